@@ -1,0 +1,61 @@
+# make demo    pack real photographs and load them, on a machine with no more than Python and make
+# make test    install what the tests need and run them
+# make lint    ruff and mypy
+# make clean   remove what the above made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
+PYTEST_ARGS ?=
+
+.PHONY: help demo test lint clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+# Stamps: a second run installs nothing until the files that say what to install have changed.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "$(PYTHON) is older than 3.10; try: make PYTHON=python3.11 …" >&2; exit 1; }
+	@echo "making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing packio, PyTorch and the demo's photographs into $(VENV); a minute or more"
+	@$(PIP) -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing packio and all that its tests need into $(VENV); a minute or more"
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.system: | $(BIN)/python
+	@sh tools/install_system_packages.sh
+	@touch $@
+
+demo/images: $(VENV)/.demo tools/make_sample_images.py
+	@rm -rf demo
+	@mkdir -p demo
+	@$(BIN)/python tools/make_sample_images.py demo/unfinished --n 400 --classes 4
+	@mv demo/unfinished demo/images
+	@touch demo/images
+
+demo: demo/images
+	@echo "\$$ packio pack demo/images demo/images.lmdb"
+	@$(BIN)/packio pack demo/images demo/images.lmdb
+	@echo "\$$ python tools/demo.py demo/images.lmdb"
+	@$(BIN)/python tools/demo.py demo/images.lmdb
+
+test: $(VENV)/.dev $(VENV)/.system
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) demo build dist packio.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

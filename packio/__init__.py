@@ -1,0 +1,71 @@
+"""packio: pack image datasets into standard containers, and read them back at full speed.
+
+>>> import packio
+>>> packio.pack("photos", "photos.lmdb")                                    # doctest: +SKIP
+>>> ds = packio.LmdbDataset("photos.lmdb", crop=packio.RandomResizedCrop(224), hflip=0.5)
+...                                                                         # doctest: +SKIP
+
+Public names are resolved on first use, so importing packio imports neither numpy nor torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "CenterCrop": "geometry",
+    "DecodeError": "errors",
+    "IntegrityError": "errors",
+    "LmdbDataset": "datasets",
+    "Pack": "packs",
+    "PackDataset": "datasets",
+    "PackReport": "packing.report",
+    "PackioError": "errors",
+    "RandomCrop": "geometry",
+    "RandomResizedCrop": "geometry",
+    "Resize": "geometry",
+    "ResizeCenterCrop": "geometry",
+    "Sample": "sample",
+    "collate": "batches",
+    "ensure_contiguous": "tensors",
+    "is_contiguous_batch": "tensors",
+    "open": "packs",
+    "pack": "packing",
+}
+
+__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
+
+if TYPE_CHECKING:
+    from packio.batches import collate as collate
+    from packio.datasets import LmdbDataset as LmdbDataset
+    from packio.datasets import PackDataset as PackDataset
+    from packio.errors import DecodeError as DecodeError
+    from packio.errors import IntegrityError as IntegrityError
+    from packio.errors import PackioError as PackioError
+    from packio.geometry import CenterCrop as CenterCrop
+    from packio.geometry import RandomCrop as RandomCrop
+    from packio.geometry import RandomResizedCrop as RandomResizedCrop
+    from packio.geometry import Resize as Resize
+    from packio.geometry import ResizeCenterCrop as ResizeCenterCrop
+    from packio.packing import pack as pack
+    from packio.packing.report import PackReport as PackReport
+    from packio.packs import Pack as Pack
+    from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
+    from packio.sample import Sample as Sample
+    from packio.tensors import ensure_contiguous as ensure_contiguous
+    from packio.tensors import is_contiguous_batch as is_contiguous_batch
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'packio' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"packio.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,1 @@
+"""Measurements that users run: decoders, loading, memory formats."""

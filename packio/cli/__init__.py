@@ -1,0 +1,76 @@
+"""The command line: one module a command, found by its place in this folder.
+
+A module ``bench_decode.py`` is the command ``packio bench-decode``. It has a function ``run`` with
+typer annotations, whose docstring is the help text, and does no more than parse, call the library
+and print. Errors of packio's become one line on stderr and the exit code of their class.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+
+import typer
+
+from packio.errors import PackioError
+
+INTERRUPTED = 130
+_EPILOG = (
+    "Exit codes: 0 ok, 2 usage, 65 bad data, 73 cannot create, 74 I/O or disk full, "
+    "75 locked, 130 interrupted."
+)
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """Build the command line.
+
+    Args:
+        only: A command's name: its module alone is loaded, to start faster; None loads all.
+    """
+    app = typer.Typer(
+        name="packio",
+        help="Pack image datasets into standard containers, and read them back at full speed.",
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    chosen = [n for n in names if n.replace("_", "-") == only] or names
+    for name in chosen:
+        module = importlib.import_module(f"packio.cli.{name}")
+        app.command(name.replace("_", "-"), epilog=_EPILOG)(module.run)
+    return app
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop.",
+                                 is_eager=True, callback=lambda on: _print_version() if on else None),
+) -> None:  # fmt: skip
+    pass
+
+
+def _print_version() -> None:
+    from packio import __version__
+
+    typer.echo(f"packio {__version__}")
+    raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line and leave the process with its exit code."""
+    only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
+    try:
+        build(only)(standalone_mode=True)
+    except PackioError as error:
+        print(f"packio: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("packio: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # `packio ls | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

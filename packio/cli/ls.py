@@ -1,0 +1,205 @@
+"""``packio ls``: the samples of a pack, one line each."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from packio.packs import Pack
+
+_COLUMNS = ("index", "key", "class", "label", "bytes", "width", "height", "encoding", "file",
+            "offset")  # fmt: skip
+_LINES = 1024  # written together
+_NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_WIDEST_CLASS = 24  # characters
+
+
+class Line(NamedTuple):
+    """What is listed of one sample."""
+
+    position: int  # the sample's index
+    key: bytes
+    label: Any  # int, list of float, or None
+    length: int  # bytes
+    width: int  # pixels, as stored
+    height: int
+    encoding: str
+    file: int
+    offset: int  # bytes
+
+
+def run(
+    pack: Annotated[Path, typer.Argument(metavar="PACK", help="The pack to list.")],
+    class_name: Annotated[
+        str | None, typer.Option("--class", metavar="NAME", help="Only samples of this class.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Stop after N samples.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line. Keys are surrogate-escaped.")
+    ] = False,
+    as_tsv: Annotated[
+        bool, typer.Option("--tsv", help="Tab-separated values, with a line of headings.")
+    ] = False,
+) -> None:
+    r"""List the samples of a pack: index, class, bytes, pixels, encoding, offset and key.
+
+    In keys, a backslash and whatever cannot be printed is shown as \\, \n, \t, \r or \xNN
+    (a byte), so every key is one line and no two look the same.
+
+    Example: packio ls photos.lmdb --class cats --limit 10
+
+    Example: packio ls photos.lmdb --json | jq -r 'select(.width < 64) | .key'
+    """
+    import packio
+
+    if as_json and as_tsv:
+        raise typer.BadParameter("--json and --tsv exclude each other")
+    with packio.open(pack) as opened, until_reader_leaves():
+        lines = itertools.islice(_lines(opened, class_name), limit)
+        text = _json(opened, lines) if as_json else (_tsv if as_tsv else _aligned)(opened, lines)
+        while block := "".join(itertools.islice(text, _LINES)):
+            sys.stdout.write(block)
+
+
+@contextlib.contextmanager
+def until_reader_leaves() -> Iterator[None]:
+    """Write all of stdout, or stop in silence when its reader has what it wanted (``| head``)."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def escaped(name: bytes | str, encoding: str | None = None) -> str:
+    r"""Show a key or a class's name on one line, exactly.
+
+    Args:
+        name: Bytes, or text with surrogate escapes.
+        encoding: Of the output; what it lacks is escaped. None takes stdout's.
+
+    Returns:
+        The name, where backslashes, unprintable characters and bytes that are not UTF-8 are
+        written ``\\``, ``\n``, ``\t``, ``\r`` or ``\xNN``, one for each byte of UTF-8.
+    """
+    text = name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    encoding = encoding or sys.stdout.encoding or "utf-8"
+    return "".join(_escaped_character(c, encoding) for c in text)
+
+
+def _escaped_character(character: str, encoding: str) -> str:
+    if character in _NAMED_ESCAPES:
+        return _NAMED_ESCAPES[character]
+    if character.isprintable():
+        with contextlib.suppress(UnicodeEncodeError):
+            character.encode(encoding)
+            return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def _lines(pack: Pack, class_name: str | None) -> Iterator[Line]:
+    from packio import encodings
+    from packio.extracting import selected
+
+    labels = pack.index_file.column("label") if "label" in pack.index_file else None
+    for indices in selected(pack, None if class_name is None else [class_name]):
+        rows = pack.rows(indices)
+        label = [None] * len(indices) if labels is None else labels.take(indices).tolist()
+        names = [encodings.NAMES.get(code, "unknown") for code in rows.encoding.tolist()]
+        numbers = (a.tolist() for a in (rows.length, rows.width, rows.height))
+        places = (a.tolist() for a in (rows.file, rows.offset))
+        keys = _keys(pack, indices)
+        columns = (indices.tolist(), keys, label, *numbers, names, *places)
+        yield from map(Line._make, zip(*columns, strict=True))
+
+
+def _keys(pack: Pack, indices: np.ndarray) -> list[bytes]:
+    """Keys of ascending indices that lie close together, read at once."""
+    first, last = int(indices[0]), int(indices[-1])
+    offsets = pack.index_file.column("key_offsets").span(first, last + 2).tolist()
+    data = pack.index_file.column("key_data").span(offsets[0], offsets[-1]).tobytes()
+    starts = [o - offsets[0] for o in offsets]
+    return [data[starts[i - first] : starts[i - first + 1]] for i in indices.tolist()]
+
+
+def _class_text(label: Any, classes: list[str]) -> str:
+    """Name of a label, all names of a vector's, or numbers where there are no names."""
+    if label is None:
+        return "-"
+    if isinstance(label, int):
+        return escaped(classes[label]) if 0 <= label < len(classes) else str(label)
+    if len(label) != len(classes):
+        return ",".join(f"{value:g}" for value in label)
+    names = (escaped(c) for c, value in zip(classes, label, strict=True) if value > 0)
+    return ",".join(names) or "-"
+
+
+def _label_text(label: Any) -> str:
+    if label is None:
+        return ""
+    return str(label) if isinstance(label, int) else ",".join(f"{value:g}" for value in label)
+
+
+def _aligned(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
+    classes = pack.classes
+    digits = max(len(str(len(pack) - 1)), 5)
+    room = min(max((len(escaped(c)) for c in classes), default=1), _WIDEST_CLASS)
+    layout = f"{{:>{digits}}}  {{:<{max(room, 5)}}}  {{:>9}}  {{:>11}}  {{:<8}}  {{:>12}}  {{}}\n"
+    if sys.stdout.isatty():
+        yield layout.format("index", "class", "bytes", "pixels", "encoding", "offset", "key")
+    for line in lines:
+        size = f"{line.width}x{line.height}"
+        name = _class_text(line.label, classes)
+        yield layout.format(
+            line.position, name, line.length, size, line.encoding, line.offset, escaped(line.key)
+        )
+
+
+def _tsv(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
+    classes = pack.classes
+    files = [escaped(name) for name, _, _ in pack.index_file.files()]
+    yield "\t".join(_COLUMNS) + "\n"
+    for line in lines:
+        values = (line.position, escaped(line.key), _class_text(line.label, classes),
+                  _label_text(line.label), line.length, line.width, line.height, line.encoding,
+                  files[line.file], line.offset)  # fmt: skip
+        yield "\t".join(map(str, values)) + "\n"
+
+
+def _json(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
+    classes = pack.classes
+    files = [name for name, _, _ in pack.index_file.files()]
+    for line in lines:
+        label = line.label
+        named = isinstance(label, int) and 0 <= label < len(classes)
+        values = (line.position, os.fsdecode(line.key), classes[label] if named else None, label,
+                  line.length, line.width, line.height, line.encoding, files[line.file],
+                  line.offset)  # fmt: skip
+        entry = dict(zip(_COLUMNS, values, strict=True))
+        if not _is_utf8(line.key):
+            entry["key_base64"] = base64.b64encode(line.key).decode("ascii")
+        yield json.dumps(entry) + "\n"
+
+
+def _is_utf8(key: bytes) -> bool:
+    try:
+        key.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,391 @@
+"""Datasets: packs as map-style PyTorch datasets, for any DataLoader and any sampler."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from packio import batches, draws, packs, tensors
+from packio.batches import Batch, Recipe
+from packio.decoders import MAX_PIXELS, Decoder
+from packio.errors import OptionError, TransformError
+from packio.fields import Fields, Spec
+from packio.geometry import Geometry
+from packio.packs import Pack, Rows
+
+_OUTPUTS = ("tensor", "numpy", "pil")
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_WORKERS = 256  # DataLoader workers with a counter of their own
+_EPOCH, _REPLACED, _FALLBACKS = range(3)  # rows of the shared counters
+
+Self = TypeVar("Self", bound="PackDataset")
+
+
+class PackDataset(torch.utils.data.Dataset[Any]):
+    """Samples of a pack, decoded, cropped and flipped.
+
+    ``ds[i]`` is one sample. A DataLoader asks for whole batches (``__getitems__``), which are read
+    in file order and decoded into one tensor; with ``collate_fn=packio.collate`` that tensor is the
+    batch. Works under fork, spawn and forkserver, whatever the parent has read before.
+
+    Args:
+        path: A pack.
+        crop: What to take of each image and how large: `RandomResizedCrop`, `CenterCrop`,
+            `Resize`, `ResizeCenterCrop`, `RandomCrop`; None: the whole image.
+        hflip, vflip: Probabilities of mirroring left-right and top-bottom.
+        views: Several crops of the same read; the image is then a tuple. Instead of `crop`.
+        decoder: "auto" (per encoding the fastest that equals Pillow bit for bit), or a name.
+        mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED", as torchvision's ImageReadMode.
+        fields: "image", "label", "key", "index": one name, a tuple, or {name: field}. Default:
+            ("image", "label"), or "image" where the pack has no labels.
+        output: "tensor": (C, H, W), contiguous; "numpy": (H, W, C), contiguous; "pil".
+        dtype: Of tensors: torch.uint8 (as decoded), or a float type, scaled to 0..1.
+        transform: Called with each image; albumentations' too.
+        target_transform: Called with each label.
+        exif_orientation: Turn images upright.
+        on_error: "raise", or "skip": a bad sample of a batch is replaced by another of the batch.
+        threads: That decode a batch; "auto": 1 in a DataLoader's worker, else one a processor.
+        seed: Of the random numbers; None takes one from torch's generator.
+        access: "range", or the container's library, as "lmdb"; None: as the pack recommends.
+        max_pixels: Refuse larger images.
+
+    Attributes:
+        pack: The `packio.Pack`.
+        transform, target_transform: As given; may be set later.
+
+    Raises:
+        NotAPackError, UnfinishedPackError, IntegrityError: see `packio.open`.
+        OptionError: an argument that cannot be meant.
+        MissingPackageError: the decoder's package is not installed.
+    """
+
+    format: str | None = None  # the only container format accepted
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        crop: Geometry | None = None,
+        hflip: float = 0.0,
+        vflip: float = 0.0,
+        views: Sequence[Geometry | None] | None = None,
+        decoder: str = "auto",
+        mode: str = "RGB",
+        fields: Spec | None = None,
+        output: str = "tensor",
+        dtype: torch.dtype = torch.uint8,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        exif_orientation: bool = True,
+        on_error: str = "raise",
+        threads: int | str = "auto",
+        seed: int | None = None,
+        access: str | None = None,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        self._options = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        _check_options(self._options)
+        self.pack = packs.open(path, access=access)
+        self._check_format()
+        self.transform, self.target_transform = transform, target_transform
+        labelled = self.pack.labels is not None
+        self._fields = Fields(fields or (("image", "label") if labelled else "image"))
+        if "label" in self._fields.names and not labelled:
+            raise OptionError(f"fields={fields!r}: {path} has no labels")
+        self._recipe = Recipe(
+            tuple(views) if views is not None else (crop,), hflip, vflip,
+            Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation,
+        )  # fmt: skip
+        self._several = views is not None
+        self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
+        self._threads: batches.Threads | None = None
+        self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
+        self._counters = torch.zeros(3, _WORKERS + 1, dtype=torch.int64)
+        self._counters.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+        self._guard = tensors.ContiguityGuard()
+
+    def _check_format(self) -> None:
+        found = self.pack.metadata["format"]
+        if self.format is not None and found != self.format:
+            raise OptionError(
+                f"{self.pack.path}: a {found} pack; {type(self).__name__} reads {self.format}, "
+                "packio.PackDataset any"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pack)
+
+    def __repr__(self) -> str:
+        shown = {k: v for k, v in self._options.items() if k != "path" and v is not None}
+        options = "".join(f", {k}={v!r}" for k, v in shown.items() if v != _DEFAULTS.get(k))
+        return f"{type(self).__name__}({os.fspath(self.pack.path)!r}{options})"
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names; a label is a position in this list."""
+        return self.pack.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class name."""
+        return self.pack.class_to_idx
+
+    @property
+    def targets(self) -> np.ndarray | None:
+        """All labels: (N,) int64 or (N, k) float32, a read-only view; None if there are none."""
+        return self.pack.labels
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random numbers are drawn, in all workers."""
+        return int(self._counters[_EPOCH, 0])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the random numbers of another epoch, also in workers that are running."""
+        self._counters[_EPOCH, 0] = epoch
+
+    @property
+    def replaced(self) -> int:
+        """Bad samples replaced so far under on_error="skip", in all workers."""
+        return int(self._counters[_REPLACED].sum())
+
+    @property
+    def fallbacks(self) -> int:
+        """Images so far that Pillow decoded because the chosen decoder could not, in all workers."""
+        return int(self._counters[_FALLBACKS].sum())
+
+    def by_key(self, key: str | bytes) -> Any:
+        """The sample with this key, as ``ds[i]``.
+
+        Raises:
+            KeyNotFoundError: there is none.
+        """
+        return self[self.pack.find(key)]
+
+    def with_options(self: Self, **options: Any) -> Self:
+        """The same pack with some options changed, as crop=… for evaluation.
+
+        Raises:
+            OptionError: there is no such option.
+        """
+        unknown = sorted(set(options) - (set(self._options) - {"path"}))
+        if unknown:
+            raise OptionError(f"no such option: {', '.join(unknown)}")
+        current = {"transform": self.transform, "target_transform": self.target_transform}
+        return type(self)(**{**self._options, "seed": self.seed, **current, **options})
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.pack.rows([index])
+        key = int(torch.randint(1 << 62, ()).item()) if self._is_random() else 0
+        images, errors = self._images(rows, key, None)
+        if errors:
+            raise errors[0]
+        columns = self._columns(images, rows)
+        return self._transformed(self._fields.samples(columns))[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Samples of a batch; the images are views of one tensor where they are all alike.
+
+        Args:
+            indices: Positions in the pack, in the batch's order; the same one may be there twice.
+
+        Returns:
+            A list of samples, as ``ds[i]`` gives them; `packio.collate` makes a batch of it.
+
+        Raises:
+            DecodeError, IntegrityError: a sample is bad, and on_error is "raise", or all are.
+        """
+        rows = self.pack.rows(indices)
+        key = draws.mix(self.seed, self.epoch, draws.digest(rows.position))
+        images, errors = self._images(rows, key, self._decoding_threads())
+        if errors:
+            rows = self._replace(images, rows, errors)
+        columns = self._columns(images, rows)
+        samples = self._fields.samples(columns)
+        if self.transform is not None or self.target_transform is not None:
+            return self._transformed(samples)
+        return Batch(samples, self._batched(images, rows, columns))
+
+    def _is_random(self) -> bool:
+        recipe = self._recipe
+        return bool(recipe.hflip or recipe.vflip or any(v and v.draws for v in recipe.views))
+
+    def _decoding_threads(self) -> batches.Threads | None:
+        wanted = self._options["threads"]
+        count = batches.automatic_threads() if wanted == "auto" else int(wanted)
+        if count < 2:  # noqa: PLR2004 (the calling thread will do)
+            return None
+        if self._threads is None or self._threads.count != count:
+            self._threads = batches.Threads(count)
+        return self._threads
+
+    def _images(
+        self, rows: Rows, key: int, threads: batches.Threads | None
+    ) -> tuple[list[Any], dict[int, Exception]]:
+        """Images of each view, in the dtype and form asked for: a tensor, or a list."""
+        if "image" not in self._fields.names:
+            return [], {}
+        before = self._recipe.decoder.fallbacks
+        lanes = np.arange(len(rows.position))
+        made = batches.make(self.pack, self._recipe, rows, key, lanes, threads)
+        if self._recipe.decoder.fallbacks != before:
+            self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
+        if self._dtype in _FLOATS and self._output == "tensor":
+            return [_scaled(view, self._dtype) for view in made.views], made.errors
+        return list(made.views), made.errors
+
+    def _replace(self, images: list[Any], rows: Rows, errors: dict[int, Exception]) -> Rows:
+        """Put a good sample of the batch in the place of each bad one; count and report it."""
+        size = len(rows.position)
+        if not self._skip or len(errors) == size:
+            raise errors[min(errors)]
+        source = np.arange(size)
+        for slot, error in sorted(errors.items()):
+            good = slot
+            while good in errors:
+                good = (good + 1) % size
+            source[slot] = good
+            for view in images:
+                view[slot] = view[good].clone() if isinstance(view, list) else view[good]
+            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=3)
+        self._count(_REPLACED, len(errors))
+        return Rows(*(column[source] for column in rows))
+
+    def _count(self, counter: int, number: int) -> None:
+        info = torch.utils.data.get_worker_info()
+        slot = 0 if info is None else 1 + info.id % _WORKERS  # one writer each: nothing is lost
+        self._counters[counter, slot] += number
+
+    def _columns(self, images: list[Any], rows: Rows) -> dict[str, Sequence[Any]]:
+        """Values of each field, one a sample."""
+        columns: dict[str, Sequence[Any]] = {}
+        for name in self._fields.names:
+            if name == "image":
+                views = [self._given(view) for view in images]
+                columns[name] = list(zip(*views, strict=True)) if self._several else views[0]
+            elif name == "label":
+                columns[name] = self._labels(rows)
+            elif name == "key":
+                columns[name] = [self.pack.key(i) for i in rows.position.tolist()]
+            else:
+                columns[name] = rows.position.tolist()
+        return columns
+
+    def _given(self, view: Any) -> list[Any]:
+        """One view's images in the form asked for."""
+        each = view.unbind(0) if isinstance(view, torch.Tensor) else view
+        if self._output == "tensor":
+            return list(each)
+        arrays = [np.ascontiguousarray(t.numpy().transpose(1, 2, 0)) for t in each]
+        if self._output == "numpy":
+            return arrays
+        from PIL import Image
+
+        return [Image.fromarray(a[:, :, 0] if a.shape[2] == 1 else a) for a in arrays]
+
+    def _labels(self, rows: Rows) -> Sequence[Any]:
+        labels = self.pack.take_labels(rows.position)
+        return labels.tolist() if labels.ndim == 1 else list(torch.from_numpy(labels))
+
+    def _transformed(self, samples: list[Any]) -> list[Any]:
+        if self.transform is None and self.target_transform is None:
+            return samples
+        done = []
+        for sample in samples:
+            values = self._fields.take_apart(sample)
+            if self.transform is not None and "image" in values:
+                values["image"] = self._apply_to_image(values["image"])
+            if self.target_transform is not None and "label" in values:
+                values["label"] = self.target_transform(values["label"])
+            done.append(self._fields.assemble(values))
+        return done
+
+    def _apply_to_image(self, image: Any) -> Any:
+        if self._several:
+            return tuple([self._apply_one(view) for view in image])
+        return self._apply_one(image)
+
+    def _apply_one(self, image: Any) -> Any:
+        assert self.transform is not None  # noqa: S101 (checked by the caller)
+        try:
+            if type(self.transform).__module__.partition(".")[0] == "albumentations":
+                value = self.transform(image=image)["image"]  # type: ignore[call-arg]  # its way
+            else:
+                value = self.transform(image)
+        except Exception as error:
+            raise TransformError(_transform_hint(self.transform, image, self._output, error)) from error
+        return self._guard(value, self.transform)
+
+    def _batched(self, images: list[Any], rows: Rows, columns: dict[str, Sequence[Any]]) -> Any:
+        """What collate would make of the samples, without stacking; None where it has to stack."""
+        values: dict[str, Any] = {}
+        for name in self._fields.names:
+            if name == "image":
+                if self._output != "tensor" or not all(isinstance(v, torch.Tensor) for v in images):
+                    return None
+                values[name] = list(images) if self._several else images[0]
+            elif name == "label":
+                values[name] = torch.from_numpy(self.pack.take_labels(rows.position))
+            elif name == "index":
+                values[name] = torch.from_numpy(rows.position.copy())
+            else:
+                values[name] = list(columns[name])
+        return self._fields.batch(values)
+
+
+class LmdbDataset(PackDataset):
+    """Samples of an LMDB pack; see `PackDataset` for the arguments."""
+
+    format = "lmdb"
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    choices = {"output": _OUTPUTS, "on_error": ("raise", "skip"),
+               "dtype": (torch.uint8, *_FLOATS)}  # fmt: skip
+    for name, allowed in choices.items():
+        if options[name] not in allowed:
+            raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")
+    for name in ("hflip", "vflip"):
+        if not 0 <= options[name] <= 1:
+            raise OptionError(f"{name}={options[name]!r}: expected a probability, 0..1")
+    threads = options["threads"]
+    if threads != "auto" and (not isinstance(threads, int) or threads < 1):
+        raise OptionError(f"threads={threads!r}: expected 'auto' or an int of at least 1")
+    if options["views"] is not None:
+        if options["crop"] is not None:
+            raise OptionError("crop= and views= exclude each other; put the crop into views")
+        if not 1 <= len(options["views"]) <= draws.VIEWS:
+            raise OptionError(f"views=: expected 1 to {draws.VIEWS} geometries")
+
+
+def _scaled(view: Any, dtype: torch.dtype) -> Any:
+    """Scale integer images to 0..1 in a float type; floating-point ones are taken as they are."""
+    if isinstance(view, list):
+        return [_scaled(image, dtype) for image in view]
+    if view.dtype.is_floating_point:
+        return view.to(dtype)
+    out = tensors.new_batch(tuple(view.shape), dtype)
+    limit = 255.0 if view.dtype == torch.uint8 else 65535.0
+    if dtype == torch.float32:
+        return torch.div(view, limit, out=out)
+    return out.copy_(view.to(torch.float32).div_(limit))
+
+
+def _transform_hint(transform: Any, image: Any, output: str, error: Exception) -> str:
+    name = getattr(transform, "__qualname__", None) or type(transform).__qualname__
+    what = f"{type(image).__name__} of shape {getattr(image, 'shape', None) or image.size}"
+    hint = ""
+    if output == "tensor":
+        hint = (
+            "; if it wants a Pillow image, as torchvision's ToTensor does, make the dataset with "
+            "output='pil'; if it wants an array, as albumentations does, with output='numpy'"
+        )
+    return f"the transform {name} failed on a {what}: {type(error).__name__}: {error}{hint}"
+
+
+_DEFAULTS: dict[str, Any] = PackDataset.__init__.__kwdefaults__ or {}

@@ -1,0 +1,137 @@
+"""Decoders: encoded bytes → pixels, one library a file.
+
+A decoder module has, as constants,
+
+* ``PACKAGE``, ``EXTRA``: the package it needs, and packio's extra for it (None: core);
+* ``ENCODINGS``: the encodings it decodes, as "jpeg";
+* ``MODES``: the modes it gives, of "RGB", "GRAY", "RGB_ALPHA", "UNCHANGED" (torchvision's
+  ImageReadMode words). GRAY is asked of it for gray images only, since libraries differ in how
+  they make gray of colours;
+* ``EXACT``: whether its pixels are bit-identical to Pillow's wherever it succeeds;
+
+and these functions:
+
+* ``decode(data, mode) -> (H, W, C) uint8`` (uint16 or float32 under UNCHANGED), C-contiguous, as
+  stored (orientation is not applied). It raises DecodeError on everything that it cannot do, and
+  on the slightest doubt of its library; Pillow then has the last word.
+* ``version() -> str``: of the library; it raises MissingPackageError where the library is missing.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from packio import registry
+from packio.decoders import pillow
+from packio.errors import DecodeError, LimitError, ModeError, OptionError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy as np
+
+MODES = ("RGB", "GRAY", "RGB_ALPHA", "UNCHANGED")
+MAX_PIXELS = 178_956_970  # pixels; twice Pillow's warning limit, where Pillow itself gives up
+
+
+class Stored(NamedTuple):
+    """What the index knows of a sample's pixels before they are decoded."""
+
+    encoding: str
+    height: int  # pixels, as stored
+    width: int  # pixels, as stored
+    channels: int
+    dtype: str  # "uint8", "uint16" or "float32"
+
+
+class Decoder:
+    """A chosen decoder with Pillow behind it: what the first cannot do, the second decides.
+
+    Safe to call from several threads; pickles as its options.
+
+    Args:
+        name: A decoder's name, or "auto": per encoding the fastest that is bit-identical to Pillow.
+        mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
+        max_pixels: Refuse images with more pixels than this.
+
+    Raises:
+        OptionError: no such decoder or mode.
+        MissingPackageError: the decoder's package is not installed.
+    """
+
+    def __init__(
+        self, name: str = "auto", mode: str = "RGB", *, max_pixels: int = MAX_PIXELS
+    ) -> None:
+        if mode not in MODES:
+            raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+        self.name, self.mode, self.max_pixels = name, mode, max_pixels
+        self.fallbacks = 0  # images that Pillow decoded because the chosen decoder could not
+        self._lock = threading.Lock()
+        self._chosen: dict[str, ModuleType] = {}  # encoding → plugin
+        if name != "auto":
+            registry.load("decoders", name).version()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self.name, self.mode, self.max_pixels)
+
+    def __call__(self, data: bytes, stored: Stored) -> np.ndarray:
+        """Decode one image.
+
+        Args:
+            data: The encoded bytes.
+            stored: What its header says.
+
+        Returns:
+            (H, W, C) uint8, C-contiguous; RGB order; uint16 or float32 only under UNCHANGED.
+
+        Raises:
+            DecodeError: it is damaged, too large (LimitError), or its pixels do not fit the
+                mode (ModeError).
+        """
+        self._check(stored)
+        plugin = self._chosen.get(stored.encoding) or self._choose(stored.encoding)
+        if plugin is pillow or not self._fits(plugin, stored):
+            if plugin is not pillow and self.name != "auto":
+                self._count_fallback()
+            return pillow.decode(data, self.mode)
+        try:
+            return plugin.decode(data, self.mode)  # type: ignore[no-any-return]  # a plugin module
+        except DecodeError:
+            self._count_fallback()
+            return pillow.decode(data, self.mode)
+
+    def _check(self, stored: Stored) -> None:
+        if stored.height * stored.width > self.max_pixels:
+            raise LimitError(
+                f"{stored.width}x{stored.height} pixels, the limit is {self.max_pixels:,} in all"
+            )
+        if stored.dtype != "uint8" and self.mode != "UNCHANGED":
+            raise ModeError(
+                f"{stored.dtype} pixels do not fit mode={self.mode!r}; use mode='UNCHANGED'"
+            )
+
+    def _fits(self, plugin: ModuleType, stored: Stored) -> bool:
+        if stored.encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:
+            return False
+        return self.mode != "GRAY" or stored.channels == 1
+
+    def _choose(self, encoding: str) -> ModuleType:
+        name = self.name if self.name != "auto" else automatic(encoding)
+        plugin = self._chosen[encoding] = registry.load("decoders", name)
+        return plugin
+
+    def _count_fallback(self) -> None:
+        with self._lock:
+            self.fallbacks += 1
+
+
+def _restore(name: str, mode: str, max_pixels: int) -> Decoder:
+    return Decoder(name, mode, max_pixels=max_pixels)
+
+
+def automatic(encoding: str) -> str:
+    """Name the decoder that "auto" takes for an encoding: never one that differs from Pillow."""
+    from packio.decoders import _calibration
+
+    return _calibration.fastest(encoding) or ("simplejpeg" if encoding == "jpeg" else "pillow")

@@ -1,0 +1,52 @@
+"""simplejpeg: libjpeg-turbo in wheels; the default for JPEG."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from packio import registry
+from packio.errors import DecodeError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy as np
+
+PACKAGE = "simplejpeg"
+EXTRA = None
+ENCODINGS = frozenset({"jpeg"})
+MODES = frozenset({"RGB", "GRAY"})
+EXACT = True
+
+_COLORSPACES = {"RGB": "RGB", "GRAY": "GRAY"}
+
+
+@functools.cache  # a module: the same in every process
+def _library() -> ModuleType:
+    return registry.require(PACKAGE)
+
+
+def version() -> str:
+    """Version of simplejpeg."""
+    return str(_library().__version__)
+
+
+def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
+    """Decode a JPEG with simplejpeg, every warning of libjpeg-turbo taken as an error.
+
+    Args:
+        data: The JPEG's bytes.
+        mode: "RGB", or "GRAY" for a gray JPEG.
+
+    Returns:
+        (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
+
+    Raises:
+        DecodeError: damaged, or of a kind that libjpeg-turbo's simple interface does not do.
+    """
+    try:
+        pixels: np.ndarray = _library().decode_jpeg(data, _COLORSPACES[mode])
+    except ValueError as error:
+        raise DecodeError(f"simplejpeg: {error}") from error
+    return pixels

@@ -1,0 +1,65 @@
+"""The random numbers of one draw, from its key: never from a worker, a thread or a batch's order.
+
+Every sample of a batch has a lane of counters of its own; counter → number by SplitMix64, whose
+output for a counter does not depend on what was drawn before. So any subset can be drawn in any
+order, vectorised, and the same key gives the same numbers everywhere.
+
+Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014 (the
+finaliser with the constants of variant 13).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packio.indexfile import crc32c
+
+LANE = 64  # numbers that one view of one sample may draw
+VIEWS = 16  # views a sample may have
+
+_GAMMA = 0x9E3779B97F4A7C15
+_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
+
+
+def mix(*values: int) -> int:
+    """Combine integers into one 64-bit key, order mattering."""
+    state = 0
+    for value in values:
+        z = (state ^ (value & _MASK)) + _GAMMA & _MASK
+        z = (z ^ z >> 30) * _M1 & _MASK
+        z = (z ^ z >> 27) * _M2 & _MASK
+        state = z ^ z >> 31
+    return state
+
+
+def digest(indices: np.ndarray) -> int:
+    """A 64-bit digest of a batch's indices, in their order."""
+    data = np.ascontiguousarray(indices, np.int64).tobytes()
+    return crc32c(data) << 32 | crc32c(data[::-1])
+
+
+def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
+    """Draw numbers for some lanes.
+
+    Args:
+        key: Of the batch or the epoch.
+        lanes: (N,) integers ≥ 0: the slot in the batch, or the position in the epoch.
+        view: 0..VIEWS-1, where a sample is cropped several times.
+        count: Numbers a lane, at most LANE.
+
+    Returns:
+        (N, count) float64, uniform on [0, 1).
+    """
+    first = lanes.astype(np.uint64) * np.uint64(LANE * VIEWS) + np.uint64(view * LANE + 1)
+    z = first[:, None] + np.arange(count, dtype=np.uint64)
+    z *= np.uint64(_GAMMA)
+    z += np.uint64(key)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(_M1)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(_M2)
+    z ^= z >> np.uint64(31)
+    z >>= np.uint64(11)
+    numbers: np.ndarray = z * (2.0**-53)
+    return numbers

@@ -1,0 +1,127 @@
+"""The errors packio raises, one class per kind.
+
+::
+
+    PackioError
+    ├── NotAPackError        (ValueError)         no index, or not an index of packio's
+    ├── UnfinishedPackError  (ValueError)         packing into this place has not finished
+    ├── VersionError         (ValueError)         written by a newer packio
+    ├── IntegrityError       (ValueError)         the bytes are not those that were packed
+    ├── KeyNotFoundError     (KeyError)           no sample has this key
+    ├── SourceError          (ValueError)         nothing to pack, or a layout that makes no sense
+    │   └── BadImagesError                        some images cannot be packed; ``.skipped`` lists them
+    ├── DecodeError          (ValueError)         the bytes are no image that can be decoded
+    │   ├── LimitError                            more pixels than allowed
+    │   └── ModeError                             the pixels do not fit the mode asked for
+    ├── OptionError          (ValueError)         an argument that cannot be meant
+    ├── OutputExistsError    (FileExistsError)    the output is there already, packed otherwise
+    ├── OutputError          (OSError)            the output cannot be written
+    │   └── CannotCreateError                     the output cannot be created where it should be
+    ├── LockedError          (BlockingIOError)    another packer works on the same output
+    ├── ReadError            (OSError)            a file of a pack cannot be read
+    ├── TransformError       (RuntimeError)       a transform of the user's failed
+    └── MissingPackageError  (ImportError)        an optional package is not installed
+
+Each also subclasses the built-in exception that fits, so ``except ValueError`` works for those who
+do not know packio. Every message says where, what was found, what was expected and what to do.
+All take one string, so they travel between processes unharmed. ``exit_code`` is what the command
+line ends with.
+"""
+
+from __future__ import annotations
+
+
+class PackioError(Exception):
+    """Base of all errors that packio raises on purpose."""
+
+    exit_code = 65
+
+
+class NotAPackError(PackioError, ValueError):
+    """The path holds no packio index, or something else in its place."""
+
+
+class UnfinishedPackError(PackioError, ValueError):
+    """Packing into this path was interrupted, or is still going on."""
+
+
+class VersionError(PackioError, ValueError):
+    """The index was written by a newer packio; update packio to read it."""
+
+
+class IntegrityError(PackioError, ValueError):
+    """Bytes on disk are not the bytes that were packed; restore or repack the file named."""
+
+
+class KeyNotFoundError(PackioError, KeyError):
+    """No sample has the key asked for."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its argument
+
+
+class SourceError(PackioError, ValueError):
+    """The source holds nothing to pack, or its layout makes no sense."""
+
+
+class BadImagesError(SourceError):
+    """Some images cannot be packed; ``skipped`` holds the first of them as (key, reason)."""
+
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+class DecodeError(PackioError, ValueError):
+    """A sample's bytes are not an image that can be decoded."""
+
+
+class LimitError(DecodeError):
+    """An image has more pixels than the limit allows."""
+
+
+class ModeError(DecodeError):
+    """An image's pixels do not fit the mode asked for, as 16 bits do not fit RGB."""
+
+
+class OptionError(PackioError, ValueError):
+    """An argument has a value that cannot be meant."""
+
+    exit_code = 2
+
+
+class OutputExistsError(PackioError, FileExistsError):
+    """The output exists and is not the result of the same plan."""
+
+    exit_code = 73
+
+
+class OutputError(PackioError, OSError):
+    """Writing the output failed: disk full, I/O error, no permission."""
+
+    exit_code = 74
+
+
+class CannotCreateError(OutputError):
+    """The output cannot be created where it should be."""
+
+    exit_code = 73
+
+
+class LockedError(PackioError, BlockingIOError):
+    """Another process is packing into the same output."""
+
+    exit_code = 75
+
+
+class ReadError(PackioError, OSError):
+    """A file of a pack cannot be opened or read."""
+
+    exit_code = 74
+
+
+class TransformError(PackioError, RuntimeError):
+    """A transform of the user's raised an exception; it is the cause of this one."""
+
+
+class MissingPackageError(PackioError, ImportError):
+    """An optional package that this feature needs is not installed."""
+
+    exit_code = 2

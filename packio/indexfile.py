@@ -1,0 +1,389 @@
+"""The index file: one row a sample, in columns, memory-mapped and checked as it is read.
+
+An index is a safetensors file (https://github.com/huggingface/safetensors, "Format"): a uint64
+header size, a JSON header that names the columns with their dtype, shape and byte range, then the
+columns, little-endian, without gaps. Widest items come first, so that every column is aligned.
+Any safetensors reader opens it. The header's ``__metadata__`` has one key, ``packio``: canonical
+JSON (sorted keys, no spaces, ASCII).
+
+The column ``checksums`` (uint32) holds CRC32C values: of the header (its size field included), then
+of each 1 MiB of every other column, the columns in file order. `Index` checks the header when it
+opens and each block when it is first touched. A SHA-256 over header and checksums identifies the
+index (``Index.digest``).
+
+Source of CRC32C (Castagnoli): RFC 3720, section B.4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import google_crc32c
+import numpy as np
+
+from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, ReadError, VersionError
+
+VERSION = 1
+BLOCK = 1 << 20  # bytes that one checksum covers
+
+SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"
+
+_MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
+_DTYPES = {"U8": "u1", "U16": "<u2", "U32": "<u4", "I64": "<i8", "F32": "<f4"}
+_DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+_PER_SAMPLE = {
+    "file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "height": "<u4",
+    "width": "<u4", "encoding": "u1", "orientation": "u1", "channels": "u1", "dtype": "u1",
+    "flags": "u1",
+}  # fmt: skip
+_REQUIRED = (
+    *_PER_SAMPLE, "key_data", "key_offsets", "key_order",
+    "file_bytes", "file_digest", "file_path_data", "file_path_offsets",
+)  # fmt: skip
+
+
+def crc32c(data: bytes | np.ndarray) -> int:
+    """CRC32C of bytes, or of a contiguous read-only array's bytes (4 µs for 110 KB)."""
+    return google_crc32c.value(data)  # type: ignore[no-any-return]  # untyped library
+
+
+class Column:
+    """One column: an array whose bytes are checked when they are first touched."""
+
+    __slots__ = ("_array", "_bytes", "_crcs", "_pending", "_row_bytes", "_where")
+
+    def __init__(self, array: np.ndarray, crcs: np.ndarray, where: str) -> None:
+        self._array, self._crcs, self._where = array, crcs, where
+        self._bytes = array.reshape(-1).view(np.uint8)
+        self._row_bytes = array.strides[0] if array.ndim else array.itemsize
+        self._pending = set(range(len(crcs)))  # blocks not checked yet; threads may check twice
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the column, samples first."""
+        return self._array.shape
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Copy out some rows, checked. ``rows`` are within 0..len-1."""
+        if self._pending and len(rows):
+            first = rows * self._row_bytes
+            touched = np.unique(np.concatenate((first, first + self._row_bytes - 1)) // BLOCK)
+            self._check(self._pending.intersection(touched.tolist()))
+        taken: np.ndarray = self._array[rows]
+        return taken
+
+    def span(self, start: int, stop: int) -> np.ndarray:
+        """View of the rows start..stop-1, checked."""
+        if self._pending and stop > start:
+            blocks = range(
+                start * self._row_bytes // BLOCK, (stop * self._row_bytes - 1) // BLOCK + 1
+            )
+            self._check(self._pending.intersection(blocks))
+        return self._array[start:stop]
+
+    def array(self) -> np.ndarray:
+        """View of the whole column, checked, read-only."""
+        self._check(set(self._pending))
+        return self._array
+
+    def _check(self, blocks: set[int]) -> None:
+        for block in blocks:
+            part = self._bytes[block * BLOCK : (block + 1) * BLOCK]
+            if crc32c(part) != self._crcs[block]:
+                raise IntegrityError(
+                    f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and following "
+                    "are damaged (CRC32C differs); restore the index or pack again"
+                )
+            self._pending.discard(block)
+
+
+class Index:
+    """An index file, opened.
+
+    Args:
+        path: Of the index file.
+
+    Attributes:
+        metadata: The canonical metadata, parsed.
+        digest: Hexadecimal SHA-256 that identifies the index's contents.
+
+    Raises:
+        NotAPackError: no index of packio's; too short; columns missing or of another shape.
+        VersionError: written by a newer packio.
+        IntegrityError: header damaged, file truncated or longer than it should be.
+        ReadError: the file cannot be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._map = _mapped(self.path)
+        header, start = _header(self._map, self.path)
+        self._layout = _columns(header, len(self._map) - start, self.path)
+        self.metadata: dict[str, Any] = _metadata(header, self.path)
+        arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
+        checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
+        self.digest = hashlib.sha256(self._map[:start] + checksums.tobytes()).hexdigest()
+        self._columns = _checked_columns(arrays, checksums, self._map[:start], self.path)
+        _check_shapes(self._columns, self.path)
+
+    def _view(self, start: int, dtype: np.dtype, shape: tuple[int, ...], begin: int) -> np.ndarray:
+        count = int(np.prod(shape, dtype=np.int64))
+        if count == 0:
+            return np.zeros(shape, dtype)
+        return np.frombuffer(self._map, dtype, count, start + begin).reshape(shape)
+
+    def __len__(self) -> int:
+        return len(self._columns["offset"])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def column(self, name: str) -> Column:
+        """A column by name.
+
+        Raises:
+            KeyError: the index has no such column.
+        """
+        return self._columns[name]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of all columns, in file order."""
+        return tuple(self._columns)
+
+    def key(self, row: int) -> bytes:
+        """A sample's key."""
+        start, stop = self._columns["key_offsets"].span(row, row + 2).tolist()
+        return self._columns["key_data"].span(start, stop).tobytes()
+
+    def find(self, key: bytes) -> int:
+        """Row of the sample with this key, by bisection (20 probes among a million).
+
+        Raises:
+            KeyNotFoundError: no sample has this key.
+        """
+        order = self._columns["key_order"]
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.key(int(order.span(middle, middle + 1)[0])) < key:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(self):
+            row = int(order.span(low, low + 1)[0])
+            if self.key(row) == key:
+                return row
+        raise KeyNotFoundError(f"{self.path}: no sample has the key {os.fsdecode(key)!r}")
+
+    def files(self) -> list[tuple[str, int, bytes]]:
+        """All files of the pack: path relative to the index, size in bytes, SHA-256."""
+        offsets = self._columns["file_path_offsets"].array().tolist()
+        names = self._columns["file_path_data"].array().tobytes()
+        sizes = self._columns["file_bytes"].array().tolist()
+        digests = self._columns["file_digest"].array()
+        return [
+            (os.fsdecode(names[offsets[i] : offsets[i + 1]]), sizes[i], digests[i].tobytes())
+            for i in range(len(sizes))
+        ]
+
+
+class Keys(Sequence[str]):
+    """The keys of an index in the order of its rows, decoded one by one as they are asked for."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)} keys")
+        return os.fsdecode(self._index.key(row % len(self)))
+
+
+def write(
+    path: str | os.PathLike[str], columns: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
+) -> str:
+    """Write an index file: a temporary file, synced, then renamed over ``path``.
+
+    Args:
+        path: Of the index file.
+        columns: Arrays of uint8, uint16, uint32, int64 or float32.
+        metadata: Anything JSON can hold.
+
+    Returns:
+        The digest, as `Index.digest` will say.
+
+    Raises:
+        OSError: as the operating system says.
+    """
+    named = {n: np.ascontiguousarray(a) for n, a in columns.items()}
+    order = sorted(named, key=lambda n: (-named[n].itemsize, n))
+    blocks = sum(-(-named[n].nbytes // BLOCK) for n in order)
+    checksums = np.zeros(1 + blocks, "<u4")
+    wide = sum(named[n].itemsize >= 4 for n in order)  # checksums follow the last 4-byte column
+    layout = [*((n, named[n]) for n in order[:wide]), ("checksums", checksums),
+              *((n, named[n]) for n in order[wide:])]  # fmt: skip
+    header = _encode_header(layout, metadata)
+    crcs = [crc32c(header)]
+    for name in order:
+        data = named[name].reshape(-1).view(np.uint8)
+        crcs += [crc32c(data[i : i + BLOCK]) for i in range(0, data.nbytes, BLOCK)]
+    checksums[:] = crcs
+    _write_atomically(Path(path), [header, *(a for _, a in layout)])
+    return hashlib.sha256(header + checksums.tobytes()).hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys, no spaces, ASCII only: one text for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def _encode_header(layout: Sequence[tuple[str, np.ndarray]], metadata: Mapping[str, Any]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": {"packio": canonical_json(metadata)}}
+    position = 0
+    for name, array in layout:
+        entries[name] = {
+            "dtype": _DTYPE_NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [position, position + array.nbytes],
+        }
+        position += array.nbytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    text += b" " * (-(8 + len(text)) % 64)  # data begins at a multiple of 64 bytes
+    return struct.pack("<Q", len(text)) + text
+
+
+def _write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            for part in parts:
+                file.write(part.data if isinstance(part, np.ndarray) and part.size else bytes(part))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < 8:
+                raise NotAPackError(f"{path}: {size} bytes, too short for an index")
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ReadError(f"{path}: {error.strerror}; an index file was expected") from error
+
+
+def _header(mapped: mmap.mmap, path: Path) -> tuple[dict[str, Any], int]:
+    (size,) = struct.unpack_from("<Q", mapped, 0)
+    if size > min(_MAX_HEADER, len(mapped) - 8) or mapped[8:9] != b"{":
+        raise NotAPackError(f"{path}: no safetensors header; not an index, or cut off in its header")
+    try:
+        header = json.loads(mapped[8 : 8 + size])
+        header["__metadata__"]["packio"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotAPackError(
+            f"{path}: the header is no index's of packio ({type(error).__name__})"
+        ) from error
+    return header, 8 + size
+
+
+def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
+    try:
+        metadata = json.loads(header["__metadata__"]["packio"])
+        version = metadata["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotAPackError(f"{path}: the metadata does not parse ({error})") from error
+    if not isinstance(version, int) or version > VERSION:
+        raise VersionError(
+            f"{path}: index version {version}, this packio reads up to {VERSION}; "
+            "update it: pip install -U packio"
+        )
+    return metadata  # type: ignore[no-any-return]  # parsed JSON
+
+
+def _columns(
+    header: dict[str, Any], size: int, path: Path
+) -> dict[str, tuple[np.dtype, tuple[int, ...], int]]:
+    """Check that the columns fill the data without gap or overlap; return them in file order."""
+    found: dict[str, tuple[np.dtype, tuple[int, ...], int]] = {}
+    entries = {n: e for n, e in header.items() if n != "__metadata__"}
+    position = 0
+    try:
+        for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+            begin, end = entry["data_offsets"]
+            shape = tuple(int(n) for n in entry["shape"])
+            dtype = np.dtype(_DTYPES[entry["dtype"]])
+            count = 1
+            for n in shape:
+                count *= n
+            if begin != position or min(shape, default=0) < 0:
+                raise ValueError(f"column {name} begins at {begin}, expected {position}")
+            if end - begin != count * dtype.itemsize:
+                raise ValueError(f"column {name} has {end - begin} bytes for shape {shape}")
+            found[name] = (dtype, shape, begin)
+            position = end
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotAPackError(f"{path}: the header does not add up ({error})") from error
+    if position != size:
+        raise IntegrityError(
+            f"{path}: {size} bytes of columns, expected {position}; truncated or appended to"
+        )
+    return found
+
+
+def _checked_columns(
+    arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path
+) -> dict[str, Column]:
+    counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
+    if len(checksums) != 1 + sum(counts.values()):
+        raise NotAPackError(f"{path}: {len(checksums)} checksums do not fit the columns")
+    if crc32c(header) != checksums[0]:
+        raise IntegrityError(f"{path}: the header is damaged (CRC32C differs)")
+    columns, position = {}, 1
+    order = sorted(arrays, key=lambda n: (-arrays[n].itemsize, n))  # as written
+    for name in order:
+        crcs = checksums[position : position + counts[name]]
+        columns[name] = Column(arrays[name], crcs, f"{path}, column {name}")
+        position += counts[name]
+    return columns
+
+
+def _check_shapes(columns: dict[str, Column], path: Path) -> None:
+    missing = [n for n in _REQUIRED if n not in columns]
+    if missing:
+        raise NotAPackError(f"{path}: columns missing: {', '.join(missing)}")
+    samples, files = len(columns["offset"]), len(columns["file_bytes"])
+    lengths = dict.fromkeys(_PER_SAMPLE, samples)
+    lengths |= {"key_order": samples, "key_offsets": samples + 1, "file_digest": files,
+                "file_path_offsets": files + 1}  # fmt: skip
+    if "label" in columns:
+        lengths["label"] = samples
+    for name, expected in lengths.items():
+        if len(columns[name]) != expected:
+            raise NotAPackError(
+                f"{path}: column {name} has {len(columns[name])} rows, expected {expected}"
+            )

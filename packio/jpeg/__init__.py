@@ -1,0 +1,1 @@
+"""What packio knows about JPEG files beyond decoding them."""

@@ -1,0 +1,93 @@
+"""Facts from a JPEG file's header, without decoding.
+
+A JPEG file is a sequence of segments: the byte FF, a marker byte and, for most markers, a
+big-endian uint16 length that counts itself. The frame header (SOFn) has sample precision (1 byte),
+height and width (2 bytes each) and the number of components (1 byte); the image data begins after SOS.
+
+Source: ITU-T T.81 (1992), annex B; Exif 2.32, section 4.5.4 (the APP1 segment and its TIFF structure).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+_SOI, _EOI, _SOS, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
+_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # C4 DHT, C8 reserved, CC DAC
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and RSTn have no length
+_ORIENTATION_TAG = 0x0112
+
+
+class JpegHeader(NamedTuple):
+    """What the segments before the image data say."""
+
+    height: int  # pixels, as stored
+    width: int  # pixels, as stored
+    components: int
+    precision: int  # bits a sample
+    progressive: bool
+    orientation: int | None  # 1..8; None where another parser should be asked
+
+
+def parse(data: bytes) -> JpegHeader | None:
+    """Read a JPEG's header.
+
+    Args:
+        data: A JPEG file's bytes; only those before the image data are looked at.
+
+    Returns:
+        The header, or None where the file is unusual enough to ask a full decoder about it: it does
+        not start with SOI, a segment runs past the end, there is no frame header before the data.
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    end, position = len(data), 2
+    frame: tuple[int, int, int, int, bool] | None = None
+    orientation: int | None = 1
+    while position + 4 <= end:
+        if data[position] != 0xFF:
+            return None
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill byte
+            position += 1
+            continue
+        if marker in _STANDALONE:
+            position += 2
+            continue
+        length = data[position + 2] << 8 | data[position + 3]
+        if length < 2 or position + 2 + length > end or marker in (0x00, _SOI, _EOI):
+            return None
+        if marker in _SOF:
+            if length < 8 or frame:
+                return None
+            precision, height, width, components = struct.unpack_from(">BHHB", data, position + 4)
+            frame = (height, width, components, precision, marker in _PROGRESSIVE)
+        elif marker == _APP1:
+            body = data[position + 4 : position + 2 + length]
+            orientation = _orientation(body) if orientation == 1 else None
+        elif marker == _SOS:
+            return JpegHeader(*frame, orientation) if frame and frame[0] and frame[1] else None
+        position += 2 + length
+    return None
+
+
+def _orientation(app1: bytes) -> int | None:
+    """Orientation in an APP1 segment: 1 where it says nothing, None where it is unclear."""
+    if app1[:6] != b"Exif\0\0":
+        return None if b"Orientation" in app1 else 1  # XMP may carry tiff:Orientation
+    tiff = app1[6:]
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None or len(tiff) < 8:
+        return None
+    (directory,) = struct.unpack_from(order + "I", tiff, 4)
+    if directory + 2 > len(tiff):
+        return None
+    (count,) = struct.unpack_from(order + "H", tiff, directory)
+    if directory + 2 + 12 * count > len(tiff):
+        return None
+    for entry in range(directory + 2, directory + 2 + 12 * count, 12):
+        tag, kind, values, value = struct.unpack_from(order + "HHIH", tiff, entry)
+        if tag == _ORIENTATION_TAG:
+            return value if kind == 3 and values == 1 and 1 <= value <= 8 else None
+    return 1

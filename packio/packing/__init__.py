@@ -1,0 +1,320 @@
+"""Packing: source → plan → shard → index → publish."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packio import __version__, indexfile, packs, registry
+from packio.errors import (
+    BadImagesError,
+    OptionError,
+    OutputError,
+    OutputExistsError,
+    PackioError,
+    SourceError,
+    UnfinishedPackError,
+)
+from packio.packing import plan as planning
+from packio.packing import publish, shards
+from packio.packing.report import PackReport, Progress, ProgressCallback, Skip
+
+SKIPPED_SUFFIX = ".skipped.jsonl"
+_SHOWN = 10  # bad images that an error message lists
+_PROGRESS_SECONDS = 0.1  # between two calls of the callback
+
+
+def pack(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 (the public name)
+    classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
+    num_workers: int | None = None,
+    on_error: str = "raise",
+    overwrite: bool = False,
+    progress: ProgressCallback | None = None,
+) -> PackReport:
+    """Pack a folder of images, byte for byte.
+
+    The same source gives the same bytes. Until all of it is written, checked and synced nothing is
+    at ``out``; an interrupted run leaves ``out.packio-tmp``, which the next run clears.
+
+    Args:
+        source: A folder of class folders of images, as torchvision's ImageFolder takes.
+        out: The pack to make; its suffix says the format, as ``.lmdb``.
+        format: Name of the format, where the suffix does not say it.
+        classes_from: A pack, a text file with one class a line, or a list of names that gives the
+            labels, so that train and val agree.
+        num_workers: Threads that read ahead; None takes 4 for each processor, at most 16.
+        on_error: "raise": check everything, list all that is bad, pack nothing. "skip": leave bad
+            images out, listed in ``out.skipped.jsonl``.
+        overwrite: Replace ``out`` in one step once the new pack is complete.
+        progress: Called with a `Progress` about ten times a second, and at the end.
+
+    Returns:
+        A report; its ``up_to_date`` tells that ``out`` was there already, made by the same plan.
+
+    Raises:
+        SourceError: nothing to pack, or a layout that makes no sense.
+        BadImagesError: some images cannot be packed.
+        OutputExistsError: ``out`` exists and is not what this call would make.
+        OutputError: writing fails, as on a full disk.
+        LockedError: another process is packing into ``out``.
+        OptionError: an argument that cannot be meant.
+    """
+    began = time.monotonic()
+    if on_error not in ("raise", "skip"):
+        raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
+    if num_workers is not None and num_workers < 1:
+        raise OptionError(f"num_workers={num_workers}: expected at least 1")
+    source, out = Path(source), Path(os.path.abspath(out))
+    _refuse_nesting(source, out)
+    plan = _plan(source, out, format, classes_from, on_error)
+    done = _finished(plan, out, began, skip=on_error == "skip", overwrite=overwrite)
+    if done is not None:
+        return done
+    _check_space(plan, out)
+    run = _Run(plan, out, began, progress, num_workers or min(16, 4 * (os.cpu_count() or 1)))
+    with publish.workshop(out) as shop:
+        return run.into(shop, skip=on_error == "skip")
+
+
+class _Run:
+    """One packing run, from a plan to a report."""
+
+    def __init__(
+        self,
+        plan: planning.Plan,
+        out: Path,
+        began: float,
+        progress: ProgressCallback | None,
+        threads: int,
+    ) -> None:
+        self.plan, self.out, self.threads = plan, out, threads
+        self._began, self._progress, self._called = began, progress, 0.0
+        self._done = self._bytes = 0
+        self._bad = len(plan.listing.unlisted)
+
+    def into(self, shop: publish.Workshop, *, skip: bool) -> PackReport:
+        """Build the pack in a workshop and publish it."""
+        container = registry.load("formats", self.plan.format)
+        shard, written = shards.write_shard(
+            self.plan, container, shop.built, threads=self.threads, skip=skip, on_chunk=self._step
+        )
+        skipped_file = self._list_skipped(shard.skipped)
+        if shard.skipped and not skip:
+            raise _bad_images(self.out, shard.skipped, skipped_file)
+        if written is None:
+            raise SourceError(
+                f"{self.plan.listing.root}/: none of {len(shard.skipped)} images can be packed; "
+                f"the reasons are in {skipped_file}"
+            )
+        shards.check_record_count(shard, written)
+        self._report_progress("publishing")
+        digest = self._write_index(shop, container, shard, written)
+        shop.publish()
+        return self._report(shard, digest, skipped_file)
+
+    def _write_index(
+        self, shop: publish.Workshop, container: Any, shard: shards.Shard, written: Any
+    ) -> str:
+        columns = shard.columns(self.plan, written)
+        columns |= shards.file_columns(shop.built, [*written.files, *written.sidecars])
+        listing = self.plan.listing
+        found = len(listing.keys) + len(listing.unlisted)
+        counts = {"found": found, "packed": len(shard.positions), "skipped": len(shard.skipped)}
+        if counts["packed"] + counts["skipped"] != found:
+            raise PackioError(f"{self.out}: the numbers do not add up: {counts}")
+        metadata = {
+            "version": indexfile.VERSION,
+            "format": self.plan.format,
+            "access": "range",
+            "classes": listing.classes,
+            "counts": counts,
+            "source": {"kind": listing.kind},
+            "options": self.plan.options,
+            "plan": self.plan.digest,
+            "identity": container.identity(shop.built),
+            "container": written.info,
+            "versions": {"packio": __version__},
+        }
+        return indexfile.write(shop.built / packs.INDEX_NAME, columns, metadata)
+
+    def _step(self, samples: int, size: int, bad: int) -> None:
+        self._done += samples
+        self._bytes += size
+        self._bad += bad
+        now = time.monotonic()
+        if now - self._called >= _PROGRESS_SECONDS:
+            self._called = now
+            self._report_progress("reading")
+
+    def _report_progress(self, stage: str) -> None:
+        if self._progress is not None:
+            total, seconds = len(self.plan.listing.keys), time.monotonic() - self._began
+            self._progress(
+                Progress(
+                    self._done, total, self._bytes, self.plan.total_bytes, self._bad, seconds, stage
+                )
+            )
+
+    def _list_skipped(self, skipped: list[Skip]) -> Path | None:
+        path = self.out.with_name(self.out.name + SKIPPED_SUFFIX)
+        if not skipped:
+            path.unlink(missing_ok=True)  # of an earlier run
+            return None
+        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        temporary.write_text("".join(json.dumps(s.as_json()) + "\n" for s in skipped))
+        temporary.replace(path)
+        return path
+
+    def _report(self, shard: shards.Shard, digest: str, skipped_file: Path | None) -> PackReport:
+        listing = self.plan.listing
+        return PackReport(
+            out=self.out,
+            format=self.plan.format,
+            found=len(listing.keys) + len(listing.unlisted),
+            packed=len(shard.positions),
+            skipped=tuple(shard.skipped),
+            classes=len(listing.classes),
+            source_bytes=shard.source_bytes,
+            out_bytes=_tree_bytes(self.out),
+            seconds=time.monotonic() - self._began,
+            digest=digest,
+            warnings=tuple(listing.warnings),
+            skipped_file=skipped_file,
+        )
+
+
+def _plan(
+    source: Path, out: Path, format_name: str | None, classes_from: Any, on_error: str
+) -> planning.Plan:
+    name = planning.format_of(out, format_name)
+    module = planning.source_of(source)
+    listing = module.listing(
+        source, classes=_classes(classes_from), allow_empty=on_error == "skip"
+    )
+    return planning.make(listing, name, {"encode": "keep"})
+
+
+def _classes(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
+    if given is None:
+        return None
+    if not isinstance(given, (str, os.PathLike)):
+        names = list(given)
+    elif Path(given).is_file() and not Path(f"{given}{packs.INDEX_SUFFIX}").exists():
+        text = Path(given).read_text("utf-8", "surrogateescape")
+        names = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    else:
+        with packs.open(given) as other:
+            names = other.classes
+    if not names or len(set(names)) != len(names):
+        raise OptionError(f"classes_from={given!r}: expected class names, each once")
+    return names
+
+
+def _refuse_nesting(source: Path, out: Path) -> None:
+    inside, outside = Path(os.path.realpath(out)), Path(os.path.realpath(source))
+    if inside == outside or outside in inside.parents:
+        raise OptionError(f"{out}: lies within the source {source}; choose another place")
+    if inside in outside.parents:
+        raise OptionError(f"{out}: the source {source} lies within it; choose another place")
+
+
+def _finished(
+    plan: planning.Plan, out: Path, began: float, *, skip: bool, overwrite: bool
+) -> PackReport | None:
+    """A report if ``out`` is what this plan makes; None if the way is free, or will be."""
+    if not os.path.lexists(out):
+        return None
+    try:
+        with packs.open(out) as pack_:
+            complete = skip or not pack_.metadata["counts"]["skipped"]
+            same = complete and pack_.metadata.get("plan") == plan.digest
+            if same and _unchanged(plan, pack_):
+                return _old_report(plan, pack_, began)
+    except UnfinishedPackError:
+        return None  # the workshop tells whether it is being worked on
+    except PackioError as error:
+        if not overwrite:
+            raise OutputExistsError(
+                f"{out}: exists and is no finished pack ({error}); "
+                "remove it, choose another name, or say --overwrite"
+            ) from error
+        return None
+    if overwrite:
+        return None
+    raise OutputExistsError(
+        f"{out}: exists, packed from other files or with other options; "
+        "choose another name, or say --overwrite"
+    )
+
+
+def _unchanged(plan: planning.Plan, pack_: packs.Pack) -> bool:
+    """Compare the contents of the files that are newer than the pack."""
+    packed_at = pack_.index_file.path.stat().st_mtime_ns
+    checksums = pack_.index_file.column("crc32c").array()
+    for key in plan.listing.keys:
+        path = os.path.join(os.fsencode(plan.listing.root), key)
+        try:
+            if os.stat(path).st_mtime_ns <= packed_at:
+                continue
+            with open(path, "rb") as file:
+                if indexfile.crc32c(file.read()) != checksums[pack_.find(key)]:
+                    return False
+        except (OSError, KeyError):  # unreadable or skipped then: as it was
+            continue
+    return True
+
+
+def _old_report(plan: planning.Plan, pack_: packs.Pack, began: float) -> PackReport:
+    counts = pack_.metadata["counts"]
+    listed = pack_.path.with_name(pack_.path.name + SKIPPED_SUFFIX)
+    return PackReport(
+        out=pack_.path,
+        format=plan.format,
+        found=counts["found"],
+        packed=counts["packed"],
+        skipped=(),
+        classes=len(plan.listing.classes),
+        source_bytes=int(pack_.index_file.column("length").array().sum()),
+        out_bytes=_tree_bytes(pack_.path),
+        seconds=time.monotonic() - began,
+        digest=pack_.digest,
+        up_to_date=True,
+        warnings=tuple(plan.listing.warnings),
+        skipped_file=listed if counts["skipped"] and listed.exists() else None,
+    )
+
+
+def _check_space(plan: planning.Plan, out: Path) -> None:
+    try:
+        free = shutil.disk_usage(out.parent).free
+    except OSError:  # the folder is missing: making the workshop says so
+        return
+    if plan.total_bytes > free:
+        raise OutputError(
+            f"{out}: needs at least {plan.total_bytes:,} bytes, {free:,} are free; make room first"
+        )
+
+
+def _bad_images(out: Path, skipped: list[Skip], listed: Path | None) -> BadImagesError:
+    shown = [(os.fsdecode(s.key), s.reason) for s in skipped[:_SHOWN]]
+    lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
+    more = f"\n  and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+    error = BadImagesError(
+        f"{out}: not packed, {len(skipped)} of the images are bad (all listed in {listed}); "
+        f"mend them, or leave them out with --on-error skip:{lines}{more}"
+    )
+    error.skipped = tuple(shown)
+    return error
+
+
+def _tree_bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())

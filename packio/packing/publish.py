@@ -1,0 +1,158 @@
+"""Building in a folder beside the output, and putting it in place in one step.
+
+Everything is built in ``OUT.packio-tmp/``, under a lock. Publishing a directory pack syncs all its
+files and folders, notes in the journal that it is built, and renames it to OUT. Whatever happens in
+between, OUT is either absent, or what it was, or complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from packio.errors import CannotCreateError, LockedError, OutputError, PackioError
+from packio.packs import UNFINISHED_SUFFIX
+
+BUILT = "pack"  # the pack under construction, within the workshop
+REPLACED = "replaced"  # what OUT was before --overwrite, until the new one is in place
+
+
+class Workshop:
+    """``OUT.packio-tmp/``, locked, in which a pack is built.
+
+    Attributes:
+        out: Where the pack will be.
+        folder: The workshop.
+        built: Where the pack is built.
+    """
+
+    def __init__(self, out: Path, folder: Path) -> None:
+        self.out, self.folder, self.built = out, folder, folder / BUILT
+
+    def clear(self) -> None:
+        """Remove what an earlier, interrupted run left, but never a pack it was replacing."""
+        replaced = self.folder / REPLACED
+        if replaced.exists() and not self.out.exists():
+            replaced.rename(self.out)
+        for path in self.folder.iterdir():
+            if path.name != "lock":
+                remove(path)
+
+    def publish(self) -> None:
+        """Make all files durable and move the pack into place.
+
+        Raises:
+            OutputError: the file system refuses.
+        """
+        sync_tree(self.built)
+        (self.folder / "journal").write_text("built\n")
+        sync_tree(self.folder)
+        if self.out.exists():
+            self.out.rename(self.folder / REPLACED)
+        self.built.rename(self.out)
+        _sync(self.out.parent)
+
+
+@contextmanager
+def workshop(out: Path) -> Iterator[Workshop]:
+    """Make and lock the workshop of an output; remove it at the end unless an error is raised.
+
+    An error of packio's own removes it as well: nothing in it could be used again. After anything
+    else, as a kill or a full disk, it stays, and the next run clears it.
+
+    Raises:
+        LockedError: another process holds the lock.
+        CannotCreateError: the folder cannot be made.
+        OutputError: writing fails.
+    """
+    folder = out.with_name(out.name + UNFINISHED_SUFFIX)
+    lock = _lock(out, folder)
+    try:
+        shop = Workshop(out, folder)
+        shop.clear()
+        yield shop
+        remove(folder)
+        _sync(out.parent)
+    except OSError as error:
+        if not isinstance(error, PackioError):
+            raise _as_output_error(error, out) from error
+        _give_up(folder, out)
+        raise
+    except (PackioError, KeyboardInterrupt):
+        _give_up(folder, out)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _give_up(folder: Path, out: Path) -> None:
+    with suppress(OSError):
+        Workshop(out, folder).clear()
+        remove(folder)
+
+
+def _lock(out: Path, folder: Path) -> int:
+    while True:
+        try:
+            folder.mkdir(exist_ok=True)
+            descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError as error:
+            if out.parent.is_dir():  # another run removed the workshop just now
+                continue
+            raise CannotCreateError(
+                f"{out}: the folder {out.parent} does not exist; make it first: "
+                f"mkdir -p {out.parent}"
+            ) from error
+        except OSError as error:
+            raise CannotCreateError(f"{out}: {error.strerror} while making {folder}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(folder / "lock").st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except FileNotFoundError:
+            pass  # the other run finished and removed it between our two steps
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise LockedError(
+                f"{out}: another packio is packing into it; wait for it to end"
+            ) from error
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make every file and folder below a folder durable, several at a time."""
+    paths = [folder]
+    for root, folders, files in os.walk(folder):
+        paths += [Path(root) / name for name in (*folders, *files)]
+    with ThreadPoolExecutor(4, "packio-sync") as pool:
+        list(pool.map(_sync, reversed(paths)))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all it holds, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _as_output_error(error: OSError, out: Path) -> OutputError:
+    free = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = f"; {shutil.disk_usage(out.parent).free:,} bytes are free: make room and run it again"
+    name = f" ({error.filename})" if error.filename else ""
+    return OutputError(f"{out}: {error.strerror or error}{name}{free}")

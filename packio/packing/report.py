@@ -1,0 +1,84 @@
+"""What a packing run says: while it goes on, and when it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a packing run is.
+
+    Attributes:
+        done, total: Samples tried so far, and in all.
+        done_bytes, total_bytes: Source bytes read so far, and in all.
+        bad: Samples that cannot be packed so far.
+        seconds: Since the run began.
+        stage: "reading", "checking" (after a bad image under on_error="raise") or "publishing".
+    """
+
+    done: int
+    total: int
+    done_bytes: int
+    total_bytes: int
+    bad: int
+    seconds: float
+    stage: str = "reading"
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skip:
+    """One path that was found and is not in the pack.
+
+    Attributes:
+        key: Relative path as raw bytes.
+        reason: One line.
+    """
+
+    key: bytes
+    reason: str
+
+    def as_json(self) -> dict[str, str]:
+        """As a line of ``OUT.skipped.jsonl``; bytes that are not UTF-8 are surrogate-escaped."""
+        return {"key": os.fsdecode(self.key), "reason": self.reason}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackReport:
+    """What a packing run did; ``packed + len(skipped) == found``.
+
+    Attributes:
+        out: The pack.
+        format: Of the container.
+        found: Paths in the source.
+        packed: Samples in the pack.
+        skipped: The others, each with its reason; also in `skipped_file`.
+        classes: How many.
+        source_bytes: Bytes of the samples packed.
+        out_bytes: Bytes of all files of the pack, the index included.
+        seconds: The whole run took.
+        digest: Hexadecimal SHA-256 of the index, which digests all files of the pack.
+        up_to_date: True where the pack was there already and nothing was written.
+        warnings: One line each.
+        skipped_file: ``OUT.skipped.jsonl``, or None where nothing was skipped.
+    """
+
+    out: Path
+    format: str
+    found: int
+    packed: int
+    skipped: tuple[Skip, ...]
+    classes: int
+    source_bytes: int
+    out_bytes: int
+    seconds: float
+    digest: str
+    up_to_date: bool = False
+    warnings: tuple[str, ...] = ()
+    skipped_file: Path | None = None

@@ -1,0 +1,305 @@
+"""A pack, opened: its samples, keys, labels and classes, read by byte range."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+
+from packio import encodings, registry
+from packio.errors import (
+    IntegrityError,
+    NotAPackError,
+    OptionError,
+    UnfinishedPackError,
+)
+from packio.indexfile import Index, Keys, crc32c
+from packio.sample import Sample
+from packio.storage.local import LocalFiles
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+INDEX_NAME = "index.packio"  # within a directory pack
+INDEX_SUFFIX = ".packio"  # of a file pack's index
+UNFINISHED_SUFFIX = ".packio-tmp"  # of the folder in which a pack is built
+
+
+class NoSuchPackError(NotAPackError, FileNotFoundError):
+    """Nothing is at the path given."""
+
+
+class Rows(NamedTuple):
+    """What the index says of some samples; arrays of the same length."""
+
+    position: np.ndarray  # int64, in the pack
+    file: np.ndarray
+    offset: np.ndarray  # bytes
+    length: np.ndarray  # bytes
+    crc32c: np.ndarray
+    height: np.ndarray  # pixels, as stored
+    width: np.ndarray  # pixels, as stored
+    encoding: np.ndarray  # codes of packio.encodings
+    orientation: np.ndarray
+    channels: np.ndarray
+    dtype: np.ndarray
+
+
+_ROW_COLUMNS = Rows._fields[1:]
+
+
+def open(path: str | os.PathLike[str], *, access: str | None = None) -> Pack:  # noqa: A001 (public name)
+    """Open a pack.
+
+    Args:
+        path: As given to `packio.pack`: a directory with ``index.packio``, or a file with
+            ``<name>.packio`` beside it.
+        access: "range" (byte ranges of ordinary files), or the format's own library, as "lmdb";
+            None takes what the index recommends.
+
+    Raises:
+        NotAPackError: nothing there, or not a pack.
+        UnfinishedPackError: packing into this path was interrupted or is going on.
+        IntegrityError: index and files do not belong together, or are damaged.
+        VersionError: written by a newer packio.
+    """
+    return Pack(path, access=access)
+
+
+class Pack(Sequence[Sample]):
+    """A pack, opened by `packio.open`: a sequence of `Sample`.
+
+    Safe in threads and forked workers; pickles as its path and the digest of its index, so that a
+    pack changed in between is noticed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        access: str | None = None,
+        expect_digest: str | None = None,
+    ) -> None:
+        self.path = Path(path)
+        index_path = _index_path(self.path)
+        self.index_file = Index(index_path)
+        if expect_digest is not None and self.index_file.digest != expect_digest:
+            raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
+        self.format = _format(self.index_file)
+        files = self.index_file.files()
+        self._files = LocalFiles(index_path.parent, [f[0] for f in files], [f[1] for f in files])
+        self._files.check()
+        _check_identity(self.index_file, self.format, index_path.parent)
+        self.access = access or self.index_file.metadata.get("access", "range")
+        self._reader = self._own_reader(index_path.parent)
+        self._columns = [self.index_file.column(name) for name in _ROW_COLUMNS]
+        self._label = self.index_file.column("label") if "label" in self.index_file else None
+
+    def _own_reader(self, container: Path) -> Any:
+        if self.access == "range":
+            return None
+        name = self.index_file.metadata["format"]
+        if self.access != name or not hasattr(self.format, "Reader"):
+            raise OptionError(f"access={self.access!r}: a {name} pack has 'range' and {name!r}")
+        return self.format.Reader(container)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(Pack, access=self.access, expect_digest=self.digest), (self.path,)
+
+    def __repr__(self) -> str:
+        return f"<packio.Pack {self.path} ({len(self)} samples, {self.index_file.metadata['format']})>"
+
+    def __len__(self) -> int:
+        return len(self.index_file)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return next(self._samples(self.rows([index])))
+
+    def _samples(self, rows: Rows) -> Iterator[Sample]:
+        for i, row in enumerate(zip(*(a.tolist() for a in rows), strict=True)):
+            index, _, _, _, _, height, width, encoding, orientation, channels, dtype = row
+            yield Sample(
+                index=index, key=self.key(index), data=self.read(rows, i),
+                encoding=encodings.NAMES.get(encoding, "unknown"), label=self.label(index),
+                height=height, width=width, orientation=orientation, channels=channels,
+                dtype=encodings.DTYPES[dtype],
+            )  # fmt: skip
+
+    def rows(self, indices: Sequence[int] | np.ndarray) -> Rows:
+        """Look up what the index says of some samples; negative indices count from the end.
+
+        Raises:
+            IndexError: an index is out of range.
+            IntegrityError: the index is damaged there.
+        """
+        wanted = np.asarray(indices, np.int64)
+        size = len(self)
+        if wanted.size and (int(wanted.min()) < 0 or int(wanted.max()) >= size):
+            if int(wanted.min()) < -size or int(wanted.max()) >= size:
+                bad = wanted[(wanted < -size) | (wanted >= size)][0]
+                raise IndexError(f"index {bad} is out of range: {self.path} has {size} samples")
+            wanted = np.where(wanted < 0, wanted + size, wanted)
+        return Rows(wanted, *(column.take(wanted) for column in self._columns))
+
+    def read(self, rows: Rows, i: int, *, check: bool = True) -> bytes:
+        """Read the encoded bytes of the i-th of some rows.
+
+        Args:
+            rows: As `rows` gave them.
+            i: Which of them.
+            check: Compare the CRC32C.
+
+        Raises:
+            IntegrityError: the bytes are not those that were packed.
+            ReadError: the file cannot be read.
+        """
+        if self._reader is None:
+            data = self._files.read(int(rows.file[i]), int(rows.offset[i]), int(rows.length[i]))
+        else:
+            data = self._reader.get(int(rows.position[i]))
+        if check and crc32c(data) != rows.crc32c[i]:
+            raise IntegrityError(
+                f"{self._files.path(int(rows.file[i]))}: record {rows.position[i]} "
+                f"({self.key(int(rows.position[i]))!r}, {rows.length[i]} bytes at "
+                f"{rows.offset[i]}) is damaged: CRC32C differs"
+            )
+        return data
+
+    def read_many(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
+        """Read the encoded bytes of some samples, in file order, returned in the order asked for."""
+        rows = self.rows(indices)
+        data: list[bytes] = [b""] * len(rows.position)
+        for i in np.lexsort((rows.offset, rows.file)).tolist():
+            data[i] = self.read(rows, i)
+        return data
+
+    def key(self, index: int) -> str:
+        """Key of a sample; bytes that are not UTF-8 are surrogate-escaped."""
+        return os.fsdecode(self.index_file.key(index))
+
+    def key_bytes(self, index: int) -> bytes:
+        """Key of a sample as raw bytes."""
+        return self.index_file.key(index)
+
+    def keys(self) -> Sequence[str]:
+        """All keys, in order, decoded lazily."""
+        return Keys(self.index_file)
+
+    def find(self, key: str | bytes) -> int:
+        """Index of the sample with this key.
+
+        Raises:
+            KeyNotFoundError: there is none.
+        """
+        return self.index_file.find(os.fsencode(key))
+
+    def by_key(self, key: str | bytes) -> Sample:
+        """The sample with this key.
+
+        Raises:
+            KeyNotFoundError: there is none.
+        """
+        return self[self.find(key)]
+
+    def label(self, index: int) -> int | np.ndarray | None:
+        """Label of a sample: an int, a (k,) float32 vector, or None in a pack without labels."""
+        if self._label is None:
+            return None
+        value = self._label.span(index, index + 1)[0]
+        return int(value) if value.ndim == 0 else value.copy()
+
+    def take_labels(self, indices: np.ndarray) -> np.ndarray:
+        """Copy out the labels of some samples of a labelled pack: (n,) int64 or (n, k) float32."""
+        assert self._label is not None  # noqa: S101 (for the type checker)
+        return self._label.take(indices)
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """All labels: (N,) int64 or (N, k) float32, a read-only view; None if there are none."""
+        return None if self._label is None else self._label.array()
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names; a label is a position in this list."""
+        return list(self.index_file.metadata.get("classes") or [])
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class name."""
+        return {name: i for i, name in enumerate(self.classes)}
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The index's metadata: format, counts, source, options, versions."""
+        return self.index_file.metadata
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal SHA-256 that identifies the pack's contents."""
+        return self.index_file.digest
+
+    def close(self) -> None:
+        """Close the files; they open again when read from."""
+        self._files.close()
+
+    def __enter__(self) -> Pack:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _index_path(path: Path) -> Path:
+    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
+    if path.name and unfinished.exists():
+        raise UnfinishedPackError(
+            f"{path}: packing into it is unfinished ({unfinished.name} is there); "
+            "run the same `packio pack` again, or delete that folder to give up"
+        )
+    if path.is_dir():
+        index = path / INDEX_NAME
+        if not index.is_file():
+            raise NotAPackError(
+                f"{path}/: no {INDEX_NAME}; not a pack, or packing did not finish "
+                f"(make one with: packio pack SRC {path})"
+            )
+        return index
+    if not path.exists():
+        raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
+    index = path.with_name(path.name + INDEX_SUFFIX)
+    if not index.is_file():
+        raise NotAPackError(f"{path}: no {index.name} beside it; not a pack")
+    return index
+
+
+def _format(index: Index) -> ModuleType:
+    name = index.metadata.get("format")
+    try:
+        return registry.load("formats", str(name))
+    except OptionError as error:
+        raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
+
+
+def _check_identity(index: Index, container: ModuleType, path: Path) -> None:
+    expected = index.metadata.get("identity")
+    found = container.identity(path)
+    if found != expected:
+        raise IntegrityError(
+            f"{path}: changed since it was packed ({found}, the index says {expected}); pack again"
+        )

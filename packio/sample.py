@@ -1,0 +1,69 @@
+"""One sample: its encoded bytes and what belongs to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample of a pack.
+
+    Attributes:
+        index: Position in the pack, 0..N-1.
+        key: Relative path in the source; bytes that are not UTF-8 are surrogate-escaped.
+        data: The encoded image, byte for byte as it was packed.
+        encoding: "jpeg", "png", …
+        label: An int, a float32 vector, or None.
+        height, width: Pixels as stored, before orientation.
+        orientation: 1..8 as in Exif.
+        channels, dtype: Of the pixels, where nothing is converted.
+        mask, boxes, meta: What the pack holds beside the image, or None.
+    """
+
+    index: int
+    key: str
+    data: bytes
+    encoding: str
+    label: int | np.ndarray | None
+    height: int
+    width: int
+    orientation: int = 1
+    channels: int = 3
+    dtype: str = "uint8"
+    mask: bytes | None = None
+    boxes: np.ndarray | None = None
+    meta: dict[str, Any] | None = None
+
+    def decode(
+        self, mode: str = "RGB", *, decoder: str = "auto", exif_orientation: bool = True
+    ) -> np.ndarray:
+        """Decode the image.
+
+        Returns:
+            (H, W, C) uint8, C-contiguous; RGB order; uint16 or float32 only under "UNCHANGED".
+
+        Raises:
+            DecodeError: the bytes are damaged, or do not fit the mode.
+        """
+        from packio import geometry
+        from packio.decoders import Decoder, Stored
+
+        stored = Stored(self.encoding, self.height, self.width, self.channels, self.dtype)
+        pixels = Decoder(decoder, mode)(self.data, stored)
+        return geometry.oriented(pixels, self.orientation) if exif_orientation else pixels
+
+    def pil(self) -> Image.Image:
+        """Decode to a Pillow image in RGB, upright.
+
+        Raises:
+            DecodeError: the bytes are damaged, or do not fit RGB.
+        """
+        from PIL import Image
+
+        return Image.fromarray(self.decode("RGB"))

@@ -1,0 +1,172 @@
+"""A folder of class folders of images, as torchvision's ImageFolder sees it.
+
+Classes are the folders at the top, sorted by name; samples are all files below them with one of
+`EXTENSIONS`, in any case, at any depth, symbolic links followed; they are ordered by class, folder
+and name. Every path listed is a sample, also where two lead to the same file. Unlike torchvision, a
+folder that contains itself through a link is entered once.
+
+Source: torchvision 0.28, ``torchvision.datasets.folder`` (``find_classes``, ``make_dataset``,
+``IMG_EXTENSIONS``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from packio.errors import SourceError
+from packio.sources import Listing
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+_Identity = tuple[int, int]  # device, inode
+
+
+def recognise(path: Path) -> bool:
+    """Tell whether the path is a folder."""
+    return path.is_dir()
+
+
+def listing(
+    path: Path, *, classes: Sequence[str] | None = None, allow_empty: bool = False
+) -> Listing:
+    """List an image folder.
+
+    Args:
+        path: The folder that holds the class folders.
+        classes: Names that give the labels; None takes the folders found, sorted.
+        allow_empty: Accept classes without images, with a warning.
+
+    Raises:
+        SourceError: no folder, no class folders, splits instead of classes, a class unknown to
+            `classes`, or a class without images (unless `allow_empty`).
+    """
+    folders = _class_folders(path)
+    names = list(classes) if classes is not None else folders
+    _check_classes(path, folders, names)
+    result = Listing("image_folder", path, [], [], [], names)
+    root = os.fspath(path)
+    for label in sorted(names.index(f) for f in folders):
+        before = len(result.keys)
+        _list_class(root, names[label], label, result)
+        if len(result.keys) == before:
+            _empty_class(path, names[label], result, allow_empty=allow_empty)
+    if not result.keys and not result.unlisted:
+        raise SourceError(f"{path}/: no images in any class folder; {_expected()}")
+    return result
+
+
+def _class_folders(path: Path) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            found = [(e.name, e.is_dir()) for e in entries]
+    except FileNotFoundError as error:
+        raise SourceError(f"{path}: no such folder; expected {_expected_layout()}") from error
+    except NotADirectoryError as error:
+        raise SourceError(f"{path}: not a folder; expected {_expected_layout()}") from error
+    except OSError as error:
+        raise SourceError(f"{path}/: cannot be listed: {error.strerror}") from error
+    folders = sorted(name for name, is_folder in found if is_folder)
+    if not folders:
+        images = sum(name.lower().endswith(EXTENSIONS) for name, _ in found)
+        what = f"{images} images but no class folders" if images else "no class folders"
+        raise SourceError(f"{path}/: {what}; expected {_expected_layout()}")
+    if all(name.lower() in SPLITS for name in folders):
+        _refuse_splits(path, folders)
+    return folders
+
+
+def _refuse_splits(path: Path, folders: list[str]) -> None:
+    train = next((f for f in folders if f.lower().startswith("train")), folders[0])
+    commands = [f"packio pack {path}/{train} {train}.lmdb"]
+    commands += [
+        f"packio pack {path}/{f} {f}.lmdb --classes-from {train}.lmdb"
+        for f in folders
+        if f != train
+    ]
+    raise SourceError(
+        f"{path}/: its folders are splits ({', '.join(folders)}), not classes; pack each by itself: "
+        + "; ".join(commands)
+    )
+
+
+def _check_classes(path: Path, folders: list[str], names: list[str]) -> None:
+    unknown = sorted(set(folders) - set(names))
+    if unknown:
+        shown = ", ".join(ascii(n)[1:-1] for n in unknown[:5])
+        raise SourceError(
+            f"{path}/: {len(unknown)} class folder(s) that --classes-from does not name: {shown}"
+        )
+
+
+def _empty_class(path: Path, name: str, result: Listing, *, allow_empty: bool) -> None:
+    if result.unlisted and result.unlisted[-1][0].startswith(os.fsencode(name)):
+        return  # not empty: it could not be looked into
+    if not allow_empty:
+        raise SourceError(
+            f"{path / name}/: a class folder without images; {_expected()}; "
+            "remove it, or keep it as an empty class with --on-error skip"
+        )
+    result.warnings.append(f"class {ascii(name)} has no images; kept as an empty class")
+
+
+def _list_class(root: str, name: str, label: int, result: Listing) -> None:
+    """Append the images of one class in torchvision's order: folders as strings, then names."""
+    ancestors = (_identity(root),)
+    found = sorted(_walk(os.path.join(root, name), ancestors, result, root), key=lambda f: f[0])
+    for folder, files in found:
+        prefix = os.fsencode(os.path.relpath(folder, root)) + b"/"
+        for file_name, size in sorted(files):
+            result.keys.append(prefix + os.fsencode(file_name))
+            result.sizes.append(size)
+            result.labels.append(label)
+
+
+def _walk(
+    folder: str, ancestors: tuple[_Identity, ...], result: Listing, root: str
+) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """Yield (folder, [(image name, bytes)]) for a folder and all below it, cycles cut."""
+    try:
+        here = _identity(folder)
+        if here in ancestors:
+            shown = ascii(os.path.relpath(folder, root))
+            result.warnings.append(f"{shown} leads back to a folder above it; not entered again")
+            return
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda e: e.name)
+    except OSError as error:
+        key = os.fsencode(os.path.relpath(folder, root)) + b"/"
+        result.unlisted.append((key, f"folder cannot be listed: {error.strerror}"))
+        return
+    images: list[tuple[str, int]] = []
+    below: list[str] = []
+    for entry in listed:
+        if entry.is_dir():
+            below.append(entry.path)
+        elif entry.name.lower().endswith(EXTENSIONS):
+            images.append((entry.name, _size(entry)))
+    yield folder, images
+    for path in below:
+        yield from _walk(path, (*ancestors, here), result, root)
+
+
+def _identity(folder: str) -> _Identity:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # a dangling link: reading it will say so
+        return -1
+
+
+def _expected() -> str:
+    return f"files counted as images end in {', '.join(EXTENSIONS)}"
+
+
+def _expected_layout() -> str:
+    return "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"

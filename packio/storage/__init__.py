@@ -1,0 +1,1 @@
+"""Storage: bytes by range, wherever the files of a pack are."""

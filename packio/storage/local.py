@@ -1,0 +1,117 @@
+"""Local files, read by `os.pread`: no shared position, so threads and forked workers share them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from packio.errors import IntegrityError, ReadError
+
+_MOST_OPEN = 64  # files; well below the usual limit of 1,024 descriptors a process
+
+
+class _Descriptor:
+    """A file descriptor that is closed when nobody reads from it any more."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, path: Path) -> None:
+        self.number = -1
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+class LocalFiles:
+    """Some files, opened when first read from, the least recently used closed beyond 64.
+
+    Safe in threads and after fork (pread keeps no position); pickles without its open files.
+
+    Args:
+        root: Folder that the paths are relative to.
+        paths: Of the files.
+        sizes: Their sizes in bytes; reads beyond are refused.
+    """
+
+    def __init__(self, root: Path, paths: Sequence[str], sizes: Sequence[int]) -> None:
+        self._root, self._paths, self._sizes = root, list(paths), list(sizes)
+        self._open: OrderedDict[int, _Descriptor] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LocalFiles, (self._root, self._paths, self._sizes)
+
+    def check(self) -> None:
+        """Compare the size of every file with what it should be.
+
+        Raises:
+            ReadError: a file is missing.
+            IntegrityError: a file has another size.
+        """
+        for name, expected in zip(self._paths, self._sizes, strict=True):
+            path = self._root / name
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise ReadError(f"{path}: {error.strerror}; the index lists this file") from error
+            if size != expected:
+                raise IntegrityError(
+                    f"{path}: {size} bytes, the index says {expected}; "
+                    "truncated, changed, or of another pack"
+                )
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Read one range.
+
+        Args:
+            file: Number of the file.
+            offset, length: Bytes.
+
+        Raises:
+            IntegrityError: the range reaches beyond the file.
+            ReadError: the file cannot be opened or read.
+        """
+        if offset < 0 or length < 0 or offset + length > self._sizes[file]:
+            raise IntegrityError(
+                f"{self.path(file)}: bytes {offset}..{offset + length} of {self._sizes[file]}"
+            )
+        handle = self._open.get(file) or self._opened(file)
+        try:
+            data = os.pread(handle.number, length, offset)
+            while len(data) < length:  # beyond 2 GiB, or interrupted
+                more = os.pread(handle.number, length - len(data), offset + len(data))
+                if not more:
+                    raise IntegrityError(
+                        f"{self.path(file)}: ends at byte {offset + len(data)}, the index says "
+                        f"{self._sizes[file]}; truncated while it was open"
+                    )
+                data += more
+        except OSError as error:
+            raise ReadError(f"{self.path(file)}, byte {offset}: {error.strerror}") from error
+        return data
+
+    def path(self, file: int) -> Path:
+        """Path of a file, for messages."""
+        return self._root / self._paths[file]
+
+    def close(self) -> None:
+        """Close what is open; it opens again when read from."""
+        with self._lock:
+            self._open.clear()
+
+    def _opened(self, file: int) -> _Descriptor:
+        with self._lock:
+            handle = self._open.get(file)
+            if handle is None:
+                try:
+                    handle = _Descriptor(self.path(file))
+                except OSError as error:
+                    raise ReadError(f"{self.path(file)}: {error.strerror}") from error
+                self._open[file] = handle
+                if len(self._open) > _MOST_OPEN:
+                    self._open.popitem(last=False)  # closed when its last reader lets go of it
+            return handle

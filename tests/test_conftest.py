@@ -1,0 +1,64 @@
+"""The shared fixtures hold what they promise: other tests count on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import make_sample_images
+import numpy as np
+import torch
+from PIL import Image
+
+if TYPE_CHECKING:
+    import pathlib
+    from types import ModuleType
+
+
+def test_photos_are_a_dozen_small_rgb_arrays(photos: list[np.ndarray]) -> None:
+    assert len(photos) == 12
+    for photo in photos:
+        assert photo.dtype == np.uint8
+        assert photo.shape[2] == 3
+        assert max(photo.shape) <= 320
+
+
+def test_image_folder_has_every_kind_of_file_it_names(image_folder: pathlib.Path) -> None:
+    kinds = set()
+    for path in sorted(image_folder.rglob("*.*")):
+        with Image.open(path) as image:
+            progressive = "progressive" in image.info
+            kinds.add((image.format, image.mode, progressive, image.getexif().get(0x0112, 1)))
+    assert kinds == {
+        ("JPEG", "RGB", False, 1),
+        ("JPEG", "RGB", True, 1),
+        ("JPEG", "RGB", False, 2),
+        ("JPEG", "RGB", False, 6),
+        ("JPEG", "L", False, 1),
+        ("JPEG", "CMYK", False, 1),
+        ("PNG", "RGB", False, 1),
+    }
+    assert sorted(p.name for p in image_folder.iterdir()) == ["machines", "nature", "people"]
+    assert len(list(image_folder.rglob("*.*"))) == 25
+
+
+def test_sample_images_are_the_same_in_every_run(tmp_path: pathlib.Path) -> None:
+    few, more = tmp_path / "few", tmp_path / "more"
+    make_sample_images.write(few, n=8, classes=4, size=64)
+    counts = make_sample_images.write(more, n=12, classes=4, size=64)
+    assert counts == {"nature": 3, "machines": 3, "science": 3, "people": 3}
+    for path in few.rglob("*.jpg"):
+        assert path.read_bytes() == (more / path.relative_to(few)).read_bytes()
+
+
+def test_torchvision_transforms_run(torchvision: ModuleType) -> None:
+    image = torch.zeros((3, 40, 50), dtype=torch.uint8)
+    v2 = torchvision.transforms.v2
+    assert v2.RandomResizedCrop(32)(image).shape == (3, 32, 32)
+    images, labels = v2.MixUp(num_classes=3)(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0]))
+    assert images.shape == (4, 3, 8, 8)
+    assert labels.shape == (4, 3)
+
+
+def test_timm_models_run(timm: ModuleType) -> None:
+    model = timm.create_model("test_resnet.r160_in1k", pretrained=False, num_classes=3)
+    assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 3)

@@ -36,14 +36,13 @@ $(VENV)/.system: | $(BIN)/python
 	@sh tools/install_system_packages.sh
 	@touch $@
 
-demo/images: $(VENV)/.demo tools/make_sample_images.py
+demo/.images: $(VENV)/.demo tools/make_sample_images.py
 	@rm -rf demo
 	@mkdir -p demo
-	@$(BIN)/python tools/make_sample_images.py demo/unfinished --n 400 --classes 4
-	@mv demo/unfinished demo/images
-	@touch demo/images
+	@$(BIN)/python tools/make_sample_images.py demo/images --n 400 --classes 4
+	@touch $@
 
-demo: demo/images
+demo: demo/.images
 	@echo "\$$ packio pack demo/images demo/images.lmdb"
 	@$(BIN)/packio pack demo/images demo/images.lmdb
 	@echo "\$$ python tools/demo.py demo/images.lmdb"

@@ -12,17 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packio import draws, encodings, geometry, tensors
-from packio.decoders import Decoder, Stored
+from packio import draws, geometry, tensors
+from packio.decoders import Decoder
 from packio.errors import DecodeError, IntegrityError
-from packio.geometry import Frame, Frames, Geometry
-from packio.packs import Pack, Rows
+from packio.geometry import Frame, Geometry
+from packio.packs import Pack, Row, file_order
 
-_FLIP_DRAWS = 2  # hflip, vflip; a geometry's own numbers follow
 _CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
-_DTYPES = tuple(getattr(torch, name) for name in encodings.DTYPES)
-
-Image = Any  # a tensor, an array, or a Pillow image, as the dataset's `output` says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +43,7 @@ class View(NamedTuple):
     """One view of a batch's samples while it is made."""
 
     frames: list[Frame]
-    hflip: list[bool]
-    vflip: list[bool]
+    flips: list[tuple[bool, bool]]  # left-right, top-bottom
     how: str
     batch: torch.Tensor | None  # (N, C, H, W), where all images come out alike
     images: list[np.ndarray]  # (C, H, W) each: slices of the batch, or filled one by one
@@ -67,7 +62,7 @@ class Made(NamedTuple):
 
 
 def make(
-    pack: Pack, recipe: Recipe, rows: Rows, key: int, lanes: np.ndarray, threads: Threads | None
+    pack: Pack, recipe: Recipe, rows: Sequence[Row], key: int, threads: Threads | None
 ) -> Made:
     """Make the images of some samples.
 
@@ -75,92 +70,70 @@ def make(
         pack: Where they are read from.
         recipe: What to make of them.
         rows: Which samples; a sample may be there several times.
-        key, lanes: Of the random numbers; see `packio.draws.uniforms`.
+        key: Of the random numbers; slot i of the batch is lane i of it.
         threads: That decode; None: this one.
     """
-    orientation = rows.orientation if recipe.exif_orientation else np.ones_like(rows.orientation)
-    sizes = _upright(rows, orientation)
-    plain = _stored(rows)
-    views = [_plan_view(recipe, i, sizes, key, lanes) for i in range(len(recipe.views))]
+    views = [_plan_view(recipe, number, rows, key) for number in range(len(recipe.views))]
     errors: dict[int, Exception] = {}
-    turned = orientation.tolist()
 
     def work(slot: int) -> None:
         try:
-            pixels = recipe.decoder(pack.read(rows, slot), plain[slot])
-            if pixels.shape[:2] != (plain[slot].height, plain[slot].width):
-                raise DecodeError(f"{pixels.shape[1]}x{pixels.shape[0]} pixels, not as indexed")
+            pixels = _decoded(pack, recipe, rows[slot])
         except (DecodeError, IntegrityError) as error:
-            errors[slot] = _with_key(error, pack, rows, slot)
+            errors[slot] = _with_key(error, pack, rows[slot])
             return
-        if turned[slot] != 1:
-            pixels = geometry.oriented(pixels, turned[slot])
         for view in views:
-            frame = view.frames[slot]
+            frame, (hflip, vflip) = view.frames[slot], view.flips[slot]
             if view.batch is None:
                 shape = (pixels.shape[2], frame.out_height, frame.out_width)
                 view.images[slot] = np.empty(shape, pixels.dtype)
-            geometry.render(
-                pixels, frame, view.images[slot],
-                hflip=view.hflip[slot], vflip=view.vflip[slot], how=view.how,
-            )  # fmt: skip
+            out = view.images[slot]
+            geometry.render(pixels, frame, out, hflip=hflip, vflip=vflip, how=view.how)
 
-    _run(work, _file_order(rows), threads)
+    if threads is None or len(rows) == 1:
+        for slot in file_order(rows):
+            work(slot)
+    else:
+        threads.run(work, file_order(rows))
     return Made([_finished(view) for view in views], errors)
 
 
-def _file_order(rows: Rows) -> list[int]:
-    if len(rows.position) == 1:
-        return [0]
-    return np.lexsort((rows.offset, rows.file)).tolist()  # type: ignore[no-any-return]  # ints
+def _decoded(pack: Pack, recipe: Recipe, row: Row) -> np.ndarray:
+    """A sample's pixels (H, W, C), upright."""
+    pixels = recipe.decoder(pack.read(row), row)
+    if pixels.shape[:2] != (row.height, row.width):
+        size = f"{pixels.shape[1]}x{pixels.shape[0]}"
+        raise DecodeError(f"decodes to {size} pixels, the index says {row.width}x{row.height}")
+    return geometry.oriented(pixels, row.orientation) if recipe.exif_orientation else pixels
 
 
-def _run(work: Callable[[int], None], slots: list[int], threads: Threads | None) -> None:
-    if threads is None or len(slots) == 1:
-        for slot in slots:
-            work(slot)
-    else:
-        threads.run(work, slots)
-
-
-def _upright(rows: Rows, orientation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    height, width = rows.height.astype(np.int64), rows.width.astype(np.int64)
-    if (orientation < 5).all():  # noqa: PLR2004 (5..8 exchange height and width)
-        return height, width
-    return geometry.upright_sizes(height, width, orientation)
-
-
-def _stored(rows: Rows) -> list[Stored]:
-    columns = (rows.encoding, rows.height, rows.width, rows.channels, rows.dtype)
-    return [
-        Stored(encodings.NAMES.get(e, "unknown"), h, w, c, encodings.DTYPES[d])
-        for e, h, w, c, d in zip(*(a.tolist() for a in columns), strict=True)
-    ]
-
-
-def _plan_view(
-    recipe: Recipe, number: int, sizes: tuple[np.ndarray, np.ndarray], key: int, lanes: np.ndarray
-) -> View:
+def _plan_view(recipe: Recipe, number: int, rows: Sequence[Row], key: int) -> View:
     crop = recipe.views[number]
-    count = _FLIP_DRAWS + (crop.draws if crop is not None else 0)
-    if count > _FLIP_DRAWS or recipe.hflip or recipe.vflip:
-        u = draws.uniforms(key, lanes, number, count)
-    else:
-        u = np.zeros((len(lanes), count))
-    frames = crop.frames(*sizes, u[:, _FLIP_DRAWS:]) if crop else geometry.whole(*sizes)
-    batch = _new_batch(crop, recipe.decoder.mode, len(lanes))
+    numbers = _draw(recipe, number, len(rows), key)
+    turn = 5 if recipe.exif_orientation else 9  # orientations that exchange height and width
+    frames = []
+    for row, u in zip(rows, numbers, strict=True):
+        upright = row.orientation < turn
+        height, width = (row.height, row.width) if upright else (row.width, row.height)
+        frames.append(crop.frame(height, width, u[2:]) if crop else geometry.whole(height, width))
+    batch = _new_batch(crop, recipe.decoder.mode, len(rows))
     return View(
-        _as_frames(frames),
-        (u[:, 0] < recipe.hflip).tolist(),
-        (u[:, 1] < recipe.vflip).tolist(),
+        frames,
+        [(u[0] < recipe.hflip, u[1] < recipe.vflip) for u in numbers],
         crop.interpolation if crop is not None else "nearest",
         batch,
-        list(batch.numpy()) if batch is not None else [np.empty(0)] * len(lanes),
+        list(batch.numpy()) if batch is not None else [np.empty(0)] * len(rows),
     )
 
 
-def _as_frames(frames: Frames) -> list[Frame]:
-    return [Frame._make(f) for f in zip(*(a.tolist() for a in frames), strict=True)]
+def _draw(recipe: Recipe, number: int, count: int, key: int) -> list[list[float]]:
+    """Random numbers of one view: two for the flips, then the geometry's own, for each sample."""
+    crop = recipe.views[number]
+    needed = 2 + (crop.draws if crop is not None else 0)
+    if needed == 2 and not (recipe.hflip or recipe.vflip):  # noqa: PLR2004 (the flips')
+        return [[0.0, 0.0]] * count
+    numbers: list[list[float]] = draws.uniforms(key, np.arange(count), number, needed).tolist()
+    return numbers
 
 
 def _new_batch(crop: Geometry | None, mode: str, count: int) -> torch.Tensor | None:
@@ -176,11 +149,11 @@ def _finished(view: View) -> torch.Tensor | list[torch.Tensor]:
     return [torch.from_numpy(image) for image in view.images]
 
 
-def _with_key(error: Exception, pack: Pack, rows: Rows, slot: int) -> Exception:
+def _with_key(error: Exception, pack: Pack, row: Row) -> Exception:
     if isinstance(error, IntegrityError):
         return error  # names file and record already
-    index = int(rows.position[slot])
-    named = type(error)(f"{pack.path}, sample {index} ({pack.key(index)!r}): {error}")
+    name = pack.key(row.position)
+    named = type(error)(f"{pack.path}, sample {row.position} ({name!r}): {error}")
     named.__cause__ = error
     return named
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packio import encodings, packs
+from packio import packs
 from packio.decoders import MAX_PIXELS
 from packio.errors import OptionError, OutputError, OutputExistsError, PackioError
 from packio.extracting import selected
@@ -151,15 +151,13 @@ def _entries(
 
 
 def _entry(pack: packs.Pack, index: int, size: int) -> dict[str, Any]:
-    row = pack.rows([index])
-    height, width = int(row.height[0]), int(row.width[0])
-    orientation = int(row.orientation[0])
+    (row,) = pack.rows([index])
     thumbnail, error = None, None
     try:
-        if height * width > MAX_PIXELS:
-            error = f"{width}x{height} pixels: too many to decode"
+        if row.height * row.width > MAX_PIXELS:
+            error = f"{row.width}x{row.height} pixels: too many to decode"
         else:
-            thumbnail = _thumbnail(pack.read(row, 0), size * _DENSITY, orientation)
+            thumbnail = _thumbnail(pack.read(row), size * _DENSITY, row.orientation)
     except PackioError as problem:
         error = str(problem)
     except Exception as problem:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
@@ -170,12 +168,12 @@ def _entry(pack: packs.Pack, index: int, size: int) -> dict[str, Any]:
         "key": _readable(pack.key_bytes(index)),
         "classes": _classes(label),
         "label": label.tolist() if isinstance(label, np.ndarray) else label,
-        "width": width,
-        "height": height,
-        "bytes": int(row.length[0]),
-        "encoding": encodings.NAMES.get(int(row.encoding[0]), "unknown"),
-        "orientation": orientation,
-        "offset": int(row.offset[0]),
+        "width": row.width,
+        "height": row.height,
+        "bytes": row.length,
+        "encoding": row.encoding,
+        "orientation": row.orientation,
+        "offset": row.offset,
         "thumbnail": None if thumbnail is None else base64.b64encode(thumbnail).decode("ascii"),
         "error": None if error is None else _readable(os.fsencode(error)),
     }
@@ -343,8 +341,9 @@ main { display: grid; gap: 12px; padding: 20px;
 #empty { text-align: center; color: var(--soft); padding: 60px 20px; }
 dialog { max-width: min(94vw, 900px); max-height: 94vh; padding: 0; color: inherit;
   background: var(--tile); border: 1px solid var(--line); border-radius: 12px; }
+dialog:focus-visible { outline: none; }
 dialog::backdrop { background: rgb(0 0 0 / .6); }
-dialog .well { height: auto; min-height: 200px; padding: 16px; }
+dialog .well { height: auto; min-height: 200px; padding: 16px; cursor: zoom-out; }
 dialog .well img { width: auto; height: min(60vh, 640px); max-width: 100%; max-height: none;
   object-fit: contain; }
 dialog.broken .well { font-size: 14px; padding: 40px; }
@@ -463,8 +462,13 @@ query.addEventListener("input", () => { page = 1; show(); });
 byId("controls").addEventListener("submit", (event) => event.preventDefault());
 byId("previous").addEventListener("click", () => turn(-1));
 byId("next").addEventListener("click", () => turn(1));
-large.addEventListener("click", () => large.close());
-large.addEventListener("close", () => { enlarged = null; show(); });
+large.addEventListener("click", (event) => { if (!event.target.closest("dl")) large.close(); });
+large.addEventListener("close", () => {
+  const last = enlarged;
+  enlarged = null;
+  show();
+  if (last) document.querySelector(`[data-index="${last.index}"]`)?.focus();
+});
 addEventListener("hashchange", restore);
 addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey) return;

@@ -16,7 +16,7 @@ from packio.decoders import MAX_PIXELS, Decoder
 from packio.errors import OptionError, TransformError
 from packio.fields import Fields, Spec
 from packio.geometry import Geometry
-from packio.packs import Pack, Rows
+from packio.packs import Pack, Row
 
 _OUTPUTS = ("tensor", "numpy", "pil")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -94,7 +94,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         self._check_format()
         self.transform, self.target_transform = transform, target_transform
         labelled = self.pack.labels is not None
-        self._fields = Fields(fields or (("image", "label") if labelled else "image"))
+        default = ("image", "label") if labelled else "image"
+        self._fields = Fields(fields if fields is not None else default)
         if "label" in self._fields.names and not labelled:
             raise OptionError(f"fields={fields!r}: {path} has no labels")
         self._recipe = Recipe(
@@ -180,8 +181,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return type(self)(**{**self._options, "seed": self.seed, **current, **options})
 
     def __getitem__(self, index: int) -> Any:
-        rows = self.pack.rows([index])
-        key = int(torch.randint(1 << 62, ()).item()) if self._is_random() else 0
+        rows = [self.pack.row(index)]
+        key = int(torch.empty((), dtype=torch.int64).random_()) if self._is_random() else 0
         images, errors = self._images(rows, key, None)
         if errors:
             raise errors[0]
@@ -201,7 +202,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             DecodeError, IntegrityError: a sample is bad, and on_error is "raise", or all are.
         """
         rows = self.pack.rows(indices)
-        key = draws.mix(self.seed, self.epoch, draws.digest(rows.position))
+        key = draws.mix(self.seed, self.epoch, draws.digest(indices))
         images, errors = self._images(rows, key, self._decoding_threads())
         if errors:
             rows = self._replace(images, rows, errors)
@@ -225,26 +226,27 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return self._threads
 
     def _images(
-        self, rows: Rows, key: int, threads: batches.Threads | None
+        self, rows: list[Row], key: int, threads: batches.Threads | None
     ) -> tuple[list[Any], dict[int, Exception]]:
         """Images of each view, in the dtype and form asked for: a tensor, or a list."""
         if "image" not in self._fields.names:
             return [], {}
         before = self._recipe.decoder.fallbacks
-        lanes = np.arange(len(rows.position))
-        made = batches.make(self.pack, self._recipe, rows, key, lanes, threads)
+        made = batches.make(self.pack, self._recipe, rows, key, threads)
         if self._recipe.decoder.fallbacks != before:
             self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
         if self._dtype in _FLOATS and self._output == "tensor":
             return [_scaled(view, self._dtype) for view in made.views], made.errors
         return list(made.views), made.errors
 
-    def _replace(self, images: list[Any], rows: Rows, errors: dict[int, Exception]) -> Rows:
+    def _replace(
+        self, images: list[Any], rows: list[Row], errors: dict[int, Exception]
+    ) -> list[Row]:
         """Put a good sample of the batch in the place of each bad one; count and report it."""
-        size = len(rows.position)
+        size = len(rows)
         if not self._skip or len(errors) == size:
             raise errors[min(errors)]
-        source = np.arange(size)
+        source = list(range(size))
         for slot, error in sorted(errors.items()):
             good = slot
             while good in errors:
@@ -254,14 +256,14 @@ class PackDataset(torch.utils.data.Dataset[Any]):
                 view[slot] = view[good].clone() if isinstance(view, list) else view[good]
             warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=3)
         self._count(_REPLACED, len(errors))
-        return Rows(*(column[source] for column in rows))
+        return [rows[i] for i in source]
 
     def _count(self, counter: int, number: int) -> None:
         info = torch.utils.data.get_worker_info()
         slot = 0 if info is None else 1 + info.id % _WORKERS  # one writer each: nothing is lost
         self._counters[counter, slot] += number
 
-    def _columns(self, images: list[Any], rows: Rows) -> dict[str, Sequence[Any]]:
+    def _columns(self, images: list[Any], rows: list[Row]) -> dict[str, Sequence[Any]]:
         """Values of each field, one a sample."""
         columns: dict[str, Sequence[Any]] = {}
         for name in self._fields.names:
@@ -269,11 +271,12 @@ class PackDataset(torch.utils.data.Dataset[Any]):
                 views = [self._given(view) for view in images]
                 columns[name] = list(zip(*views, strict=True)) if self._several else views[0]
             elif name == "label":
-                columns[name] = self._labels(rows)
+                labels = self._labels(rows)
+                columns[name] = labels.tolist() if labels.ndim == 1 else list(labels)
             elif name == "key":
-                columns[name] = [self.pack.key(i) for i in rows.position.tolist()]
+                columns[name] = [self.pack.key(row.position) for row in rows]
             else:
-                columns[name] = rows.position.tolist()
+                columns[name] = [row.position for row in rows]
         return columns
 
     def _given(self, view: Any) -> list[Any]:
@@ -288,9 +291,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
         return [Image.fromarray(a[:, :, 0] if a.shape[2] == 1 else a) for a in arrays]
 
-    def _labels(self, rows: Rows) -> Sequence[Any]:
-        labels = self.pack.take_labels(rows.position)
-        return labels.tolist() if labels.ndim == 1 else list(torch.from_numpy(labels))
+    def _labels(self, rows: list[Row]) -> torch.Tensor:
+        positions = np.array([row.position for row in rows], np.int64)
+        return torch.from_numpy(self.pack.take_labels(positions))
 
     def _transformed(self, samples: list[Any]) -> list[Any]:
         if self.transform is None and self.target_transform is None:
@@ -321,7 +324,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             raise TransformError(_transform_hint(self.transform, image, self._output, error)) from error
         return self._guard(value, self.transform)
 
-    def _batched(self, images: list[Any], rows: Rows, columns: dict[str, Sequence[Any]]) -> Any:
+    def _batched(self, images: list[Any], rows: list[Row], columns: dict[str, Sequence[Any]]) -> Any:
         """What collate would make of the samples, without stacking; None where it has to stack."""
         values: dict[str, Any] = {}
         for name in self._fields.names:
@@ -330,9 +333,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
                     return None
                 values[name] = list(images) if self._several else images[0]
             elif name == "label":
-                values[name] = torch.from_numpy(self.pack.take_labels(rows.position))
+                values[name] = self._labels(rows)
             elif name == "index":
-                values[name] = torch.from_numpy(rows.position.copy())
+                values[name] = torch.tensor(columns[name])
             else:
                 values[name] = list(columns[name])
         return self._fields.batch(values)

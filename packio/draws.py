@@ -10,6 +10,8 @@ finaliser with the constants of variant 13).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from packio.indexfile import crc32c
@@ -18,8 +20,11 @@ LANE = 64  # numbers that one view of one sample may draw
 VIEWS = 16  # views a sample may have
 
 _GAMMA = 0x9E3779B97F4A7C15
-_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_11, _27, _30, _31 = (np.uint64(n) for n in (11, 27, 30, 31))
+_STEPS = np.arange(1, LANE + 1, dtype=np.uint64) * np.uint64(_GAMMA)
+_LANE_STEP = np.uint64(LANE * VIEWS * _GAMMA & _MASK)
 
 
 def mix(*values: int) -> int:
@@ -27,15 +32,15 @@ def mix(*values: int) -> int:
     state = 0
     for value in values:
         z = (state ^ (value & _MASK)) + _GAMMA & _MASK
-        z = (z ^ z >> 30) * _M1 & _MASK
-        z = (z ^ z >> 27) * _M2 & _MASK
+        z = (z ^ z >> 30) * int(_M1) & _MASK
+        z = (z ^ z >> 27) * int(_M2) & _MASK
         state = z ^ z >> 31
     return state
 
 
-def digest(indices: np.ndarray) -> int:
+def digest(indices: Sequence[int] | np.ndarray) -> int:
     """A 64-bit digest of a batch's indices, in their order."""
-    data = np.ascontiguousarray(indices, np.int64).tobytes()
+    data = np.asarray(indices, np.int64).tobytes()
     return crc32c(data) << 32 | crc32c(data[::-1])
 
 
@@ -51,15 +56,13 @@ def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
     Returns:
         (N, count) float64, uniform on [0, 1).
     """
-    first = lanes.astype(np.uint64) * np.uint64(LANE * VIEWS) + np.uint64(view * LANE + 1)
-    z = first[:, None] + np.arange(count, dtype=np.uint64)
-    z *= np.uint64(_GAMMA)
-    z += np.uint64(key)
-    z ^= z >> np.uint64(30)
-    z *= np.uint64(_M1)
-    z ^= z >> np.uint64(27)
-    z *= np.uint64(_M2)
-    z ^= z >> np.uint64(31)
-    z >>= np.uint64(11)
+    start = np.uint64(key + view * LANE * _GAMMA & _MASK)
+    z = (lanes.astype(np.uint64) * _LANE_STEP + start)[:, None] + _STEPS[:count]
+    z ^= z >> _30
+    z *= _M1
+    z ^= z >> _27
+    z *= _M2
+    z ^= z >> _31
+    z >>= _11
     numbers: np.ndarray = z * (2.0**-53)
     return numbers

@@ -52,7 +52,7 @@ class Facts(NamedTuple):
     encoding: str  # a key of CODES
     height: int  # pixels, as stored, before orientation
     width: int  # pixels, as stored, before orientation
-    channels: int  # of the pixels under mode UNCHANGED
+    channels: int  # as stored, a palette expanded; 4 in a JPEG: CMYK
     dtype: str  # one of DTYPES
     orientation: int  # 1..8, as in Exif
     progressive: bool
@@ -77,9 +77,8 @@ def _jpeg_facts(data: bytes) -> Facts | None:
         return None
     if header.orientation is None or data.find(b"MPF\0", 0, 1 << 16) >= 0:
         return None
-    channels = 1 if header.components == 1 else 3
     return Facts(
-        "jpeg", header.height, header.width, channels, "uint8",
+        "jpeg", header.height, header.width, header.components, "uint8",
         header.orientation, header.progressive,
     )  # fmt: skip
 
@@ -122,7 +121,7 @@ def _pillow_facts(data: bytes) -> Facts:
 
 
 def _layout(image: Image.Image, data: bytes) -> tuple[int, str]:
-    """Channels and dtype of an image's pixels, as the decoders give them under UNCHANGED."""
+    """Channels and dtype of an image's pixels as stored, a palette expanded."""
     if image.format == "PNG" and data[24] == 16:  # Pillow narrows 16-bit RGB to 8 bits
         return _PNG_CHANNELS.get(data[25], 3), "uint16"
     if image.mode.startswith("I"):
@@ -131,7 +130,7 @@ def _layout(image: Image.Image, data: bytes) -> tuple[int, str]:
         return 1, "float32"
     if image.mode in ("P", "PA"):
         return (4 if "transparency" in image.info or image.mode == "PA" else 3), "uint8"
-    return {"1": 1, "L": 1, "LA": 2, "La": 2, "RGBA": 4, "RGBa": 4}.get(image.mode, 3), "uint8"
+    return len(image.getbands()), "uint8"
 
 
 def _orientation(image: Image.Image) -> int:

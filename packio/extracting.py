@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -112,7 +113,7 @@ def _chunks(pack: packs.Pack, wanted: list[int] | None) -> Iterator[np.ndarray]:
     for start in range(0, len(pack), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(pack)))
         if wanted is not None:
-            labels = pack.index_file.column("label").span(start, start + len(rows))
+            labels = pack.take_labels(rows)
             rows = rows[
                 np.isin(labels, wanted) if labels.ndim == 1 else (labels[:, wanted] > 0).any(axis=1)
             ]
@@ -163,7 +164,7 @@ class _Run:
             for rows in selected(self._pack, self._classes):
                 self._write_rows(root, rows)
             for name in _empty_classes(self._pack, self._classes):
-                self._make(name, lambda key: _make_parents(root, key + b"/"))
+                self._make(name, lambda name: _make_parents(root, name + b"/"))
                 self._empty += 1
         finally:
             os.close(root)
@@ -171,13 +172,13 @@ class _Run:
     def _write_rows(self, root: int, indices: np.ndarray) -> None:
         rows = self._pack.rows(indices)
         flags = self._pack.index_file.column("flags").take(indices)
-        for i, index in enumerate(indices.tolist()):
-            data = self._pack.read(rows, i)
-            key = self._pack.key_bytes(index)
-            self._make(key, lambda key, data=data: _write(root, key, data))  # type: ignore[misc]  # https://github.com/python/mypy/issues/12557
+        self._seekable += int(np.count_nonzero(flags & indexfile.SEEKABLE))
+        for i in packs.file_order(rows):
+            data = self._pack.read(rows[i])
+            key = self._pack.key_bytes(rows[i].position)
+            self._make(key, functools.partial(_write, root, data))
             self._done += 1
             self._bytes += len(data)
-            self._seekable += bool(flags[i] & indexfile.SEEKABLE)
             if time.monotonic() - self._called >= _PROGRESS_SECONDS:
                 self.report_progress("writing")
 
@@ -202,6 +203,7 @@ class _Run:
             ) from error
 
     def report_progress(self, stage: str) -> None:
+        """Call the callback, if there is one."""
         self._called = time.monotonic()
         if self._progress is not None:
             seconds = self._called - self._began
@@ -210,6 +212,7 @@ class _Run:
             )
 
     def report(self) -> ExtractReport:
+        """Sum up."""
         seconds = time.monotonic() - self._began
         return ExtractReport(
             self._out, self._done, self._bytes, self._empty, self._seekable, seconds
@@ -248,7 +251,7 @@ def _problem(key: bytes) -> str | None:
     return "is not a plain path" if b"" in parts or b"." in parts else None
 
 
-def _write(root: int, key: bytes, data: bytes) -> None:
+def _write(root: int, data: bytes, key: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(key, flags, 0o666, dir_fd=root)

@@ -56,7 +56,7 @@ class Fields:
         """Put one batched value of each field into the shape that default_collate gives."""
         if isinstance(self._spec, (str, Mapping)):
             return self.assemble(values)
-        return [values[name] for name in self.names]
+        return [tuple(values[n]) if n == "key" else values[n] for n in self.names]
 
     def samples(self, columns: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Turn columns of N values each into N samples of the shape asked for."""

@@ -1,14 +1,15 @@
 """Crops, flips and resizing: boxes from sizes and random numbers, then pixels from boxes.
 
-A geometry turns the sizes of some images, as the index has them, and some random numbers into
-*frames*: which box of each upright image to take, the size to resize it to, and where the result
-lies on the output. No pixel is needed for that, so reading can be planned before decoding.
+A geometry turns the size of an image, as the index has it, and some random numbers into a *frame*:
+which box of the upright image to take, the size to resize it to, and where the result lies on the
+output. No pixel is needed for that, so reading can be planned before decoding.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,28 +20,15 @@ from packio.errors import OptionError
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 
+Size = int | tuple[int, int]
 
-class Frames(NamedTuple):
-    """One frame for each of N images; int64 arrays of pixels, in upright coordinates.
+
+class Frame(NamedTuple):
+    """What to take of one image; pixels, in upright coordinates.
 
     The box ``top, left, height, width`` of the image is resized to ``to_height, to_width``; pixel
     (y, x) of the output is pixel ``(y + out_top, x + out_left)`` of that, black outside of it.
     """
-
-    top: np.ndarray
-    left: np.ndarray
-    height: np.ndarray
-    width: np.ndarray
-    to_height: np.ndarray
-    to_width: np.ndarray
-    out_top: np.ndarray
-    out_left: np.ndarray
-    out_height: np.ndarray
-    out_width: np.ndarray
-
-
-class Frame(NamedTuple):
-    """One row of `Frames`, as plain ints."""
 
     top: int
     left: int
@@ -55,7 +43,7 @@ class Frame(NamedTuple):
 
 
 class Geometry(Protocol):
-    """What crops and resizes: `draws` numbers an image, its frames, and how to interpolate."""
+    """What crops and resizes."""
 
     @property
     def interpolation(self) -> str:
@@ -72,14 +60,19 @@ class Geometry(Protocol):
         """(height, width) of every output, or None where it depends on the image."""
         ...
 
-    def frames(self, height: np.ndarray, width: np.ndarray, u: np.ndarray) -> Frames:
-        """Frames of images of these sizes, for (N, draws) random numbers in [0, 1)."""
+    def frame(self, height: int, width: int, u: Sequence[float]) -> Frame:
+        """Frame of an upright image of this size, for `draws` random numbers in [0, 1)."""
         ...
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+def whole(height: int, width: int) -> Frame:
+    """The frame that takes an image as it is."""
+    return Frame(0, 0, height, width, height, width, 0, 0, height, width)
+
+
+def _pair(size: Size) -> tuple[int, int]:
     pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or min(pair) < 1:
+    if len(pair) != 2 or min(pair) < 1:  # noqa: PLR2004 (height, width)
         raise OptionError(f"size={size!r}: expected a positive int, or (height, width)")
     return int(pair[0]), int(pair[1])
 
@@ -103,12 +96,12 @@ class RandomResizedCrop:
     box of the nearest allowed ratio.
     """
 
-    size: int | tuple[int, int]
+    size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: str = "bilinear"
 
-    draws = 22  # ten tries of area and ratio, then the position
+    draws = 22  # the place, then ten tries of area and ratio
 
     def __post_init__(self) -> None:
         _pair(self.size)
@@ -123,33 +116,30 @@ class RandomResizedCrop:
         """(height, width) of every output."""
         return _pair(self.size)
 
-    def frames(self, height: np.ndarray, width: np.ndarray, u: np.ndarray) -> Frames:
-        """Frames of images of these sizes, for (N, 22) random numbers."""
-        low, high = self.scale
+    def frame(self, height: int, width: int, u: Sequence[float]) -> Frame:
+        """Frame of an upright image of this size, for 22 random numbers."""
+        low, high = self.scale[0] * height * width, self.scale[1] * height * width
         log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        root = np.sqrt((u[:, :10] * (high - low) + low) * (height * width)[:, None])
-        stretch = np.exp(u[:, 10:20] * ((log_high - log_low) / 2) + log_low / 2)
-        box = np.rint(np.stack((root / stretch, root * stretch))).astype(np.int64)
-        limits = np.stack((height, width))[:, :, None]
-        fits = ((box > 0) & (box <= limits)).all(axis=0)
-        first = fits.argmax(axis=1)
-        rows = np.arange(len(first))
-        chosen = box[:, rows, first]
-        failed = ~fits[rows, first]
-        if failed.any():
-            chosen[:, failed] = self._central(height[failed], width[failed])
-        spare = limits[:, :, 0] - chosen
-        position = (u[:, 20:22].T * (spare + 1)).astype(np.int64)
-        if failed.any():
-            position[:, failed] = spare[:, failed] // 2
-        return _resized(position[0], position[1], chosen[0], chosen[1], self.output_size)
+        for k in range(2, self.draws, 2):
+            area = low + u[k] * (high - low)
+            ratio = math.exp(log_low + u[k + 1] * (log_high - log_low))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                top, left = int(u[0] * (height - h + 1)), int(u[1] * (width - w + 1))
+                return self._resized(top, left, h, w)
+        return self._central(height, width)
 
-    def _central(self, height: np.ndarray, width: np.ndarray) -> np.ndarray:
-        narrow = width / height < self.ratio[0]
-        wide = width / height > self.ratio[1]
-        high = np.where(narrow, np.rint(width / self.ratio[0]), height)
-        broad = np.where(wide, np.rint(height * self.ratio[1]), width)
-        return np.stack((np.clip(high, 1, height), np.clip(broad, 1, width))).astype(np.int64)
+    def _central(self, height: int, width: int) -> Frame:
+        h, w = height, width
+        if width / height < self.ratio[0]:
+            h = max(1, min(height, round(width / self.ratio[0])))
+        elif width / height > self.ratio[1]:
+            w = max(1, min(width, round(height * self.ratio[1])))
+        return self._resized((height - h) // 2, (width - w) // 2, h, w)
+
+    def _resized(self, top: int, left: int, height: int, width: int) -> Frame:
+        size = self.output_size
+        return Frame(top, left, height, width, *size, 0, 0, *size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,14 +148,12 @@ class CenterCrop:
 
     Args:
         size: Pixels: an int for a square, or (height, width).
-
-    Source: torchvision 0.28, ``transforms.functional.center_crop`` (rounding of odd margins).
     """
 
-    size: int | tuple[int, int]
-    interpolation: str = dataclasses.field(default="nearest", init=False, repr=False)
+    size: Size
 
     draws = 0
+    interpolation = "nearest"  # nothing is resized
 
     def __post_init__(self) -> None:
         _pair(self.size)
@@ -175,8 +163,8 @@ class CenterCrop:
         """(height, width) of every output."""
         return _pair(self.size)
 
-    def frames(self, height: np.ndarray, width: np.ndarray, u: np.ndarray) -> Frames:
-        """Frames of images of these sizes; no random numbers are used."""
+    def frame(self, height: int, width: int, u: Sequence[float]) -> Frame:  # noqa: ARG002 (no draws)
+        """Frame of an upright image of this size."""
         return _centred(height, width, height, width, self.output_size)
 
 
@@ -192,7 +180,7 @@ class Resize:
     Source: torchvision 0.28, ``_compute_resized_output_size`` (the long side is truncated).
     """
 
-    size: int | tuple[int, int]
+    size: Size
     max_size: int | None = None
     interpolation: str = "bilinear"
 
@@ -211,39 +199,35 @@ class Resize:
         """(height, width) of every output, or None where the aspect ratio is kept."""
         return None if isinstance(self.size, int) else _pair(self.size)
 
-    def frames(self, height: np.ndarray, width: np.ndarray, u: np.ndarray) -> Frames:
-        """Frames of images of these sizes; no random numbers are used."""
-        to_height, to_width = self._target(height, width)
-        zero = np.zeros_like(height)
-        return Frames(zero, zero, height, width, to_height, to_width, zero, zero, to_height, to_width)
+    def frame(self, height: int, width: int, u: Sequence[float]) -> Frame:  # noqa: ARG002 (no draws)
+        """Frame of an upright image of this size."""
+        size = self.resized(height, width)
+        return Frame(0, 0, height, width, *size, 0, 0, *size)
 
-    def _target(self, height: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) that an image of this size is resized to."""
         if not isinstance(self.size, int):
-            return np.full_like(height, self.size[0]), np.full_like(width, self.size[1])
-        short, long = np.minimum(height, width), np.maximum(height, width)
-        to_short = np.full_like(short, self.size)
-        to_long = self.size * long // short
-        if self.max_size is not None:
-            over = to_long > self.max_size
-            to_short = np.where(over, np.maximum(1, self.max_size * to_short // to_long), to_short)
-            to_long = np.where(over, self.max_size, to_long)
-        tall = height >= width
-        return np.where(tall, to_long, to_short), np.where(tall, to_short, to_long)
+            return _pair(self.size)
+        short, long = self.size, self.size * max(height, width) // min(height, width)
+        if self.max_size is not None and long > self.max_size:
+            short, long = max(1, self.max_size * short // long), self.max_size
+        return (long, short) if height > width else (short, long)
 
 
 @dataclasses.dataclass(frozen=True)
 class ResizeCenterCrop:
-    """The usual evaluation: short side to size / crop_pct, then the central crop.
+    """The usual evaluation: resized to cover size / crop_pct, aspect ratio kept, central crop.
 
     Args:
         size: Of the output, pixels: an int for a square, or (height, width).
         crop_pct: Share of the resized short side that the crop keeps; 0.875 is 224 of 256.
         interpolation: "bilinear", "bicubic", "area" or "nearest"; antialiased.
 
-    Source: timm 1.0, ``transforms_imagenet_eval`` (``scale_size = floor(img_size / crop_pct)``).
+    Source: timm 1.0, ``transforms_imagenet_eval`` (``scale_size = floor(img_size / crop_pct)``;
+    ``ResizeKeepRatio`` for sizes that are not square).
     """
 
-    size: int | tuple[int, int]
+    size: Size
     crop_pct: float = 0.875
     interpolation: str = "bilinear"
 
@@ -260,15 +244,15 @@ class ResizeCenterCrop:
         """(height, width) of every output."""
         return _pair(self.size)
 
-    def frames(self, height: np.ndarray, width: np.ndarray, u: np.ndarray) -> Frames:
-        """Frames of images of these sizes; no random numbers are used."""
-        high, broad = self.output_size
+    def frame(self, height: int, width: int, u: Sequence[float]) -> Frame:  # noqa: ARG002 (no draws)
+        """Frame of an upright image of this size."""
+        high, broad = (math.floor(side / self.crop_pct) for side in self.output_size)
         if high == broad:
-            target = Resize(math.floor(high / self.crop_pct))
-        else:
-            target = Resize((math.floor(high / self.crop_pct), math.floor(broad / self.crop_pct)))
-        to_height, to_width = target._target(height, width)  # noqa: SLF001 (same module)
-        return _centred(height, width, to_height, to_width, self.output_size)
+            size = Resize(high).resized(height, width)
+        else:  # the smallest that covers both sides
+            ratio = min(height / high, width / broad)
+            size = round(height / ratio), round(width / ratio)
+        return _centred(height, width, *size, self.output_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,11 +264,11 @@ class RandomCrop:
         padding: Pixels of border added on all sides first; smaller images get as much as they need.
     """
 
-    size: int | tuple[int, int]
+    size: Size
     padding: int = 0
-    interpolation: str = dataclasses.field(default="nearest", init=False, repr=False)
 
     draws = 2
+    interpolation = "nearest"  # nothing is resized
 
     def __post_init__(self) -> None:
         _pair(self.size)
@@ -296,68 +280,32 @@ class RandomCrop:
         """(height, width) of every output."""
         return _pair(self.size)
 
-    def frames(self, height: np.ndarray, width: np.ndarray, u: np.ndarray) -> Frames:
-        """Frames of images of these sizes, for (N, 2) random numbers."""
+    def frame(self, height: int, width: int, u: Sequence[float]) -> Frame:
+        """Frame of an upright image of this size, for 2 random numbers."""
         high, broad = self.output_size
-        border_y = self.padding + np.maximum(0, high - height - 2 * self.padding)
-        border_x = self.padding + np.maximum(0, broad - width - 2 * self.padding)
-        y = (u[:, 0] * (height + 2 * border_y - high + 1)).astype(np.int64) - border_y
-        x = (u[:, 1] * (width + 2 * border_x - broad + 1)).astype(np.int64) - border_x
-        return _cut(height, width, height, width, y, x, self.output_size)
+        top = self._place(height, high, u[0])
+        left = self._place(width, broad, u[1])
+        return Frame(0, 0, height, width, height, width, top, left, high, broad)
 
-
-def _resized(
-    top: np.ndarray, left: np.ndarray, height: np.ndarray, width: np.ndarray, size: tuple[int, int]
-) -> Frames:
-    zero = np.zeros_like(top)
-    high, broad = zero + size[0], zero + size[1]
-    return Frames(top, left, height, width, high, broad, zero, zero, high, broad)
+    def _place(self, length: int, size: int, u: float) -> int:
+        border = max(self.padding, size - length)
+        return int(u * (length + 2 * border - size + 1)) - border
 
 
 def _centred(
-    height: np.ndarray,
-    width: np.ndarray,
-    to_height: np.ndarray,
-    to_width: np.ndarray,
-    size: tuple[int, int],
-) -> Frames:
-    """The central ``size`` of each image resized to ``to_height, to_width``."""
-    y, x = _margin(to_height, size[0]), _margin(to_width, size[1])
-    return _cut(height, width, to_height, to_width, y, x, size)
+    height: int, width: int, to_height: int, to_width: int, size: tuple[int, int]
+) -> Frame:
+    """The central ``size`` of an image resized to ``to_height, to_width``."""
+    top, left = _margin(to_height, size[0]), _margin(to_width, size[1])
+    return Frame(0, 0, height, width, to_height, to_width, top, left, *size)
 
 
-def _margin(length: np.ndarray, size: int) -> np.ndarray:
-    """Rows before the central ``size``; negative: rows of border. Halves go to even, as Python's."""
-    padding = -(np.maximum(size - length, 0) // 2)
-    return np.where(length < size, padding, np.rint((length - size) / 2).astype(np.int64))
+def _margin(length: int, size: int) -> int:
+    """Rows before the central ``size`` rows; negative: rows of border before them.
 
-
-def _cut(
-    height: np.ndarray,
-    width: np.ndarray,
-    to_height: np.ndarray,
-    to_width: np.ndarray,
-    y: np.ndarray,
-    x: np.ndarray,
-    size: tuple[int, int],
-) -> Frames:
-    zero = np.zeros_like(height)
-    high, broad = zero + size[0], zero + size[1]
-    return Frames(zero, zero, height, width, to_height, to_width, y, x, high, broad)
-
-
-def whole(height: np.ndarray, width: np.ndarray) -> Frames:
-    """Frames that take each image as it is."""
-    zero = np.zeros_like(height)
-    return Frames(zero, zero, height, width, height, width, zero, zero, height, width)
-
-
-def upright_sizes(
-    height: np.ndarray, width: np.ndarray, orientation: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes after orientation: 5..8 exchange height and width."""
-    turned = orientation >= 5
-    return np.where(turned, width, height), np.where(turned, height, width)
+    Source: torchvision 0.28, ``center_crop`` (odd margins: half to even; odd borders: less before).
+    """
+    return -((size - length) // 2) if length < size else round((length - size) / 2)
 
 
 def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -415,7 +363,8 @@ def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray) -> None:
     """Cut (H, W, C) pixels to the frame's output, or pad them with black."""
     f = frame
     top, left = max(f.out_top, 0), max(f.out_left, 0)
-    inner = pixels[top : f.out_top + f.out_height, left : f.out_left + f.out_width]
+    bottom, right = max(f.out_top + f.out_height, 0), max(f.out_left + f.out_width, 0)
+    inner = pixels[top:bottom, left:right]
     if inner.shape[:2] == (f.out_height, f.out_width):
         tensors.to_planes(inner, out)
         return

@@ -17,7 +17,9 @@ Source of CRC32C (Castagnoli): RFC 3720, section B.4.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 import mmap
 import os
 import struct
@@ -36,17 +38,23 @@ BLOCK = 1 << 20  # bytes that one checksum covers
 SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
-_DTYPES = {"U8": "u1", "U16": "<u2", "U32": "<u4", "I64": "<i8", "F32": "<f4"}
+_MOST_DIMENSIONS = 8  # of a column
+_DTYPES = {
+    "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4",
+    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?",
+}  # fmt: skip
 _DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 _PER_SAMPLE = {
     "file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "height": "<u4",
     "width": "<u4", "encoding": "u1", "orientation": "u1", "channels": "u1", "dtype": "u1",
     "flags": "u1",
 }  # fmt: skip
-_REQUIRED = (
-    *_PER_SAMPLE, "key_data", "key_offsets", "key_order",
-    "file_bytes", "file_digest", "file_path_data", "file_path_offsets",
-)  # fmt: skip
+_OTHERS = {
+    "key_data": ("u1",), "key_offsets": ("<i8",), "key_order": ("<u4", "<i8"),
+    "file_bytes": ("<i8",), "file_digest": ("u1",),
+    "file_path_data": ("u1",), "file_path_offsets": ("<i8",),
+}  # fmt: skip
+_REQUIRED = {**{n: (code,) for n, code in _PER_SAMPLE.items()}, **_OTHERS}  # name → dtypes
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
@@ -73,6 +81,11 @@ class Column:
         """Shape of the column, samples first."""
         return self._array.shape
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the column's items."""
+        return self._array.dtype
+
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Copy out some rows, checked. ``rows`` are within 0..len-1."""
         if self._pending and len(rows):
@@ -82,8 +95,25 @@ class Column:
         taken: np.ndarray = self._array[rows]
         return taken
 
+    def item(self, row: int) -> int:
+        """One value of a column of integers, checked: 0.15 µs, `take` 1 µs. ``row`` is in range."""
+        if self._pending and row * self._row_bytes // BLOCK in self._pending:
+            self._check({row * self._row_bytes // BLOCK})
+        value: int = self._array.item(row)
+        return value
+
     def span(self, start: int, stop: int) -> np.ndarray:
-        """View of the rows start..stop-1, checked."""
+        """View of the rows start..stop-1, checked.
+
+        Raises:
+            IntegrityError: the bytes are damaged, or there are no such rows: a number in another
+                column is wrong.
+        """
+        if not 0 <= start <= stop <= len(self._array):
+            raise IntegrityError(
+                f"{self._where}: rows {start}..{stop} are asked for, there are {len(self._array)}; "
+                "restore the index or pack again"
+            )
         if self._pending and stop > start:
             blocks = range(
                 start * self._row_bytes // BLOCK, (stop * self._row_bytes - 1) // BLOCK + 1
@@ -120,7 +150,8 @@ class Index:
     Raises:
         NotAPackError: no index of packio's; too short; columns missing or of another shape.
         VersionError: written by a newer packio.
-        IntegrityError: header damaged, file truncated or longer than it should be.
+        IntegrityError: header damaged, file truncated or longer than it should be. Damage in a
+            column is told when its bytes are first touched.
         ReadError: the file cannot be read.
     """
 
@@ -162,7 +193,7 @@ class Index:
         return tuple(self._columns)
 
     def key(self, row: int) -> bytes:
-        """A sample's key."""
+        """A sample's key; rows are 0..len-1."""
         start, stop = self._columns["key_offsets"].span(row, row + 2).tolist()
         return self._columns["key_data"].span(start, stop).tobytes()
 
@@ -187,15 +218,20 @@ class Index:
         raise KeyNotFoundError(f"{self.path}: no sample has the key {os.fsdecode(key)!r}")
 
     def files(self) -> list[tuple[str, int, bytes]]:
-        """All files of the pack: path relative to the index, size in bytes, SHA-256."""
+        """All files of the pack: path relative to the index, size in bytes, SHA-256.
+
+        Raises:
+            IntegrityError: the table is damaged, or names a file outside the pack.
+        """
         offsets = self._columns["file_path_offsets"].array().tolist()
-        names = self._columns["file_path_data"].array().tobytes()
+        names = self._columns["file_path_data"]
+        paths = [names.span(*pair).tobytes() for pair in itertools.pairwise(offsets)]
+        for path in paths:
+            if path[:1] in (b"", b"/") or b".." in path.split(b"/") or b"\0" in path:
+                raise IntegrityError(f"{self.path}: names {path!r}, which is no file of a pack")
         sizes = self._columns["file_bytes"].array().tolist()
-        digests = self._columns["file_digest"].array()
-        return [
-            (os.fsdecode(names[offsets[i] : offsets[i + 1]]), sizes[i], digests[i].tobytes())
-            for i in range(len(sizes))
-        ]
+        digests = map(bytes, self._columns["file_digest"].array())
+        return list(zip(map(os.fsdecode, paths), sizes, digests, strict=True))
 
 
 class Keys(Sequence[str]):
@@ -317,7 +353,9 @@ def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
         version = metadata["version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotAPackError(f"{path}: the metadata does not parse ({error})") from error
-    if not isinstance(version, int) or version > VERSION:
+    if type(version) is not int or version < 1:
+        raise NotAPackError(f"{path}: index version {version!r}; expected a number from 1 on")
+    if version > VERSION:
         raise VersionError(
             f"{path}: index version {version}, this packio reads up to {VERSION}; "
             "update it: pip install -U packio"
@@ -335,14 +373,13 @@ def _columns(
     try:
         for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
             begin, end = entry["data_offsets"]
-            shape = tuple(int(n) for n in entry["shape"])
+            shape = tuple(entry["shape"])
             dtype = np.dtype(_DTYPES[entry["dtype"]])
-            count = 1
-            for n in shape:
-                count *= n
-            if begin != position or min(shape, default=0) < 0:
+            if {type(n) for n in (begin, end, *shape)} != {int} or len(shape) > _MOST_DIMENSIONS:
+                raise ValueError(f"column {name} has the shape {shape}")
+            if begin != position or not all(0 <= n < 1 << 62 for n in shape):
                 raise ValueError(f"column {name} begins at {begin}, expected {position}")
-            if end - begin != count * dtype.itemsize:
+            if end - begin != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"column {name} has {end - begin} bytes for shape {shape}")
             found[name] = (dtype, shape, begin)
             position = end
@@ -359,15 +396,14 @@ def _checked_columns(
     arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path
 ) -> dict[str, Column]:
     counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
-    if len(checksums) != 1 + sum(counts.values()):
+    if checksums.shape != (1 + sum(counts.values()),) or checksums.dtype != np.uint32:
         raise NotAPackError(f"{path}: {len(checksums)} checksums do not fit the columns")
     if crc32c(header) != checksums[0]:
         raise IntegrityError(f"{path}: the header is damaged (CRC32C differs)")
     columns, position = {}, 1
-    order = sorted(arrays, key=lambda n: (-arrays[n].itemsize, n))  # as written
-    for name in order:
+    for name, array in arrays.items():
         crcs = checksums[position : position + counts[name]]
-        columns[name] = Column(arrays[name], crcs, f"{path}, column {name}")
+        columns[name] = Column(array, crcs, f"{path}, column {name}")
         position += counts[name]
     return columns
 
@@ -376,14 +412,21 @@ def _check_shapes(columns: dict[str, Column], path: Path) -> None:
     missing = [n for n in _REQUIRED if n not in columns]
     if missing:
         raise NotAPackError(f"{path}: columns missing: {', '.join(missing)}")
-    samples, files = len(columns["offset"]), len(columns["file_bytes"])
-    lengths = dict.fromkeys(_PER_SAMPLE, samples)
-    lengths |= {"key_order": samples, "key_offsets": samples + 1, "file_digest": files,
-                "file_path_offsets": files + 1}  # fmt: skip
-    if "label" in columns:
-        lengths["label"] = samples
-    for name, expected in lengths.items():
-        if len(columns[name]) != expected:
+    shapes = {name: columns[name].shape for name in _REQUIRED}
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    samples, files = sizes["offset"], sizes["file_bytes"]
+    expected = {name: (samples,) for name in (*_PER_SAMPLE, "key_order")} | {
+        "key_offsets": (samples + 1,), "key_data": (sizes["key_data"],),
+        "file_bytes": (files,), "file_digest": (files, 32),
+        "file_path_offsets": (files + 1,), "file_path_data": (sizes["file_path_data"],),
+    }  # fmt: skip
+    for name, codes in _REQUIRED.items():
+        if shapes[name] != expected[name] or columns[name].dtype not in codes:
             raise NotAPackError(
-                f"{path}: column {name} has {len(columns[name])} rows, expected {expected}"
+                f"{path}: column {name} is {columns[name].dtype} {shapes[name]}, "
+                f"expected {' or '.join(codes)} {expected[name]}"
             )
+    label = columns.get("label")
+    kinds = (((samples,), "<i8"), ((samples, *(label.shape[1:2] if label is not None else (0,))), "<f4"))
+    if label is not None and (label.shape, label.dtype) not in kinds:
+        raise NotAPackError(f"{path}: column label is {label.dtype} {label.shape}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -16,6 +18,7 @@ from packio.errors import (
     IntegrityError,
     NotAPackError,
     OptionError,
+    ReadError,
     UnfinishedPackError,
 )
 from packio.indexfile import Index, Keys, crc32c
@@ -34,23 +37,23 @@ class NoSuchPackError(NotAPackError, FileNotFoundError):
     """Nothing is at the path given."""
 
 
-class Rows(NamedTuple):
-    """What the index says of some samples; arrays of the same length."""
+class Row(NamedTuple):
+    """What the index says of one sample."""
 
-    position: np.ndarray  # int64, in the pack
-    file: np.ndarray
-    offset: np.ndarray  # bytes
-    length: np.ndarray  # bytes
-    crc32c: np.ndarray
-    height: np.ndarray  # pixels, as stored
-    width: np.ndarray  # pixels, as stored
-    encoding: np.ndarray  # codes of packio.encodings
-    orientation: np.ndarray
-    channels: np.ndarray
-    dtype: np.ndarray
+    position: int  # in the pack
+    file: int
+    offset: int  # bytes
+    length: int  # bytes
+    crc32c: int
+    height: int  # pixels, as stored
+    width: int  # pixels, as stored
+    channels: int
+    orientation: int  # 1..8
+    encoding: str
+    dtype: str
 
 
-_ROW_COLUMNS = Rows._fields[1:]
+_ROW_COLUMNS = Row._fields[1:]
 
 
 def open(path: str | os.PathLike[str], *, access: str | None = None) -> Pack:  # noqa: A001 (public name)
@@ -86,7 +89,8 @@ class Pack(Sequence[Sample]):
         expect_digest: str | None = None,
     ) -> None:
         self.path = Path(path)
-        index_path = _index_path(self.path)
+        self._absolute = Path(os.path.abspath(path))  # a later chdir changes nothing
+        index_path = _index_path(self._absolute)
         self.index_file = Index(index_path)
         if expect_digest is not None and self.index_file.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
@@ -109,7 +113,7 @@ class Pack(Sequence[Sample]):
         return self.format.Reader(container)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return functools.partial(Pack, access=self.access, expect_digest=self.digest), (self.path,)
+        return functools.partial(Pack, access=self.access, expect_digest=self.digest), (self._absolute,)
 
     def __repr__(self) -> str:
         return f"<packio.Pack {self.path} ({len(self)} samples, {self.index_file.metadata['format']})>"
@@ -124,19 +128,25 @@ class Pack(Sequence[Sample]):
     def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return next(self._samples(self.rows([index])))
+        row = self.row(index)
+        return Sample(
+            index=row.position, key=self.key(row.position), data=self.read(row),
+            encoding=row.encoding, label=self.label(row.position), height=row.height,
+            width=row.width, orientation=row.orientation, channels=row.channels, dtype=row.dtype,
+        )  # fmt: skip
 
-    def _samples(self, rows: Rows) -> Iterator[Sample]:
-        for i, row in enumerate(zip(*(a.tolist() for a in rows), strict=True)):
-            index, _, _, _, _, height, width, encoding, orientation, channels, dtype = row
-            yield Sample(
-                index=index, key=self.key(index), data=self.read(rows, i),
-                encoding=encodings.NAMES.get(encoding, "unknown"), label=self.label(index),
-                height=height, width=width, orientation=orientation, channels=channels,
-                dtype=encodings.DTYPES[dtype],
-            )  # fmt: skip
+    def row(self, index: int) -> Row:
+        """Look up what the index says of one sample; see `rows`."""
+        position = self._position(operator.index(index))
+        *numbers, encoding, dtype = [column.item(position) for column in self._columns]
+        return Row(position, *numbers, *self._names(encoding, dtype))
 
-    def rows(self, indices: Sequence[int] | np.ndarray) -> Rows:
+    def _names(self, encoding: int, dtype: int) -> tuple[str, str]:
+        if dtype >= len(encodings.DTYPES):  # an IndexError would end a for loop
+            raise IntegrityError(f"{self.path}: column dtype has the unknown code {dtype}")
+        return encodings.NAMES.get(encoding, "unknown"), encodings.DTYPES[dtype]
+
+    def rows(self, indices: Sequence[int] | np.ndarray) -> list[Row]:
         """Look up what the index says of some samples; negative indices count from the end.
 
         Raises:
@@ -144,20 +154,23 @@ class Pack(Sequence[Sample]):
             IntegrityError: the index is damaged there.
         """
         wanted = np.asarray(indices, np.int64)
-        size = len(self)
-        if wanted.size and (int(wanted.min()) < 0 or int(wanted.max()) >= size):
-            if int(wanted.min()) < -size or int(wanted.max()) >= size:
-                bad = wanted[(wanted < -size) | (wanted >= size)][0]
+        positions, size = wanted.tolist(), len(self)
+        if positions and not 0 <= min(positions) <= max(positions) < size:
+            bad = next((i for i in positions if not -size <= i < size), None)
+            if bad is not None:
                 raise IndexError(f"index {bad} is out of range: {self.path} has {size} samples")
-            wanted = np.where(wanted < 0, wanted + size, wanted)
-        return Rows(wanted, *(column.take(wanted) for column in self._columns))
+            positions = [i % size for i in positions]
+            wanted = np.array(positions, np.int64)
+        *numbers, encoding, dtype = (column.take(wanted).tolist() for column in self._columns)
+        names = [self._names(e, d) for e, d in zip(encoding, dtype, strict=True)]
+        fixed = zip(positions, *numbers, strict=True)
+        return [Row(*row, *two) for row, two in zip(fixed, names, strict=True)]
 
-    def read(self, rows: Rows, i: int, *, check: bool = True) -> bytes:
-        """Read the encoded bytes of the i-th of some rows.
+    def read(self, row: Row, *, check: bool = True) -> bytes:
+        """Read the encoded bytes of a sample.
 
         Args:
-            rows: As `rows` gave them.
-            i: Which of them.
+            row: As `rows` gave it.
             check: Compare the CRC32C.
 
         Raises:
@@ -165,32 +178,38 @@ class Pack(Sequence[Sample]):
             ReadError: the file cannot be read.
         """
         if self._reader is None:
-            data = self._files.read(int(rows.file[i]), int(rows.offset[i]), int(rows.length[i]))
+            data = self._files.read(row.file, row.offset, row.length)
         else:
-            data = self._reader.get(int(rows.position[i]))
-        if check and crc32c(data) != rows.crc32c[i]:
+            data = self._reader.get(row.position)
+        if check and crc32c(data) != row.crc32c:
             raise IntegrityError(
-                f"{self._files.path(int(rows.file[i]))}: record {rows.position[i]} "
-                f"({self.key(int(rows.position[i]))!r}, {rows.length[i]} bytes at "
-                f"{rows.offset[i]}) is damaged: CRC32C differs"
+                f"{self._files.path(row.file)}: record {row.position} "
+                f"({self.key(row.position)!r}, {row.length} bytes at {row.offset}) is damaged: "
+                "CRC32C differs"
             )
         return data
 
     def read_many(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
         """Read the encoded bytes of some samples, in file order, returned in the order asked for."""
         rows = self.rows(indices)
-        data: list[bytes] = [b""] * len(rows.position)
-        for i in np.lexsort((rows.offset, rows.file)).tolist():
-            data[i] = self.read(rows, i)
+        data: list[bytes] = [b""] * len(rows)
+        for i in file_order(rows):
+            data[i] = self.read(rows[i])
         return data
 
     def key(self, index: int) -> str:
         """Key of a sample; bytes that are not UTF-8 are surrogate-escaped."""
-        return os.fsdecode(self.index_file.key(index))
+        return os.fsdecode(self.key_bytes(index))
 
     def key_bytes(self, index: int) -> bytes:
         """Key of a sample as raw bytes."""
-        return self.index_file.key(index)
+        return self.index_file.key(self._position(index))
+
+    def _position(self, index: int) -> int:
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of range: {self.path} has {size} samples")
+        return index % size
 
     def keys(self) -> Sequence[str]:
         """All keys, in order, decoded lazily."""
@@ -216,7 +235,8 @@ class Pack(Sequence[Sample]):
         """Label of a sample: an int, a (k,) float32 vector, or None in a pack without labels."""
         if self._label is None:
             return None
-        value = self._label.span(index, index + 1)[0]
+        position = self._position(index)
+        value = self._label.span(position, position + 1)[0]
         return int(value) if value.ndim == 0 else value.copy()
 
     def take_labels(self, indices: np.ndarray) -> np.ndarray:
@@ -265,27 +285,43 @@ class Pack(Sequence[Sample]):
         self.close()
 
 
+def file_order(rows: Sequence[Row]) -> list[int]:
+    """Positions in ``rows`` by file and offset: the order to read them in."""
+    return sorted(range(len(rows)), key=lambda i: (rows[i].file, rows[i].offset))
+
+
 def _index_path(path: Path) -> Path:
-    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
-    if path.name and unfinished.exists():
+    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
+    if unfinished != path and os.path.exists(unfinished):
         raise UnfinishedPackError(
             f"{path}: packing into it is unfinished ({unfinished.name} is there); "
             "run the same `packio pack` again, or delete that folder to give up"
         )
-    if path.is_dir():
+    kind = _file_kind(path)
+    if kind is None:
+        raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
+    if stat.S_ISDIR(kind):
         index = path / INDEX_NAME
-        if not index.is_file():
+        if not stat.S_ISREG(_file_kind(index) or 0):
             raise NotAPackError(
                 f"{path}/: no {INDEX_NAME}; not a pack, or packing did not finish "
                 f"(make one with: packio pack SRC {path})"
             )
         return index
-    if not path.exists():
-        raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path.with_name(path.name + INDEX_SUFFIX)
-    if not index.is_file():
+    if not stat.S_ISREG(_file_kind(index) or 0):
         raise NotAPackError(f"{path}: no {index.name} beside it; not a pack")
     return index
+
+
+def _file_kind(path: Path) -> int | None:
+    """Mode of what is at a path; None if nothing is."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: NUL in the path
+        return None
+    except OSError as error:
+        raise ReadError(f"{path}: {error.strerror}; a pack was expected") from error
 
 
 def _format(index: Index) -> ModuleType:

@@ -52,10 +52,9 @@ class Sample:
             DecodeError: the bytes are damaged, or do not fit the mode.
         """
         from packio import geometry
-        from packio.decoders import Decoder, Stored
+        from packio.decoders import Decoder
 
-        stored = Stored(self.encoding, self.height, self.width, self.channels, self.dtype)
-        pixels = Decoder(decoder, mode)(self.data, stored)
+        pixels = Decoder(decoder, mode)(self.data, self)
         return geometry.oriented(pixels, self.orientation) if exif_orientation else pixels
 
     def pil(self) -> Image.Image:

@@ -61,7 +61,10 @@ _EVERYTHING = set(LAYERS)
 LAYERS["bench"] = _EVERYTHING
 LAYERS["cli"] = _EVERYTHING | {"bench"}
 _ANYBODYS = {"packio.__version__"}  # defined by the package itself, and free
-_KNOWN_PLUGINS = {("packio.decoders", "packio.decoders.pillow")}  # the decoder of last resort
+_KNOWN_PLUGINS = {  # Pillow is the decoder of last resort, and what all others are compared with
+    ("packio.decoders", "packio.decoders.pillow"),
+    ("packio.bench.decode", "packio.decoders.pillow"),
+}
 
 _SOURCES = sorted(p for p in ROOT.rglob("*.py"))
 _ALL_SOURCES = sorted(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import readme_tables
 
 import packio
 from packio import registry
@@ -120,3 +121,8 @@ def test_the_example_format_packs_and_the_example_source_lists(
         assert [pack.classes[label] for label in labels] == [s.key.split(".")[0] for s in pack]
         entries = list(registry.load("formats", "blob").scan(tmp_path / "out.blob"))
         assert [e.length for e in entries] == [len(s.data) for s in pack]
+
+
+def test_the_tables_of_the_readme_are_those_measured() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    assert readme_tables.filled(text) == text

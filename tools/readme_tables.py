@@ -1,8 +1,125 @@
 """Fill the tables of README.md from what the benchmarks wrote to benchmarks/results.
 
-A table stands between ``<!-- name:begin -->`` and ``<!-- name:end -->`` and comes from
-``benchmarks/results/<file>.json``. Figures are copied and rounded, never typed.
+A table stands between ``<!-- name:begin -->`` and ``<!-- name:end -->`` and is made of
+``benchmarks/results/<its file>``; without that file it stays as it is. Figures are copied and
+rounded, never typed.
 
+    packio bench-decode --json benchmarks/results/decode.json
     python tools/readme_tables.py            # write README.md
     python tools/readme_tables.py --check    # exit with 1 where README.md is stale
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+README = REPOSITORY / "README.md"
+RESULTS = REPOSITORY / "benchmarks" / "results"
+
+Json = dict[str, Any]
+
+
+def decoders(result: Json) -> str:
+    """Make the table of decoders from what ``packio bench-decode --json`` wrote."""
+    lines = [_conditions(result)]
+    for encoding in dict.fromkeys(row["encoding"] for row in result["rows"]):
+        rows = [r for r in result["rows"] if r["encoding"] == encoding and _is_in_process(r)]
+        lines += ["", *_decoder_table(encoding, rows, result["versions"])]
+    return "\n".join(lines)
+
+
+def _conditions(result: Json) -> str:
+    """Say what was measured on what."""
+    origin = result["origin"]
+    if pathlib.PurePath(origin).is_absolute():
+        sys.exit(f"{origin}: a path of one machine; measure images named by a relative path")
+    images, rounds = result["images"], result["rounds"]
+    return (
+        f"{images:,} images ({origin}; {result['pixels'] / images / 1e6:.2f} megapixels and "
+        f"{result['bytes'] / images / 1e3:.0f} kB on average), {result['cpu']}, "
+        f"{result['cpus']} CPUs. Images decoded whole, to RGB, per second: "
+        f"median of {rounds} rounds (slowest to fastest)."
+    )
+
+
+def _is_in_process(row: Json) -> bool:
+    return bool(row["stage"] == "decode" and not row["workers"])
+
+
+def _decoder_table(encoding: str, rows: list[Json], versions: Json) -> list[str]:
+    threads = sorted({row["threads"] for row in rows})
+    speed = {(row["decoder"], row["threads"]): row for row in rows}
+    order = sorted(
+        {row["decoder"] for row in rows},
+        key=lambda name: -speed[name, threads[0]]["images_per_second"],
+    )
+    titles = [f"{n} thread{'s' * (n > 1)}" for n in threads]
+    lines = [
+        f"| {encoding} | {' | '.join(titles)} | ms an image, median | pixels against Pillow's |",
+        "|---|" + "---:|" * len(threads) + "---:|---|",
+    ]
+    for name in order:
+        first = speed[name, threads[0]]
+        rates = [_rate(speed[name, n]) for n in threads]
+        cells = [f"{name} {versions[name]}", *rates, f"{first['ms_p50']:.2f}", _parity(first)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _rate(row: Json) -> str:
+    return f"{row['images_per_second']:,.0f} ({row['slowest']:,.0f} to {row['fastest']:,.0f})"
+
+
+def _parity(row: Json) -> str:
+    refused, difference = row["refused"], row["difference"]
+    if difference is None:
+        return "refused all; Pillow decoded them"
+    if difference["maximum"] == 0:
+        words = "identical"
+    else:
+        words = f"differ by up to {difference['maximum']} in {difference['share']:.2%} of them"
+    return words + (f"; {refused} of {row['images']} left to Pillow" if refused else "")
+
+
+TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
+    "decoders": ("decode.json", decoders),
+}
+
+
+def filled(text: str) -> str:
+    """Return README's text with every table made anew whose results are there."""
+    for name, (file, table) in TABLES.items():
+        path = RESULTS / file
+        pattern = re.compile(rf"(?<=<!-- {name}:begin -->\n).*?(?=<!-- {name}:end -->)", re.DOTALL)
+        if not pattern.search(text):
+            sys.exit(f"README.md: no <!-- {name}:begin --> … <!-- {name}:end -->")
+        if path.exists():
+            made = table(json.loads(path.read_text())) + "\n"
+            text = pattern.sub(lambda _, made=made: made, text)  # type: ignore[misc]  # a default
+    return text
+
+
+def main() -> None:
+    """Write README.md, or check it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="only tell whether it is stale")
+    check = parser.parse_args().check
+    text = README.read_text()
+    new = filled(text)
+    if check and new != text:
+        sys.exit("README.md is stale; run: python tools/readme_tables.py")
+    if not check:
+        README.write_text(new)
+
+
+if __name__ == "__main__":
+    main()

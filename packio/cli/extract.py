@@ -43,7 +43,7 @@ def run(
         values = {name: getattr(report, name) for name in type(report).__slots__}
         print(json.dumps(values | {"out": str(report.out)}))
     elif not quiet:
-        empty = f" and {report.empty_classes:,} empty classes" if report.empty_classes else ""
+        empty = f", empty classes: {report.empty_classes:,}" if report.empty_classes else ""
         print(
             f"{escaped(str(out))}/: {report.samples:,} files{empty}, "
             f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s"

@@ -160,7 +160,7 @@ def _images(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             values = (f"{what} {value:,}" for what, value in spread.items())
             yield name, ", ".join(values) + (" pixels" if name != "bytes" else "")
     for name in ("encodings", "channels", "dtypes"):
-        yield name, ", ".join(f"{what} {n:,}" for what, n in summary[name].items()) or "-"
+        yield name, ", ".join(f"{what}: {n:,}" for what, n in summary[name].items()) or "-"
     yield "oriented", f"{summary['oriented']:,} with an Exif orientation other than 1"
     yield "progressive", f"{summary['progressive']:,}"
     yield "seekable", f"{summary['seekable']:,}"

@@ -17,7 +17,7 @@ import typer
 if TYPE_CHECKING:
     import numpy as np
 
-    from packio.packs import Pack
+    from packio.packs import Pack, Row
 
 _COLUMNS = ("index", "key", "class", "label", "bytes", "width", "height", "encoding", "file",
             "offset")  # fmt: skip
@@ -29,15 +29,9 @@ _WIDEST_CLASS = 24  # characters
 class Line(NamedTuple):
     """What is listed of one sample."""
 
-    position: int  # the sample's index
+    row: Row
     key: bytes
     label: Any  # int, list of float, or None
-    length: int  # bytes
-    width: int  # pixels, as stored
-    height: int
-    encoding: str
-    file: int
-    offset: int  # bytes
 
 
 def run(
@@ -114,18 +108,12 @@ def _escaped_character(character: str, encoding: str) -> str:
 
 
 def _lines(pack: Pack, class_name: str | None) -> Iterator[Line]:
-    from packio import encodings
     from packio.extracting import selected
 
-    labels = pack.index_file.column("label") if "label" in pack.index_file else None
     for indices in selected(pack, None if class_name is None else [class_name]):
-        rows = pack.rows(indices)
-        label = [None] * len(indices) if labels is None else labels.take(indices).tolist()
-        names = [encodings.NAMES.get(code, "unknown") for code in rows.encoding.tolist()]
-        numbers = (a.tolist() for a in (rows.length, rows.width, rows.height))
-        places = (a.tolist() for a in (rows.file, rows.offset))
-        keys = _keys(pack, indices)
-        columns = (indices.tolist(), keys, label, *numbers, names, *places)
+        unlabelled: list[Any] = [None] * len(indices)
+        labels = pack.take_labels(indices).tolist() if "label" in pack.index_file else unlabelled
+        columns = (pack.rows(indices), _keys(pack, indices), labels)
         yield from map(Line._make, zip(*columns, strict=True))
 
 
@@ -157,17 +145,21 @@ def _label_text(label: Any) -> str:
 
 
 def _aligned(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
+    from rich.cells import cell_len
+
     classes = pack.classes
     digits = max(len(str(len(pack) - 1)), 5)
-    room = min(max((len(escaped(c)) for c in classes), default=1), _WIDEST_CLASS)
-    layout = f"{{:>{digits}}}  {{:<{max(room, 5)}}}  {{:>9}}  {{:>11}}  {{:<8}}  {{:>12}}  {{}}\n"
+    room = min(max((cell_len(escaped(c)) for c in classes), default=1), _WIDEST_CLASS)
+    layout = f"{{:>{digits}}}  {{}}  {{:>9}}  {{:>11}}  {{:<8}}  {{:>12}}  {{}}\n"
     if sys.stdout.isatty():
-        yield layout.format("index", "class", "bytes", "pixels", "encoding", "offset", "key")
-    for line in lines:
-        size = f"{line.width}x{line.height}"
-        name = _class_text(line.label, classes)
+        heading = "class".ljust(room)
+        yield layout.format("index", heading, "bytes", "pixels", "encoding", "offset", "key")
+    for row, key, label in lines:
+        size = f"{row.width}x{row.height}"
+        name = _class_text(label, classes)
+        name += " " * (max(room, 5) - cell_len(name))  # East Asian characters take two cells
         yield layout.format(
-            line.position, name, line.length, size, line.encoding, line.offset, escaped(line.key)
+            row.position, name, row.length, size, row.encoding, row.offset, escaped(key)
         )
 
 
@@ -175,25 +167,24 @@ def _tsv(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
     classes = pack.classes
     files = [escaped(name) for name, _, _ in pack.index_file.files()]
     yield "\t".join(_COLUMNS) + "\n"
-    for line in lines:
-        values = (line.position, escaped(line.key), _class_text(line.label, classes),
-                  _label_text(line.label), line.length, line.width, line.height, line.encoding,
-                  files[line.file], line.offset)  # fmt: skip
+    for row, key, label in lines:
+        values = (row.position, escaped(key), _class_text(label, classes), _label_text(label),
+                  row.length, row.width, row.height, row.encoding, files[row.file],
+                  row.offset)  # fmt: skip
         yield "\t".join(map(str, values)) + "\n"
 
 
 def _json(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
     classes = pack.classes
     files = [name for name, _, _ in pack.index_file.files()]
-    for line in lines:
-        label = line.label
+    for row, key, label in lines:
         named = isinstance(label, int) and 0 <= label < len(classes)
-        values = (line.position, os.fsdecode(line.key), classes[label] if named else None, label,
-                  line.length, line.width, line.height, line.encoding, files[line.file],
-                  line.offset)  # fmt: skip
+        values = (row.position, os.fsdecode(key), classes[label] if named else None, label,
+                  row.length, row.width, row.height, row.encoding, files[row.file],
+                  row.offset)  # fmt: skip
         entry = dict(zip(_COLUMNS, values, strict=True))
-        if not _is_utf8(line.key):
-            entry["key_base64"] = base64.b64encode(line.key).decode("ascii")
+        if not _is_utf8(key):
+            entry["key_base64"] = base64.b64encode(key).decode("ascii")
         yield json.dumps(entry) + "\n"
 
 

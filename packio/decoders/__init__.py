@@ -20,7 +20,7 @@ and these functions:
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from packio import registry
 from packio.decoders import pillow
@@ -32,11 +32,27 @@ if TYPE_CHECKING:
     import numpy as np
 
 MODES = ("RGB", "GRAY", "RGB_ALPHA", "UNCHANGED")
+_CMYK = 4  # channels of a JPEG that every library turns into RGB in its own way
 MAX_PIXELS = 178_956_970  # pixels; twice Pillow's warning limit, where Pillow itself gives up
 
 
+class Described(Protocol):
+    """What the index, or a header, says of pixels before they are decoded; see `Stored`."""
+
+    @property
+    def encoding(self) -> str: ...  # noqa: D102 (as in Stored)
+    @property
+    def height(self) -> int: ...  # noqa: D102
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def channels(self) -> int: ...  # noqa: D102
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+
+
 class Stored(NamedTuple):
-    """What the index knows of a sample's pixels before they are decoded."""
+    """A plain description of stored pixels."""
 
     encoding: str
     height: int  # pixels, as stored
@@ -75,7 +91,7 @@ class Decoder:
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.name, self.mode, self.max_pixels)
 
-    def __call__(self, data: bytes, stored: Stored) -> np.ndarray:
+    def __call__(self, data: bytes, stored: Described) -> np.ndarray:
         """Decode one image.
 
         Args:
@@ -101,7 +117,7 @@ class Decoder:
             self._count_fallback()
             return pillow.decode(data, self.mode)
 
-    def _check(self, stored: Stored) -> None:
+    def _check(self, stored: Described) -> None:
         if stored.height * stored.width > self.max_pixels:
             raise LimitError(
                 f"{stored.width}x{stored.height} pixels, the limit is {self.max_pixels:,} in all"
@@ -111,8 +127,10 @@ class Decoder:
                 f"{stored.dtype} pixels do not fit mode={self.mode!r}; use mode='UNCHANGED'"
             )
 
-    def _fits(self, plugin: ModuleType, stored: Stored) -> bool:
+    def _fits(self, plugin: ModuleType, stored: Described) -> bool:
         if stored.encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:
+            return False
+        if stored.encoding == "jpeg" and stored.channels == _CMYK:
             return False
         return self.mode != "GRAY" or stored.channels == 1
 

@@ -1,7 +1,7 @@
 """TorchCodec's image decoders: JPEG and PNG into torch's memory.
 
-Its wheels load beside PyPI's own builds of torch; beside the CPU builds of torch's own index they
-need the CPU wheel of that index.
+Its wheels on PyPI load beside PyPI's own builds of torch, not beside CPU-only builds. Decoding
+images needs no FFmpeg.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
         (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
 
     Raises:
-        DecodeError: damaged, or not plain.
+        DecodeError: damaged, not plain, or with an orientation in its Exif data.
     """
     import numpy as np
     import torch
@@ -75,7 +75,10 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
 def _check(data: bytes, mode: str) -> None:
     if data[:2] == b"\xff\xd8":
         check_scans(data)
-        gray = plain_jpeg(data).components == 1
+        facts = plain_jpeg(data)
+        if facts.orientation != 1:  # decode_image turns the pixels, and has no option not to
+            raise DecodeError(f"torchcodec: orientation {facts.orientation}, expected 1")
+        gray = facts.components == 1
     else:
         depth, colour = plain_png(data)
         gray = colour == _GRAY

@@ -50,7 +50,7 @@ def _strict(library: ModuleType) -> type:
     that is not safe with threads.
     """
 
-    def report(self: Any, handle: object) -> None:
+    def report(*_: object) -> None:
         raise OSError("damaged: libjpeg-turbo reports an error or a warning")
 
     if not hasattr(library.TurboJPEG, _REPORT):

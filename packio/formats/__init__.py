@@ -31,7 +31,7 @@ class Record(NamedTuple):
     """One sample on its way into a container."""
 
     data: bytes
-    label: int
+    label: int | None
     key: bytes
 
 

@@ -17,14 +17,13 @@ from packio.errors import (
     OutputError,
     OutputExistsError,
     PackioError,
+    ReadError,
     SourceError,
-    UnfinishedPackError,
 )
 from packio.packing import plan as planning
-from packio.packing import publish, shards
+from packio.packing import existing, publish, shards
 from packio.packing.report import PackReport, Progress, ProgressCallback, Skip
 
-SKIPPED_SUFFIX = ".skipped.jsonl"
 _SHOWN = 10  # bad images that an error message lists
 _PROGRESS_SECONDS = 0.1  # between two calls of the callback
 
@@ -43,7 +42,7 @@ def pack(
     """Pack a folder of images, byte for byte.
 
     The same source gives the same bytes. Until all of it is written, checked and synced nothing is
-    at ``out``; an interrupted run leaves ``out.packio-tmp``, which the next run clears.
+    at ``out``; a run that is killed leaves ``out.packio-tmp``, which the next run clears.
 
     Args:
         source: A folder of class folders of images, as torchvision's ImageFolder takes.
@@ -54,7 +53,7 @@ def pack(
         num_workers: Threads that read ahead; None takes 4 for each processor, at most 16.
         on_error: "raise": check everything, list all that is bad, pack nothing. "skip": leave bad
             images out, listed in ``out.skipped.jsonl``.
-        overwrite: Replace ``out`` in one step once the new pack is complete.
+        overwrite: Replace ``out``, a pack or a file, in one step once the new pack is complete.
         progress: Called with a `Progress` about ten times a second, and at the end.
 
     Returns:
@@ -68,21 +67,26 @@ def pack(
         LockedError: another process is packing into ``out``.
         OptionError: an argument that cannot be meant.
     """
-    began = time.monotonic()
+    began, clock = time.monotonic(), time.time_ns()
     if on_error not in ("raise", "skip"):
         raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
     if num_workers is not None and num_workers < 1:
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
-    source, out = Path(source), Path(os.path.abspath(out))
+    source, out, skip = Path(source), Path(os.path.abspath(out)), on_error == "skip"
+    format_name = planning.format_of(out, format)
     _refuse_nesting(source, out)
-    plan = _plan(source, out, format, classes_from, on_error)
-    done = _finished(plan, out, began, skip=on_error == "skip", overwrite=overwrite)
-    if done is not None:
+    publish.tidy(out)
+    plan = _plan(source, format_name, classes_from, skip=skip)
+    if overwrite:
+        existing.check_replaceable(out)
+    elif (done := existing.report(plan, out, began, skip=skip)) is not None:
         return done
     _check_space(plan, out)
     run = _Run(plan, out, began, progress, num_workers or min(16, 4 * (os.cpu_count() or 1)))
     with publish.workshop(out) as shop:
-        return run.into(shop, skip=on_error == "skip")
+        if not overwrite and os.path.lexists(out):
+            raise OutputExistsError(f"{out}: made by another run just now; run again to compare")
+        return run.into(shop, skip=skip, clock=clock)
 
 
 class _Run:
@@ -98,16 +102,18 @@ class _Run:
     ) -> None:
         self.plan, self.out, self.threads = plan, out, threads
         self._began, self._progress, self._called = began, progress, 0.0
+        self._skip = False
         self._done = self._bytes = 0
         self._bad = len(plan.listing.unlisted)
 
-    def into(self, shop: publish.Workshop, *, skip: bool) -> PackReport:
-        """Build the pack in a workshop and publish it."""
+    def into(self, shop: publish.Workshop, *, skip: bool, clock: int) -> PackReport:
+        """Build the pack in a workshop and publish it; ``clock`` is when the source was looked at."""
+        self._skip = skip
         container = registry.load("formats", self.plan.format)
         shard, written = shards.write_shard(
             self.plan, container, shop.built, threads=self.threads, skip=skip, on_chunk=self._step
         )
-        skipped_file = self._list_skipped(shard.skipped)
+        skipped_file = self._list_skipped(shop, shard.skipped)
         if shard.skipped and not skip:
             raise _bad_images(self.out, shard.skipped, skipped_file)
         if written is None:
@@ -118,6 +124,7 @@ class _Run:
         shards.check_record_count(shard, written)
         self._report_progress("publishing")
         digest = self._write_index(shop, container, shard, written)
+        existing.stamp(shop.built, clock)
         shop.publish()
         return self._report(shard, digest, skipped_file)
 
@@ -153,7 +160,7 @@ class _Run:
         now = time.monotonic()
         if now - self._called >= _PROGRESS_SECONDS:
             self._called = now
-            self._report_progress("reading")
+            self._report_progress("checking" if self._bad and not self._skip else "reading")
 
     def _report_progress(self, stage: str) -> None:
         if self._progress is not None:
@@ -164,12 +171,12 @@ class _Run:
                 )
             )
 
-    def _list_skipped(self, skipped: list[Skip]) -> Path | None:
-        path = self.out.with_name(self.out.name + SKIPPED_SUFFIX)
+    def _list_skipped(self, shop: publish.Workshop, skipped: list[Skip]) -> Path | None:
+        path = self.out.with_name(self.out.name + existing.SKIPPED_SUFFIX)
         if not skipped:
             path.unlink(missing_ok=True)  # of an earlier run
             return None
-        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        temporary = shop.folder / "skipped"
         temporary.write_text("".join(json.dumps(s.as_json()) + "\n" for s in skipped))
         temporary.replace(path)
         return path
@@ -184,7 +191,7 @@ class _Run:
             skipped=tuple(shard.skipped),
             classes=len(listing.classes),
             source_bytes=shard.source_bytes,
-            out_bytes=_tree_bytes(self.out),
+            out_bytes=existing.tree_bytes(self.out),
             seconds=time.monotonic() - self._began,
             digest=digest,
             warnings=tuple(listing.warnings),
@@ -192,15 +199,10 @@ class _Run:
         )
 
 
-def _plan(
-    source: Path, out: Path, format_name: str | None, classes_from: Any, on_error: str
-) -> planning.Plan:
-    name = planning.format_of(out, format_name)
+def _plan(source: Path, format_name: str, classes_from: Any, *, skip: bool) -> planning.Plan:
     module = planning.source_of(source)
-    listing = module.listing(
-        source, classes=_classes(classes_from), allow_empty=on_error == "skip"
-    )
-    return planning.make(listing, name, {"encode": "keep"})
+    listing = module.listing(source, classes=_classes(classes_from), allow_empty=skip)
+    return planning.make(listing, format_name, {"encode": "keep"})
 
 
 def _classes(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
@@ -209,14 +211,21 @@ def _classes(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] 
     if not isinstance(given, (str, os.PathLike)):
         names = list(given)
     elif Path(given).is_file() and not Path(f"{given}{packs.INDEX_SUFFIX}").exists():
-        text = Path(given).read_text("utf-8", "surrogateescape")
-        names = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+        names = _listed_classes(Path(given))
     else:
         with packs.open(given) as other:
             names = other.classes
-    if not names or len(set(names)) != len(names):
+    if not names or len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
         raise OptionError(f"classes_from={given!r}: expected class names, each once")
     return names
+
+
+def _listed_classes(path: Path) -> list[str]:
+    try:
+        text = path.read_text("utf-8-sig", "surrogateescape")
+    except OSError as error:
+        raise ReadError(f"{path}: {error.strerror}; a file of class names was expected") from error
+    return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
 
 
 def _refuse_nesting(source: Path, out: Path) -> None:
@@ -225,72 +234,6 @@ def _refuse_nesting(source: Path, out: Path) -> None:
         raise OptionError(f"{out}: lies within the source {source}; choose another place")
     if inside in outside.parents:
         raise OptionError(f"{out}: the source {source} lies within it; choose another place")
-
-
-def _finished(
-    plan: planning.Plan, out: Path, began: float, *, skip: bool, overwrite: bool
-) -> PackReport | None:
-    """A report if ``out`` is what this plan makes; None if the way is free, or will be."""
-    if not os.path.lexists(out):
-        return None
-    try:
-        with packs.open(out) as pack_:
-            complete = skip or not pack_.metadata["counts"]["skipped"]
-            same = complete and pack_.metadata.get("plan") == plan.digest
-            if same and _unchanged(plan, pack_):
-                return _old_report(plan, pack_, began)
-    except UnfinishedPackError:
-        return None  # the workshop tells whether it is being worked on
-    except PackioError as error:
-        if not overwrite:
-            raise OutputExistsError(
-                f"{out}: exists and is no finished pack ({error}); "
-                "remove it, choose another name, or say --overwrite"
-            ) from error
-        return None
-    if overwrite:
-        return None
-    raise OutputExistsError(
-        f"{out}: exists, packed from other files or with other options; "
-        "choose another name, or say --overwrite"
-    )
-
-
-def _unchanged(plan: planning.Plan, pack_: packs.Pack) -> bool:
-    """Compare the contents of the files that are newer than the pack."""
-    packed_at = pack_.index_file.path.stat().st_mtime_ns
-    checksums = pack_.index_file.column("crc32c").array()
-    for key in plan.listing.keys:
-        path = os.path.join(os.fsencode(plan.listing.root), key)
-        try:
-            if os.stat(path).st_mtime_ns <= packed_at:
-                continue
-            with open(path, "rb") as file:
-                if indexfile.crc32c(file.read()) != checksums[pack_.find(key)]:
-                    return False
-        except (OSError, KeyError):  # unreadable or skipped then: as it was
-            continue
-    return True
-
-
-def _old_report(plan: planning.Plan, pack_: packs.Pack, began: float) -> PackReport:
-    counts = pack_.metadata["counts"]
-    listed = pack_.path.with_name(pack_.path.name + SKIPPED_SUFFIX)
-    return PackReport(
-        out=pack_.path,
-        format=plan.format,
-        found=counts["found"],
-        packed=counts["packed"],
-        skipped=(),
-        classes=len(plan.listing.classes),
-        source_bytes=int(pack_.index_file.column("length").array().sum()),
-        out_bytes=_tree_bytes(pack_.path),
-        seconds=time.monotonic() - began,
-        digest=pack_.digest,
-        up_to_date=True,
-        warnings=tuple(plan.listing.warnings),
-        skipped_file=listed if counts["skipped"] and listed.exists() else None,
-    )
 
 
 def _check_space(plan: planning.Plan, out: Path) -> None:
@@ -314,7 +257,3 @@ def _bad_images(out: Path, skipped: list[Skip], listed: Path | None) -> BadImage
     )
     error.skipped = tuple(shown)
     return error
-
-
-def _tree_bytes(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())

@@ -1,8 +1,9 @@
 """Building in a folder beside the output, and putting it in place in one step.
 
 Everything is built in ``OUT.packio-tmp/``, under a lock. Publishing a directory pack syncs all its
-files and folders, notes in the journal that it is built, and renames it to OUT. Whatever happens in
-between, OUT is either absent, or what it was, or complete.
+files and folders and renames it to OUT. Whatever happens in between, OUT is either absent, or what
+it was, or complete; while an old pack makes way for a new one, it is in ``OUT.packio-tmp/`` for a
+moment, and the next run puts it back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from pathlib import Path
 from packio.errors import CannotCreateError, LockedError, OutputError, PackioError
 from packio.packs import UNFINISHED_SUFFIX
 
+LOCK = "lock"
 BUILT = "pack"  # the pack under construction, within the workshop
 REPLACED = "replaced"  # what OUT was before --overwrite, until the new one is in place
 
@@ -38,11 +41,18 @@ class Workshop:
     def clear(self) -> None:
         """Remove what an earlier, interrupted run left, but never a pack it was replacing."""
         replaced = self.folder / REPLACED
-        if replaced.exists() and not self.out.exists():
+        if os.path.lexists(replaced) and not os.path.lexists(self.out):
             replaced.rename(self.out)
         for path in self.folder.iterdir():
-            if path.name != "lock":
+            if path.name != LOCK:
                 remove(path)
+
+    def remove(self) -> None:
+        """Remove the workshop, or hand it over to a run that has just locked it anew."""
+        self.clear()
+        (self.folder / LOCK).unlink()
+        with suppress(OSError):  # not empty: the other run's lock is in it
+            self.folder.rmdir()
 
     def publish(self) -> None:
         """Make all files durable and move the pack into place.
@@ -51,9 +61,7 @@ class Workshop:
             OutputError: the file system refuses.
         """
         sync_tree(self.built)
-        (self.folder / "journal").write_text("built\n")
-        sync_tree(self.folder)
-        if self.out.exists():
+        if os.path.lexists(self.out):
             self.out.rename(self.folder / REPLACED)
         self.built.rename(self.out)
         _sync(self.out.parent)
@@ -61,10 +69,10 @@ class Workshop:
 
 @contextmanager
 def workshop(out: Path) -> Iterator[Workshop]:
-    """Make and lock the workshop of an output; remove it at the end unless an error is raised.
+    """Make and lock the workshop of an output; remove it at the end.
 
-    An error of packio's own removes it as well: nothing in it could be used again. After anything
-    else, as a kill or a full disk, it stays, and the next run clears it.
+    Whatever an earlier run left in it is cleared first. After a kill it stays, and the next run
+    clears it.
 
     Raises:
         LockedError: another process holds the lock.
@@ -73,56 +81,71 @@ def workshop(out: Path) -> Iterator[Workshop]:
     """
     folder = out.with_name(out.name + UNFINISHED_SUFFIX)
     lock = _lock(out, folder)
+    shop = Workshop(out, folder)
     try:
-        shop = Workshop(out, folder)
         shop.clear()
         yield shop
-        remove(folder)
+        shop.remove()
         _sync(out.parent)
-    except OSError as error:
-        if not isinstance(error, PackioError):
+    except BaseException as error:
+        with suppress(OSError):
+            shop.remove()
+        if isinstance(error, OSError) and not isinstance(error, PackioError):
             raise _as_output_error(error, out) from error
-        _give_up(folder, out)
-        raise
-    except (PackioError, KeyboardInterrupt):
-        _give_up(folder, out)
         raise
     finally:
         os.close(lock)
 
 
-def _give_up(folder: Path, out: Path) -> None:
-    with suppress(OSError):
-        Workshop(out, folder).clear()
-        remove(folder)
+def tidy(out: Path) -> None:
+    """Clear away what an interrupted run left, so that OUT is what it was, or complete.
+
+    Raises:
+        LockedError: the run is not interrupted but going on.
+        OutputError: the file system refuses.
+    """
+    if os.path.lexists(out.with_name(out.name + UNFINISHED_SUFFIX)):
+        with workshop(out):
+            pass
 
 
 def _lock(out: Path, folder: Path) -> int:
     while True:
         try:
             folder.mkdir(exist_ok=True)
-            descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         except FileNotFoundError as error:
             if out.parent.is_dir():  # another run removed the workshop just now
                 continue
             raise CannotCreateError(
                 f"{out}: the folder {out.parent} does not exist; make it first: "
-                f"mkdir -p {out.parent}"
+                f"mkdir -p {shlex.quote(str(out.parent))}"
             ) from error
         except OSError as error:
+            with suppress(OSError):  # it is not empty if it is another's
+                folder.rmdir()
             raise CannotCreateError(f"{out}: {error.strerror} while making {folder}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.stat(folder / "lock").st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        except FileNotFoundError:
-            pass  # the other run finished and removed it between our two steps
-        except BlockingIOError as error:
-            os.close(descriptor)
+        if _locked(descriptor, out, folder / LOCK):
+            return descriptor
+
+
+def _locked(descriptor: int, out: Path, lock: Path) -> bool:
+    """Lock a file; False, and closed, where another run that just ended has removed it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(lock).st_ino == os.fstat(descriptor).st_ino:
+            return True
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
             raise LockedError(
                 f"{out}: another packio is packing into it; wait for it to end"
             ) from error
-        os.close(descriptor)
+        raise CannotCreateError(f"{out}: {error.strerror} while locking {lock}") from error
+    os.close(descriptor)
+    return False
 
 
 def sync_tree(folder: Path) -> None:
@@ -153,6 +176,8 @@ def remove(path: Path) -> None:
 def _as_output_error(error: OSError, out: Path) -> OutputError:
     free = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = f"; {shutil.disk_usage(out.parent).free:,} bytes are free: make room and run it again"
+        with suppress(OSError):
+            free = f"; {shutil.disk_usage(out.parent).free:,} bytes are free"
+        free += "; make room and run it again"
     name = f" ({error.filename})" if error.filename else ""
     return OutputError(f"{out}: {error.strerror or error}{name}{free}")

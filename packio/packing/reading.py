@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import deque
@@ -15,6 +16,7 @@ from packio.errors import DecodeError
 from packio.sources import Listing
 
 MAX_BYTES = (1 << 31) - 1  # of one sample
+_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the file
 _CHUNK_FILES, _CHUNK_BYTES = 32, 4 << 20  # one task of a thread
 
 
@@ -27,12 +29,13 @@ class Read(NamedTuple):
     problem: str | None
 
 
-def read_ahead(
-    listing: Listing, *, threads: int
-) -> Iterator[list[Read]]:
+def read_ahead(listing: Listing, *, threads: int) -> Iterator[list[Read]]:
     """Read and check all samples of a listing, in order, chunk by chunk.
 
     At most ``threads + 2`` chunks of 4 MiB (or one larger file each) are in memory.
+
+    Raises:
+        OSError: descriptors or memory run out, or the folder itself is gone.
     """
     chunks = _chunks(listing.sizes)
     pool = ThreadPoolExecutor(threads, "packio-read")
@@ -62,12 +65,22 @@ def _chunks(sizes: list[int]) -> Iterator[range]:
 def _read_chunk(listing: Listing, chunk: range) -> list[Read]:
     root = os.open(listing.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return [_read_one(root, listing.keys[i], i) for i in chunk]
+        return [read_one(root, listing.keys[i], i) for i in chunk]
     finally:
         os.close(root)
 
 
-def _read_one(root: int, key: bytes, position: int) -> Read:
+def read_one(root: int, key: bytes, position: int) -> Read:
+    """Read and check one sample.
+
+    Args:
+        root: Descriptor of the folder that the key is relative to.
+        key: Relative path.
+        position: In the listing.
+
+    Raises:
+        OSError: descriptors or memory run out.
+    """
     try:
         data = _whole_file(root, key)
         facts = read_facts(data)
@@ -76,6 +89,8 @@ def _read_one(root: int, key: bytes, position: int) -> Read:
                 f"{facts.width}x{facts.height} pixels; the limit is {MAX_PIXELS:,} in all"
             )
     except OSError as error:
+        if error.errno in _OUT_OF:
+            raise
         return Read(position, b"", None, f"cannot be read: {error.strerror or error}")
     except DecodeError as error:
         return Read(position, b"", None, str(error))
@@ -93,10 +108,20 @@ def _whole_file(root: int, key: bytes) -> bytes:
                 raise DecodeError("not a regular file")
             if before.st_size > MAX_BYTES:
                 raise DecodeError(f"{before.st_size} bytes; the limit is {MAX_BYTES:,}")
-            data = os.pread(descriptor, before.st_size + 1, 0)
+            data = _read_up_to(descriptor, before.st_size + 1)
             after = os.fstat(descriptor)
             if len(data) == before.st_size and after.st_mtime_ns == before.st_mtime_ns:
                 return data
     finally:
         os.close(descriptor)
     raise DecodeError("changed while it was read, twice")
+
+
+def _read_up_to(descriptor: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, 0)
+    while data and len(data) < length:  # at its end, beyond 2 GiB, or on an odd file system
+        more = os.pread(descriptor, length - len(data), len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -51,14 +51,14 @@ class Skip:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackReport:
-    """What a packing run did; ``packed + len(skipped) == found``.
+    """What a packing run did; ``packed + len(skipped) == found`` of what it read.
 
     Attributes:
         out: The pack.
         format: Of the container.
         found: Paths in the source.
         packed: Samples in the pack.
-        skipped: The others, each with its reason; also in `skipped_file`.
+        skipped: The others, each with its reason; also in `skipped_file`. Empty if `up_to_date`.
         classes: How many.
         source_bytes: Bytes of the samples packed.
         out_bytes: Bytes of all files of the pack, the index included.

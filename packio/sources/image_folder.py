@@ -11,7 +11,9 @@ Source: torchvision 0.28, ``torchvision.datasets.folder`` (``find_classes``, ``m
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -43,10 +45,12 @@ def listing(
         SourceError: no folder, no class folders, splits instead of classes, a class unknown to
             `classes`, or a class without images (unless `allow_empty`).
     """
-    folders = _class_folders(path)
+    folders, beside = _class_folders(path)
     names = list(classes) if classes is not None else folders
     _check_classes(path, folders, names)
     result = Listing("image_folder", path, [], [], [], names)
+    if beside:
+        result.warnings.append(f"{beside} images beside the class folders belong to no class")
     root = os.fspath(path)
     for label in sorted(names.index(f) for f in folders):
         before = len(result.keys)
@@ -58,31 +62,47 @@ def listing(
     return result
 
 
-def _class_folders(path: Path) -> list[str]:
+def _class_folders(path: Path) -> tuple[list[str], int]:
+    """Names of the class folders, sorted, and how many images lie beside them."""
     try:
         with os.scandir(path) as entries:
-            found = [(e.name, e.is_dir()) for e in entries]
+            found = [(e.name, _is_folder(e)) for e in entries]
     except FileNotFoundError as error:
         raise SourceError(f"{path}: no such folder; expected {_expected_layout()}") from error
     except NotADirectoryError as error:
         raise SourceError(f"{path}: not a folder; expected {_expected_layout()}") from error
     except OSError as error:
-        raise SourceError(f"{path}/: cannot be listed: {error.strerror}") from error
+        where = os.fsdecode(error.filename or path)
+        raise SourceError(f"{where}: cannot be looked into: {error.strerror}") from error
     folders = sorted(name for name, is_folder in found if is_folder)
+    images = sum(not is_folder and name.lower().endswith(EXTENSIONS) for name, is_folder in found)
     if not folders:
-        images = sum(name.lower().endswith(EXTENSIONS) for name, _ in found)
         what = f"{images} images but no class folders" if images else "no class folders"
         raise SourceError(f"{path}/: {what}; expected {_expected_layout()}")
     if all(name.lower() in SPLITS for name in folders):
         _refuse_splits(path, folders)
-    return folders
+    return folders, images
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Follow links; what leads nowhere is no folder.
+
+    Raises:
+        OSError: it cannot be told, as behind a folder that may not be entered.
+    """
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself: reading it will say so
+            return False
+        raise
 
 
 def _refuse_splits(path: Path, folders: list[str]) -> None:
     train = next((f for f in folders if f.lower().startswith("train")), folders[0])
-    commands = [f"packio pack {path}/{train} {train}.lmdb"]
+    commands = [f"packio pack {shlex.quote(f'{path}/{train}')} {train}.lmdb"]
     commands += [
-        f"packio pack {path}/{f} {f}.lmdb --classes-from {train}.lmdb"
+        f"packio pack {shlex.quote(f'{path}/{f}')} {f}.lmdb --classes-from {train}.lmdb"
         for f in folders
         if f != train
     ]
@@ -102,11 +122,13 @@ def _check_classes(path: Path, folders: list[str], names: list[str]) -> None:
 
 
 def _empty_class(path: Path, name: str, result: Listing, *, allow_empty: bool) -> None:
-    if result.unlisted and result.unlisted[-1][0].startswith(os.fsencode(name)):
+    if any(key.startswith(os.fsencode(name) + b"/") for key, _ in result.unlisted):
         return  # not empty: it could not be looked into
     if not allow_empty:
+        leads_back = os.path.samefile(path, path / name)
+        what = "leads back to the folder it is in" if leads_back else "has no images"
         raise SourceError(
-            f"{path / name}/: a class folder without images; {_expected()}; "
+            f"{path / name}/: a class folder that {what}; {_expected()}; "
             "remove it, or keep it as an empty class with --on-error skip"
         )
     result.warnings.append(f"class {ascii(name)} has no images; kept as an empty class")
@@ -114,42 +136,46 @@ def _empty_class(path: Path, name: str, result: Listing, *, allow_empty: bool) -
 
 def _list_class(root: str, name: str, label: int, result: Listing) -> None:
     """Append the images of one class in torchvision's order: folders as strings, then names."""
-    ancestors = (_identity(root),)
-    found = sorted(_walk(os.path.join(root, name), ancestors, result, root), key=lambda f: f[0])
-    for folder, files in found:
-        prefix = os.fsencode(os.path.relpath(folder, root)) + b"/"
+    for folder, files in sorted(_walk(root, name, result), key=lambda f: f[0]):
         for file_name, size in sorted(files):
-            result.keys.append(prefix + os.fsencode(file_name))
+            result.keys.append(os.fsencode(f"{folder}/{file_name}"))
             result.sizes.append(size)
             result.labels.append(label)
 
 
-def _walk(
-    folder: str, ancestors: tuple[_Identity, ...], result: Listing, root: str
-) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """Yield (folder, [(image name, bytes)]) for a folder and all below it, cycles cut."""
-    try:
-        here = _identity(folder)
-        if here in ancestors:
-            shown = ascii(os.path.relpath(folder, root))
-            result.warnings.append(f"{shown} leads back to a folder above it; not entered again")
-            return
-        with os.scandir(folder) as entries:
-            listed = sorted(entries, key=lambda e: e.name)
-    except OSError as error:
-        key = os.fsencode(os.path.relpath(folder, root)) + b"/"
-        result.unlisted.append((key, f"folder cannot be listed: {error.strerror}"))
-        return
-    images: list[tuple[str, int]] = []
-    below: list[str] = []
-    for entry in listed:
-        if entry.is_dir():
-            below.append(entry.path)
-        elif entry.name.lower().endswith(EXTENSIONS):
-            images.append((entry.name, _size(entry)))
-    yield folder, images
-    for path in below:
-        yield from _walk(path, (*ancestors, here), result, root)
+def _walk(root: str, name: str, result: Listing) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """Yield (folder, [(image name, bytes)]) for a class folder and all below it, cycles cut."""
+    waiting = [(name, (_identity(root),))]
+    while waiting:
+        folder, ancestors = waiting.pop()
+        images: list[tuple[str, int]] = []
+        try:
+            path = os.path.join(root, folder)
+            here = _identity(path)
+            if here in ancestors:
+                shown = ascii(folder)
+                result.warnings.append(f"{shown} leads back to a folder above it; not entered again")
+                continue
+            with os.scandir(path) as entries:
+                listed = sorted(entries, key=lambda e: e.name)
+        except OSError as error:
+            _unlisted(folder, error, result)
+            continue
+        for entry in listed:
+            below = f"{folder}/{entry.name}"
+            try:
+                if _is_folder(entry):
+                    waiting.append((below, (*ancestors, here)))
+                elif entry.name.lower().endswith(EXTENSIONS):
+                    images.append((entry.name, _size(entry)))
+            except OSError as error:
+                _unlisted(below, error, result)
+        yield folder, images
+
+
+def _unlisted(folder: str, error: OSError, result: Listing) -> None:
+    reason = f"folder cannot be listed: {error.strerror}"
+    result.unlisted.append((os.fsencode(folder) + b"/", reason))
 
 
 def _identity(folder: str) -> _Identity:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+
 from packio.errors import IntegrityError, ReadError
 
 _MOST_OPEN = 64  # files; well below the usual limit of 1,024 descriptors a process
@@ -27,7 +29,7 @@ class _Descriptor:
 
 
 class LocalFiles:
-    """Some files, opened when first read from, the least recently used closed beyond 64.
+    """Some files, opened when first read from; beyond 64 the one open for longest is closed.
 
     Safe in threads and after fork (pread keeps no position); pickles without its open files.
 
@@ -50,17 +52,19 @@ class LocalFiles:
 
         Raises:
             ReadError: a file is missing.
-            IntegrityError: a file has another size.
+            IntegrityError: a file has another size, or is none.
         """
         for name, expected in zip(self._paths, self._sizes, strict=True):
             path = self._root / name
             try:
-                size = path.stat().st_size
+                status = path.stat()
             except OSError as error:
                 raise ReadError(f"{path}: {error.strerror}; the index lists this file") from error
-            if size != expected:
+            if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for ever
+                raise IntegrityError(f"{path}: not a regular file, though the index lists it")
+            if status.st_size != expected:
                 raise IntegrityError(
-                    f"{path}: {size} bytes, the index says {expected}; "
+                    f"{path}: {status.st_size} bytes, the index says {expected}; "
                     "truncated, changed, or of another pack"
                 )
 
@@ -75,10 +79,8 @@ class LocalFiles:
             IntegrityError: the range reaches beyond the file.
             ReadError: the file cannot be opened or read.
         """
-        if offset < 0 or length < 0 or offset + length > self._sizes[file]:
-            raise IntegrityError(
-                f"{self.path(file)}: bytes {offset}..{offset + length} of {self._sizes[file]}"
-            )
+        if file >= len(self._sizes) or not 0 <= offset <= offset + length <= self._sizes[file]:
+            raise self._outside(file, offset, length)
         handle = self._open.get(file) or self._opened(file)
         try:
             data = os.pread(handle.number, length, offset)
@@ -93,6 +95,14 @@ class LocalFiles:
         except OSError as error:
             raise ReadError(f"{self.path(file)}, byte {offset}: {error.strerror}") from error
         return data
+
+    def _outside(self, file: int, offset: int, length: int) -> IntegrityError:
+        if file >= len(self._sizes):
+            return IntegrityError(f"{self._root}: no file {file}, there are {len(self._sizes)}")
+        return IntegrityError(
+            f"{self.path(file)}: the index asks for {length} bytes at {offset}, "
+            f"the file has {self._sizes[file]}; restore the index or pack again"
+        )
 
     def path(self, file: int) -> Path:
         """Path of a file, for messages."""

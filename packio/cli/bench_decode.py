@@ -1,0 +1,183 @@
+"""``packio bench-decode``: how fast each decoder is here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from packio.bench.decode import Result, Row
+
+_COLUMNS = ("decoder", "on", "img/s", "spread", "Mpx/s", "ms p50", "ms p99", "refused", "pixels")
+
+
+def run(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PATH]", help="A folder of images, or a pack; sample photos if not given."
+        ),
+    ] = None,
+    decoder: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--decoder", "-d", help="Measure this one; repeatable. Default: all installed."
+        ),
+    ] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--threads", "-t", min=1, help="Threads; repeatable. Default: 1 and all CPUs."
+        ),
+    ] = None,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--workers", "-w", min=1, help="DataLoader workers to measure too; repeatable."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Images at most, spread over those there are.")
+    ] = 500,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Passes of each decoder; they take turns.")
+    ] = 5,
+    as_json: Annotated[
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write everything as JSON; - is standard output."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw it into this .png or .svg (packio\\[bench]).")
+    ] = None,
+    save: Annotated[
+        bool,
+        typer.Option("--save", help="Keep it: decoder='auto' then takes the fastest exact one."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Measure every installed decoder on your images, and compare its pixels to Pillow's.
+
+    Images are decoded in full, from memory, to RGB. What a decoder refuses (damage, CMYK) Pillow
+    decodes for it, within its time. "open only" is Pillow's lazy Image.open, which decodes nothing.
+
+    Example: packio bench-decode
+
+    Example: packio bench-decode ~/imagenet/train --limit 1000 --threads 1 --threads 8 --workers 8
+
+    Example: packio bench-decode photos.lmdb --save --json result.json --plot result.png
+    """
+    from packio import registry
+    from packio.bench import decode
+    from packio.cli._progress import ProgressLine
+
+    if plot is not None:
+        registry.require("matplotlib", "bench")  # before minutes of measuring
+    with ProgressLine(quiet=quiet) as progress:
+        result = decode.measure(
+            path,
+            decoders=decoder or None,
+            threads=threads or None,
+            workers=workers or (),
+            rounds=rounds,
+            limit=limit,
+            progress=progress,
+        )
+    if as_json != "-":
+        _print(result)
+    _write(result, as_json, plot)
+    if save:
+        print(f"saved for decoder='auto': {result.save()}", file=sys.stderr)
+
+
+def _write(result: Result, as_json: str | None, plot: Path | None) -> None:
+    from packio.bench._plots import plot_decoders
+    from packio.errors import CannotCreateError
+
+    text = json.dumps(result.as_dict(), indent=2)
+    if as_json == "-":
+        print(text)
+    try:
+        if as_json and as_json != "-":
+            Path(as_json).write_text(text + "\n", encoding="utf-8")
+        if plot is not None:
+            plot_decoders(result, plot)
+    except OSError as error:
+        raise CannotCreateError(f"{error.filename}: {error.strerror}") from error
+
+
+def _print(result: Result) -> None:
+    print(
+        f"{result.images} images from {result.origin}: {result.pixels / 1e6:,.1f} megapixels, "
+        f"{result.bytes / 1e6:,.1f} MB; {result.cpu}, {result.cpus} CPUs; {result.rounds} rounds"
+    )
+    if result.unreadable:
+        print(f"{result.unreadable} files left out: Pillow does not read them as 8-bit RGB")
+    several = len({row.encoding for row in result.rows}) > 1
+    ordered = sorted(
+        result.rows,
+        key=lambda r: (r.encoding, r.stage == "open", r.workers, r.threads, -r.images_per_second),
+    )
+    header = ("encoding", *_COLUMNS) if several else _COLUMNS
+    cells = [((row.encoding,) if several else ()) + _cells(row, result) for row in ordered]
+    if sys.stdout.isatty():
+        _print_rich(header, cells)
+    else:
+        _print_plain(header, cells)
+    for name, reason in result.missing.items():
+        print(f"{name}: not measured; {reason}")
+
+
+def _cells(row: Row, result: Result) -> tuple[str, ...]:
+    count, noun = (row.workers, "worker") if row.workers else (row.threads, "thread")
+    spread = (row.fastest - row.slowest) / row.images_per_second
+    version = "(open only)" if row.stage == "open" else result.versions[row.decoder]
+    return (
+        f"{row.decoder} {version}",
+        f"{count} {noun}{'s' if count > 1 else ''}",
+        f"{row.images_per_second:,.0f}",
+        f"{spread:.0%}",
+        f"{row.megapixels_per_second:,.1f}",
+        f"{row.ms_p50:.2f}",
+        f"{row.ms_p99:.2f}",
+        f"{row.refused:,}" if row.stage == "decode" else "",
+        _parity(row),
+    )
+
+
+def _parity(row: Row) -> str:
+    if row.stage == "open":
+        return "none decoded"
+    if row.difference is None:
+        return "all refused"
+    if row.difference.maximum == 0:
+        return "identical"
+    d = row.difference
+    return f"max {d.maximum}, mean {d.mean:.2g}, {d.share:.2%} differ"
+
+
+def _print_rich(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in header:
+        left = name in ("encoding", "decoder", "on", "pixels")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    for line in cells:
+        table.add_row(*line)
+    Console().print(table)
+
+
+def _print_plain(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
+    for line in (header, *cells):
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        )

@@ -14,10 +14,12 @@ import torch
 
 from packio import draws, geometry, tensors
 from packio.decoders import Decoder
+from packio.draws import Lane
 from packio.errors import DecodeError, IntegrityError
-from packio.geometry import Frame, Geometry
+from packio.geometry import Geometry, Numbers
 from packio.packs import Pack, Row, file_order
 
+_FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
 _CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
 
@@ -42,11 +44,10 @@ class Recipe:
 class View(NamedTuple):
     """One view of a batch's samples while it is made."""
 
-    frames: list[Frame]
-    flips: list[tuple[bool, bool]]  # left-right, top-bottom
-    how: str
+    crop: Geometry | None
+    numbers: list[list[float]]  # two for the flips, then the geometry's own, for each sample
     batch: torch.Tensor | None  # (N, C, H, W), where all images come out alike
-    images: list[np.ndarray]  # (C, H, W) each: slices of the batch, or filled one by one
+    images: list[torch.Tensor]  # (C, H, W) each: slices of the batch, or made one by one
 
 
 class Made(NamedTuple):
@@ -73,89 +74,89 @@ def make(
         key: Of the random numbers; slot i of the batch is lane i of it.
         threads: That decode; None: this one.
     """
-    views = [_plan_view(recipe, number, rows, key) for number in range(len(recipe.views))]
+    views = [_new_view(recipe, number, len(rows), key) for number in range(len(recipe.views))]
     errors: dict[int, Exception] = {}
 
     def work(slot: int) -> None:
+        row = rows[slot]
         try:
-            pixels = _decoded(pack, recipe, rows[slot])
+            pixels = decode(pack, recipe, row)
         except (DecodeError, IntegrityError) as error:
-            errors[slot] = _with_key(error, pack, rows[slot])
+            errors[slot] = error
             return
         for view in views:
-            frame, (hflip, vflip) = view.frames[slot], view.flips[slot]
-            if view.batch is None:
-                shape = (pixels.shape[2], frame.out_height, frame.out_width)
-                view.images[slot] = np.empty(shape, pixels.dtype)
-            out = view.images[slot]
-            geometry.render(pixels, frame, out, hflip=hflip, vflip=vflip, how=view.how)
+            u = view.numbers[slot]
+            into = view.images[slot] if view.batch is not None else None
+            view.images[slot] = _render(recipe, view.crop, pixels, u, u[_FLIPS:], into)
 
     if threads is None or len(rows) == 1:
         for slot in file_order(rows):
             work(slot)
     else:
         threads.run(work, file_order(rows))
-    return Made([_finished(view) for view in views], errors)
+    return Made([v.images if v.batch is None else v.batch for v in views], errors)
 
 
-def _decoded(pack: Pack, recipe: Recipe, row: Row) -> np.ndarray:
-    """A sample's pixels (H, W, C), upright."""
-    pixels = recipe.decoder(pack.read(row), row)
-    if pixels.shape[:2] != (row.height, row.width):
-        size = f"{pixels.shape[1]}x{pixels.shape[0]}"
-        raise DecodeError(f"decodes to {size} pixels, the index says {row.width}x{row.height}")
+def make_one(pack: Pack, recipe: Recipe, row: Row, key: int) -> list[torch.Tensor]:
+    """Make the images of one sample, (C, H, W), one a view, as lane 0 of `make` would.
+
+    Raises:
+        DecodeError, IntegrityError: the sample is bad.
+    """
+    pixels = decode(pack, recipe, row)
+    return [
+        _render(recipe, crop, pixels, Lane(key, 0, i), Lane(key, 0, i, _FLIPS), None)
+        for i, crop in enumerate(recipe.views)
+    ]
+
+
+def decode(pack: Pack, recipe: Recipe, row: Row) -> np.ndarray:
+    """Read and decode a sample: (H, W, C) pixels, upright.
+
+    Raises:
+        DecodeError, IntegrityError: the sample is bad; the message names it.
+    """
+    data = pack.read(row)
+    try:
+        pixels = recipe.decoder(data, row)
+        if pixels.shape[0] != row.height or pixels.shape[1] != row.width:
+            size = f"{pixels.shape[1]}x{pixels.shape[0]}"
+            raise DecodeError(f"decodes to {size} pixels, not to {row.width}x{row.height}")
+    except DecodeError as error:
+        name = f"{pack.path}, sample {row.position} ({pack.key(row.position)!r})"
+        raise type(error)(f"{name}: {error}") from error
     return geometry.oriented(pixels, row.orientation) if recipe.exif_orientation else pixels
 
 
-def _plan_view(recipe: Recipe, number: int, rows: Sequence[Row], key: int) -> View:
+def _new_view(recipe: Recipe, number: int, count: int, key: int) -> View:
     crop = recipe.views[number]
-    numbers = _draw(recipe, number, len(rows), key)
-    turn = 5 if recipe.exif_orientation else 9  # orientations that exchange height and width
-    frames = []
-    for row, u in zip(rows, numbers, strict=True):
-        upright = row.orientation < turn
-        height, width = (row.height, row.width) if upright else (row.width, row.height)
-        frames.append(crop.frame(height, width, u[2:]) if crop else geometry.whole(height, width))
-    batch = _new_batch(crop, recipe.decoder.mode, len(rows))
-    return View(
-        frames,
-        [(u[0] < recipe.hflip, u[1] < recipe.vflip) for u in numbers],
-        crop.interpolation if crop is not None else "nearest",
-        batch,
-        list(batch.numpy()) if batch is not None else [np.empty(0)] * len(rows),
-    )
-
-
-def _draw(recipe: Recipe, number: int, count: int, key: int) -> list[list[float]]:
-    """Random numbers of one view: two for the flips, then the geometry's own, for each sample."""
-    crop = recipe.views[number]
-    needed = 2 + (crop.draws if crop is not None else 0)
-    if needed == 2 and not (recipe.hflip or recipe.vflip):  # noqa: PLR2004 (the flips')
-        return [[0.0, 0.0]] * count
-    numbers: list[list[float]] = draws.uniforms(key, np.arange(count), number, needed).tolist()
-    return numbers
-
-
-def _new_batch(crop: Geometry | None, mode: str, count: int) -> torch.Tensor | None:
+    needed = _FLIPS + (crop.draws if crop is not None else 0)
+    if needed == _FLIPS and not (recipe.hflip or recipe.vflip):
+        numbers = [[0.0] * _FLIPS] * count
+    else:
+        numbers = draws.uniforms(key, np.arange(count), number, needed).tolist()
     size = crop.output_size if crop is not None else None
-    if size is None or mode not in _CHANNELS:
-        return None
-    return tensors.new_batch((count, _CHANNELS[mode], *size), torch.uint8)
+    if size is None or recipe.decoder.mode not in _CHANNELS:
+        return View(crop, numbers, None, [torch.empty(0)] * count)
+    shape = (count, _CHANNELS[recipe.decoder.mode], *size)
+    batch = tensors.new_batch(shape, torch.uint8)
+    return View(crop, numbers, batch, list(batch.unbind(0)))
 
 
-def _finished(view: View) -> torch.Tensor | list[torch.Tensor]:
-    if view.batch is not None:
-        return view.batch
-    return [torch.from_numpy(image) for image in view.images]
-
-
-def _with_key(error: Exception, pack: Pack, row: Row) -> Exception:
-    if isinstance(error, IntegrityError):
-        return error  # names file and record already
-    name = pack.key(row.position)
-    named = type(error)(f"{pack.path}, sample {row.position} ({name!r}): {error}")
-    named.__cause__ = error
-    return named
+def _render(
+    recipe: Recipe, crop: Geometry | None, pixels: np.ndarray, flips: Numbers, numbers: Numbers,
+    out: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """One view of one image, into ``out`` if given."""
+    height, width, channels = pixels.shape
+    frame = crop.frame(height, width, numbers) if crop else geometry.whole(height, width)
+    if out is None:
+        out = torch.from_numpy(np.empty((channels, *frame[-2:]), pixels.dtype))
+    geometry.render(
+        pixels, frame, out, hflip=flips[0] < recipe.hflip, vflip=flips[1] < recipe.vflip,
+        how=crop.interpolation if crop else "nearest",
+    )  # fmt: skip
+    return out
 
 
 class Threads:

@@ -26,8 +26,8 @@ import numpy as np
 from packio import packs
 from packio.decoders import MAX_PIXELS
 from packio.errors import OptionError, OutputError, OutputExistsError, PackioError
-from packio.extracting import selected
 from packio.packing.report import Progress, ProgressCallback
+from packio.selection import selected
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from packio.decoders import MAX_PIXELS, Decoder
 from packio.errors import OptionError, TransformError
 from packio.fields import Fields, Spec
 from packio.geometry import Geometry
-from packio.packs import Pack, Row
+from packio.packs import Row
 
 _OUTPUTS = ("tensor", "numpy", "pil")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -157,7 +158,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def fallbacks(self) -> int:
-        """Images so far that Pillow decoded because the chosen decoder could not, in all workers."""
+        """Images that Pillow decoded because the chosen decoder could not, in all workers."""
         return int(self._counters[_FALLBACKS].sum())
 
     def by_key(self, key: str | bytes) -> Any:
@@ -181,13 +182,17 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return type(self)(**{**self._options, "seed": self.seed, **current, **options})
 
     def __getitem__(self, index: int) -> Any:
-        rows = [self.pack.row(index)]
-        key = int(torch.empty((), dtype=torch.int64).random_()) if self._is_random() else 0
-        images, errors = self._images(rows, key, None)
-        if errors:
-            raise errors[0]
-        columns = self._columns(images, rows)
-        return self._transformed(self._fields.samples(columns))[0]
+        row = self.pack.row(index)
+        values: dict[str, Any] = {}
+        for name in self._fields.names:
+            if name == "image":
+                values[name] = self._image(row)
+            elif name == "label":
+                label = self.pack.label(row.position)
+                values[name] = label if isinstance(label, int) else torch.as_tensor(label)
+            else:
+                values[name] = row.position if name == "index" else self.pack.key(row.position)
+        return self._fields.assemble(self._transformed(values))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Samples of a batch; the images are views of one tensor where they are all alike.
@@ -208,9 +213,18 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             rows = self._replace(images, rows, errors)
         columns = self._columns(images, rows)
         samples = self._fields.samples(columns)
-        if self.transform is not None or self.target_transform is not None:
-            return self._transformed(samples)
-        return Batch(samples, self._batched(images, rows, columns))
+        if self.transform is None and self.target_transform is None:
+            return Batch(samples, self._batched(images, rows, columns))
+        each = map(self._fields.take_apart, samples)
+        return [self._fields.assemble(self._transformed(values)) for values in each]
+
+    def _image(self, row: Row) -> Any:
+        """The image of one sample, or a tuple of its views, in the form asked for."""
+        key = int(torch.empty((), dtype=torch.int64).random_()) if self._is_random() else 0
+        with self._counting_fallbacks():
+            images = batches.make_one(self.pack, self._recipe, row, key)
+        given = [self._given([_scaled(i, self._dtype)])[0] for i in images]
+        return tuple(given) if self._several else given[0]
 
     def _is_random(self) -> bool:
         recipe = self._recipe
@@ -219,7 +233,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
     def _decoding_threads(self) -> batches.Threads | None:
         wanted = self._options["threads"]
         count = batches.automatic_threads() if wanted == "auto" else int(wanted)
-        if count < 2:  # noqa: PLR2004 (the calling thread will do)
+        if count < 2:
             return None
         if self._threads is None or self._threads.count != count:
             self._threads = batches.Threads(count)
@@ -231,13 +245,18 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """Images of each view, in the dtype and form asked for: a tensor, or a list."""
         if "image" not in self._fields.names:
             return [], {}
+        with self._counting_fallbacks():
+            made = batches.make(self.pack, self._recipe, rows, key, threads)
+        return [_scaled(view, self._dtype) for view in made.views], made.errors
+
+    @contextlib.contextmanager
+    def _counting_fallbacks(self) -> Iterator[None]:
         before = self._recipe.decoder.fallbacks
-        made = batches.make(self.pack, self._recipe, rows, key, threads)
-        if self._recipe.decoder.fallbacks != before:
-            self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
-        if self._dtype in _FLOATS and self._output == "tensor":
-            return [_scaled(view, self._dtype) for view in made.views], made.errors
-        return list(made.views), made.errors
+        try:
+            yield
+        finally:
+            if self._recipe.decoder.fallbacks != before:
+                self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
 
     def _replace(
         self, images: list[Any], rows: list[Row], errors: dict[int, Exception]
@@ -295,18 +314,12 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         positions = np.array([row.position for row in rows], np.int64)
         return torch.from_numpy(self.pack.take_labels(positions))
 
-    def _transformed(self, samples: list[Any]) -> list[Any]:
-        if self.transform is None and self.target_transform is None:
-            return samples
-        done = []
-        for sample in samples:
-            values = self._fields.take_apart(sample)
-            if self.transform is not None and "image" in values:
-                values["image"] = self._apply_to_image(values["image"])
-            if self.target_transform is not None and "label" in values:
-                values["label"] = self.target_transform(values["label"])
-            done.append(self._fields.assemble(values))
-        return done
+    def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
+        if self.transform is not None and "image" in values:
+            values["image"] = self._apply_to_image(values["image"])
+        if self.target_transform is not None and "label" in values:
+            values["label"] = self.target_transform(values["label"])
+        return values
 
     def _apply_to_image(self, image: Any) -> Any:
         if self._several:
@@ -321,10 +334,14 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             else:
                 value = self.transform(image)
         except Exception as error:
-            raise TransformError(_transform_hint(self.transform, image, self._output, error)) from error
+            raise TransformError(
+                _transform_hint(self.transform, image, self._output, error)
+            ) from error
         return self._guard(value, self.transform)
 
-    def _batched(self, images: list[Any], rows: list[Row], columns: dict[str, Sequence[Any]]) -> Any:
+    def _batched(
+        self, images: list[Any], rows: list[Row], columns: dict[str, Sequence[Any]]
+    ) -> Any:
         """What collate would make of the samples, without stacking; None where it has to stack."""
         values: dict[str, Any] = {}
         for name in self._fields.names:
@@ -356,6 +373,10 @@ def _check_options(options: dict[str, Any]) -> None:
     for name in ("hflip", "vflip"):
         if not 0 <= options[name] <= 1:
             raise OptionError(f"{name}={options[name]!r}: expected a probability, 0..1")
+    if options["output"] != "tensor" and options["dtype"] != torch.uint8:
+        raise OptionError(
+            f"dtype={options['dtype']} is of tensors; output is {options['output']!r}"
+        )
     threads = options["threads"]
     if threads != "auto" and (not isinstance(threads, int) or threads < 1):
         raise OptionError(f"threads={threads!r}: expected 'auto' or an int of at least 1")
@@ -367,7 +388,9 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _scaled(view: Any, dtype: torch.dtype) -> Any:
-    """Scale integer images to 0..1 in a float type; floating-point ones are taken as they are."""
+    """Scale integer images to 0..1 in a float type; floating-point ones are only converted."""
+    if dtype not in _FLOATS:
+        return view
     if isinstance(view, list):
         return [_scaled(image, dtype) for image in view]
     if view.dtype.is_floating_point:

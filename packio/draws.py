@@ -21,7 +21,8 @@ VIEWS = 16  # views a sample may have
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_M1_INT, _M2_INT = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_M1, _M2 = np.uint64(_M1_INT), np.uint64(_M2_INT)
 _11, _27, _30, _31 = (np.uint64(n) for n in (11, 27, 30, 31))
 _STEPS = np.arange(1, LANE + 1, dtype=np.uint64) * np.uint64(_GAMMA)
 _LANE_STEP = np.uint64(LANE * VIEWS * _GAMMA & _MASK)
@@ -32,8 +33,8 @@ def mix(*values: int) -> int:
     state = 0
     for value in values:
         z = (state ^ (value & _MASK)) + _GAMMA & _MASK
-        z = (z ^ z >> 30) * int(_M1) & _MASK
-        z = (z ^ z >> 27) * int(_M2) & _MASK
+        z = (z ^ z >> 30) * _M1_INT & _MASK
+        z = (z ^ z >> 27) * _M2_INT & _MASK
         state = z ^ z >> 31
     return state
 
@@ -42,6 +43,27 @@ def digest(indices: Sequence[int] | np.ndarray) -> int:
     """A 64-bit digest of a batch's indices, in their order."""
     data = np.asarray(indices, np.int64).tobytes()
     return crc32c(data) << 32 | crc32c(data[::-1])
+
+
+class Lane:
+    """The numbers of one lane, drawn when asked for: what `uniforms` gives, for a single sample.
+
+    Args:
+        key, lane, view: As in `uniforms`.
+        skip: Numbers before the first.
+    """
+
+    __slots__ = ("_start",)
+
+    def __init__(self, key: int, lane: int, view: int, skip: int = 0) -> None:
+        first = lane * LANE * VIEWS + view * LANE + 1 + skip
+        self._start = key + first * _GAMMA
+
+    def __getitem__(self, i: int) -> float:
+        z = self._start + i * _GAMMA & _MASK
+        z = (z ^ z >> 30) * _M1_INT & _MASK
+        z = (z ^ z >> 27) * _M2_INT & _MASK
+        return ((z ^ z >> 31) >> 11) * 2.0**-53
 
 
 def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from packio.errors import DecodeError
@@ -102,8 +101,7 @@ def _pillow_facts(data: bytes) -> Facts:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
-            warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(data)) as image:
             encoding = _PILLOW_FORMATS.get(image.format or "", "unknown")
             channels, dtype = _layout(image, data)
             orientation = 1 if encoding == "tiff" else _orientation(image)  # load() turns TIFFs

@@ -9,7 +9,7 @@
     ├── IntegrityError       (ValueError)         the bytes are not those that were packed
     ├── KeyNotFoundError     (KeyError)           no sample has this key
     ├── SourceError          (ValueError)         nothing to pack, or a layout that makes no sense
-    │   └── BadImagesError                        some images cannot be packed; ``.skipped`` lists them
+    │   └── BadImagesError                        some images are bad; ``.skipped`` lists them
     ├── DecodeError          (ValueError)         the bytes are no image that can be decoded
     │   ├── LimitError                            more pixels than allowed
     │   └── ModeError                             the pixels do not fit the mode asked for

@@ -131,8 +131,8 @@ class Column:
             part = self._bytes[block * BLOCK : (block + 1) * BLOCK]
             if crc32c(part) != self._crcs[block]:
                 raise IntegrityError(
-                    f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and following "
-                    "are damaged (CRC32C differs); restore the index or pack again"
+                    f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "
+                    "following are damaged (CRC32C differs); restore the index or pack again"
                 )
             self._pending.discard(block)
 
@@ -203,19 +203,24 @@ class Index:
         Raises:
             KeyNotFoundError: no sample has this key.
         """
+        rank = self.rank(key)
+        if rank < len(self):
+            row = self._columns["key_order"].item(rank)
+            if self.key(row) == key:
+                return row
+        raise KeyNotFoundError(f"{self.path}: no sample has the key {os.fsdecode(key)!r}")
+
+    def rank(self, key: bytes) -> int:
+        """How many keys come before this one in bytewise order: its position in ``key_order``."""
         order = self._columns["key_order"]
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
-            if self.key(int(order.span(middle, middle + 1)[0])) < key:
+            if self.key(order.item(middle)) < key:
                 low = middle + 1
             else:
                 high = middle
-        if low < len(self):
-            row = int(order.span(low, low + 1)[0])
-            if self.key(row) == key:
-                return row
-        raise KeyNotFoundError(f"{self.path}: no sample has the key {os.fsdecode(key)!r}")
+        return low
 
     def files(self) -> list[tuple[str, int, bytes]]:
         """All files of the pack: path relative to the index, size in bytes, SHA-256.
@@ -336,7 +341,7 @@ def _mapped(path: Path) -> mmap.mmap:
 def _header(mapped: mmap.mmap, path: Path) -> tuple[dict[str, Any], int]:
     (size,) = struct.unpack_from("<Q", mapped, 0)
     if size > min(_MAX_HEADER, len(mapped) - 8) or mapped[8:9] != b"{":
-        raise NotAPackError(f"{path}: no safetensors header; not an index, or cut off in its header")
+        raise NotAPackError(f"{path}: no safetensors header; not an index, or cut off in it")
     try:
         header = json.loads(mapped[8 : 8 + size])
         header["__metadata__"]["packio"]
@@ -415,7 +420,7 @@ def _check_shapes(columns: dict[str, Column], path: Path) -> None:
     shapes = {name: columns[name].shape for name in _REQUIRED}
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     samples, files = sizes["offset"], sizes["file_bytes"]
-    expected = {name: (samples,) for name in (*_PER_SAMPLE, "key_order")} | {
+    expected = dict.fromkeys((*_PER_SAMPLE, "key_order"), (samples,)) | {
         "key_offsets": (samples + 1,), "key_data": (sizes["key_data"],),
         "file_bytes": (files,), "file_digest": (files, 32),
         "file_path_offsets": (files + 1,), "file_path_data": (sizes["file_path_data"],),
@@ -427,6 +432,8 @@ def _check_shapes(columns: dict[str, Column], path: Path) -> None:
                 f"expected {' or '.join(codes)} {expected[name]}"
             )
     label = columns.get("label")
-    kinds = (((samples,), "<i8"), ((samples, *(label.shape[1:2] if label is not None else (0,))), "<f4"))
-    if label is not None and (label.shape, label.dtype) not in kinds:
+    if label is not None and not (
+        label.shape[:1] == (samples,)
+        and (label.dtype.str, len(label.shape)) in (("<i8", 1), ("<f4", 2))
+    ):
         raise NotAPackError(f"{path}: column label is {label.dtype} {label.shape}")

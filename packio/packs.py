@@ -113,10 +113,12 @@ class Pack(Sequence[Sample]):
         return self.format.Reader(container)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return functools.partial(Pack, access=self.access, expect_digest=self.digest), (self._absolute,)
+        made_again = functools.partial(Pack, access=self.access, expect_digest=self.digest)
+        return made_again, (self._absolute,)
 
     def __repr__(self) -> str:
-        return f"<packio.Pack {self.path} ({len(self)} samples, {self.index_file.metadata['format']})>"
+        name = self.index_file.metadata["format"]
+        return f"<packio.Pack {self.path} ({len(self)} samples, {name})>"
 
     def __len__(self) -> int:
         return len(self.index_file)
@@ -139,7 +141,7 @@ class Pack(Sequence[Sample]):
         """Look up what the index says of one sample; see `rows`."""
         position = self._position(operator.index(index))
         *numbers, encoding, dtype = [column.item(position) for column in self._columns]
-        return Row(position, *numbers, *self._names(encoding, dtype))
+        return Row._make((position, *numbers, *self._names(encoding, dtype)))
 
     def _names(self, encoding: int, dtype: int) -> tuple[str, str]:
         if dtype >= len(encodings.DTYPES):  # an IndexError would end a for loop
@@ -164,7 +166,7 @@ class Pack(Sequence[Sample]):
         *numbers, encoding, dtype = (column.take(wanted).tolist() for column in self._columns)
         names = [self._names(e, d) for e, d in zip(encoding, dtype, strict=True)]
         fixed = zip(positions, *numbers, strict=True)
-        return [Row(*row, *two) for row, two in zip(fixed, names, strict=True)]
+        return [Row._make((*row, *two)) for row, two in zip(fixed, names, strict=True)]
 
     def read(self, row: Row, *, check: bool = True) -> bytes:
         """Read the encoded bytes of a sample.
@@ -190,7 +192,7 @@ class Pack(Sequence[Sample]):
         return data
 
     def read_many(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
-        """Read the encoded bytes of some samples, in file order, returned in the order asked for."""
+        """Read the encoded bytes of some samples, in file order; return them as asked for."""
         rows = self.rows(indices)
         data: list[bytes] = [b""] * len(rows)
         for i in file_order(rows):

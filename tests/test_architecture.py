@@ -54,8 +54,9 @@ LAYERS = {
     "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
     "dali": _FOUNDATION | {"formats", "packs"},
     "packing": _FOUNDATION | _BYTES | {"decoders", "sample", "packs"},
-    "extracting": _FOUNDATION | {"indexfile", "sample", "packs", "packing"},
-    "contact_sheet": _FOUNDATION | _PIXELS | {"sample", "packs", "packing", "extracting"},
+    "selection": {"errors", "packs"},
+    "extracting": _FOUNDATION | {"indexfile", "sample", "packs", "packing", "selection"},
+    "contact_sheet": _FOUNDATION | _PIXELS | {"sample", "packs", "packing", "selection"},
 }
 _EVERYTHING = set(LAYERS)
 LAYERS["bench"] = _EVERYTHING

@@ -13,7 +13,10 @@ def test_numbers_are_frozen() -> None:
     assert draws.mix(1, 2, 3) == 15020427595393229491
     assert draws.digest([5, 3, 3]) == 1508475116383146042
     got = draws.uniforms(12345, np.array([0, 7]), 1, 3)
-    expected = [[0.010355361998749979, 0.2619384821456956, 0.6195387452861972], [0.6036972998196918, 0.8113322240351599, 0.05550036094722122]]
+    expected = [
+        [0.010355361998749979, 0.2619384821456956, 0.6195387452861972],
+        [0.6036972998196918, 0.8113322240351599, 0.05550036094722122],
+    ]
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-15)
 
 
@@ -37,6 +40,14 @@ def test_a_lane_does_not_depend_on_the_others() -> None:
         alone = draws.uniforms(99, np.array([lane]), 0, 24)
         np.testing.assert_array_equal(alone[0], whole[lane])
     np.testing.assert_array_equal(draws.uniforms(99, np.arange(50), 0, 5), whole[:, :5])
+
+
+def test_a_lane_drawn_when_asked_for_is_the_same() -> None:
+    whole = draws.uniforms(99, np.arange(50), 3, 24)
+    for lane in (0, 13, 49):
+        lazily, later = draws.Lane(99, lane, 3), draws.Lane(99, lane, 3, skip=5)
+        assert [lazily[i] for i in range(24)] == whole[lane].tolist()
+        assert later[2] == whole[lane, 7]
 
 
 def test_lanes_views_and_keys_differ_everywhere() -> None:

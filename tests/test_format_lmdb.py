@@ -121,7 +121,7 @@ def test_no_records_make_an_empty_database(tmp_path: Path) -> None:
 def test_labels_have_a_line_a_record_with_odd_keys_escaped(tmp_path: Path) -> None:
     keys = [b"a/b c.jpg", b"t\ta\\b", b"n\nr\r", b"\xff\xfe", "é".encode()]
     records = [Record(b"x", i, key) for i, key in enumerate(keys)]
-    unlabelled = Record(b"y", None, b"none")  # type: ignore[arg-type]  # of a pack without labels
+    unlabelled = Record(b"y", None, b"none")  # of a pack without labels
     _write(tmp_path / "out.lmdb", [*records, unlabelled])
     assert (tmp_path / "out.lmdb/labels.tsv").read_bytes() == (
         b"0\t0\ta/b c.jpg\n1\t1\tt\\ta\\\\b\n2\t2\tn\\nr\\r\n3\t3\t\xff\xfe\n"

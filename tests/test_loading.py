@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import packio
 import pytest
 import torch
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, RandomSampler, Subset
+
+import packio
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -59,7 +60,10 @@ def test_workers_give_every_sample_once_and_exactly(
 
 @pytest.mark.parametrize("method", START_METHODS)
 def test_two_datasets_on_one_path(pack: Path, method: str) -> None:
-    train, test = augmented(pack), packio.LmdbDataset(pack, crop=packio.CenterCrop(32), access="lmdb")
+    train, test = (
+        augmented(pack),
+        packio.LmdbDataset(pack, crop=packio.CenterCrop(32), access="lmdb"),
+    )
     train[0], test[0]
     for ds in (train, test):
         loader = DataLoader(ds, batch_size=8, num_workers=2, multiprocessing_context=method)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import packio
 import pytest
 import torch
+
+import packio
 from packio import tensors
 
 

@@ -7,12 +7,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import packio
 import pytest
 import torch
-from packio.errors import TransformError
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, default_collate
+
+import packio
+from packio.errors import TransformError
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_cutmix_and_mixup_in_collate(
 
 def test_to_tensor_on_a_tensor_is_told_what_to_do(pack: Path, torchvision: ModuleType) -> None:
     ds = packio.LmdbDataset(pack, transform=torchvision.transforms.ToTensor())
-    with pytest.raises(TransformError, match="ToTensor failed.*output='pil'"):
+    with pytest.raises(TransformError, match=r"ToTensor failed.*output='pil'"):
         ds[0]
     with pytest.raises(TransformError, match="output='pil'"):
         next(iter(DataLoader(ds, batch_size=2, num_workers=1)))

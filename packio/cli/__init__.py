@@ -8,13 +8,15 @@ and print. Errors of packio's become one line on stderr and the exit code of the
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pkgutil
 import sys
+import warnings
 
 import typer
 
-from packio.errors import PackioError
+from packio.errors import OutputError, PackioError
 
 INTERRUPTED = 130
 _EPILOG = (
@@ -46,31 +48,51 @@ def build(only: str | None = None) -> typer.Typer:
     return app
 
 
-def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version and stop.",
-                                 is_eager=True, callback=lambda on: _print_version() if on else None),
-) -> None:  # fmt: skip
-    pass
-
-
-def _print_version() -> None:
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
     from packio import __version__
 
     typer.echo(f"packio {__version__}")
     raise typer.Exit
 
 
-def main() -> None:
-    """Run the command line and leave the process with its exit code."""
-    only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop.",
+                                 is_eager=True, callback=_print_version),
+) -> None:  # fmt: skip
+    pass
+
+
+def _run(only: str | None) -> None:
     try:
         build(only)(standalone_mode=True)
+    except SystemExit:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here an error can still be told
+        raise
+
+
+def main() -> None:
+    """Run the command line and leave the process with its exit code."""
+    warnings.filterwarnings("ignore", module="PIL")  # what matters of them is in our messages
+    only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+    try:
+        _run(only)
     except PackioError as error:
         print(f"packio: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:  # typer's, on an interrupt
+            raise
         print("packio: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `packio ls | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # of what is printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"packio: {error}", file=sys.stderr)
+        sys.exit(OutputError.exit_code)

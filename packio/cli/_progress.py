@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from packio.packing.report import Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 _PLAIN_SECONDS = 5.0  # between two plain lines
 
@@ -20,11 +24,12 @@ class ProgressLine:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._live = not quiet and sys.stderr.isatty()
+        self._bar = _bar() if not quiet and sys.stderr.isatty() else None
         self._shown = time.monotonic()
-        self._width = 0
 
     def __enter__(self) -> ProgressLine:
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
@@ -33,41 +38,52 @@ class ProgressLine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live and self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
+        if self._bar is not None:
+            self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show how far the work is."""
-        if self._live:
-            text = _bar(progress)
-            padding = " " * max(0, self._width - len(text))
-            sys.stderr.write(f"\r{text}{padding}")
-            sys.stderr.flush()
-            self._width = len(text)
+        if self._bar is not None:
+            task = self._bar.task_ids[0]
+            self._bar.update(
+                task, total=progress.total, completed=progress.done, stage=progress.stage,
+                rate=_rate(progress), bad=_bad(progress),
+            )  # fmt: skip
         elif not self._quiet and time.monotonic() - self._shown >= _PLAIN_SECONDS:
             self._shown = time.monotonic()
             print(_line(progress), file=sys.stderr, flush=True)
 
 
-def _bar(progress: Progress, width: int = 24) -> str:
-    filled = round(width * progress.done / max(progress.total, 1))
-    return f"[{'#' * filled}{'.' * (width - filled)}] {_line(progress)}"
+def _bar() -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.fields[stage]:>10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("[red]{task.fields[bad]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task("", total=None, stage="listing", rate="", bad="")
+    return bar
 
 
 def _line(progress: Progress) -> str:
-    seconds = max(progress.seconds, 1e-6)
     share = progress.done / max(progress.total, 1)
-    text = (
-        f"{progress.stage} {progress.done:,}/{progress.total:,} ({share:.0%})  "
-        f"{progress.done / seconds:,.0f} img/s  {progress.done_bytes / seconds / 1e6:,.0f} MB/s"
-    )
-    if 0 < share < 1:
-        text += f"  ETA {_duration(seconds / share - seconds)}"
-    return text + (f"  bad {progress.bad:,}" if progress.bad else "")
+    text = f"{progress.stage} {progress.done:,}/{progress.total:,} ({share:.0%}), {_rate(progress)}"
+    return f"{text}, {_bad(progress)}" if progress.bad else text
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _rate(progress: Progress) -> str:
+    seconds = max(progress.seconds, 1e-6)
+    images, megabytes = progress.done / seconds, progress.done_bytes / seconds / 1e6
+    return f"{images:,.0f} img/s, {megabytes:,.0f} MB/s"
+
+
+def _bad(progress: Progress) -> str:
+    return f"{progress.bad:,} bad" if progress.bad else ""

@@ -37,7 +37,7 @@ def run(
     Example: packio cat photos.lmdb --index 17 | file -
     """
     import packio
-    from packio.cli.ls import until_reader_leaves
+    from packio.cli._output import until_reader_leaves
     from packio.errors import OptionError, OutputError
 
     if sys.stdout.isatty() and not force:
@@ -69,7 +69,7 @@ def _position(pack: Pack, text: str) -> int:
 
 
 def _find(pack: Pack, key: str) -> int:
-    from packio.cli.ls import escaped
+    from packio.cli._output import escaped
     from packio.errors import KeyNotFoundError
 
     try:
@@ -100,16 +100,9 @@ def _near(pack: Pack, key: bytes) -> list[tuple[int, bytes]]:
 
 
 def _neighbours(pack: Pack, key: bytes) -> list[int]:
-    order = pack.index_file.column("key_order")
-    low, high = 0, len(pack)
-    while low < high:
-        middle = (low + high) // 2
-        if pack.key_bytes(int(order.span(middle, middle + 1)[0])) < key:
-            low = middle + 1
-        else:
-            high = middle
-    first, last = max(0, low - _NEIGHBOURS), min(len(pack), low + _NEIGHBOURS)
-    rows: list[int] = order.span(first, last).tolist()
+    rank = pack.index_file.rank(key)
+    first, last = max(0, rank - _NEIGHBOURS), min(len(pack), rank + _NEIGHBOURS)
+    rows: list[int] = pack.index_file.column("key_order").span(first, last).tolist()
     return rows
 
 

@@ -34,7 +34,7 @@ def run(
 
     Example: packio extract photos.lmdb pets --class cats --class dogs
     """
-    from packio.cli.ls import escaped
+    from packio.cli._output import escaped
     from packio.extracting import extract
 
     with ProgressLine(quiet=quiet) as progress:

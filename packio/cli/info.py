@@ -132,7 +132,7 @@ def _labels(labels: np.ndarray | None, classes: int) -> dict[str, Any] | None:
 
 
 def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    from packio.cli.ls import escaped
+    from packio.cli._output import escaped
 
     yield escaped(summary["path"]), list(_what(summary))
     yield "Images", list(_images(summary))
@@ -167,7 +167,7 @@ def _images(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _classes(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from packio.cli.ls import escaped
+    from packio.cli._output import escaped
 
     names, labels = summary["classes"]["names"], summary["labels"]
     shown = ", ".join(escaped(n) for n in names[:_CLASSES_SHOWN])

@@ -39,7 +39,7 @@ def run(
 
     Example: packio view photos.lmdb -o cats.html --class cats --limit 2000 --size 64
     """
-    from packio.cli.ls import escaped
+    from packio.cli._output import escaped
     from packio.contact_sheet import write_contact_sheet
 
     path = out if out is not None else Path(pack.resolve().name + ".html")

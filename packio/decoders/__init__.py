@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 MODES = ("RGB", "GRAY", "RGB_ALPHA", "UNCHANGED")
-_CMYK = 4  # channels of a JPEG that every library turns into RGB in its own way
 MAX_PIXELS = 178_956_970  # pixels; twice Pillow's warning limit, where Pillow itself gives up
 
 
@@ -40,15 +39,29 @@ class Described(Protocol):
     """What the index, or a header, says of pixels before they are decoded; see `Stored`."""
 
     @property
-    def encoding(self) -> str: ...  # noqa: D102 (as in Stored)
+    def encoding(self) -> str:
+        """A key of `packio.encodings.CODES`."""
+        ...
+
     @property
-    def height(self) -> int: ...  # noqa: D102
+    def height(self) -> int:
+        """Pixels, as stored."""
+        ...
+
     @property
-    def width(self) -> int: ...  # noqa: D102
+    def width(self) -> int:
+        """Pixels, as stored."""
+        ...
+
     @property
-    def channels(self) -> int: ...  # noqa: D102
+    def channels(self) -> int:
+        """As stored, a palette expanded."""
+        ...
+
     @property
-    def dtype(self) -> str: ...  # noqa: D102
+    def dtype(self) -> str:
+        """One of `packio.encodings.DTYPES`."""
+        ...
 
 
 class Stored(NamedTuple):
@@ -129,8 +142,6 @@ class Decoder:
 
     def _fits(self, plugin: ModuleType, stored: Described) -> bool:
         if stored.encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:
-            return False
-        if stored.encoding == "jpeg" and stored.channels == _CMYK:
             return False
         return self.mode != "GRAY" or stored.channels == 1
 

@@ -19,7 +19,7 @@ ENCODINGS = frozenset({"jpeg"})
 MODES = frozenset({"RGB", "GRAY"})
 EXACT = True
 
-_COLORSPACES = {"RGB": "RGB", "GRAY": "GRAY"}
+_SOURCES = {"RGB": frozenset({"YCbCr", "RGB", "Gray"}), "GRAY": frozenset({"Gray"})}
 
 
 @functools.cache  # a module: the same in every process
@@ -45,8 +45,14 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     Raises:
         DecodeError: damaged, or of a kind that libjpeg-turbo's simple interface does not do.
     """
+    library = _library()
     try:
-        pixels: np.ndarray = _library().decode_jpeg(data, _COLORSPACES[mode])
+        _, _, colorspace, _ = library.decode_jpeg_header(data)
+        if colorspace not in _SOURCES[mode]:  # CMYK would become RGB, 1 grey level off Pillow's
+            raise DecodeError(f"simplejpeg: {colorspace} pixels for mode {mode}")
+        pixels: np.ndarray = library.decode_jpeg(data, mode)
+    except DecodeError:
+        raise
     except ValueError as error:
         raise DecodeError(f"simplejpeg: {error}") from error
     return pixels

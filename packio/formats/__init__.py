@@ -8,8 +8,8 @@ A format module has, as constants,
 
 and these names:
 
-* ``Writer(path, *, count, size)``: ``path`` (a `pathlib.Path`) does not exist yet; ``count`` samples
-  of together ``size`` bytes are about to come. ``add(records)`` takes a list of `Record`;
+* ``Writer(path, *, count, size)``: ``path`` (a `pathlib.Path`) does not exist yet; ``count``
+  samples of together ``size`` bytes are about to come. ``add(records)`` takes a list of `Record`;
   ``close()`` makes all of it durable in the operating system's cache and returns a `Written`;
   ``abort()`` lets go of everything and may be called at any time.
 * ``scan(path)``: yields an `Entry` for every record of the container, in order.

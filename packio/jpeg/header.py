@@ -1,10 +1,11 @@
 """Facts from a JPEG file's header, without decoding.
 
 A JPEG file is a sequence of segments: the byte FF, a marker byte and, for most markers, a
-big-endian uint16 length that counts itself. The frame header (SOFn) has sample precision (1 byte),
-height and width (2 bytes each) and the number of components (1 byte); the image data begins after SOS.
+big-endian uint16 length that counts itself. The frame header (SOFn) has the sample precision
+(1 byte), height and width (2 bytes each) and the number of components (1 byte); the image data
+begins after SOS.
 
-Source: ITU-T T.81 (1992), annex B; Exif 2.32, section 4.5.4 (the APP1 segment and its TIFF structure).
+Source: ITU-T T.81 (1992), annex B; Exif 2.32, section 4.5.4 (the APP1 segment and its TIFF).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class JpegHeader(NamedTuple):
     orientation: int | None  # 1..8; None where another parser should be asked
 
 
-def parse(data: bytes) -> JpegHeader | None:
+def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segments)
     """Read a JPEG's header.
 
     Args:

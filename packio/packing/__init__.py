@@ -20,8 +20,8 @@ from packio.errors import (
     ReadError,
     SourceError,
 )
-from packio.packing import plan as planning
 from packio.packing import existing, publish, shards
+from packio.packing import plan as planning
 from packio.packing.report import PackReport, Progress, ProgressCallback, Skip
 
 _SHOWN = 10  # bad images that an error message lists
@@ -107,7 +107,13 @@ class _Run:
         self._bad = len(plan.listing.unlisted)
 
     def into(self, shop: publish.Workshop, *, skip: bool, clock: int) -> PackReport:
-        """Build the pack in a workshop and publish it; ``clock`` is when the source was looked at."""
+        """Build the pack in a workshop and publish it.
+
+        Args:
+            shop: The workshop.
+            skip: Leave bad images out.
+            clock: When the source was looked at, nanoseconds since the epoch.
+        """
         self._skip = skip
         container = registry.load("formats", self.plan.format)
         shard, written = shards.write_shard(
@@ -122,7 +128,6 @@ class _Run:
                 f"the reasons are in {skipped_file}"
             )
         shards.check_record_count(shard, written)
-        self._report_progress("publishing")
         digest = self._write_index(shop, container, shard, written)
         existing.stamp(shop.built, clock)
         shop.publish()
@@ -158,7 +163,9 @@ class _Run:
         self._bytes += size
         self._bad += bad
         now = time.monotonic()
-        if now - self._called >= _PROGRESS_SECONDS:
+        if self._done == len(self.plan.listing.keys):
+            self._report_progress("publishing")
+        elif now - self._called >= _PROGRESS_SECONDS:
             self._called = now
             self._report_progress("checking" if self._bad and not self._skip else "reading")
 

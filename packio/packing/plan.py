@@ -74,7 +74,8 @@ def format_of(out: Path, name: str | None) -> str:
     if name is not None:
         registry.load("formats", name)
         return name
-    suffixes = {s: n for n in registry.names("formats") for s in registry.load("formats", n).SUFFIXES}
+    names = registry.names("formats")
+    suffixes = {suffix: n for n in names for suffix in registry.load("formats", n).SUFFIXES}
     try:
         return suffixes[out.suffix.lower()]
     except KeyError:

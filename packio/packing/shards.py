@@ -150,5 +150,6 @@ def check_record_count(shard: Shard, written: Written) -> None:
     """
     if not len(written.offset) == len(written.length) == len(shard.positions):
         raise PackioError(
-            f"{len(shard.positions)} samples went into the container, {len(written.offset)} are in it"
+            f"{len(shard.positions)} samples went into the container, {len(written.offset)} are "
+            "in it"
         )

@@ -107,8 +107,8 @@ def _refuse_splits(path: Path, folders: list[str]) -> None:
         if f != train
     ]
     raise SourceError(
-        f"{path}/: its folders are splits ({', '.join(folders)}), not classes; pack each by itself: "
-        + "; ".join(commands)
+        f"{path}/: its folders are splits ({', '.join(folders)}), not classes; "
+        f"pack each by itself: {'; '.join(commands)}"
     )
 
 
@@ -131,7 +131,7 @@ def _empty_class(path: Path, name: str, result: Listing, *, allow_empty: bool) -
             f"{path / name}/: a class folder that {what}; {_expected()}; "
             "remove it, or keep it as an empty class with --on-error skip"
         )
-    result.warnings.append(f"class {ascii(name)} has no images; kept as an empty class")
+    result.warnings.append(f"class {name!a} has no images; kept as an empty class")
 
 
 def _list_class(root: str, name: str, label: int, result: Listing) -> None:
@@ -145,7 +145,7 @@ def _list_class(root: str, name: str, label: int, result: Listing) -> None:
 
 def _walk(root: str, name: str, result: Listing) -> Iterator[tuple[str, list[tuple[str, int]]]]:
     """Yield (folder, [(image name, bytes)]) for a class folder and all below it, cycles cut."""
-    waiting = [(name, (_identity(root),))]
+    waiting: list[tuple[str, tuple[_Identity, ...]]] = [(name, (_identity(root),))]
     while waiting:
         folder, ancestors = waiting.pop()
         images: list[tuple[str, int]] = []
@@ -153,8 +153,7 @@ def _walk(root: str, name: str, result: Listing) -> Iterator[tuple[str, list[tup
             path = os.path.join(root, folder)
             here = _identity(path)
             if here in ancestors:
-                shown = ascii(folder)
-                result.warnings.append(f"{shown} leads back to a folder above it; not entered again")
+                result.warnings.append(f"{folder!a} leads back to a folder above; not entered")
                 continue
             with os.scandir(path) as entries:
                 listed = sorted(entries, key=lambda e: e.name)

@@ -14,10 +14,11 @@ import torch
 from packio import batches, draws, packs, tensors
 from packio.batches import Batch, Recipe
 from packio.decoders import MAX_PIXELS, Decoder
-from packio.errors import OptionError, TransformError
+from packio.errors import OptionError
 from packio.fields import Fields, Spec
 from packio.geometry import Geometry
 from packio.packs import Row
+from packio.transforms import Apply
 
 _OUTPUTS = ("tensor", "numpy", "pil")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -109,7 +110,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self._counters = torch.zeros(3, _WORKERS + 1, dtype=torch.int64)
         self._counters.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
-        self._guard = tensors.ContiguityGuard()
+        self._apply = Apply()
 
     def _check_format(self) -> None:
         found = self.pack.metadata["format"]
@@ -148,7 +149,11 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return int(self._counters[_EPOCH, 0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the random numbers of another epoch, also in workers that are running."""
+        """Draw the random numbers of another epoch, also in workers that are running.
+
+        A sampler that shuffles makes other batches in each epoch, and with them other draws. Call
+        this before each epoch where batches repeat: without shuffling, or in batches of one.
+        """
         self._counters[_EPOCH, 0] = epoch
 
     @property
@@ -316,28 +321,13 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
         if self.transform is not None and "image" in values:
-            values["image"] = self._apply_to_image(values["image"])
+            image = values["image"]
+            views = image if self._several else (image,)
+            done = tuple([self._apply(self.transform, view) for view in views])
+            values["image"] = done if self._several else done[0]
         if self.target_transform is not None and "label" in values:
             values["label"] = self.target_transform(values["label"])
         return values
-
-    def _apply_to_image(self, image: Any) -> Any:
-        if self._several:
-            return tuple([self._apply_one(view) for view in image])
-        return self._apply_one(image)
-
-    def _apply_one(self, image: Any) -> Any:
-        assert self.transform is not None  # noqa: S101 (checked by the caller)
-        try:
-            if type(self.transform).__module__.partition(".")[0] == "albumentations":
-                value = self.transform(image=image)["image"]  # type: ignore[call-arg]  # its way
-            else:
-                value = self.transform(image)
-        except Exception as error:
-            raise TransformError(
-                _transform_hint(self.transform, image, self._output, error)
-            ) from error
-        return self._guard(value, self.transform)
 
     def _batched(
         self, images: list[Any], rows: list[Row], columns: dict[str, Sequence[Any]]
@@ -400,18 +390,6 @@ def _scaled(view: Any, dtype: torch.dtype) -> Any:
     if dtype == torch.float32:
         return torch.div(view, limit, out=out)
     return out.copy_(view.to(torch.float32).div_(limit))
-
-
-def _transform_hint(transform: Any, image: Any, output: str, error: Exception) -> str:
-    name = getattr(transform, "__qualname__", None) or type(transform).__qualname__
-    what = f"{type(image).__name__} of shape {getattr(image, 'shape', None) or image.size}"
-    hint = ""
-    if output == "tensor":
-        hint = (
-            "; if it wants a Pillow image, as torchvision's ToTensor does, make the dataset with "
-            "output='pil'; if it wants an array, as albumentations does, with output='numpy'"
-        )
-    return f"the transform {name} failed on a {what}: {type(error).__name__}: {error}{hint}"
 
 
 _DEFAULTS: dict[str, Any] = PackDataset.__init__.__kwdefaults__ or {}

@@ -7,7 +7,6 @@ warning: every kernel that wants planes has to gather them. What packio hands ou
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -75,30 +74,3 @@ def ensure_contiguous(batch: Any) -> Any:
     if hasattr(batch, "_fields"):
         return cast("Any", type(batch))(*values)
     return cast("Any", type(batch))(values)
-
-
-class ContiguityGuard:
-    """Makes what a user's transform returns contiguous, and warns the first time it was not."""
-
-    def __init__(self) -> None:
-        self._warned = False
-
-    def __call__(self, value: Any, transform: object) -> Any:
-        """Return the value with contiguous tensors.
-
-        Args:
-            value: What the transform returned.
-            transform: Named in the warning.
-        """
-        if is_contiguous_batch(value):
-            return value
-        if not self._warned:
-            self._warned = True
-            name = getattr(transform, "__qualname__", None) or type(transform).__qualname__
-            warnings.warn(
-                f"the transform {name} returned a tensor that is not contiguous, a view with other "
-                "strides; packio copies it, since training on it can be many times slower. "
-                "End the transform with .contiguous() to silence this.",
-                stacklevel=4,
-            )
-        return ensure_contiguous(value)

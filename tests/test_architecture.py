@@ -34,7 +34,7 @@ LAYERS = {
     "registry": {"errors"},
     "jpeg": {"errors"},
     "encodings": {"errors", "jpeg"},
-    "draws": {"errors", "indexfile"},
+    "draws": {"errors"},
     "tensors": {"errors"},
     "geometry": {"errors", "draws", "tensors"},
     "storage": {"errors", "registry"},
@@ -46,11 +46,12 @@ LAYERS = {
     "packs": _FOUNDATION | _BYTES | {"sample"},
     "batches": _FOUNDATION | _PIXELS | _BYTES | {"sample", "packs"},
     "fields": {"errors"},
+    "transforms": {"errors", "tensors"},
     "sampling": {"errors", "draws"},
     "datasets": _FOUNDATION
     | _PIXELS
     | _BYTES
-    | {"sample", "packs", "batches", "fields", "sampling"},
+    | {"sample", "packs", "batches", "fields", "sampling", "transforms"},
     "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
     "dali": _FOUNDATION | {"formats", "packs"},
     "packing": _FOUNDATION | _BYTES | {"decoders", "sample", "packs"},

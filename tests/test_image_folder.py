@@ -8,6 +8,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -335,10 +336,12 @@ def _as_nobody(root: pathlib.Path, out: pathlib.Path, **options: str) -> tuple[s
 
 @pytest.fixture
 def public(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A folder that another user may reach and write into."""
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        if folder.stat().st_uid == os.getuid() and folder != pathlib.Path("/tmp"):  # noqa: S108 (not written to)
+    """A folder that another user may reach and write into, in a process that can pack."""
+    temporary = pathlib.Path(tempfile.gettempdir())
+    for folder in (tmp_path, *tmp_path.parents):
+        if temporary in folder.parents:
             folder.chmod(0o755)
+    packio.pack(_tree(tmp_path / "s", b"a/1.png"), tmp_path / "x.lmdb")  # imports what it needs
     place = tmp_path / "public"
     place.mkdir()
     place.chmod(0o777)
@@ -385,9 +388,10 @@ def test_an_unreadable_source_is_an_error(public: pathlib.Path) -> None:
     (public / "classes.txt").chmod(0)
     kind, _ = _as_nobody(root, public / "x.lmdb", classes_from=str(public / "classes.txt"))
     assert kind == ReadError.__name__
-    root.chmod(0)
-    kind, message = _as_nobody(root, public / "x.lmdb")
-    assert (kind, "Permission denied" in message) == ("SourceError", True)
+    for folder in (root, public):
+        folder.chmod(0)
+        kind, message = _as_nobody(root, public.parent / "x.lmdb")
+        assert (kind, "Permission denied" in message) == ("SourceError", True)
 
 
 def test_an_unreadable_file_is_skipped_with_its_reason(public: pathlib.Path) -> None:

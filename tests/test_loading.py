@@ -133,7 +133,7 @@ def test_set_epoch_reaches_persistent_workers(pack: Path, method: str) -> None:
 def test_a_reshuffled_epoch_draws_anew(pack: Path) -> None:
     ds = augmented(pack)
     loader = DataLoader(
-        ds, batch_size=6, sampler=RandomSampler(ds), num_workers=2, persistent_workers=True
+        ds, 6, sampler=RandomSampler(ds), num_workers=2, persistent_workers=True, drop_last=True
     )
     flat = [d for _ in range(3) for d in digests(loader)]
     assert len(set(flat)) == len(flat)

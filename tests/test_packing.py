@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import struct
+import tempfile
 import threading
 import time
 import zlib
@@ -496,6 +497,34 @@ def test_while_one_packs_another_is_refused_at_once(
     assert os.listdir(tmp_path) == ["x.lmdb"]
 
 
+def _let_others_in(folder: pathlib.Path) -> None:
+    temporary = pathlib.Path(tempfile.gettempdir())
+    for path in (folder, *folder.parents):
+        if temporary in path.parents:
+            path.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", ["new.lmdb", "old.lmdb"])
+def test_where_nothing_may_be_written_nothing_changes(
+    small: pathlib.Path, tmp_path: pathlib.Path, name: str
+) -> None:
+    _let_others_in(small)
+    _let_others_in(tmp_path)
+    place = tmp_path / "place"
+    place.mkdir()
+    packio.pack(small, place / "old.lmdb")
+    before = files_below(place)
+    for folder in (place, place / "old.lmdb"):
+        folder.chmod(0o555)
+    child = _in_child(small, place / name, user=65534, overwrite=True)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == CannotCreateError.exit_code
+    assert files_below(place) == before
+    child = _in_child(small, place / "old.lmdb", user=65534)
+    assert os.waitpid(child, 0)[1] == 0  # it is up to date, and that needs no writing
+    for folder in (place, place / "old.lmdb"):
+        folder.chmod(0o755)
+
+
 def test_two_at_once_give_one_pack_and_one_refusal_or_agreement(
     small: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -510,12 +539,14 @@ def test_two_at_once_give_one_pack_and_one_refusal_or_agreement(
         assert not os.path.lexists(f"{out}.packio-tmp")
 
 
-def _in_child(source: pathlib.Path, out: pathlib.Path, **options: Any) -> int:
+def _in_child(source: pathlib.Path, out: pathlib.Path, user: int = 0, **options: Any) -> int:
     """Pack in a forked process; its exit status is the error's exit code."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
+            if user and os.getuid() == 0:
+                os.setuid(user)
             packio.pack(source, out, **options)
             status = 0
         except packio.PackioError as error:

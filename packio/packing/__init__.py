@@ -217,7 +217,7 @@ def _classes(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] 
         return None
     if not isinstance(given, (str, os.PathLike)):
         names = list(given)
-    elif Path(given).is_file() and not Path(f"{given}{packs.INDEX_SUFFIX}").exists():
+    elif os.path.isfile(given) and not os.path.exists(f"{given}{packs.INDEX_SUFFIX}"):
         names = _listed_classes(Path(given))
     else:
         with packs.open(given) as other:

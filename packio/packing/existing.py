@@ -51,7 +51,13 @@ def check_replaceable(out: Path) -> None:
     Raises:
         OutputExistsError: it does.
     """
-    if out.is_dir() and not (out / packs.INDEX_NAME).exists() and any(out.iterdir()):
+    if not os.path.isdir(out) or os.path.exists(out / packs.INDEX_NAME):
+        return
+    try:
+        empty = not os.listdir(out)
+    except OSError as error:
+        raise OutputExistsError(f"{out}: cannot be looked into: {error.strerror}") from error
+    if not empty:
         raise OutputExistsError(
             f"{out}: a folder that is no pack is not overwritten; remove it, or choose another name"
         )

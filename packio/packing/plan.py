@@ -59,7 +59,11 @@ def source_of(path: Path) -> Any:
         module = registry.load("sources", name)
         if module.recognise(path):
             return module
-    what = "not a folder" if path.exists() else "does not exist"
+    try:
+        path.stat()
+        what = "not a folder"
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
+        what = getattr(error, "strerror", None) or str(error)
     raise SourceError(
         f"{path}: {what}; expected a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
     )

@@ -115,7 +115,7 @@ def _lock(out: Path, folder: Path) -> int:
             folder.mkdir(exist_ok=True)
             descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         except FileNotFoundError as error:
-            if out.parent.is_dir():  # another run removed the workshop just now
+            if os.path.isdir(out.parent):  # another run removed the workshop just now
                 continue
             raise CannotCreateError(
                 f"{out}: the folder {out.parent} does not exist; make it first: "
@@ -143,6 +143,9 @@ def _locked(descriptor: int, out: Path, lock: Path) -> bool:
             raise LockedError(
                 f"{out}: another packio is packing into it; wait for it to end"
             ) from error
+        with suppress(OSError):  # where there are no locks, nobody holds one
+            lock.unlink()
+            lock.parent.rmdir()
         raise CannotCreateError(f"{out}: {error.strerror} while locking {lock}") from error
     os.close(descriptor)
     return False

@@ -28,7 +28,7 @@ _Identity = tuple[int, int]  # device, inode
 
 def recognise(path: Path) -> bool:
     """Tell whether the path is a folder."""
-    return path.is_dir()
+    return os.path.isdir(path)  # false, not an error, where it may not be looked at
 
 
 def listing(

@@ -41,8 +41,8 @@ class Apply:
             self._warned = True
             warnings.warn(
                 f"the transform {_name(transform)} returned a tensor that is not contiguous, "
-                "a view with other strides; packio copies it, since training on it can be many times "
-                "slower. End the transform with .contiguous() to silence this.",
+                "a view with other strides; packio copies it, since training on it can be many "
+                "times slower. End the transform with .contiguous() to silence this.",
                 stacklevel=3,
             )
         return ensure_contiguous(value)

@@ -20,7 +20,7 @@ from PIL import Image
 
 import packio
 from packio import indexfile
-from packio.cli import ls
+from packio.cli import _output, ls
 from packio.packing.shards import ragged
 
 NAMES = {
@@ -151,7 +151,7 @@ def test_ls_shows_every_key_exactly_on_one_line(
 
 def test_ls_shows_no_two_keys_alike() -> None:
     names = [b"a\nb", b"a\\nb", b"a\\x0ab", b"\xff", b"\\xff", b"\\", b"\\\\"]
-    assert len({ls.escaped(name, "utf-8") for name in names}) == len(names)
+    assert len({_output.escaped(name, "utf-8") for name in names}) == len(names)
 
 
 def test_ls_tsv_has_the_bytes_of_each_sample_where_it_says(

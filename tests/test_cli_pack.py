@@ -203,9 +203,7 @@ def test_a_name_that_the_terminal_lacks_is_said_somehow(
     image_folder: pathlib.Path, tmp_path: pathlib.Path, encoding: str
 ) -> None:
     name = "café\n.lmdb"
-    done = run(
-        image_folder, name, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": encoding}
-    )
+    done = run(image_folder, name, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": encoding})
     assert (done.returncode, done.stderr) == (0, "")
     assert "25 images" in done.stdout
     assert os.listdir(os.fsencode(tmp_path)) == [os.fsencode(name)]
@@ -220,9 +218,7 @@ def test_a_full_disk_under_the_summary_is_an_error(
     assert done.stderr.splitlines() == ["packio: [Errno 28] No space left on device"]
 
 
-def test_the_loser_of_two_ends_at_once(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_the_loser_of_two_ends_at_once(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with publish.workshop(tmp_path / "x.lmdb"):
         said = one_line(run(image_folder, tmp_path / "x.lmdb"), 75)
     assert "another packio is packing into it" in said
@@ -366,6 +362,54 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert (tmp_path / "disk.after").read_text() == "x.lmdb\n"
 
 
+def _traced(
+    tmp_path: pathlib.Path, expression: list[str], *arguments: str | pathlib.Path
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run `packio pack` under strace; return also what strace says."""
+    options = [option for part in expression for option in ("-e", part)]
+    before = ["strace", "-f", "-qq", "-y", "-o", f"{tmp_path}/trace", *options]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = run(*arguments, before=before, env=environment)
+    return done, (tmp_path / "trace").read_text()
+
+
+@needs_strace
+def test_all_is_on_the_disk_before_it_gets_its_name(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.lmdb"
+    done, trace = _traced(tmp_path, ["trace=fsync,rename"], image_folder, out)
+    assert done.returncode == 0
+    before, renamed, after = trace.rpartition(f'"{out}.packio-tmp/pack", "{out}"')
+    assert renamed
+    synced = re.findall(r"fsync\(\d+<([^>]*)>", before)
+    for name in ("", "/data.mdb", "/labels.tsv", "/index.packio"):
+        assert f"{out}.packio-tmp/pack{name}" in synced
+    assert str(tmp_path) in re.findall(r"fsync\(\d+<([^>]*)>", after)
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    "call", ["rename:when=1", "rename:when=2", "rename:when=3", "unlinkat:when=1"]
+)
+def test_killed_at_a_step_of_overwriting_leaves_the_old_or_the_new(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, call: str
+) -> None:
+    out, source = tmp_path / "out/x.lmdb", shutil.copytree(image_folder, tmp_path / "source")
+    out.parent.mkdir()
+    old = packio.pack(source, out).digest
+    (source / "nature/tiny.jpg").unlink()
+    name, _, when = call.partition(":")
+    expression = [f"trace={name}", f"inject={name}:signal=KILL:{when}"]
+    done, trace = _traced(tmp_path, expression, source, out, "--overwrite")
+    assert done.returncode != 0, trace
+    publish.tidy(out)
+    with packio.open(out) as pack:
+        assert len(pack) == (25 if pack.digest == old else 24)
+    assert os.listdir(out.parent) == ["x.lmdb"]
+    assert run(source, out, "--overwrite").returncode == 0
+
+
 @needs_strace
 @pytest.mark.parametrize(
     "fault",
@@ -379,14 +423,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
 def test_a_write_that_fails_is_one_line_and_leaves_nothing(
     image_folder: pathlib.Path, tmp_path: pathlib.Path, fault: str
 ) -> None:
-    call = fault.partition(":")[0]
-    trace = ["strace", "-f", "-qq", "-o", f"{tmp_path}/trace", "-e", f"trace={call}"]
     (tmp_path / "out").mkdir()
-    done = run(
-        image_folder, tmp_path / "out/x.lmdb", before=[*trace, "-e", f"inject={fault}"],
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    assert "(INJECTED)" in (tmp_path / "trace").read_text()
+    expression = [f"trace={fault.partition(':')[0]}", f"inject={fault}"]
+    done, trace = _traced(tmp_path, expression, image_folder, tmp_path / "out/x.lmdb")
+    assert "(INJECTED)" in trace
     assert done.returncode in (73, 74), done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("packio: ")

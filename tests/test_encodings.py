@@ -104,6 +104,7 @@ def test_jpeg_orientation_is_read_in_both_byte_orders(order: str, value: int) ->
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize(("value", "kind", "count"), [(0, 3, 1), (9, 3, 1), (6, 4, 1), (6, 3, 2)])
+@pytest.mark.filterwarnings("ignore:Metadata Warning:UserWarning")
 def test_odd_orientation_is_left_to_pillow(order: str, value: int, kind: int, count: int) -> None:
     data = _with_orientation(order, value, kind, count)
     parsed = header.parse(data)

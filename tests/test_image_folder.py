@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import pathlib
+import shlex
 import socket
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -100,9 +101,7 @@ def test_listing_agrees_with_torchvision(nasty: pathlib.Path, torchvision: Modul
 
 
 def test_extensions_are_torchvisions(torchvision: ModuleType) -> None:
-    from torchvision.datasets import folder
-
-    assert folder.IMG_EXTENSIONS == image_folder.EXTENSIONS
+    assert torchvision.datasets.folder.IMG_EXTENSIONS == image_folder.EXTENSIONS
 
 
 def _reference(root: pathlib.Path) -> Iterator[tuple[bytes, int]]:
@@ -123,9 +122,9 @@ def test_listing_agrees_with_a_walk(nasty: pathlib.Path) -> None:
 def test_listing_of_real_photographs_agrees_with_torchvision(
     image_folder: pathlib.Path, torchvision: ModuleType, tmp_path: pathlib.Path
 ) -> None:
+    seen = _seen_by_torchvision(image_folder, torchvision)
     packio.pack(image_folder, tmp_path / "x.lmdb")
     with packio.open(tmp_path / "x.lmdb") as pack:
-        seen = _seen_by_torchvision(image_folder, torchvision)
         assert pack.labels is not None
         assert list(zip(map(os.fsencode, pack.keys()), pack.labels.tolist(), strict=True)) == seen
 
@@ -249,13 +248,10 @@ def test_split_folders_are_refused_with_commands_that_work(tmp_path: pathlib.Pat
     commands = str(caught.value).rpartition("by itself: ")[2].split("; ")
     assert len(commands) == 2
     for command in commands:
-        python = f'{sys.executable} -c "from packio.cli import main; main()" pack'
-        subprocess.run(
-            command.replace("packio pack", python, 1),
-            shell=True,
-            check=True,
-            cwd=tmp_path,
-        )
+        program, *arguments = shlex.split(command)
+        assert program == "packio"
+        python = [sys.executable, "-c", "from packio.cli import main; main()"]
+        subprocess.run([*python, *arguments], check=True, cwd=tmp_path)
     assert packio.open(tmp_path / "train.lmdb").classes == ["a", "b"]
     assert packio.open(tmp_path / "val.lmdb").classes == ["a", "b"]
 
@@ -274,7 +270,8 @@ def test_classes_come_from_a_pack_a_file_or_a_list(tmp_path: pathlib.Path) -> No
     (tmp_path / "classes.txt").write_bytes(
         b"\xef\xbb\xbf" + text.encode("utf-8", "surrogateescape")
     )
-    for i, given in enumerate((tmp_path / "t.lmdb", str(tmp_path / "classes.txt"), names)):
+    sources: list[Any] = [tmp_path / "t.lmdb", str(tmp_path / "classes.txt"), names]
+    for i, given in enumerate(sources):
         out = tmp_path / f"{i}.lmdb"
         packio.pack(val, out, classes_from=given)
         with packio.open(out) as pack:
@@ -287,7 +284,7 @@ def test_classes_have_the_order_given(tmp_path: pathlib.Path) -> None:
     root = _tree(tmp_path / "s", b"a/1.png", b"b/1.png")
     packio.pack(root, tmp_path / "x.lmdb", classes_from=["b", "z", "a"])
     with packio.open(tmp_path / "x.lmdb") as pack:
-        labels = {key: pack.by_key(key).label for key in pack.keys()}
+        labels = {sample.key: sample.label for sample in pack}
         assert labels == {"a/1.png": 2, "b/1.png": 0}
         assert pack.class_to_idx == {"b": 0, "z": 1, "a": 2}
 
@@ -295,7 +292,7 @@ def test_classes_have_the_order_given(tmp_path: pathlib.Path) -> None:
 def test_classes_that_cannot_be_meant_are_refused(tmp_path: pathlib.Path) -> None:
     root = _tree(tmp_path / "s", b"a/1.png", b"b/1.png")
     (tmp_path / "empty.txt").touch()
-    given: list[tuple[object, type[PackioError]]] = [
+    given: list[tuple[Any, type[PackioError]]] = [
         (["a"], SourceError), (["a", "a", "b"], OptionError), ([], OptionError),
         ([0, 1], OptionError), (tmp_path / "empty.txt", OptionError),
         (tmp_path / "missing", NotAPackError), (root, NotAPackError),
@@ -303,7 +300,7 @@ def test_classes_that_cannot_be_meant_are_refused(tmp_path: pathlib.Path) -> Non
     ]  # fmt: skip
     for classes, error in given:
         with pytest.raises(error):
-            packio.pack(root, tmp_path / "x.lmdb", classes_from=classes)  # type: ignore[arg-type]  # wrong on purpose
+            packio.pack(root, tmp_path / "x.lmdb", classes_from=classes)
     assert sorted(os.listdir(tmp_path)) == ["empty.txt", "s"]
 
 
@@ -346,8 +343,8 @@ def public(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     place.mkdir()
     place.chmod(0o777)
     yield place
-    for folder, _, _ in os.walk(place):
-        os.chmod(folder, 0o755)
+    for root, _, _ in os.walk(place):
+        os.chmod(root, 0o700)
 
 
 def test_an_unreadable_folder_is_told_never_left_out(public: pathlib.Path) -> None:

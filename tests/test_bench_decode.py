@@ -166,8 +166,9 @@ def test_the_command_prints_a_plain_table(folder: pathlib.Path) -> None:
     assert "2 files left out" in done.stdout
     assert [line.split()[:2] for line in done.stdout.splitlines()[2:]] == [
         ["encoding", "decoder"],
-        *([e, "pillow"] for e in ("jpeg", "jpeg", "png", "png")),
+        *([e, "pillow"] for e in ("jpeg", "jpeg", "jpeg", "png", "png", "png")),
     ]
+    assert sum("worker" in line for line in done.stdout.splitlines()) == 2  # by default too
 
 
 def test_the_command_writes_json_plot_and_calibration(

@@ -659,3 +659,10 @@ def test_a_reader_reads_a_file_that_lacks_unused_pages_only(tmp_path: Path) -> N
         struct.pack_into("<Q", whole, last_page, struct.unpack_from("<Q", whole, last_page)[0] + 3)
     (tmp_path / "db/data.mdb").write_bytes(whole)
     assert container.Reader(tmp_path / "db").get(0) == b"x" * 9000
+
+
+def test_a_path_need_not_be_utf8(tmp_path: Path) -> None:
+    """File names are bytes; this one is Latin-1."""
+    path = tmp_path / "caf\udce9.lmdb"
+    _write(path, [Record(b"data", 0, b"key")])
+    assert container.Reader(path).get(0) == b"data"

@@ -298,9 +298,9 @@ def test_classes_that_cannot_be_meant_are_refused(tmp_path: pathlib.Path) -> Non
         (tmp_path / "missing", NotAPackError), (root, NotAPackError),
         (tmp_path / "s/a/1.png", PackioError),
     ]  # fmt: skip
-    for classes, error in given:
+    for wrong, error in given:
         with pytest.raises(error):
-            packio.pack(root, tmp_path / "x.lmdb", classes_from=classes)
+            packio.pack(root, tmp_path / "x.lmdb", classes_from=wrong)
     assert sorted(os.listdir(tmp_path)) == ["empty.txt", "s"]
 
 

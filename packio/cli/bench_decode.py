@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,10 @@ def run(
     workers: Annotated[
         list[int] | None,
         typer.Option(
-            "--workers", "-w", min=1, help="DataLoader workers to measure too; repeatable."
+            "--workers",
+            "-w",
+            min=0,
+            help="DataLoader workers to measure too; repeatable; 0: none. Default: all CPUs.",
         ),
     ] = None,
     limit: Annotated[
@@ -84,7 +88,7 @@ def run(
             path,
             decoders=decoder or None,
             threads=threads or None,
-            workers=workers or (),
+            workers=[n for n in workers or [len(os.sched_getaffinity(0))] if n],
             rounds=rounds,
             limit=limit,
             progress=progress,

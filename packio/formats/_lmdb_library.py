@@ -109,7 +109,7 @@ class _SharedEnvironment:
 
     def _open(self) -> Any:
         env = self._lmdb.open(
-            os.fspath(self._path),
+            os.fsencode(self._path),
             subdir=self._path.is_dir(),
             create=False,
             readonly=True,

@@ -126,7 +126,7 @@ class Writer:
         # py-lmdb 3 writes both versions of the format; older ones do not know the option.
         options = {"lib_version": 0} if _major(self._lmdb) >= 3 else {}
         return self._lmdb.open(
-            os.fspath(self._path),
+            os.fsencode(self._path),
             map_size=self._map_size,
             meminit=True,  # otherwise the heap's old bytes get into the file
             lock=False,

@@ -80,21 +80,26 @@ def workshop(out: Path) -> Iterator[Workshop]:
         OutputError: writing fails.
     """
     folder = out.with_name(out.name + UNFINISHED_SUFFIX)
-    lock = _lock(out, folder)
     shop = Workshop(out, folder)
+    lock = -1
     try:
+        lock = _lock(out, folder)
         shop.clear()
         yield shop
         shop.remove()
         _sync(out.parent)
     except BaseException as error:
         with suppress(OSError):
-            shop.remove()
+            if lock < 0 and isinstance(error, KeyboardInterrupt):  # it came while locking
+                lock = _lock(out, folder)
+            if lock >= 0:
+                shop.remove()
         if isinstance(error, OSError) and not isinstance(error, PackioError):
             raise _as_output_error(error, out) from error
         raise
     finally:
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
 
 
 def tidy(out: Path) -> None:
@@ -137,8 +142,10 @@ def _locked(descriptor: int, out: Path, lock: Path) -> bool:
             return True
     except FileNotFoundError:
         pass
-    except OSError as error:
+    except BaseException as error:
         os.close(descriptor)
+        if not isinstance(error, OSError):
+            raise
         if isinstance(error, BlockingIOError):
             raise LockedError(
                 f"{out}: another packio is packing into it; wait for it to end"

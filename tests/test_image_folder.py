@@ -396,3 +396,13 @@ def test_an_unreadable_file_is_skipped_with_its_reason(public: pathlib.Path) -> 
     (root / "a/2.png").chmod(0)
     kind, message = _as_nobody(root, public / "x.lmdb", on_error="skip")
     assert (kind, message) == ("packed", "1, a/2.png: cannot be read: Permission denied")
+
+
+def test_files_with_other_endings_are_told(tmp_path: pathlib.Path) -> None:
+    root = _tree(tmp_path / "t", b"a/1.png", b"a/b/2.PNG")
+    for name in ("a/x.GIF", "a/b/y.gif", "a/notes.txt", "a/.hidden"):
+        (root / name).write_bytes(b"")
+    report = packio.pack(root, tmp_path / "t.lmdb")
+    assert report.packed == report.found == 2
+    (warning,) = report.warnings
+    assert warning.startswith("3 files with other endings are not taken as images (.gif 2, .txt 1)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import pkgutil
 import sys
@@ -76,6 +77,7 @@ def _run(only: str | None) -> None:
 def main() -> None:
     """Run the command line and leave the process with its exit code."""
     warnings.filterwarnings("ignore", module="PIL")  # what matters of them is in our messages
+    logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
     only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text

@@ -10,6 +10,7 @@ A source module has
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Listing:
         labels: Positions in `classes`.
         classes: Names, sorted, or as another pack has them.
         unlisted: (key, reason) of folders that could not be listed.
+        others: File name ending → how many files with it are not taken as images.
         warnings: Things the user should know, one line each.
     """
 
@@ -38,4 +40,5 @@ class Listing:
     labels: list[int]
     classes: list[str]
     unlisted: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
+    others: Counter[str] = dataclasses.field(default_factory=Counter)
     warnings: list[str] = dataclasses.field(default_factory=list)

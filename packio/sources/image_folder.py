@@ -59,6 +59,12 @@ def listing(
             _empty_class(path, names[label], result, allow_empty=allow_empty)
     if not result.keys and not result.unlisted:
         raise SourceError(f"{path}/: no images in any class folder; {_expected()}")
+    if result.others:
+        common = ", ".join(f"{ending or 'none'} {n}" for ending, n in result.others.most_common(5))
+        result.warnings.append(
+            f"{result.others.total()} files with other endings are not taken as images ({common}); "
+            f"{_expected()}"
+        )
     return result
 
 
@@ -167,6 +173,8 @@ def _walk(root: str, name: str, result: Listing) -> Iterator[tuple[str, list[tup
                     waiting.append((below, (*ancestors, here)))
                 elif entry.name.lower().endswith(EXTENSIONS):
                     images.append((entry.name, _size(entry)))
+                elif not entry.name.startswith("."):
+                    result.others[os.path.splitext(entry.name)[1].lower()] += 1
             except OSError as error:
                 _unlisted(below, error, result)
         yield folder, images

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PACKIO = [sys.executable, "-c", "from packio.cli import main; main()"]
+HEEDING_INTERRUPTS = [  # a shell has what it runs in the background, these tests perhaps, ignore them
+    sys.executable, "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from packio.cli import main; main()",
+]  # fmt: skip
 
 
 def run(
@@ -226,8 +231,8 @@ def test_the_loser_of_two_ends_at_once(image_folder: pathlib.Path, tmp_path: pat
 
 def _started(*arguments: pathlib.Path | str, until: Callable[[], bool]) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [*PACKIO, "pack", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
+        [*HEEDING_INTERRUPTS, "pack", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while not until() and process.poll() is None:
         time.sleep(0.001)

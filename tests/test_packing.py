@@ -669,14 +669,22 @@ def test_a_relative_path_may_be_left(
 
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
-    """A process that may open hardly any more files."""
+    """A process that may open eight more files."""
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 8, limits[1]))
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 9, limits[1]))
+    taken = []
+    with contextlib.suppress(OSError):  # fill the gaps below the highest, too
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    for _ in range(8):
+        os.close(taken.pop())
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for descriptor in taken:
+        os.close(descriptor)
 
 
 @pytest.mark.usefixtures("few_descriptors")

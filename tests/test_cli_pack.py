@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PACKIO = [sys.executable, "-c", "from packio.cli import main; main()"]
-HEEDING_INTERRUPTS = [  # a shell has what it runs in the background, these tests perhaps, ignore them
+HEEDING_INTERRUPTS = [  # a shell has what it runs in the background ignore them
     sys.executable, "-c",
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from packio.cli import main; main()",

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PACKIO = [sys.executable, "-c", "from packio.cli import main; main()"]
-HEEDING_INTERRUPTS = [  # a shell has what it runs in the background ignore them
-    sys.executable, "-c",
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from packio.cli import main; main()",
-]  # fmt: skip
+# A shell has what it runs in the background, these tests perhaps, ignore interrupts.
+_HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+HEEDING_INTERRUPTS = [sys.executable, "-c", f"{_HEED}; from packio.cli import main; main()"]
 
 
 def run(

@@ -18,30 +18,49 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "CenterCrop": "geometry",
     "DecodeError": "errors",
+    "FolderDataset": "datasets",
     "IntegrityError": "errors",
+    "Hdf5Dataset": "datasets",
     "LmdbDataset": "datasets",
+    "N5Dataset": "datasets",
     "Pack": "packs",
     "PackDataset": "datasets",
     "PackReport": "packing.report",
+    "PthDataset": "datasets",
     "PackioError": "errors",
     "RandomCrop": "geometry",
     "RandomResizedCrop": "geometry",
+    "RecordIODataset": "datasets",
     "Resize": "geometry",
     "ResizeCenterCrop": "geometry",
     "Sample": "sample",
+    "TFRecordDataset": "datasets",
+    "TarDataset": "datasets",
+    "ZarrDataset": "datasets",
     "collate": "batches",
+    "convert": "packing",
     "ensure_contiguous": "tensors",
     "is_contiguous_batch": "tensors",
     "open": "packs",
     "pack": "packing",
+    "reindex": "indexing",
+    "verify": "verifying",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
 
 if TYPE_CHECKING:
     from packio.batches import collate as collate
+    from packio.datasets import FolderDataset as FolderDataset
+    from packio.datasets import Hdf5Dataset as Hdf5Dataset
     from packio.datasets import LmdbDataset as LmdbDataset
+    from packio.datasets import N5Dataset as N5Dataset
     from packio.datasets import PackDataset as PackDataset
+    from packio.datasets import PthDataset as PthDataset
+    from packio.datasets import RecordIODataset as RecordIODataset
+    from packio.datasets import TarDataset as TarDataset
+    from packio.datasets import TFRecordDataset as TFRecordDataset
+    from packio.datasets import ZarrDataset as ZarrDataset
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError
@@ -50,6 +69,8 @@ if TYPE_CHECKING:
     from packio.geometry import RandomResizedCrop as RandomResizedCrop
     from packio.geometry import Resize as Resize
     from packio.geometry import ResizeCenterCrop as ResizeCenterCrop
+    from packio.indexing import reindex as reindex
+    from packio.packing import convert as convert
     from packio.packing import pack as pack
     from packio.packing.report import PackReport as PackReport
     from packio.packs import Pack as Pack
@@ -57,6 +78,7 @@ if TYPE_CHECKING:
     from packio.sample import Sample as Sample
     from packio.tensors import ensure_contiguous as ensure_contiguous
     from packio.tensors import is_contiguous_batch as is_contiguous_batch
+    from packio.verifying import verify as verify
 
 
 def __getattr__(name: str) -> Any:

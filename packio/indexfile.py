@@ -33,6 +33,8 @@ import numpy as np
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, ReadError, VersionError
 
 VERSION = 1
+INDEX_NAME = "index.packio"  # within a directory pack
+INDEX_SUFFIX = ".packio"  # of a file pack's index
 BLOCK = 1 << 20  # bytes that one checksum covers
 
 SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"

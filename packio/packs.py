@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
+import json
 import operator
 import os
 import stat
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from packio import encodings, registry
+from packio import encodings, indexing, registry
 from packio.errors import (
     IntegrityError,
     NotAPackError,
@@ -21,15 +24,14 @@ from packio.errors import (
     ReadError,
     UnfinishedPackError,
 )
-from packio.indexfile import Index, Keys, crc32c
+from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, SPLIT_RECORD, Index, Keys, crc32c
 from packio.sample import Sample
+from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-INDEX_NAME = "index.packio"  # within a directory pack
-INDEX_SUFFIX = ".packio"  # of a file pack's index
 UNFINISHED_SUFFIX = ".packio-tmp"  # of the folder in which a pack is built
 
 
@@ -49,6 +51,7 @@ class Row(NamedTuple):
     width: int  # pixels, as stored
     channels: int
     orientation: int  # 1..8
+    flags: int  # bits of packio.indexfile
     encoding: str
     dtype: str
 
@@ -61,7 +64,8 @@ def open(path: str | os.PathLike[str], *, access: str | None = None) -> Pack:  #
 
     Args:
         path: As given to `packio.pack`: a directory with ``index.packio``, or a file with
-            ``<name>.packio`` beside it.
+            ``<name>.packio`` beside it. A container without an index, as others write them, is
+            walked once, and its index kept in the user's cache.
         access: "range" (byte ranges of ordinary files), or the format's own library, as "lmdb";
             None takes what the index recommends.
 
@@ -87,33 +91,48 @@ class Pack(Sequence[Sample]):
         *,
         access: str | None = None,
         expect_digest: str | None = None,
+        located: tuple[Path, Path] | None = None,
     ) -> None:
         self.path = Path(path)
         self._absolute = Path(os.path.abspath(path))  # a later chdir changes nothing
-        index_path = _index_path(self._absolute)
+        self._elsewhere = located  # the index, and the folder that its paths are relative to
+        index_path, root = located or _located(self._absolute)
         self.index_file = Index(index_path)
         if expect_digest is not None and self.index_file.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
         self.format = _format(self.index_file)
-        files = self.index_file.files()
-        self._files = LocalFiles(index_path.parent, [f[0] for f in files], [f[1] for f in files])
+        self._files = self._storage(root)
         self._files.check()
-        _check_identity(self.index_file, self.format, index_path.parent)
+        self._shards = _shards(self.index_file)
+        _check_identity(self.index_file, self.format, self._shards, root)
         self.access = access or self.index_file.metadata.get("access", "range")
-        self._reader = self._own_reader(index_path.parent)
+        self._readers = self._own_readers(root)
         self._columns = [self.index_file.column(name) for name in _ROW_COLUMNS]
         self._label = self.index_file.column("label") if "label" in self.index_file else None
 
-    def _own_reader(self, container: Path) -> Any:
+    def _storage(self, root: Path) -> LocalFiles | FolderFiles:
+        if getattr(self.format, "WHOLE_FILES", False):
+            return FolderFiles(root, self.index_file.key)
+        files = self.index_file.files()
+        if self._absolute.is_file() and self._absolute.name not in {f[0] for f in files}:
+            raise IntegrityError(
+                f"{self.index_file.path}: the index of another pack, not of {self._absolute.name}"
+            )
+        return LocalFiles(root, [f[0] for f in files], [f[1] for f in files])
+
+    def _own_readers(self, root: Path) -> list[Any]:
+        """A reader for each shard; none where byte ranges are read."""
         if self.access == "range":
-            return None
+            return []
         name = self.index_file.metadata["format"]
         if self.access != name or not hasattr(self.format, "Reader"):
             raise OptionError(f"access={self.access!r}: a {name} pack has 'range' and {name!r}")
-        return self.format.Reader(container)
+        return [self.format.Reader(root / name) for name, _ in self._shards]
 
     def __reduce__(self) -> tuple[object, ...]:
-        made_again = functools.partial(Pack, access=self.access, expect_digest=self.digest)
+        made_again = functools.partial(
+            Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere
+        )
         return made_again, (self._absolute,)
 
     def __repr__(self) -> str:
@@ -131,10 +150,13 @@ class Pack(Sequence[Sample]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         row = self.row(index)
+        boxes, box_labels = self.boxes(row.position)
         return Sample(
-            index=row.position, key=self.key(row.position), data=self.read(row),
-            encoding=row.encoding, label=self.label(row.position), height=row.height,
-            width=row.width, orientation=row.orientation, channels=row.channels, dtype=row.dtype,
+            mask=self.mask(row.position), meta=self.meta(row.position), boxes=boxes,
+            box_labels=box_labels, index=row.position, key=self.key(row.position),
+            data=self.read(row), encoding=row.encoding, label=self.label(row.position),
+            height=row.height, width=row.width, orientation=row.orientation,
+            channels=row.channels, dtype=row.dtype,
         )  # fmt: skip
 
     def row(self, index: int) -> Row:
@@ -179,10 +201,12 @@ class Pack(Sequence[Sample]):
             IntegrityError: the bytes are not those that were packed.
             ReadError: the file cannot be read.
         """
-        if self._reader is None:
-            data = self._files.read(row.file, row.offset, row.length)
+        if self._readers:
+            data = self._record(row.position)
         else:
-            data = self._reader.get(row.position)
+            data = self._files.read(row.file, row.offset, row.length)
+            if row.flags & SPLIT_RECORD:
+                data = self.format.unsplit(data)
         if check and crc32c(data) != row.crc32c:
             raise IntegrityError(
                 f"{self._files.path(row.file)}: record {row.position} "
@@ -190,6 +214,52 @@ class Pack(Sequence[Sample]):
                 "CRC32C differs"
             )
         return data
+
+    def _record(self, position: int) -> bytes:
+        """A sample's bytes through the container's own library."""
+        shard = bisect.bisect_right(self._shards, position, key=lambda s: s[1]) - 1
+        data: bytes = self._readers[shard].get(position - self._shards[shard][1])
+        return data
+
+    def mask(self, index: int) -> bytes | None:
+        """Encoded bytes of a sample's mask, checked; None in a pack without masks.
+
+        Raises:
+            IntegrityError: the bytes are not those that were packed.
+        """
+        if "mask_offset" not in self.index_file:
+            return None
+        position = self._position(index)
+        names = ("mask_file", "mask_offset", "mask_length", "mask_crc32c")
+        file, offset, length, crc = [self.index_file.column(n).item(position) for n in names]
+        data = self._files.read(file, offset, length)
+        if crc32c(data) != crc:
+            raise IntegrityError(
+                f"{self._files.path(file)}: mask of record {position} ({self.key(position)!r}, "
+                f"{length} bytes at {offset}) is damaged: CRC32C differs"
+            )
+        return data
+
+    def meta(self, index: int) -> dict[str, Any] | None:
+        """What else belongs to a sample; None in a pack without it."""
+        if "meta_data" not in self.index_file:
+            return None
+        position = self._position(index)
+        start, stop = self.index_file.column("meta_offsets").span(position, position + 2).tolist()
+        text = self.index_file.column("meta_data").span(start, stop).tobytes()
+        meta: dict[str, Any] = json.loads(text.decode("utf-8", "surrogatepass"))
+        return meta
+
+    def boxes(self, index: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Boxes (k, 4) float32 XYXY in pixels and their labels (k,) int64, where there are any."""
+        if "boxes" not in self.index_file:
+            return None, None
+        position = self._position(index)
+        start, stop = self.index_file.column("box_offsets").span(position, position + 2).tolist()
+        boxes = self.index_file.column("boxes").span(start, stop).copy()
+        if "box_labels" not in self.index_file:
+            return boxes, None
+        return boxes, self.index_file.column("box_labels").span(start, stop).copy()
 
     def read_many(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
         """Read the encoded bytes of some samples, in file order; return them as asked for."""
@@ -292,7 +362,8 @@ def file_order(rows: Sequence[Row]) -> list[int]:
     return sorted(range(len(rows)), key=lambda i: (rows[i].file, rows[i].offset))
 
 
-def _index_path(path: Path) -> Path:
+def _located(path: Path) -> tuple[Path, Path]:
+    """The index of what is at a path, and the folder that its paths are relative to."""
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
     if unfinished != path and os.path.exists(unfinished):
         raise UnfinishedPackError(
@@ -302,18 +373,14 @@ def _index_path(path: Path) -> Path:
     kind = _file_kind(path)
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
-    if stat.S_ISDIR(kind):
-        index = path / INDEX_NAME
-        if not stat.S_ISREG(_file_kind(index) or 0):
-            raise NotAPackError(
-                f"{path}/: no {INDEX_NAME}; not a pack, or packing did not finish "
-                f"(make one with: packio pack SRC {path})"
-            )
-        return index
-    index = path.with_name(path.name + INDEX_SUFFIX)
-    if not stat.S_ISREG(_file_kind(index) or 0):
-        raise NotAPackError(f"{path}: no {index.name} beside it; not a pack")
-    return index
+    index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
+    if stat.S_ISREG(_file_kind(index) or 0):
+        return index, index.parent
+    if os.path.lexists(index):
+        raise NotAPackError(f"{index}: not a file; the index of {path} was expected")
+    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+        raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
+    return indexing.cached(path)
 
 
 def _file_kind(path: Path) -> int | None:
@@ -334,10 +401,32 @@ def _format(index: Index) -> ModuleType:
         raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
 
 
-def _check_identity(index: Index, container: ModuleType, path: Path) -> None:
+def has_index(path: Path) -> bool:
+    """Tell whether a pack is at a path, finished or damaged, without opening it."""
+    beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
+    return os.path.isfile(path / INDEX_NAME) or (os.path.isfile(path) and os.path.isfile(beside))
+
+
+def _shards(index: Index) -> list[tuple[str, int]]:
+    """Names of the shards, relative to the index, and the position of the first sample of each."""
+    try:
+        shards = [(str(s["name"]), int(s["samples"])) for s in index.metadata["shards"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotAPackError(f"{index.path}: its list of shards does not parse ({error})") from error
+    names, counts = [s[0] for s in shards], [s[1] for s in shards]
+    if sum(counts) != len(index) or any(n.startswith("/") or ".." in n.split("/") for n in names):
+        raise NotAPackError(f"{index.path}: its list of shards does not add up")
+    return list(zip(names, itertools.accumulate(counts, initial=0), strict=False))
+
+
+def _check_identity(
+    index: Index, container: ModuleType, shards: list[tuple[str, int]], root: Path
+) -> None:
+    if not hasattr(container, "identity"):
+        return
     expected = index.metadata.get("identity")
-    found = container.identity(path)
+    found = [container.identity(root / name) for name, _ in shards]
     if found != expected:
         raise IntegrityError(
-            f"{path}: changed since it was packed ({found}, the index says {expected}); pack again"
+            f"{root}: changed since it was packed ({found}, the index says {expected}); pack again"
         )

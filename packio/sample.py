@@ -23,7 +23,9 @@ class Sample:
         height, width: Pixels as stored, before orientation.
         orientation: 1..8 as in Exif.
         channels, dtype: Of the pixels, where nothing is converted.
-        mask, boxes, meta: What the pack holds beside the image, or None.
+        mask: An encoded image of class ids, byte for byte as it was packed, or None.
+        boxes, box_labels: (k, 4) float32 XYXY in pixels and (k,) int64, or None.
+        meta: What else belongs to the sample, or None.
     """
 
     index: int
@@ -38,6 +40,7 @@ class Sample:
     dtype: str = "uint8"
     mask: bytes | None = None
     boxes: np.ndarray | None = None
+    box_labels: np.ndarray | None = None
     meta: dict[str, Any] | None = None
 
     def decode(

@@ -17,7 +17,7 @@ import platform
 import tempfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packio import registry
+from packio import cache, registry
 from packio.errors import MissingPackageError, OutputError
 
 if TYPE_CHECKING:
@@ -49,11 +49,7 @@ class Measured(NamedTuple):
 
 def path() -> pathlib.Path:
     """Say where the calibration is kept."""
-    own = os.environ.get("PACKIO_CACHE_DIR")
-    if own:
-        return pathlib.Path(own) / "decoders.json"
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(cache) / "packio" / "decoders.json"
+    return cache.folder() / "decoders.json"
 
 
 @functools.cache  # the file as this process first saw it: no change of decoder within a run

@@ -3,20 +3,32 @@
 A format module has, as constants,
 
 * ``SUFFIXES``: the file name endings that mean this format, the first one preferred;
-* ``IS_DIRECTORY``: whether one pack of it is a directory even with a single shard;
-* ``PACKAGE``, ``EXTRA``: the package that writes it, and packio's extra for it (None: core);
+* ``IS_DIRECTORY``: whether one shard of it is a directory;
+* ``PACKAGE``, ``EXTRA``: the package that writes it, and packio's extra for it (None: none, core);
 
 and these names:
 
-* ``Writer(path, *, count, size)``: ``path`` (a `pathlib.Path`) does not exist yet; ``count``
-  samples of together ``size`` bytes are about to come. ``add(records)`` takes a list of `Record`;
-  ``close()`` makes all of it durable in the operating system's cache and returns a `Written`;
-  ``abort()`` lets go of everything and may be called at any time.
-* ``scan(path)``: yields an `Entry` for every record of the container, in order.
-* ``identity(path)``: a JSON value that changes whenever the container is changed by its own
-  library; it is kept in the index, and a container that has another one is refused.
+* ``Writer(path, *, count, size, classes=())``: one shard. ``path`` (a `pathlib.Path`) does not
+  exist yet, its parent does; at most ``count`` samples of together about ``size`` bytes are about
+  to come; ``classes`` are the names of the labels, where labels are ints. ``add(records)`` takes a
+  list of `Record`; ``close()`` writes what is left and returns a `Written`; ``abort()`` lets go of
+  everything and may be called at any time, also after ``close()``. The same records give the same
+  bytes, however they are grouped. Optional fields (label, mask, meta, boxes) are there in all
+  records of a pack or in none.
+* ``scan(path)``: yields an `Entry` for every sample of a shard, in order, of what this module
+  writes and, as far as it can, of what others write. No value in the file is believed before it is
+  checked: anything wrong is an IntegrityError or NotAPackError, nothing is allocated by a claimed
+  size. A format whose values others pickle may take ``trust_plain_pickle=False``, too.
+* ``WHOLE_FILES``: optional: True where a sample is a whole file named by its key, as in a folder;
+  the index then has no table of files.
+* ``identity(path)``: optional: a JSON value that changes whenever the shard is changed by its own
+  library in place, keeping its size.
 * ``Reader(path)``: optional, only where records cannot be had by byte range;
   ``get(record_number) -> bytes``.
+* ``unsplit(raw)``: optional, where a value can lie in several parts: raw bytes → the value. Raises
+  IntegrityError.
+* ``finish(folder, shards)``: optional: writes sidecars of a whole directory pack, given the names
+  of its shard files; returns the sidecars' names.
 """
 
 from __future__ import annotations
@@ -30,26 +42,52 @@ if TYPE_CHECKING:
 class Record(NamedTuple):
     """One sample on its way into a container."""
 
-    data: bytes
-    label: int | None
-    key: bytes
+    data: bytes  # the encoded image
+    label: int | np.ndarray | None  # an int, or a (k,) float32 vector
+    key: bytes  # relative path in the source, any bytes
+    encoding: str = "unknown"  # of the image, a key of packio.encodings.CODES
+    height: int = 0  # pixels, as stored
+    width: int = 0  # pixels, as stored
+    channels: int = 0
+    mask: bytes | None = None  # an encoded image of class ids
+    mask_encoding: str = "unknown"
+    meta: bytes | None = None  # a JSON object, UTF-8
+    boxes: np.ndarray | None = None  # (k, 4) float32, XYXY in pixels
+    box_labels: np.ndarray | None = None  # (k,) int64
 
 
 class Entry(NamedTuple):
-    """One record of a container: its own name there, and where its value lies."""
+    """One sample of a container: its name there, where its bytes lie, and what is said of it."""
 
     name: bytes
-    file: str  # relative to the container's directory
+    file: str  # relative to the shard itself if it is a directory, else to its folder
     offset: int  # bytes
     length: int  # bytes
+    label: int | tuple[float, ...] | None = None
+    key: bytes | None = None  # the path in the source, where the container keeps it
+    mask: tuple[str, int, int] | None = None  # file, offset, length
+    meta: bytes | None = None  # a JSON object, UTF-8
+    boxes: tuple[tuple[float, float, float, float], ...] | None = None
+    box_labels: tuple[int, ...] | None = None
+    split: bool = False  # offset and length are of raw bytes that `unsplit` takes
+
+
+class Ranges(NamedTuple):
+    """Where values lie, in the order the records were added."""
+
+    file: np.ndarray  # (N,) uint32, which of `Written.files`
+    offset: np.ndarray  # (N,) int64 bytes
+    length: np.ndarray  # (N,) int64 bytes
 
 
 class Written(NamedTuple):
     """What a Writer leaves behind, in the order the records were added."""
 
-    files: tuple[str, ...]  # paths relative to the container, "/" between parts
+    files: tuple[str, ...]  # relative to the shard if it is a directory, else to its folder
     file: np.ndarray  # (N,) uint32, which of `files`
     offset: np.ndarray  # (N,) int64 bytes
     length: np.ndarray  # (N,) int64 bytes
     sidecars: tuple[str, ...]  # further files, digested in the index but not read from
-    info: dict[str, Any]  # goes into the index's metadata under the format's name
+    info: dict[str, Any]  # goes into the index's metadata
+    masks: Ranges | None = None
+    split: np.ndarray | None = None  # (N,) bool: offset and length are of what `unsplit` takes

@@ -2,8 +2,10 @@ r"""LMDB: a memory-mapped B+tree, one directory with ``data.mdb`` in it.
 
 What packio writes: record number i of N has the key ``%08d`` of i (more digits if N needs them)
 and the sample's bytes as its value; there is nothing else in the database. ``labels.tsv`` beside it
-has one line a record, ``index<TAB>label<TAB>key<LF>``: the label empty if there is none, the key as
-raw bytes with tab, LF, CR and backslash written ``\t``, ``\n``, ``\r`` and ``\\``.
+has one line a record, ``index<TAB>label<TAB>key<LF>``: the label empty if there is none, the
+numbers of a vector with commas between them; the key as raw bytes with tab, LF, CR and backslash
+written ``\t``, ``\n``, ``\r`` and ``\\``. Masks are in ``mask/``, a database of its own, under the
+same keys. What else a pack has (meta, boxes) is in its index alone.
 
 How the bytes lie on disk, format version 1 (LMDB 0.9; LMDB 1.0 writes another, version 3). All
 numbers are little-endian here; LMDB writes them as the machine has them. The file is a row of pages
@@ -36,6 +38,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from array import array
 from collections.abc import Iterator, Sequence
@@ -46,8 +49,8 @@ from typing import Any
 import numpy as np
 
 from packio import registry
-from packio.errors import CannotCreateError, OutputError
-from packio.formats import Record, Written
+from packio.errors import CannotCreateError, IntegrityError, OutputError
+from packio.formats import Entry, Ranges, Record, Written, _lmdb_layouts
 from packio.formats._lmdb_library import Reader
 from packio.formats._lmdb_pages import (
     DATA_NAME,
@@ -57,8 +60,8 @@ from packio.formats._lmdb_pages import (
     identity,
     newest_meta,
     opened,
-    scan,
 )
+from packio.formats._lmdb_pages import scan as scan_pages
 from packio.indexfile import crc32c
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "identity", "scan"]
@@ -69,6 +72,7 @@ PACKAGE = "lmdb"
 EXTRA = None
 
 LABELS_NAME = "labels.tsv"
+MASKS_NAME = "mask"  # a database of its own, under the same keys
 
 # A batch is held twice, here and in LMDB's dirty pages, until it is committed. Written in 8 MiB the
 # 5,000 photos of 504 MB take 0.25 s, in 64 MiB 0.37 s, in 256 MiB 0.41 s (the best of 7 runs each):
@@ -80,6 +84,60 @@ _MOST_BYTES = 0xFFFFFFFF  # of one value: LMDB's MAXDATASIZE
 _ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
 
 
+def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Entry]:
+    """Yield an entry for every record, in order; see `packio.formats`.
+
+    Labels and keys come from ``labels.tsv`` where it is there and fits, masks from ``mask/``. A
+    database without both is of others, and read by its layout; see `packio.formats._lmdb_layouts`.
+
+    Args:
+        path: The directory that holds ``data.mdb``, or a database that is a single file.
+        trust_plain_pickle: Read values that are pickles of plain data; nothing in them is run.
+
+    Raises:
+        NotAPackError: not an LMDB database of version 1, one with trees inside, or a layout that
+            is not read.
+        IntegrityError: a page is damaged or lies beyond the end of the file.
+        ReadError: a file cannot be read.
+    """
+    labels = _read_labels(path)
+    masks = scan_pages(path / MASKS_NAME) if (path / MASKS_NAME).is_dir() else None
+    if masks is None and not labels:
+        yield from _lmdb_layouts.scan(path, trust_plain_pickle=trust_plain_pickle)
+        return
+    for i, entry in enumerate(scan_pages(path)):
+        number = int(entry.name) if entry.name.isdigit() else -1
+        label, key = labels.get(number, (None, None))
+        if masks is not None:
+            mask = next(masks, None)
+            if mask is None or mask.name != entry.name:
+                raise IntegrityError(f"{path / MASKS_NAME}: no mask for record {i}")
+            place = (f"{MASKS_NAME}/{mask.file}", mask.offset, mask.length)
+            entry = entry._replace(mask=place)  # noqa: PLW2901 (the same entry, completed)
+        yield entry._replace(label=label, key=key)
+
+
+def _read_labels(path: Path) -> dict[int, tuple[Any, bytes]]:
+    """Record number → label and key, as ``labels.tsv`` has them; empty where it does not parse."""
+    found: dict[int, tuple[Any, bytes]] = {}
+    try:
+        lines = (path / LABELS_NAME).read_bytes().split(b"\n")
+        for line in lines[:-1]:
+            number, label, key = line.split(b"\t")
+            numbers = [float(n) for n in label.split(b",")] if label else []
+            vector = tuple(numbers) if b"," in label or b"." in label else None
+            value = vector or (int(label) if label else None)
+            found[int(number)] = (value, _unescaped(key))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _unescaped(key: bytes) -> bytes:
+    back = {escaped: raw for raw, escaped in _ESCAPES}
+    return re.sub(rb"\\[tnr\\]", lambda match: back[match.group()], key)
+
+
 class Writer:
     """Write records into a new database; the same records give the same bytes.
 
@@ -88,13 +146,14 @@ class Writer:
     end is written again: LMDB has then forgotten all of it.
     """
 
-    def __init__(self, path: Path, *, count: int, size: int) -> None:
+    def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
         """Create the directory.
 
         Args:
             path: The directory; does not exist yet.
             count: Samples about to come; sets the width of the keys.
             size: Bytes of all of them together.
+            classes: Of no use here: an LMDB holds samples alone.
 
         Raises:
             CannotCreateError: the directory cannot be made.
@@ -103,6 +162,8 @@ class Writer:
         """
         self._lmdb = registry.require(PACKAGE, EXTRA)
         self._path = path
+        self._count, self._size = count, size
+        self._masks: Writer | None = None
         self._width = max(8, len(str(max(count - 1, 0))))
         self._crcs = array("I")
         self._batch: list[tuple[bytes, bytes]] = []
@@ -155,6 +216,8 @@ class Writer:
         """
         if self._env is None:
             raise OutputError(f"{self._path}: closed already")
+        if records and records[0].mask is not None:
+            self._add_masks(records)
         lines = []
         for record in records:
             if len(record.data) > _MOST_BYTES:
@@ -168,6 +231,11 @@ class Writer:
                 self._commit()
         with self._output_errors():
             self._labels.write(b"".join(lines))
+
+    def _add_masks(self, records: Sequence[Record]) -> None:
+        if self._masks is None:
+            self._masks = Writer(self._path / MASKS_NAME, count=self._count, size=self._size)
+        self._masks.add([Record(r.mask or b"", r.label, r.key) for r in records])
 
     def _key(self, number: int) -> bytes:
         return b"%0*d" % (self._width, number)
@@ -199,6 +267,7 @@ class Writer:
         """
         if self._env is None:
             raise OutputError(f"{self._path}: closed already")
+        masks = self._masks.close() if self._masks is not None else None
         if self._batch:
             self._commit()
         with self._output_errors():
@@ -214,11 +283,13 @@ class Writer:
             written = self._read_back(file)
             with self._output_errors():
                 synced.result()
-        return written
+        return written if masks is None else _with_masks(written, masks)
 
     def abort(self) -> None:
         """Let go of the database and of the records not yet committed; the files stay."""
         self._batch = []
+        if self._masks is not None:
+            self._masks.abort()
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -247,6 +318,18 @@ class Writer:
         )
 
 
+def _with_masks(images: Written, masks: Written) -> Written:
+    """Describe a database and that of its masks together."""
+    files = [f"{MASKS_NAME}/{name}" for name in masks.files]
+    sidecars = [f"{MASKS_NAME}/{name}" for name in masks.sidecars]
+    numbers = masks.file + np.uint32(len(images.files))
+    return images._replace(
+        files=(*images.files, *files),
+        sidecars=(*images.sidecars, *sidecars),
+        masks=Ranges(numbers, masks.offset, masks.length),
+    )
+
+
 def _major(module: Any) -> int:
     return int(module.__version__.split(".")[0])
 
@@ -262,6 +345,9 @@ def _label_line(number: int, record: Record) -> bytes:
     key = record.key
     for raw, escaped in _ESCAPES:
         key = key.replace(raw, escaped)
-    given: int | None = record.label
-    label = b"" if given is None else b"%d" % given
+    given = record.label
+    if given is None or isinstance(given, int):
+        label = b"" if given is None else b"%d" % given
+    else:
+        label = b",".join(repr(float(value)).encode() for value in given)
     return b"%d\t%s\t%s\n" % (number, label, key)

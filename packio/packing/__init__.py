@@ -8,9 +8,11 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from packio import __version__, indexfile, packs, registry
+from packio import columns as made
 from packio.errors import (
     BadImagesError,
     OptionError,
@@ -20,34 +22,42 @@ from packio.errors import (
     ReadError,
     SourceError,
 )
-from packio.packing import existing, publish, shards
+from packio.packing import existing, publish
 from packio.packing import plan as planning
+from packio.packing import shards as shards_
 from packio.packing.report import PackReport, Progress, ProgressCallback, Skip
+from packio.sample import Sample
+from packio.sources import Listing
 
 _SHOWN = 10  # bad images that an error message lists
 _PROGRESS_SECONDS = 0.1  # between two calls of the callback
 
 
 def pack(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Sequence[Sample],
     out: str | os.PathLike[str],
     *,
     format: str | None = None,  # noqa: A002 (the public name)
+    shards: int = 1,
+    shard_size: int | None = None,
     classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
     num_workers: int | None = None,
     on_error: str = "raise",
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> PackReport:
-    """Pack a folder of images, byte for byte.
+    """Pack images, byte for byte: a folder of them, another pack, or samples.
 
     The same source gives the same bytes. Until all of it is written, checked and synced nothing is
     at ``out``; a run that is killed leaves ``out.packio-tmp``, which the next run clears.
 
     Args:
-        source: A folder of class folders of images, as torchvision's ImageFolder takes.
+        source: A folder of class folders of images, as torchvision's ImageFolder takes; a pack; or
+            a sequence of `Sample`.
         out: The pack to make; its suffix says the format, as ``.lmdb``.
         format: Name of the format, where the suffix does not say it.
+        shards: How many shards to make; with more than one, ``out`` is a folder of them.
+        shard_size: Source bytes of a shard, instead; ``out`` is then always a folder.
         classes_from: A pack, a text file with one class a line, or a list of names that gives the
             labels, so that train and val agree.
         num_workers: Threads that read ahead; None takes 4 for each processor, at most 16.
@@ -72,11 +82,20 @@ def pack(
         raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
     if num_workers is not None and num_workers < 1:
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
-    source, out, skip = Path(source), Path(os.path.abspath(out)), on_error == "skip"
+    if shards < 1 or (shard_size is not None and (shard_size < 1 or shards != 1)):
+        raise OptionError(
+            f"shards={shards}, shard_size={shard_size}: expected a positive one of the two"
+        )
+    out, skip = Path(os.path.abspath(out)), on_error == "skip"
     format_name = planning.format_of(out, format)
-    _refuse_nesting(source, out)
+    if isinstance(source, (str, os.PathLike)):
+        source = Path(source)
+        _refuse_nesting(source, out)
     publish.tidy(out)
-    plan = _plan(source, format_name, classes_from, skip=skip)
+    listing = _listing(source, _classes(classes_from), skip=skip)
+    plan = planning.make(
+        listing, format_name, {"encode": "keep"}, shards=shards, shard_size=shard_size
+    )
     if overwrite:
         existing.check_replaceable(out)
     elif (done := existing.report(plan, out, began, skip=skip)) is not None:
@@ -87,6 +106,24 @@ def pack(
         if not overwrite and os.path.lexists(out):
             raise OutputExistsError(f"{out}: made by another run just now; run again to compare")
         return run.into(shop, skip=skip, clock=clock)
+
+
+def convert(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any
+) -> PackReport:
+    """Turn a pack into another format, nothing decoded: bytes, labels, keys and all else are kept.
+
+    Args:
+        source: A pack.
+        out: The pack to make; its suffix says the format.
+        options: As `pack` takes.
+
+    Raises:
+        NotAPackError: the source is no pack.
+        PackioError: see `pack`.
+    """
+    with packs.open(source) as opened:
+        return pack(opened, out, **options)
 
 
 class _Run:
@@ -102,7 +139,7 @@ class _Run:
     ) -> None:
         self.plan, self.out, self.threads = plan, out, threads
         self._began, self._progress, self._called = began, progress, 0.0
-        self._skip = False
+        self._skip, self._digest, self._out_bytes = False, "", 0
         self._done = self._bytes = 0
         self._bad = len(plan.listing.unlisted)
 
@@ -116,33 +153,77 @@ class _Run:
         """
         self._skip = skip
         container = registry.load("formats", self.plan.format)
-        shard, written = shards.write_shard(
-            self.plan, container, shop.built, threads=self.threads, skip=skip, on_chunk=self._step
-        )
-        skipped_file = self._list_skipped(shop, shard.skipped)
-        if shard.skipped and not skip:
-            raise _bad_images(self.out, shard.skipped, skipped_file)
-        if written is None:
+        samples = shards_.Samples(self.plan)
+        done = self._write_shards(shop, container, samples)
+        skipped_file = self._list_skipped(shop, samples.skipped)
+        if samples.skipped and not skip:
+            raise _bad_images(self.out, samples.skipped, skipped_file)
+        if not done:
             raise SourceError(
-                f"{self.plan.listing.root}/: none of {len(shard.skipped)} images can be packed; "
-                f"the reasons are in {skipped_file}"
+                f"{self.plan.listing.root or 'the source'}: none of {len(samples.skipped)} images "
+                f"can be packed; the reasons are in {skipped_file}"
             )
-        shards.check_record_count(shard, written)
-        digest = self._write_index(shop, container, shard, written)
-        existing.stamp(shop.built, clock)
-        shop.publish()
-        return self._report(shard, digest, skipped_file)
+        files = self._write_index(shop, container, samples, done)
+        existing.stamp(shop.built / files[-1], clock)
+        if self._is_folder(container):
+            shop.publish()
+        else:
+            shop.publish(files, self._old_files())
+        return self._report(samples, skipped_file)
+
+    def _is_folder(self, container: ModuleType) -> bool:
+        return container.IS_DIRECTORY or self.plan.is_sharded
+
+    def _old_files(self) -> list[str]:
+        """Files of the file pack that is replaced, if there is one."""
+        index = self.out.name + indexfile.INDEX_SUFFIX
+        try:
+            old = indexfile.Index(self.out.with_name(index))
+            return [*(name for name, _, _ in old.files() if "/" not in name), index]
+        except PackioError:
+            return []
+
+    def _write_shards(
+        self, shop: publish.Workshop, container: ModuleType, samples: shards_.Samples
+    ) -> list[shards_.Shard]:
+        if self.plan.is_sharded or not container.IS_DIRECTORY:
+            shop.built.mkdir()
+        done: list[shards_.Shard] = []
+        for i, positions in enumerate(self.plan.shards):
+            name = self.out.name
+            if self.plan.is_sharded:
+                name = f"{self.out.stem}-{i:05d}{self.out.suffix or container.SUFFIXES[0]}"
+            elif container.IS_DIRECTORY:
+                name = "."
+            path, before = shop.built / name, len(samples.positions)
+            written = shards_.write_shard(
+                samples, positions, container, path, threads=self.threads, skip=self._skip,
+                writing=self._skip or not samples.skipped, on_chunk=self._step,
+            )  # fmt: skip
+            if written is not None:
+                done.append(shards_.Shard(name, len(samples.positions) - before, written))
+            elif name != ".":
+                publish.remove(path)
+        return done
 
     def _write_index(
-        self, shop: publish.Workshop, container: Any, shard: shards.Shard, written: Any
-    ) -> str:
-        columns = shard.columns(self.plan, written)
-        columns |= shards.file_columns(shop.built, [*written.files, *written.sidecars])
+        self,
+        shop: publish.Workshop,
+        container: ModuleType,
+        samples: shards_.Samples,
+        done: list[shards_.Shard],
+    ) -> list[str]:
+        """Write the index; return the names of all files, the index last."""
         listing = self.plan.listing
         found = len(listing.keys) + len(listing.unlisted)
-        counts = {"found": found, "packed": len(shard.positions), "skipped": len(shard.skipped)}
+        skipped = len(samples.skipped)
+        counts = {"found": found, "packed": len(samples.positions), "skipped": skipped}
         if counts["packed"] + counts["skipped"] != found:
             raise PackioError(f"{self.out}: the numbers do not add up: {counts}")
+        files, sidecars = _file_names(container, done)
+        if self._is_folder(container) and hasattr(container, "finish"):
+            sidecars += container.finish(shop.built, [shard.name for shard in done])
+        columns = samples.columns(done) | made.of_files(shop.built, files + sidecars)
         metadata = {
             "version": indexfile.VERSION,
             "format": self.plan.format,
@@ -152,11 +233,18 @@ class _Run:
             "source": {"kind": listing.kind},
             "options": self.plan.options,
             "plan": self.plan.digest,
-            "identity": container.identity(shop.built),
-            "container": written.info,
+            "shards": [{"name": s.name, "samples": s.samples, **s.written.info} for s in done],
             "versions": {"packio": __version__},
         }
-        return indexfile.write(shop.built / packs.INDEX_NAME, columns, metadata)
+        if hasattr(container, "identity"):
+            metadata["identity"] = [container.identity(shop.built / s.name) for s in done]
+        index = indexfile.INDEX_NAME
+        if not self._is_folder(container):
+            index = self.out.name + indexfile.INDEX_SUFFIX
+        self._digest = indexfile.write(shop.built / index, columns, metadata)
+        size = (shop.built / index).stat().st_size
+        self._out_bytes = int(columns["file_bytes"].sum()) + size
+        return [*sidecars, *files, index]
 
     def _step(self, samples: int, size: int, bad: int) -> None:
         self._done += samples
@@ -188,28 +276,41 @@ class _Run:
         temporary.replace(path)
         return path
 
-    def _report(self, shard: shards.Shard, digest: str, skipped_file: Path | None) -> PackReport:
+    def _report(self, samples: shards_.Samples, skipped_file: Path | None) -> PackReport:
         listing = self.plan.listing
         return PackReport(
             out=self.out,
             format=self.plan.format,
             found=len(listing.keys) + len(listing.unlisted),
-            packed=len(shard.positions),
-            skipped=tuple(shard.skipped),
+            packed=len(samples.positions),
+            skipped=tuple(samples.skipped),
             classes=len(listing.classes),
-            source_bytes=shard.source_bytes,
-            out_bytes=existing.tree_bytes(self.out),
+            source_bytes=samples.source_bytes,
+            out_bytes=self._out_bytes,
             seconds=time.monotonic() - self._began,
-            digest=digest,
+            digest=self._digest,
             warnings=tuple(listing.warnings),
             skipped_file=skipped_file,
         )
 
 
-def _plan(source: Path, format_name: str, classes_from: Any, *, skip: bool) -> planning.Plan:
-    module = planning.source_of(source)
-    listing = module.listing(source, classes=_classes(classes_from), allow_empty=skip)
-    return planning.make(listing, format_name, {"encode": "keep"})
+def _listing(source: Path | Sequence[Sample], classes: list[str] | None, *, skip: bool) -> Listing:
+    if not isinstance(source, Path):
+        listing: Listing = registry.load("sources", "pack").of(source, classes=classes)
+        return listing
+    found: Listing = planning.source_of(source).listing(source, classes=classes, allow_empty=skip)
+    return found
+
+
+def _file_names(container: ModuleType, done: list[shards_.Shard]) -> tuple[list[str], list[str]]:
+    """Files that samples are read from, and sidecars, relative to the pack's folder."""
+    files: list[str] = []
+    sidecars: list[str] = []
+    for shard in done:
+        prefix = f"{shard.name}/" if container.IS_DIRECTORY and shard.name != "." else ""
+        files += [prefix + name for name in shard.written.files]
+        sidecars += [prefix + name for name in shard.written.sidecars]
+    return files, sidecars
 
 
 def _classes(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
@@ -217,7 +318,7 @@ def _classes(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] 
         return None
     if not isinstance(given, (str, os.PathLike)):
         names = list(given)
-    elif os.path.isfile(given) and not os.path.exists(f"{given}{packs.INDEX_SUFFIX}"):
+    elif os.path.isfile(given) and not os.path.exists(f"{given}{indexfile.INDEX_SUFFIX}"):
         names = _listed_classes(Path(given))
     else:
         with packs.open(given) as other:

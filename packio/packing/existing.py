@@ -11,6 +11,7 @@ from packio.errors import OutputExistsError, PackioError
 from packio.packing.plan import Plan
 from packio.packing.reading import read_one
 from packio.packing.report import PackReport
+from packio.sources import ReadItem
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
 _CLOCK_SKEW = 2_000_000_000  # ns, by which a file system's clock may lag behind
@@ -51,7 +52,7 @@ def check_replaceable(out: Path) -> None:
     Raises:
         OutputExistsError: it does.
     """
-    if not os.path.isdir(out) or os.path.exists(out / packs.INDEX_NAME):
+    if not os.path.isdir(out) or os.path.exists(out / indexfile.INDEX_NAME):
         return
     try:
         empty = not os.listdir(out)
@@ -63,45 +64,48 @@ def check_replaceable(out: Path) -> None:
         )
 
 
-def stamp(pack: Path, clock: int) -> None:
+def stamp(index: Path, clock: int) -> None:
     """Date the index of a new pack to when its source was looked at.
 
     Files that have changed since, also those that did while the pack was made, are then newer.
 
     Args:
-        pack: The pack.
+        index: The index file.
         clock: Nanoseconds since the epoch.
     """
-    os.utime(pack / packs.INDEX_NAME, ns=(clock, clock))
+    os.utime(index, ns=(clock, clock))
 
 
 def _unchanged(plan: Plan, pack: packs.Pack) -> bool:
     """Look again at the files that have changed since the pack was begun, in any way."""
     since = pack.index_file.path.stat().st_mtime_ns - _CLOCK_SKEW
-    root = os.open(plan.listing.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = plan.listing.root
+    if root is None:
+        return True  # the plan has the version of the contents
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return all(
-            _as_packed(root, key, pack) for key in plan.listing.keys if _changed(root, key, since)
-        )
+        changed = [i for i, key in enumerate(plan.listing.keys) if _changed(folder, key, since)]
     finally:
-        os.close(root)
+        os.close(folder)
+    with plan.listing.opened() as read:
+        return all(_as_packed(read, i, plan, pack) for i in changed)
 
 
-def _changed(root: int, key: bytes, since: int) -> bool:
+def _changed(folder: int, key: bytes, since: int) -> bool:
     try:
-        return os.stat(key, dir_fd=root).st_ctime_ns > since  # mtime can be set back
+        return os.stat(key, dir_fd=folder).st_ctime_ns > since  # mtime can be set back
     except OSError:
         return True
 
 
-def _as_packed(root: int, key: bytes, pack: packs.Pack) -> bool:
+def _as_packed(read: ReadItem, position: int, plan: Plan, pack: packs.Pack) -> bool:
     """Tell whether a file can be packed if it was then, with the same bytes."""
-    now = read_one(root, key, 0)
+    now = read_one(read, position)
     try:
-        (row,) = pack.rows([pack.find(key)])
+        row = pack.row(pack.find(plan.listing.keys[position]))
     except KeyError:
         return now.problem is not None
-    return now.problem is None and indexfile.crc32c(now.data) == row.crc32c
+    return now.problem is None and indexfile.crc32c(now.item.data) == row.crc32c
 
 
 def _report(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
@@ -115,7 +119,7 @@ def _report(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
         skipped=(),
         classes=len(plan.listing.classes),
         source_bytes=int(pack.index_file.column("length").array().sum()),
-        out_bytes=tree_bytes(pack.path),
+        out_bytes=pack_bytes(pack),
         seconds=time.monotonic() - began,
         digest=pack.digest,
         up_to_date=True,
@@ -124,6 +128,6 @@ def _report(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
     )
 
 
-def tree_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+def pack_bytes(pack: packs.Pack) -> int:
+    """Bytes of all files of a pack, the index included."""
+    return sum(size for _, size, _ in pack.index_file.files()) + pack.index_file.path.stat().st_size

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import struct
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from packio import registry
 from packio.errors import OptionError, SourceError
@@ -22,6 +25,8 @@ class Plan:
         listing: The samples, in order.
         format: Name of the container format.
         options: What changes the bytes or the set of samples, as JSON can hold it.
+        shards: The positions in the listing that each shard takes; one range for a single file.
+        is_sharded: Whether the pack is a directory of shards, also if there is only one.
         digest: Hexadecimal SHA-256 of all of the above: keys, sizes and labels, not times or
             absolute paths.
     """
@@ -29,6 +34,8 @@ class Plan:
     listing: Listing
     format: str
     options: dict[str, Any]
+    shards: tuple[range, ...]
+    is_sharded: bool
     digest: str
 
     @property
@@ -37,16 +44,54 @@ class Plan:
         return sum(size for size in self.listing.sizes if size > 0)
 
 
-def make(listing: Listing, format_name: str, options: dict[str, Any]) -> Plan:
-    """Make the plan of a listing."""
+def make(
+    listing: Listing,
+    format_name: str,
+    options: dict[str, Any],
+    *,
+    shards: int = 1,
+    shard_size: int | None = None,
+) -> Plan:
+    """Make the plan of a listing.
+
+    Args:
+        listing: The samples.
+        format_name: Of the container.
+        options: What else changes the bytes.
+        shards: How many shards of about the same number of samples.
+        shard_size: Source bytes of a shard, instead.
+    """
+    ranges = _ranges(listing.sizes, shards, shard_size)
     digest = hashlib.sha256()
-    head = {"format": format_name, "options": options, "classes": listing.classes}
-    digest.update(canonical_json({**head, "source": listing.kind}).encode())
-    for key, size, label in zip(listing.keys, listing.sizes, listing.labels, strict=True):
-        digest.update(struct.pack("<IqqI", len(key), size, label, 0) + key)
+    sharded = shards != 1 or shard_size is not None
+    head = {
+        "format": format_name, "options": options, "classes": listing.classes,
+        "source": listing.kind, "version": listing.version,
+        "shards": [r.stop for r in ranges], "sharded": sharded,
+    }  # fmt: skip
+    digest.update(canonical_json(head).encode())
+    for key, size in zip(listing.keys, listing.sizes, strict=True):
+        digest.update(struct.pack("<Iq", len(key), size) + key)
+    if listing.labels is not None:
+        digest.update(np.ascontiguousarray(listing.labels).tobytes())
     for key, _ in listing.unlisted:
         digest.update(b"unlisted" + key)
-    return Plan(listing, format_name, options, digest.hexdigest())
+    return Plan(listing, format_name, options, ranges, sharded, digest.hexdigest())
+
+
+def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[range, ...]:
+    count = len(sizes)
+    if shard_size is None:
+        edges = [count * i // shards for i in range(shards + 1)]
+    else:
+        edges, total = [0], 0
+        for i, size in enumerate(sizes):
+            if total and total + max(size, 0) > shard_size:
+                edges.append(i)
+                total = 0
+            total += max(size, 0)
+        edges.append(count)
+    return tuple(range(a, b) for a, b in itertools.pairwise(edges) if b > a) or (range(0),)
 
 
 def source_of(path: Path) -> Any:
@@ -79,7 +124,8 @@ def format_of(out: Path, name: str | None) -> str:
         registry.load("formats", name)
         return name
     names = registry.names("formats")
-    suffixes = {suffix: n for n in names for suffix in registry.load("formats", n).SUFFIXES}
+    modules = {n: registry.load("formats", n) for n in names}
+    suffixes = {s: n for n, m in modules.items() for s in m.SUFFIXES if hasattr(m, "Writer")}
     try:
         return suffixes[out.suffix.lower()]
     except KeyError:

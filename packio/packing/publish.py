@@ -1,9 +1,11 @@
 """Building in a folder beside the output, and putting it in place in one step.
 
 Everything is built in ``OUT.packio-tmp/``, under a lock. Publishing a directory pack syncs all its
-files and folders and renames it to OUT. Whatever happens in between, OUT is either absent, or what
-it was, or complete; while an old pack makes way for a new one, it is in ``OUT.packio-tmp/`` for a
-moment, and the next run puts it back.
+files and folders and renames it to OUT; the files of a file pack are moved one by one, sidecars,
+OUT, then the index, without which OUT is no pack. Whatever happens in between, OUT is either
+absent, or what it was, or complete; while an old pack makes way for a new one, it is in
+``OUT.packio-tmp/`` for a moment, and the next run puts it back. While that folder is there, opening
+OUT is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import fcntl
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,8 @@ from packio.packs import UNFINISHED_SUFFIX
 LOCK = "lock"
 BUILT = "pack"  # the pack under construction, within the workshop
 REPLACED = "replaced"  # what OUT was before --overwrite, until the new one is in place
+NEW_FILES = "new-files"  # those files of a file pack under way that replace no others
+PUBLISHED = "published"  # marks that all files of a new file pack are in place
 
 
 class Workshop:
@@ -40,12 +44,23 @@ class Workshop:
 
     def clear(self) -> None:
         """Remove what an earlier, interrupted run left, but never a pack it was replacing."""
-        replaced = self.folder / REPLACED
-        if os.path.lexists(replaced) and not os.path.lexists(self.out):
-            replaced.rename(self.out)
+        self._put_back()
         for path in self.folder.iterdir():
             if path.name != LOCK:
                 remove(path)
+
+    def _put_back(self) -> None:
+        """Undo a publication that was interrupted: what was at OUT goes there again."""
+        replaced, new = self.folder / REPLACED, self.folder / NEW_FILES
+        if not new.exists():
+            if os.path.lexists(replaced) and not os.path.lexists(self.out):
+                replaced.rename(self.out)
+        elif not (self.folder / PUBLISHED).exists():
+            for name in filter(None, new.read_bytes().split(b"\0")):
+                if not os.path.lexists(self.built / os.fsdecode(name)):  # it got there
+                    remove(self.out.parent / os.fsdecode(name))
+            for path in sorted(replaced.iterdir()):  # over the new ones that got there
+                path.replace(self.out.parent / path.name)
 
     def remove(self) -> None:
         """Remove the workshop, or hand it over to a run that has just locked it anew."""
@@ -54,17 +69,42 @@ class Workshop:
         with suppress(OSError):  # not empty: the other run's lock is in it
             self.folder.rmdir()
 
-    def publish(self) -> None:
+    def publish(self, files: Sequence[str] | None = None, old: Sequence[str] = ()) -> None:
         """Make all files durable and move the pack into place.
+
+        Args:
+            files: Names of a file pack's files, in the order in which they are put in place, the
+                index last; None moves the folder as a whole.
+            old: Names of the files of a file pack that is replaced.
 
         Raises:
             OutputError: the file system refuses.
         """
         sync_tree(self.built)
-        if os.path.lexists(self.out):
-            self.out.rename(self.folder / REPLACED)
-        self.built.rename(self.out)
+        if files is None:
+            if os.path.lexists(self.out):
+                self.out.rename(self.folder / REPLACED)
+            self.built.rename(self.out)
+        else:
+            self._publish_files(files, old)
         _sync(self.out.parent)
+
+    def _publish_files(self, files: Sequence[str], old: Sequence[str]) -> None:
+        """Put the files in place one by one; until the last is, an interruption is undone."""
+        here = self.out.parent
+        there = {n for n in (*files, *old) if os.path.lexists(here / n)}
+        fresh = [os.fsencode(n) for n in files if n not in there]
+        (self.folder / REPLACED).mkdir()
+        (self.folder / NEW_FILES).write_bytes(b"\0".join(fresh))
+        sync_tree(self.folder)
+        for name in sorted(there, key=lambda n: n != files[-1]):  # the index goes first
+            (here / name).rename(self.folder / REPLACED / name)
+        _sync(self.folder / REPLACED)
+        for name in files:
+            (self.built / name).rename(here / name)
+        _sync(here)
+        (self.folder / PUBLISHED).touch()
+        _sync(self.folder)
 
 
 @contextmanager

@@ -1,46 +1,63 @@
-"""One shard: samples go from the source into a container, their facts into the index's columns."""
+"""Shards: samples go from the source into containers, their facts into the index's columns."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from array import array
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from packio import columns as made
 from packio import encodings, indexfile
-from packio.errors import PackioError
+from packio.errors import DecodeError, OptionError, PackioError
 from packio.formats import Record, Written
 from packio.packing.plan import Plan
 from packio.packing.reading import Read, read_ahead
 from packio.packing.report import Skip
+from packio.sources import Item
 
 _FACTS = {"crc32c": "I", "height": "I", "width": "I", "encoding": "B", "orientation": "B",
           "channels": "B", "dtype": "B", "flags": "B"}  # fmt: skip
+_OPTIONAL = ("mask", "meta", "boxes", "box_labels")  # fields that all samples have, or none
 
 OnChunk = Callable[[int, int, int], None]  # samples, bytes, of them bad
 
 
-class Shard:
+class Shard(NamedTuple):
+    """One shard that has been written."""
+
+    name: str  # relative to the pack; "." where the pack is the shard
+    samples: int
+    written: Written
+
+
+class Samples:
     """What was packed, in order: the columns of the index that come from the samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self.positions = array("q")  # in the listing
-        self.skipped: list[Skip] = []
+        self.skipped = [Skip(key, reason) for key, reason in plan.listing.unlisted]
         self.source_bytes = 0
         self._facts = {name: array(code) for name, code in _FACTS.items()}
+        self._masks = {"mask_crc32c": array("I"), "mask_encoding": array("B")}
+        self._metas: list[bytes] = []
+        self._boxes: list[np.ndarray] = []
+        self._box_labels: list[np.ndarray] = []
+        self._fields: tuple[str, ...] | None = None
 
-    def add(self, read: Read) -> None:
-        """Note one sample that has been handed to the container."""
-        facts = read.facts
+    def record(self, read: Read) -> Record:
+        """Note one sample, and make the record of it that goes into the container."""
+        item, facts = read.item, read.facts
         assert facts is not None  # noqa: S101 (a Read has facts or a problem)
+        key = self.plan.listing.keys[read.position]
+        self._check_fields(item, key)
         values = {
-            "crc32c": indexfile.crc32c(read.data),
+            "crc32c": indexfile.crc32c(item.data),
             "height": facts.height,
             "width": facts.width,
             "encoding": encodings.CODES[facts.encoding],
@@ -52,104 +69,141 @@ class Shard:
         for name, value in values.items():
             self._facts[name].append(value)
         self.positions.append(read.position)
-        self.source_bytes += len(read.data)
+        self.source_bytes += len(item.data)
+        label = self.plan.listing.label(read.position)
+        return Record(
+            item.data, label, key, facts.encoding, facts.height, facts.width, facts.channels,
+            item.mask, self._add_mask(item), item.meta, *self._add_rest(item),
+        )  # fmt: skip
 
-    def columns(self, plan: Plan, written: Written) -> dict[str, np.ndarray]:
-        """All columns that have a row a sample, and the keys'."""
+    def _check_fields(self, item: Item, key: bytes) -> None:
+        fields = tuple(name for name in _OPTIONAL if getattr(item, name) is not None)
+        if self._fields is None:
+            self._fields = fields
+        elif fields != self._fields:
+            raise OptionError(
+                f"{os.fsdecode(key)!r} has {fields or 'no extra fields'}, those before it "
+                f"{self._fields or 'none'}; expected the same fields in all samples"
+            )
+
+    def _add_mask(self, item: Item) -> str:
+        if item.mask is None:
+            return "unknown"
+        try:
+            encoding = encodings.read_facts(item.mask).encoding
+        except DecodeError:
+            encoding = "unknown"
+        self._masks["mask_crc32c"].append(indexfile.crc32c(item.mask))
+        self._masks["mask_encoding"].append(encodings.CODES[encoding])
+        return encoding
+
+    def _add_rest(self, item: Item) -> tuple[np.ndarray | None, np.ndarray | None]:
+        if item.meta is not None:
+            self._metas.append(item.meta)
+        boxes = labels = None
+        if item.boxes is not None:
+            boxes = np.ascontiguousarray(item.boxes, np.float32).reshape(-1, 4)
+            self._boxes.append(boxes)
+        if item.box_labels is not None:
+            labels = np.ascontiguousarray(item.box_labels, np.int64).reshape(-1)
+            self._box_labels.append(labels)
+        return boxes, labels
+
+    def columns(self, shards: Sequence[Shard]) -> dict[str, np.ndarray]:
+        """All columns that have a row a sample, and those that are as long as it takes."""
         positions = self.positions.tolist()
-        keys = [plan.listing.keys[i] for i in positions]
-        columns = {n: np.array(a, dtype=a.typecode) for n, a in self._facts.items()}
-        columns |= {"file": written.file, "offset": written.offset, "length": written.length}
-        columns["label"] = np.array([plan.listing.labels[i] for i in positions], np.int64)
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        columns["key_order"] = np.array(order, np.uint32 if len(keys) < 1 << 32 else np.int64)
-        columns["key_data"], columns["key_offsets"] = ragged(keys)
+        keys = [self.plan.listing.keys[i] for i in positions]
+        table = {n: np.array(a, dtype=a.typecode) for n, a in self._facts.items()}
+        table |= _places(shards, table["flags"])
+        labels = self.plan.listing.labels
+        if labels is not None:
+            dtype = np.int64 if isinstance(labels, list) else np.float32
+            table["label"] = np.asarray(labels, dtype)[positions]
+        return table | made.of_keys(keys) | self._optional_columns()
+
+    def _optional_columns(self) -> dict[str, np.ndarray]:
+        columns: dict[str, np.ndarray] = {}
+        fields = self._fields or ()
+        if "mask" in fields:
+            columns |= {n: np.array(a, dtype=a.typecode) for n, a in self._masks.items()}
+        if "meta" in fields:
+            columns["meta_data"], columns["meta_offsets"] = made.ragged(self._metas)
+        if "boxes" in fields:
+            columns["boxes"] = np.concatenate(self._boxes).astype(np.float32)
+            columns["box_offsets"] = made.offsets(map(len, self._boxes))
+        if "box_labels" in fields:
+            columns["box_labels"] = np.concatenate(self._box_labels).astype(np.int64)
         return columns
 
 
+def _places(shards: Sequence[Shard], flags: np.ndarray) -> dict[str, np.ndarray]:
+    """Where the values lie, file numbers counted over all shards; marks split records in flags."""
+    columns: dict[str, list[np.ndarray]] = {}
+    start = files = 0
+    for shard in shards:
+        written = shard.written
+        parts = {"file": written.file + np.uint32(files), "offset": written.offset,
+                 "length": written.length}  # fmt: skip
+        if written.masks is not None:
+            masks = written.masks
+            parts |= {"mask_file": masks.file + np.uint32(files), "mask_offset": masks.offset,
+                      "mask_length": masks.length}  # fmt: skip
+        for name, values in parts.items():
+            columns.setdefault(name, []).append(values)
+        if written.split is not None:
+            flags[start : start + shard.samples][written.split] |= indexfile.SPLIT_RECORD
+        start, files = start + shard.samples, files + len(written.files)
+    return {name: np.concatenate(values) for name, values in columns.items()}
+
+
 def write_shard(
-    plan: Plan, container: ModuleType, path: Path, *, threads: int, skip: bool, on_chunk: OnChunk
-) -> tuple[Shard, Written | None]:
-    """Write all samples of a plan into one container.
+    samples: Samples, positions: range, container: ModuleType, path: Path, *,
+    threads: int, skip: bool, writing: bool, on_chunk: OnChunk,
+) -> Written | None:  # fmt: skip
+    """Write some samples of a plan into one container.
 
     Args:
-        plan: What to pack.
+        samples: Takes note of what is packed and of what is not.
+        positions: Of the samples in the listing.
         container: Module of the format.
-        path: Of the container; does not exist yet.
+        path: Of the shard; does not exist yet.
         threads: That read ahead.
         skip: Leave bad samples out; else stop writing at the first one, and only check the rest.
+        writing: False to check only, as a sample of an earlier shard was bad.
         on_chunk: Called after each chunk.
 
     Returns:
-        The shard, and where its samples lie, None where nothing was packed.
+        Where the samples lie, None where nothing was packed.
     """
-    shard = Shard()
-    shard.skipped += [Skip(key, reason) for key, reason in plan.listing.unlisted]
-    writing = skip or not shard.skipped
-    writer = container.Writer(path, count=len(plan.listing.keys), size=plan.total_bytes)
+    listing = samples.plan.listing
+    size = sum(max(listing.sizes[i], 0) for i in positions)
+    writer = container.Writer(path, count=len(positions), size=size, classes=listing.classes)
+    count = len(samples.positions)
     try:
-        for chunk in read_ahead(plan.listing, threads=threads):
-            good = _sort_out(chunk, plan, shard)
-            on_chunk(len(chunk), sum(len(r.data) for r in chunk), len(chunk) - len(good))
+        for chunk in read_ahead(listing, positions, threads=threads):
+            good = _sort_out(chunk, samples)
+            on_chunk(len(chunk), sum(len(r.item.data) for r in chunk), len(chunk) - len(good))
             writing = writing and (skip or len(good) == len(chunk))
             if writing:
-                _write(writer, good, plan, shard)
-        if not writing or not shard.positions:
-            return shard, None
-        return shard, writer.close()
+                writer.add([samples.record(read) for read in good])
+        if not writing or len(samples.positions) == count:
+            return None
+        written: Written = writer.close()
     finally:
         writer.abort()
+    _check_record_count(len(samples.positions) - count, written)
+    return written
 
 
-def _sort_out(chunk: list[Read], plan: Plan, shard: Shard) -> list[Read]:
+def _sort_out(chunk: list[Read], samples: Samples) -> list[Read]:
     bad = [r for r in chunk if r.problem is not None]
-    shard.skipped += [Skip(plan.listing.keys[r.position], r.problem or "") for r in bad]
+    keys = samples.plan.listing.keys
+    samples.skipped += [Skip(keys[r.position], r.problem or "") for r in bad]
     return [r for r in chunk if r.problem is None]
 
 
-def _write(writer: Any, good: list[Read], plan: Plan, shard: Shard) -> None:
-    listing = plan.listing
-    writer.add([Record(r.data, listing.labels[r.position], listing.keys[r.position]) for r in good])
-    for read in good:
-        shard.add(read)
-
-
-def file_columns(root: Path, files: list[str]) -> dict[str, np.ndarray]:
-    """Columns of the table of files: paths, sizes, SHA-256 digests."""
-    with ThreadPoolExecutor(4, "packio-digest") as pool:
-        digests = list(pool.map(lambda name: _sha256(root / name), files))
-    names, offsets = ragged([os.fsencode(name) for name in files])
-    return {
-        "file_bytes": np.array([(root / name).stat().st_size for name in files], np.int64),
-        "file_digest": np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
-        "file_path_data": names,
-        "file_path_offsets": offsets,
-    }
-
-
-def _sha256(path: Path) -> bytes:
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
-    return digest.digest()
-
-
-def ragged(values: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Values of different lengths as one array of bytes and N+1 offsets."""
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum([len(v) for v in values], out=offsets[1:])
-    return np.frombuffer(b"".join(values), np.uint8), offsets
-
-
-def check_record_count(shard: Shard, written: Written) -> None:
-    """Assert that the container holds what was handed to it.
-
-    Raises:
-        PackioError: it does not; a bug or a lying disk.
-    """
-    if not len(written.offset) == len(written.length) == len(shard.positions):
+def _check_record_count(added: int, written: Any) -> None:
+    if not len(written.offset) == len(written.length) == added:
         raise PackioError(
-            f"{len(shard.positions)} samples went into the container, {len(written.offset)} are "
-            "in it"
+            f"{added} samples went into the container, {len(written.offset)} are in it"
         )

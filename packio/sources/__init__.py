@@ -1,20 +1,39 @@
-"""Sources of samples, one file each: what is there to pack, and how one sample's bytes are read.
+"""Sources of samples, one file each: what is there to pack, and how one sample is read.
 
 A source module has
 
 * ``recognise(path) -> bool``: whether the path is one of these;
-* ``listing(path, **options) -> Listing``: everything that will be tried, in its final order. What
-  cannot even be listed is in ``Listing.unlisted``; nothing is left out silently.
+* ``listing(path, *, classes=None, allow_empty=False) -> Listing``: everything that will be tried,
+  in its final order. What cannot even be listed is in ``Listing.unlisted``; nothing is left out
+  silently.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import os
+
+    import numpy as np
+
+
+class Item(NamedTuple):
+    """One sample as its source has it."""
+
+    data: bytes  # the encoded image
+    mask: bytes | None = None  # an encoded image of class ids
+    meta: bytes | None = None  # a JSON object, UTF-8
+    boxes: np.ndarray | None = None  # (k, 4) float32, XYXY in pixels
+    box_labels: np.ndarray | None = None  # (k,) int64
+
+
+# Position in the listing → the sample. Raises OSError or DecodeError where it cannot be read.
+ReadItem = Callable[[int], Item]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,22 +42,42 @@ class Listing:
 
     Attributes:
         kind: Name of the source's module.
-        root: Folder that the keys are relative to.
+        root: Folder that the keys are relative to; None where the samples are no files.
         keys: Relative paths as raw bytes, unique.
-        sizes: Bytes of each file; -1 where it could not be told.
-        labels: Positions in `classes`.
+        sizes: Bytes of each sample; -1 where it could not be told.
+        labels: Positions in `classes`; or (N, k) float32 vectors; None where there are none.
         classes: Names, sorted, or as another pack has them.
         unlisted: (key, reason) of folders that could not be listed.
         others: File name ending → how many files with it are not taken as images.
         warnings: Things the user should know, one line each.
+        version: Of the contents, where the samples are no files that can be looked at again.
+        open: Makes a context in which samples can be read; None reads files below `root`.
     """
 
     kind: str
-    root: str | os.PathLike[str]
+    root: str | os.PathLike[str] | None
     keys: list[bytes]
     sizes: list[int]
-    labels: list[int]
+    labels: list[int] | np.ndarray | None
     classes: list[str]
     unlisted: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
     others: Counter[str] = dataclasses.field(default_factory=Counter)
     warnings: list[str] = dataclasses.field(default_factory=list)
+    version: str = ""
+    open: Callable[[], AbstractContextManager[ReadItem]] | None = None
+
+    def opened(self) -> AbstractContextManager[ReadItem]:
+        """A context in which samples can be read by their position."""
+        if self.open is not None:
+            return self.open()
+        from packio.sources import _files
+
+        assert self.root is not None  # noqa: S101 (a listing has one of the two)
+        return _files.opened(self.root, self.keys)
+
+    def label(self, position: int) -> int | np.ndarray | None:
+        """Label of one sample."""
+        if self.labels is None:
+            return None
+        label: int | np.ndarray = self.labels[position]
+        return label

@@ -27,8 +27,9 @@ _Identity = tuple[int, int]  # device, inode
 
 
 def recognise(path: Path) -> bool:
-    """Tell whether the path is a folder."""
-    return os.path.isdir(path)  # false, not an error, where it may not be looked at
+    """Tell whether the path is a folder, and not a pack."""
+    # false, not an error, where it may not be looked at
+    return os.path.isdir(path) and not os.path.exists(os.path.join(path, "index.packio"))
 
 
 def listing(
@@ -48,13 +49,14 @@ def listing(
     folders, beside = _class_folders(path)
     names = list(classes) if classes is not None else folders
     _check_classes(path, folders, names)
-    result = Listing("image_folder", path, [], [], [], names)
+    labels: list[int] = []
+    result = Listing("image_folder", path, [], [], labels, names)
     if beside:
         result.warnings.append(f"{beside} images beside the class folders belong to no class")
     root = os.fspath(path)
     for label in sorted(names.index(f) for f in folders):
         before = len(result.keys)
-        _list_class(root, names[label], label, result)
+        _list_class(root, names[label], label, labels, result)
         if len(result.keys) == before:
             _empty_class(path, names[label], result, allow_empty=allow_empty)
     if not result.keys and not result.unlisted:
@@ -140,13 +142,13 @@ def _empty_class(path: Path, name: str, result: Listing, *, allow_empty: bool) -
     result.warnings.append(f"class {name!a} has no images; kept as an empty class")
 
 
-def _list_class(root: str, name: str, label: int, result: Listing) -> None:
+def _list_class(root: str, name: str, label: int, labels: list[int], result: Listing) -> None:
     """Append the images of one class in torchvision's order: folders as strings, then names."""
     for folder, files in sorted(_walk(root, name, result), key=lambda f: f[0]):
         for file_name, size in sorted(files):
             result.keys.append(os.fsencode(f"{folder}/{file_name}"))
             result.sizes.append(size)
-            result.labels.append(label)
+            labels.append(label)
 
 
 def _walk(root: str, name: str, result: Listing) -> Iterator[tuple[str, list[tuple[str, int]]]]:

@@ -1,0 +1,118 @@
+"""A pack, to be packed again: into another format, with other classes. Nothing is decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from packio import packs
+from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
+from packio.sample import Sample
+from packio.sources import Item, Listing, ReadItem
+
+
+def recognise(path: Path) -> bool:
+    """Tell whether the path is a pack: has an index in it, or beside it."""
+    return packs.has_index(path)
+
+
+def listing(
+    path: Path,
+    *,
+    classes: Sequence[str] | None = None,
+    allow_empty: bool = False,  # noqa: ARG001 (the signature of all sources; a class may be empty)
+) -> Listing:
+    """List a pack.
+
+    Args:
+        path: Of the pack.
+        classes: Names that give the labels; None takes the pack's.
+        allow_empty: Of no meaning here: classes without samples stay as they are.
+
+    Raises:
+        PackioError: see `packio.open`.
+        SourceError: a class of the pack is unknown to `classes`.
+    """
+    return of(packs.open(path), classes=classes)
+
+
+def of(samples: Sequence[Sample], *, classes: Sequence[str] | None = None) -> Listing:
+    """List samples: a pack, or any sequence of `Sample`.
+
+    Raises:
+        OptionError: two samples have the same key, or only some have a label.
+        SourceError: none at all, or a class is unknown to `classes`.
+    """
+    if not len(samples):
+        raise SourceError("no samples; expected at least one")
+    if isinstance(samples, packs.Pack):
+        pack, keys = samples, [samples.key_bytes(i) for i in range(len(samples))]
+        sizes = pack.index_file.column("length").array().tolist()
+        names, labels, version = pack.classes, pack.labels, pack.digest
+    else:
+        keys, sizes, labels, version = _described(samples)
+        names = []
+    if len(set(keys)) != len(keys):
+        raise OptionError("several samples have the same key; expected each key once")
+    if labels is not None and labels.ndim == 1 and classes is not None:
+        labels = _relabelled(labels, names, classes)
+    return Listing(
+        "pack", None, keys, sizes,
+        labels.tolist() if labels is not None and labels.ndim == 1 else labels,
+        list(classes if classes is not None else names), version=version,
+        open=lambda: _opened(samples),
+    )  # fmt: skip
+
+
+def _described(
+    samples: Sequence[Sample],
+) -> tuple[list[bytes], list[int], np.ndarray | None, str]:
+    keys, sizes, digest = [], [], hashlib.sha256()
+    found = []
+    for sample in samples:
+        keys.append(sample.key.encode("utf-8", "surrogateescape"))
+        sizes.append(len(sample.data))
+        found.append(sample.label)
+        digest.update(hashlib.sha256(sample.data).digest())
+        digest.update(repr((sample.mask, sample.meta, sample.boxes, sample.box_labels)).encode())
+    missing = sum(label is None for label in found)
+    if missing not in (0, len(found)):
+        raise OptionError(f"{missing} of {len(found)} samples have no label; expected all or none")
+    if missing:
+        return keys, sizes, None, digest.hexdigest()
+    ints = all(isinstance(label, (int, np.integer)) for label in found)
+    labels = np.array(found, np.int64 if ints else np.float32)
+    return keys, sizes, labels, digest.hexdigest()
+
+
+def _relabelled(labels: np.ndarray, names: list[str], classes: Sequence[str]) -> np.ndarray:
+    unknown = sorted(set(names) - set(classes))
+    if unknown:
+        raise SourceError(
+            f"{len(unknown)} classes that --classes-from does not name: {unknown[:5]}"
+        )
+    new = np.array([list(classes).index(name) for name in names], np.int64)
+    return np.asarray(new[labels])
+
+
+@contextlib.contextmanager
+def _opened(samples: Sequence[Sample]) -> Iterator[ReadItem]:
+    def read(position: int) -> Item:
+        try:
+            sample = samples[position]
+        except IntegrityError as error:
+            raise DecodeError(str(error)) from error
+        meta = None if sample.meta is None else _json(sample.meta)
+        return Item(sample.data, sample.mask, meta, sample.boxes, sample.box_labels)
+
+    yield read
+
+
+def _json(meta: dict[str, object]) -> bytes:
+    text = json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,87 @@
+"""The files of a folder, one a sample, however many: opened, read and closed again.
+
+Against `packio.storage.local`, whose few files stay open, a read costs an open and a close more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from packio.errors import IntegrityError, ReadError
+
+# Says something about this file, not about the disk or the process: gone, not to be read, no file.
+_CHANGED = (
+    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ESPIPE, errno.ENXIO,
+)  # fmt: skip
+# without O_NONBLOCK, opening a FIFO would wait for its writer
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class FolderFiles:
+    """Files below a folder, named by the keys of an index. Nothing stays open.
+
+    Args:
+        root: Folder that the keys are relative to.
+        key: Position of a sample → its key.
+    """
+
+    def __init__(self, root: Path, key: Callable[[int], bytes]) -> None:
+        self._prefix, self._key = os.fsencode(root) + b"/", key
+
+    def check(self) -> None:
+        """Check nothing: each read checks the size of its file."""
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Read one file.
+
+        Args:
+            file: Position of the sample.
+            offset: 0.
+            length: Bytes that the file has.
+
+        Raises:
+            IntegrityError: the file has another size now, is gone, may not be read any more, is no
+                regular file, or lies outside the folder.
+            ReadError: the file cannot be opened or read for a reason that is not the file's.
+        """
+        try:
+            descriptor = os.open(self._path(file), _FLAGS)
+            try:
+                data = os.pread(descriptor, length + 1, offset)
+                while 0 < len(data) < length:  # beyond 2 GiB, or interrupted
+                    more = os.pread(descriptor, length + 1 - len(data), offset + len(data))
+                    data += more
+                    if not more:
+                        break
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno in _CHANGED:
+                raise IntegrityError(
+                    f"{self.path(file)}: {error.strerror}; it was there when the folder was "
+                    "listed; make the dataset anew"
+                ) from error
+            raise ReadError(f"{self.path(file)}: {error.strerror}") from error
+        if len(data) != length:
+            found = "more" if len(data) > length else str(len(data))
+            raise IntegrityError(
+                f"{self.path(file)}: {found} bytes, it had {length} when the folder was listed; "
+                "make the dataset anew"
+            )
+        return data
+
+    def path(self, file: int) -> Path:
+        """Path of a file, for messages."""
+        return Path(os.fsdecode(self._path(file)))
+
+    def _path(self, file: int) -> bytes:
+        key = self._key(file)
+        if key[:1] in (b"", b"/") or b".." in key.split(b"/") or b"\0" in key:
+            raise IntegrityError(f"{os.fsdecode(self._prefix)}: {key!r} is no file below it")
+        return self._prefix + key
+
+    def close(self) -> None:
+        """Close nothing: no file stays open."""

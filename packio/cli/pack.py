@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from packio.cli._packing import byte_count, show
 from packio.cli._progress import ProgressLine
 from packio.packing import pack
-from packio.packing.report import PackReport
 
 
 def run(
-    source: Annotated[Path, typer.Argument(help="Folder of class folders of images.")],
+    source: Annotated[
+        Path, typer.Argument(help="Folder of class folders of images; or a pack, to convert it.")
+    ],
     out: Annotated[Path, typer.Argument(help="Pack to make; the suffix says the format: .lmdb")],
     format: Annotated[  # noqa: A002 (the option's name)
         str | None, typer.Option(help="Format, where the suffix does not say it.")
+    ] = None,
+    shards: Annotated[
+        int, typer.Option(min=1, help="Shards to make; OUT is then a folder of them.")
+    ] = 1,
+    shard_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes of images a shard, as 256MB, instead.")
     ] = None,
     classes_from: Annotated[
         Path | None,
@@ -52,37 +57,8 @@ def run(
     """
     with ProgressLine(quiet=quiet) as progress:
         report = pack(
-            source, out, format=format, classes_from=classes_from, num_workers=num_workers,
-            on_error=on_error, overwrite=overwrite, progress=progress,
+            source, out, format=format, shards=shards, shard_size=byte_count(shard_size),
+            classes_from=classes_from, num_workers=num_workers, on_error=on_error,
+            overwrite=overwrite, progress=progress,
         )  # fmt: skip
-    for warning in report.warnings:
-        print(f"packio: warning: {warning}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(_summary(report)))
-    elif not quiet:
-        _print_summary(report, out)
-
-
-def _summary(report: PackReport) -> dict[str, object]:
-    values = dataclasses.asdict(report)
-    values["skipped"] = [s.as_json() for s in report.skipped]
-    values["out"], values["skipped_file"] = str(report.out), str(report.skipped_file or "") or None
-    return values
-
-
-def _print_summary(report: PackReport, out: Path) -> None:
-    if report.up_to_date:
-        print(f"{out}: up to date ({report.packed:,} images)")
-        return
-    seconds = max(report.seconds, 1e-6)
-    print(
-        f"{out}: {report.packed:,} images in {report.classes:,} classes, "
-        f"{report.source_bytes / 1e6:,.1f} MB of images in {report.out_bytes / 1e6:,.1f} MB, "
-        f"{seconds:.1f} s ({report.packed / seconds:,.0f} img/s, "
-        f"{report.source_bytes / seconds / 1e6:,.0f} MB/s)"
-    )
-    if report.skipped:
-        print(
-            f"{len(report.skipped):,} of {report.found:,} skipped, listed in {report.skipped_file}"
-        )
-    print(f"digest {report.digest}")
+    show(report, out, as_json=as_json, quiet=quiet)

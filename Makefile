@@ -30,6 +30,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing packio and all that its tests need into $(VENV); a minute or more"
 	@$(PIP) -e '.[dev]'
+	@$(PIP) --no-deps mmengine==0.10.7
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.system: | $(BIN)/python

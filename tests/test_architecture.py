@@ -28,7 +28,7 @@ REPOSITORY = ROOT.parent
 # Its own modules each part may import; plugins have rules of their own below.
 _FOUNDATION = {"errors", "registry", "encodings", "jpeg"}
 _PIXELS = {"draws", "tensors", "geometry", "decoders"}
-_BYTES = {"storage", "indexfile", "formats", "sources"}
+_BYTES = {"storage", "indexfile", "formats", "columns", "cache"}
 LAYERS = {
     "errors": set(),
     "registry": {"errors"},
@@ -38,12 +38,15 @@ LAYERS = {
     "tensors": {"errors"},
     "geometry": {"errors", "draws", "tensors"},
     "storage": {"errors", "registry"},
-    "decoders": _FOUNDATION | {"sample"},
-    "formats": _FOUNDATION | {"sample", "indexfile"},
-    "sources": _FOUNDATION | {"sample", "indexfile"},
+    "cache": set(),
+    "columns": set(),
+    "decoders": _FOUNDATION | {"sample", "cache"},
+    "formats": _FOUNDATION | {"sample", "indexfile", "columns"},
+    "indexing": _FOUNDATION | _BYTES,
+    "sources": _FOUNDATION | {"sample", "indexfile", "packs"},  # a pack is a source, too
     "sample": _FOUNDATION | _PIXELS,
     "indexfile": _FOUNDATION,
-    "packs": _FOUNDATION | _BYTES | {"sample"},
+    "packs": _FOUNDATION | _BYTES | {"sample", "indexing"},
     "batches": _FOUNDATION | _PIXELS | _BYTES | {"sample", "packs"},
     "fields": {"errors"},
     "transforms": {"errors", "tensors"},
@@ -51,11 +54,14 @@ LAYERS = {
     "datasets": _FOUNDATION
     | _PIXELS
     | _BYTES
-    | {"sample", "packs", "batches", "fields", "sampling", "transforms"},
+    | {"sample", "packs", "batches", "fields", "sampling", "transforms", "folders"},
     "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
     "dali": _FOUNDATION | {"formats", "packs"},
-    "packing": _FOUNDATION | _BYTES | {"decoders", "sample", "packs"},
+    "packing": _FOUNDATION | _BYTES | {"decoders", "sample", "packs", "sources"},
+    "folders": _FOUNDATION | _BYTES | {"sources", "packing"},
+    "mmengine": {"errors", "registry", "packs"},
     "selection": {"errors", "packs"},
+    "verifying": _FOUNDATION | _BYTES | {"decoders", "sample", "packs", "packing", "indexing"},
     "extracting": _FOUNDATION | {"indexfile", "sample", "packs", "packing", "selection"},
     "contact_sheet": _FOUNDATION | _PIXELS | {"sample", "packs", "packing", "selection"},
 }

@@ -21,7 +21,7 @@ from PIL import Image
 import packio
 from packio import indexfile
 from packio.cli import _output, ls
-from packio.packing.shards import ragged
+from packio.columns import ragged
 
 NAMES = {
     "newline": b"new\nline.png",
@@ -89,6 +89,7 @@ def long_pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Pa
         columns["key_data"], columns["key_offsets"] = ragged(keys)
         columns["key_order"] = np.arange(len(keys), dtype=np.uint32)
         metadata = pack.metadata
+        metadata["shards"][0]["samples"] = len(keys)
     indexfile.write(out / "index.packio", columns, metadata)
     return out
 
@@ -327,7 +328,7 @@ def test_info_is_plain_text_in_a_pipe_and_coloured_on_a_terminal(
 def test_info_of_no_pack_says_so(tmp_path: pathlib.Path) -> None:
     done = _packio("info", tmp_path)
     assert done.returncode == 65
-    assert b"not a pack" in done.stderr
+    assert b"no index, and no container that packio knows" in done.stderr
     assert b"Traceback" not in done.stderr
 
 

@@ -413,6 +413,41 @@ def test_killed_at_a_step_of_overwriting_leaves_the_old_or_the_new(
     assert run(source, out, "--overwrite").returncode == 0
 
 
+def _files(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@needs_strace
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_killed_at_any_rename_a_file_pack_is_the_old_or_the_new(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, overwrite: bool
+) -> None:
+    """RecordIO: three files and the index; each is the old, the new, or not there, all alike."""
+    source = shutil.copytree(image_folder, tmp_path / "source")
+    for name in ("old", "new", "out"):
+        (tmp_path / name).mkdir()
+    packio.pack(source, tmp_path / "old/x.rec")
+    old = _files(tmp_path / "old") if overwrite else {}
+    (source / "nature/tiny.jpg").unlink()
+    packio.pack(source, tmp_path / "new/x.rec")
+    new, out = _files(tmp_path / "new"), tmp_path / "out"
+    for when in range(1, 30):
+        shutil.rmtree(out)
+        out.mkdir()
+        for name, data in old.items():
+            (out / name).write_bytes(data)
+        expression = ["trace=rename", f"inject=rename:signal=KILL:when={when}"]
+        done, _ = _traced(tmp_path, expression, source, out / "x.rec", "--overwrite")
+        if done.returncode == 0:
+            break
+        publish.tidy(out / "x.rec")
+        assert _files(out) in (old, new)
+        assert run(source, out / "x.rec", "--overwrite").returncode == 0
+        assert _files(out) == new
+    assert _files(out) == new
+    assert when > 4
+
+
 @needs_strace
 @pytest.mark.parametrize(
     "fault",

@@ -17,6 +17,7 @@ from PIL import Image
 
 import packio
 from packio import indexfile
+from packio.columns import ragged
 from packio.errors import (
     CannotCreateError,
     IntegrityError,
@@ -26,7 +27,6 @@ from packio.errors import (
     OutputExistsError,
 )
 from packio.extracting import extract
-from packio.packing.shards import ragged
 
 if TYPE_CHECKING:
     from packio.packing.report import Progress

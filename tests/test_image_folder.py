@@ -65,6 +65,7 @@ def _seen_by_torchvision(root: pathlib.Path, torchvision: ModuleType) -> list[tu
 
 
 def _seen(listing: Listing) -> list[tuple[bytes, int]]:
+    assert isinstance(listing.labels, list)
     return list(zip(listing.keys, listing.labels, strict=True))
 
 

@@ -14,6 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from packio import indexfile
+from packio.columns import ragged
 from packio.errors import (
     IntegrityError,
     KeyNotFoundError,
@@ -23,7 +24,6 @@ from packio.errors import (
     VersionError,
 )
 from packio.indexfile import BLOCK, Index, Keys
-from packio.packing.shards import ragged
 
 if TYPE_CHECKING:
     import pathlib

@@ -669,7 +669,7 @@ def test_a_relative_path_may_be_left(
 
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
-    """A process that may open eight more files."""
+    """A process that may open five more files: a workshop, a database and a folder, no image."""
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -679,7 +679,7 @@ def few_descriptors() -> Iterator[None]:
     with contextlib.suppress(OSError):  # fill the gaps below the highest, too
         while True:
             taken.append(os.open(os.devnull, os.O_RDONLY))
-    for _ in range(8):
+    for _ in range(5):
         os.close(taken.pop())
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -202,6 +202,8 @@ _OF_FILES: dict[str, Callable[[pathlib.Path], object]] = {
 def test_files_that_are_not_as_they_were_are_refused_when_opening(
     mine: pathlib.Path, name: str, change: Callable[[pathlib.Path], object]
 ) -> None:
+    if (name, change) == ("index.packio", pathlib.Path.unlink):
+        return  # a container without an index is indexed: see test_formats.py
     change(mine / name)
     with pytest.raises(PackioError, match=name):
         packio.open(mine)

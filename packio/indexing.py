@@ -161,6 +161,8 @@ def reindex(
         OSError: the index cannot be written.
     """
     path = Path(os.path.abspath(path))
+    if not os.path.lexists(path):
+        raise NotAPackError(f"{path}: does not exist; a container was expected")
     container = find(path)
     if container is None:
         raise NotAPackError(f"{path}: no container that packio knows")

@@ -16,7 +16,12 @@ from PIL import Image
 
 import packio
 from packio import registry
-from packio.errors import IntegrityError, MissingPackageError, NotAPackError
+from packio.errors import (
+    IntegrityError,
+    MissingPackageError,
+    NotAPackError,
+    OutputExistsError,
+)
 from packio.sample import Sample
 
 FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
@@ -231,6 +236,21 @@ def test_the_index_of_another_pack_is_refused(name: str, tmp_path: Path) -> None
         Path(f"{other}.packio").replace(f"{one}.packio")
     with pytest.raises(IntegrityError):
         packio.open(one)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_of_the_users_is_no_sidecar_to_replace(tmp_path: Path, overwrite: bool) -> None:
+    """im2rec's list of images has the name of RecordIO's sidecar."""
+    (tmp_path / "pack.lst").write_text("mine")
+    with pytest.raises(OutputExistsError, match=r"pack\.lst beside it exists"):
+        packio.pack(samples("int", extras=False), tmp_path / "pack.rec", overwrite=overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["pack.lst"]
+    assert (tmp_path / "pack.lst").read_text() == "mine"
+
+
+def test_reindexing_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotAPackError, match="does not exist"):
+        packio.reindex(tmp_path / "nowhere.tar")
 
 
 def test_a_folder_that_is_no_container_is_no_pack(tmp_path: Path) -> None:

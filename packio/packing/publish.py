@@ -20,7 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from packio.errors import CannotCreateError, LockedError, OutputError, PackioError
+from packio.errors import (
+    CannotCreateError,
+    LockedError,
+    OutputError,
+    OutputExistsError,
+    PackioError,
+)
 from packio.packs import UNFINISHED_SUFFIX
 
 LOCK = "lock"
@@ -93,6 +99,12 @@ class Workshop:
         """Put the files in place one by one; until the last is, an interruption is undone."""
         here = self.out.parent
         there = {n for n in (*files, *old) if os.path.lexists(here / n)}
+        strangers = sorted(there - set(old))
+        if strangers and not os.path.lexists(self.out):  # else all of it is to be replaced
+            raise OutputExistsError(
+                f"{self.out}: {', '.join(strangers)} beside it exists and is of no pack there; "
+                "move it away, or choose another name"
+            )
         fresh = [os.fsencode(n) for n in files if n not in there]
         (self.folder / REPLACED).mkdir()
         (self.folder / NEW_FILES).write_bytes(b"\0".join(fresh))

@@ -23,7 +23,16 @@ CODES = {
     "pnm": 7,
     "jp2": 8,
     "avif": 9,
+    "raw_hwc_bgr": 252,
+    "raw_bgr": 253,
+    "raw_hwc": 254,
     "raw": 255,
+}
+RAW = {  # pixels end to end, row by row → whether as planes (C, H, W), and whether as B, G, R
+    "raw": (True, False),  # what packio writes
+    "raw_hwc": (False, False),
+    "raw_bgr": (True, True),
+    "raw_hwc_bgr": (False, True),
 }
 NAMES = {code: name for name, code in CODES.items()}
 DTYPES = ("uint8", "uint16", "float32")  # position = code in the index
@@ -55,6 +64,28 @@ class Facts(NamedTuple):
     dtype: str  # one of DTYPES
     orientation: int  # 1..8, as in Exif
     progressive: bool
+
+
+def raw_facts(
+    height: int, width: int, channels: int, dtype: str = "uint8", encoding: str = "raw"
+) -> Facts:
+    """Facts of raw pixels, whose bytes say nothing of them."""
+    return Facts(encoding, height, width, channels, dtype, 1, progressive=False)
+
+
+def check_raw(facts: Facts, length: int) -> None:
+    """Compare what is said of raw pixels with how many bytes there are.
+
+    Raises:
+        DecodeError: they do not fit.
+    """
+    size = {"uint8": 1, "uint16": 2, "float32": 4}[facts.dtype]
+    expected = facts.height * facts.width * facts.channels * size
+    if length != expected or not expected:
+        raise DecodeError(
+            f"{length} bytes of raw pixels; {facts.width}x{facts.height} with {facts.channels} "
+            f"channels of {facts.dtype} are {expected}"
+        )
 
 
 def read_facts(data: bytes) -> Facts:

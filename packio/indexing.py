@@ -264,7 +264,9 @@ class _Samples:
         data = self._storage.read(file, entry.offset, entry.length)
         if entry.split:
             data = self._module.unsplit(data)
-        facts = encodings.read_facts(data)
+        facts = entry.facts or encodings.read_facts(data)
+        if entry.facts is not None:
+            encodings.check_raw(facts, len(data))
         flags = indexfile.PROGRESSIVE if facts.progressive else 0
         flags |= indexfile.SPLIT_RECORD if entry.split else 0
         self.rows.append((

@@ -71,6 +71,7 @@ LAYERS["cli"] = _EVERYTHING | {"bench"}
 _ANYBODYS = {"packio.__version__"}  # defined by the package itself, and free
 _KNOWN_PLUGINS = {  # Pillow is the decoder of last resort, and what all others are compared with
     ("packio.decoders", "packio.decoders.pillow"),
+    ("packio.decoders._raw", "packio.decoders.pillow"),
     ("packio.bench.decode", "packio.decoders.pillow"),
 }
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from packio import registry
 from packio.decoders import pillow
+from packio.encodings import RAW
 from packio.errors import DecodeError, LimitError, ModeError, OptionError
 
 if TYPE_CHECKING:
@@ -119,6 +120,10 @@ class Decoder:
                 mode (ModeError).
         """
         self._check(stored)
+        if stored.encoding in RAW:
+            from packio.decoders import _raw
+
+            return _raw.decode(data, stored, self.mode)
         plugin = self._chosen.get(stored.encoding) or self._choose(stored.encoding)
         if plugin is pillow or not self._fits(plugin, stored):
             if plugin is not pillow and self.name != "auto":

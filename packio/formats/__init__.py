@@ -38,6 +38,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
+    from packio.encodings import Facts
+
 
 class Record(NamedTuple):
     """One sample on its way into a container."""
@@ -70,6 +72,7 @@ class Entry(NamedTuple):
     boxes: tuple[tuple[float, float, float, float], ...] | None = None
     box_labels: tuple[int, ...] | None = None
     split: bool = False  # offset and length are of raw bytes that `unsplit` takes
+    facts: Facts | None = None  # of raw pixels, whose bytes do not tell
 
 
 class Ranges(NamedTuple):

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from packio.decoders import MAX_PIXELS
-from packio.encodings import Facts, read_facts
+from packio.encodings import Facts, check_raw, read_facts
 from packio.errors import DecodeError
 from packio.sources import Item, Listing, ReadItem
 
@@ -77,7 +77,9 @@ def read_one(read: ReadItem, position: int) -> Read:
     """
     try:
         item = read(position)
-        facts = read_facts(item.data)
+        facts = item.facts or read_facts(item.data)
+        if item.facts is not None:
+            check_raw(facts, len(item.data))
         if facts.height * facts.width > MAX_PIXELS:
             raise DecodeError(
                 f"{facts.width}x{facts.height} pixels; the limit is {MAX_PIXELS:,} in all"

@@ -5,21 +5,30 @@ A source module has
 * ``recognise(path) -> bool``: whether the path is one of these;
 * ``listing(path, *, classes=None, allow_empty=False) -> Listing``: everything that will be tried,
   in its final order. What cannot even be listed is in ``Listing.unlisted``; nothing is left out
-  silently.
+  silently;
+* ``OPTIONS``: optional: what else `listing` takes by keyword, name → one line of help. The command
+  line offers them as ``--name``, all of them text, numbers or booleans; the module checks them, and
+  raises OptionError.
+
+How samples are read is in the listing: ``open`` makes, from what ``rows`` says of some samples, a
+context in which they can be read. Shards are written by several processes where both can be
+pickled, so ``open`` should be a `functools.partial` of a module's function.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import os
 
     import numpy as np
+
+    from packio.encodings import Facts
 
 
 class Item(NamedTuple):
@@ -30,6 +39,7 @@ class Item(NamedTuple):
     meta: bytes | None = None  # a JSON object, UTF-8
     boxes: np.ndarray | None = None  # (k, 4) float32, XYXY in pixels
     box_labels: np.ndarray | None = None  # (k,) int64
+    facts: Facts | None = None  # of raw pixels, whose bytes do not tell
 
 
 # Position in the listing → the sample. Raises OSError or DecodeError where it cannot be read.
@@ -51,7 +61,9 @@ class Listing:
         others: File name ending → how many files with it are not taken as images.
         warnings: Things the user should know, one line each.
         version: Of the contents, where the samples are no files that can be looked at again.
-        open: Makes a context in which samples can be read; None reads files below `root`.
+        rows: What `open` needs to know of each sample; None: its key.
+        open: Makes, of some of `rows`, a context in which those samples can be read by position;
+            None reads files below `root`.
     """
 
     kind: str
@@ -64,16 +76,27 @@ class Listing:
     others: Counter[str] = dataclasses.field(default_factory=Counter)
     warnings: list[str] = dataclasses.field(default_factory=list)
     version: str = ""
-    open: Callable[[], AbstractContextManager[ReadItem]] | None = None
+    rows: Sequence[Any] | None = None
+    open: Callable[[Sequence[Any]], AbstractContextManager[ReadItem]] | None = None
 
     def opened(self) -> AbstractContextManager[ReadItem]:
         """A context in which samples can be read by their position."""
+        rows = self.keys if self.rows is None else self.rows
         if self.open is not None:
-            return self.open()
+            return self.open(rows)
         from packio.sources import _files
 
         assert self.root is not None  # noqa: S101 (a listing has one of the two)
-        return _files.opened(self.root, self.keys)
+        return _files.opened(self.root, rows)
+
+    def part(self, positions: range) -> Listing:
+        """The listing of some samples that follow each other."""
+        some = slice(positions.start, positions.stop)
+        return dataclasses.replace(
+            self, keys=self.keys[some], sizes=self.sizes[some],
+            labels=None if self.labels is None else self.labels[some],
+            rows=None if self.rows is None else self.rows[some], unlisted=[], warnings=[],
+        )  # fmt: skip
 
     def label(self, position: int) -> int | np.ndarray | None:
         """Label of one sample."""

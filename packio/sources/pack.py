@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packio import packs
+from packio import encodings, packs
 from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
 from packio.sample import Sample
 from packio.sources import Item, Listing, ReadItem
@@ -65,7 +66,7 @@ def of(samples: Sequence[Sample], *, classes: Sequence[str] | None = None) -> Li
         "pack", None, keys, sizes,
         labels.tolist() if labels is not None and labels.ndim == 1 else labels,
         list(classes if classes is not None else names), version=version,
-        open=lambda: _opened(samples),
+        rows=range(len(samples)), open=functools.partial(_opened, samples),
     )  # fmt: skip
 
 
@@ -101,14 +102,19 @@ def _relabelled(labels: np.ndarray, names: list[str], classes: Sequence[str]) ->
 
 
 @contextlib.contextmanager
-def _opened(samples: Sequence[Sample]) -> Iterator[ReadItem]:
+def _opened(samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[ReadItem]:
     def read(position: int) -> Item:
         try:
-            sample = samples[position]
+            sample = samples[rows[position]]
         except IntegrityError as error:
             raise DecodeError(str(error)) from error
         meta = None if sample.meta is None else _json(sample.meta)
-        return Item(sample.data, sample.mask, meta, sample.boxes, sample.box_labels)
+        facts = None
+        if sample.encoding in encodings.RAW:
+            facts = encodings.raw_facts(
+                sample.height, sample.width, sample.channels, sample.dtype, sample.encoding
+            )
+        return Item(sample.data, sample.mask, meta, sample.boxes, sample.box_labels, facts)
 
     yield read
 

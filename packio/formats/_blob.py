@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import shutil
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,12 +28,14 @@ from packio.formats._blob_columns import (
     entries,
     header,
     one_file,
+    pixel_columns,
 )
 from packio.indexfile import crc32c
 
 __all__ = [
     "Blob",
     "Columns",
+    "Pixels",
     "Spool",
     "check_header",
     "columns_of",
@@ -39,6 +43,7 @@ __all__ = [
     "header",
     "one_file",
     "output_errors",
+    "pixel_columns",
 ]
 
 _CHUNK = 8 << 20  # bytes copied, or read back, at a time
@@ -130,6 +135,23 @@ class Blob:
             self._file.close()
 
 
+class Pixels(NamedTuple):
+    """An array of raw pixels."""
+
+    shape: tuple[int, ...]  # (N, C, H, W)
+    dtype: np.dtype  # little-endian
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a sample."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What `Written.info` says of it."""
+        return {"raw": {"shape": list(self.shape[1:]), "dtype": self.dtype.name}}
+
+
 class Spool:
     """Records on their way into a container whose size has to be known before it is written.
 
@@ -144,6 +166,7 @@ class Spool:
             CannotCreateError: they cannot be made.
         """
         self._path = path
+        self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
         self.data = Blob(path.with_name(path.name + ".data"))
         try:
             self.masks = Blob(path.with_name(path.name + ".mask"))
@@ -169,6 +192,7 @@ class Spool:
         with output_errors(self._path, len(self)):
             for record in records:
                 self.data.add(record.data)
+                self._add_shape(record)
                 self._keys += record.key
                 self._key_lengths.append(len(record.key))
                 if record.mask is not None:
@@ -180,6 +204,24 @@ class Spool:
                     self._add_label(record.label)
                 if record.boxes is not None:
                     self._add_boxes(record.boxes, record.box_labels)
+
+    def _add_shape(self, record: Record) -> None:
+        shape = (record.channels, record.height, record.width)
+        if record.encoding != "raw":
+            shape = (0, 0, 0)
+        if len(self._shapes) < 2:
+            self._shapes.add((*shape, len(record.data)))
+
+    def pixels(self) -> Pixels | None:
+        """The samples as one array, where all of them are raw pixels of one shape and type."""
+        if len(self._shapes) != 1:
+            return None
+        ((*shape, size),) = self._shapes
+        count = math.prod(shape)
+        types = {1: "u1", 2: "<u2", 4: "<f4"}
+        if not count or size % count or size // count not in types:
+            return None
+        return Pixels((len(self), *shape), np.dtype(types[size // count]))
 
     def _add_label(self, label: int | np.ndarray) -> None:
         if not isinstance(label, np.ndarray):

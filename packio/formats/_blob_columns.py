@@ -13,17 +13,22 @@ not have is not there::
     meta_data   u8[bytes], meta_offsets  i64[N+1]   JSON objects, UTF-8
     boxes       f32[M,4], box_labels i64[M], box_offsets i64[N+1]   XYXY in pixels
 
-and a text named ``packio``: canonical JSON, see `header`.
+Where all samples are raw pixels of one shape, ``data`` is an array of them instead, u8, u16 or f32
+[N,C,H,W], and there are neither ``offsets`` nor ``length``.
+
+Beside these there is a text named ``packio``: canonical JSON, see `header`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from packio.encodings import DTYPES, Facts, raw_facts
 from packio.errors import IntegrityError, NotAPackError, VersionError
 from packio.formats import Entry, Ranges
 
@@ -153,13 +158,36 @@ def _checked_ragged(
     return len(length)
 
 
+def pixel_columns(
+    shape: Sequence[int], dtype: str, where: object
+) -> tuple[dict[str, np.ndarray], Facts]:
+    """Make ``offsets`` and ``length`` of an array of pixels, and the facts of a sample.
+
+    Args:
+        shape: Of the array, whose bytes are all there.
+        dtype: Of the array, as str() gives it.
+        where: The shard, for the message.
+
+    Raises:
+        IntegrityError: it is no (N, C, H, W) of little-endian pixels.
+    """
+    if dtype not in DTYPES or len(shape) != 4 or min(shape) < 1 or shape[1] > 255:
+        raise _damaged(where, f"data is {dtype} {tuple(shape)}")
+    count, channels, height, width = shape
+    size = math.prod(shape[1:]) * np.dtype(dtype).itemsize
+    offsets = np.arange(count + 1, dtype="i8") * size
+    columns = {"offsets": offsets, "length": np.diff(offsets)}
+    return columns, raw_facts(height, width, channels, dtype)
+
+
 def _damaged(where: object, what: str) -> IntegrityError:
     return IntegrityError(f"{where}: {what}; restore or repack the file")
 
 
 def entries(
-    columns: Columns, files: Sequence[str], data: Ranges, masks: Ranges | None = None
-) -> Iterator[Entry]:
+    columns: Columns, files: Sequence[str], data: Ranges, masks: Ranges | None = None,
+    facts: Facts | None = None,
+) -> Iterator[Entry]:  # fmt: skip
     """Yield the entry of every sample.
 
     Args:
@@ -167,11 +195,13 @@ def entries(
         files: Of the shard, as `Entry` wants their names.
         data: Where the samples lie.
         masks: Where the masks lie.
+        facts: Of the samples, where they are raw pixels.
     """
     keys = _texts(columns.key_data, columns.key_offsets)
     metas = _texts(columns.meta_data, columns.meta_offsets)
     for i, (file, offset, length) in enumerate(_rows(data)):
-        entry = Entry(b"%08d" % i, files[file], offset, length, key=next(keys), meta=next(metas))
+        name, key, meta = b"%08d" % i, next(keys), next(metas)
+        entry = Entry(name, files[file], offset, length, key=key, meta=meta, facts=facts)
         if columns.label is not None:
             label = columns.label[i].tolist()
             entry = entry._replace(label=label if columns.label.ndim == 1 else tuple(label))

@@ -7,7 +7,7 @@ A blob of samples is cut so that no sample lies in two blocks: each block but th
 samples as fit, in order, and what is left of it is zeros. The position of a sample counts them, so
 ``data[offsets[i] : offsets[i] + length[i]]`` is sample i, for whoever reads the array as a whole,
 and one range of one file for us. A block has 64 MiB, or the size of the largest sample if that is
-more, or of the blob if that is less.
+more, or of the blob if that is less. A block of pixels has as many whole samples as that.
 """
 
 from __future__ import annotations
@@ -45,6 +45,16 @@ class Array(NamedTuple):
         return self.prefix + self.separator.join(map(str, order))
 
     @property
+    def bytes(self) -> int:
+        """Bytes of all values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the values of a whole block."""
+        return math.prod(self.block) * self.dtype.itemsize
+
+    @property
     def header_bytes(self) -> int:
         """Bytes before the values of a block."""
         return 4 + 4 * len(self.shape) if self.headers else 0
@@ -69,11 +79,12 @@ def block_header(shape: tuple[int, ...]) -> bytes:
     return struct.pack(f">HH{len(shape)}I", 0, len(shape), *reversed(shape))
 
 
-def cut(length: np.ndarray) -> tuple[int, list[int], np.ndarray]:
+def cut(length: np.ndarray, unit: int = 1) -> tuple[int, list[int], np.ndarray]:
     """Lay values out in blocks so that none lies in two.
 
     Args:
         length: Of each value; (N,) int64 bytes.
+        unit: Bytes that a block has a multiple of; at most those of the largest value.
 
     Returns:
         Bytes of a block; the number of the first value of each block, and N; the position of each
@@ -82,6 +93,7 @@ def cut(length: np.ndarray) -> tuple[int, list[int], np.ndarray]:
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(length, dtype=np.int64)))
     total = int(starts[-1])
     size = max(min(_BLOCK_BYTES, total), int(length.max(initial=0)), 1)
+    size -= size % unit
     cuts, offsets = [0], starts.copy()
     while True:
         first = cuts[-1]
@@ -101,11 +113,16 @@ def small_block(values: np.ndarray) -> tuple[int, ...]:
 
 
 def place(array: Array, offsets: np.ndarray, length: np.ndarray) -> Ranges:
-    """Tell the block, and the position in its file, of values of a 1-D array of bytes.
+    """Tell the block, and the position in its file, of values of an array cut along its first axis.
 
     An empty value at the end of the last block stays in it.
+
+    Args:
+        array: Of bytes, or of pixels.
+        offsets: Of the values in the row of blocks; bytes.
+        length: Of the values; bytes.
     """
-    (size,), (count,) = array.block, array.grid()
+    size, count = array.block_bytes, array.grid()[0]
     number = np.minimum(offsets // size, count - 1)
     position = offsets - number * size + array.header_bytes
     return Ranges(number.astype(np.uint32), position, length)

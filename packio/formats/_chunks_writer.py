@@ -14,7 +14,7 @@ import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Ranges, Record, Written
-from packio.formats._blob import Blob, Spool, output_errors
+from packio.formats._blob import Blob, Pixels, Spool, output_errors
 from packio.formats._blob_columns import VERSION, Columns, header
 from packio.formats._chunks import Array, Layout, block_header, cut, place, small_block
 
@@ -85,12 +85,13 @@ class Writer:
 
     def _write_all(self) -> Written:
         count, columns = len(self._spool), self._spool.finish()
-        data, columns = self._cut(0, self._spool.data, columns)
+        pixels = self._pixels()
+        data, columns = self._cut(0, self._spool.data, columns, pixels)
         masks = None
         if columns.mask_length is not None:
             masks, columns = self._cut(1, self._spool.masks, columns)
         for name, values in columns._asdict().items():
-            if values is not None:
+            if values is not None and (pixels is None or name not in ("offsets", "length")):
                 self._write_array(name, values)
         attributes = {"packio": header(self.layout.container, count, self._classes)}
         self._write_json("", self.layout.describe_group(attributes))
@@ -98,7 +99,7 @@ class Writer:
             files=tuple(self._files),
             **data._asdict(),
             sidecars=tuple(sorted(self._sidecars)),
-            info={"version": VERSION},
+            info={"version": VERSION, **(pixels.info if pixels is not None else {})},
             masks=masks,
         )
 
@@ -107,18 +108,31 @@ class Writer:
         self._closed = True
         self._spool.close()
 
-    def _cut(self, which: int, blob: Blob, columns: Columns) -> tuple[Ranges, Columns]:
+    def _pixels(self) -> Pixels | None:
+        pixels = self._spool.pixels()
+        if pixels is None:
+            return None
+        array = self.layout.array(pixels.shape, pixels.shape, pixels.dtype)
+        return pixels if array.dtype == pixels.dtype else None  # big-endian: no raw pixels
+
+    def _cut(
+        self, which: int, blob: Blob, columns: Columns, pixels: Pixels | None = None
+    ) -> tuple[Ranges, Columns]:
         """Write a blob; returns where its values lie, and the columns with their positions."""
         name, offsets_name, length_name = _BLOBS[which]
         length = getattr(columns, length_name)
-        size, cuts, offsets = cut(length)
-        # An array of no bytes has no block, but every sample has a file, be it empty.
-        array = self.layout.array((max(int(offsets[-1]), 1),), (size,), np.dtype("u1"))
+        size, cuts, offsets = cut(length, 1 if pixels is None else pixels.row_bytes)
+        if pixels is None:
+            # An array of no bytes has no block, but every sample has a file, be it empty.
+            array = self.layout.array((max(int(offsets[-1]), 1),), (size,), np.dtype("u1"))
+        else:
+            block = (size // pixels.row_bytes, *pixels.shape[1:])
+            array = self.layout.array(pixels.shape, block, pixels.dtype)
         self._write_json(name, self.layout.describe_array(array))
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(length)))
         first_file = len(self._files)
         for number, (first, stop) in enumerate(itertools.pairwise(cuts)):
-            file_name = f"{name}/{array.block_name(number)}"
+            file_name = f"{name}/{array.block_name(number, *[0] * (len(array.shape) - 1))}"
             self._files.append(file_name)
             with _BlockFile(self._path / file_name, array, number) as file:
                 blob.copy(

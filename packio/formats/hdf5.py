@@ -11,11 +11,13 @@ a multiple of 4,096. Everything is in the oldest form of the format (superblock 
 
     file["data"][file["offsets"][i] : file["offsets"][i + 1]].tobytes()
 
+or, where ``data`` is an array of pixels, ``file["data"][i]``.
+
 h5py makes the file's metadata in memory. The blob is written past it, with plain system calls: what
 fails on a full disk is ours then, while HDF5 would crash the process.
 
-Of what others write, `scan` finds what is a range of bytes: a blob with offsets under other usual
-names, and a dataset for each image.
+What others write is read as well: `scan` points at what is a range of bytes, h5py reads the rest
+(compressed, cut across the images, of variable length) through `Reader`.
 
 Source: HDF5 File Format Specification, version 3.0,
 https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
@@ -35,18 +37,23 @@ from packio import registry
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Record, Written
 from packio.formats._blob import Spool, header, one_file, output_errors
-from packio.formats._hdf5_scan import scan
+from packio.formats._hdf5_scan import Reader, scan
 
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
+__all__ = [
+    "CRASHES", "EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan",
+]  # fmt: skip
 
 SUFFIXES = (".h5", ".hdf5")
 IS_DIRECTORY = False
 PACKAGE = "h5py"
 EXTRA = "hdf5"
+CRASHES = True  # HDF5 dies of some damaged files: they are indexed in a process of their own
 
 _ALIGNMENT = 4096  # bytes, of every dataset at least as large; there are only a few
 _MOST_FIXED = 60_000  # bytes of an attribute in an object header, which has 64 KiB at most
 _PAGE = 1 << 16  # bytes that `_Memory` holds in one piece
+
+_Kind = tuple[tuple[int, ...], np.dtype]  # shape and type of a dataset
 
 
 class Writer:
@@ -105,14 +112,17 @@ class Writer:
             raise OutputError(f"{self._path}: closed already")
 
     def _write(self) -> Written:
-        columns = self._spool.finish()
-        blobs = {"data": self._spool.data}
+        columns, pixels = self._spool.finish(), self._spool.pixels()
+        arrays, blobs = columns.arrays(), {"data": self._spool.data}
         if columns.mask_offsets is not None:
             blobs["mask_data"] = self._spool.masks
         text = header("hdf5", len(self._spool), self._classes)
         memory = _Memory()
-        sizes = {name: blob.size for name, blob in blobs.items()}
-        begins = _lay_out(self._h5py, memory, columns.arrays(), sizes, text)
+        room: dict[str, _Kind] = {n: ((blob.size,), np.dtype("u1")) for n, blob in blobs.items()}
+        if pixels is not None:
+            room["data"] = pixels
+            del arrays["offsets"]
+        begins = _lay_out(self._h5py, memory, arrays, room, text)
         data, masks = one_file(columns, begins["data"], begins.get("mask_data", 0))
         with output_errors(self._path, len(self._spool)), self._path.open("xb+", 0) as file:
             memory.save(file.fileno())
@@ -130,7 +140,7 @@ class Writer:
             offset=data.offset,
             length=data.length,
             sidecars=(),
-            info={},
+            info=pixels.info if pixels is not None else {},
             masks=masks,
         )
 
@@ -139,10 +149,10 @@ def _lay_out(
     h5py: Any,
     memory: _Memory,
     arrays: Mapping[str, np.ndarray],
-    blobs: Mapping[str, int],
+    room: Mapping[str, _Kind],
     text: str,
 ) -> dict[str, int]:
-    """Make a file in memory, with room for blobs of these sizes; return where they begin."""
+    """Make a file in memory, with room for further datasets; return where these begin."""
     begins = {}
     with h5py.File(
         memory, "w", alignment_threshold=_ALIGNMENT, alignment_interval=_ALIGNMENT
@@ -154,8 +164,8 @@ def _lay_out(
             dataset = _create(h5py, file, name, array.dtype, array.shape)
             if array.size:
                 dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
-        for name, size in blobs.items():
-            dataset = _create(h5py, file, name, np.dtype("u1"), (size,))
+        for name, (shape, dtype) in room.items():
+            dataset = _create(h5py, file, name, dtype, shape)
             begins[name] = dataset.get_offset() or 0  # None: it has no bytes
     return begins
 

@@ -1,7 +1,8 @@
 """N5: a directory tree of arrays, cut into blocks of one file each.
 
 What packio writes: the arrays of `packio.formats._blob_columns`, raw, cut as
-`packio.formats._chunks` says, and the attribute ``packio`` of the root, a text.
+`packio.formats._chunks` says, and the attribute ``packio`` of the root, a text. Raw pixels are an
+array of them only where they are uint8: of wider ones, the bytes would be in the other order.
 
 How the bytes lie on disk. A directory is a group; one whose ``attributes.json`` has the four below
 is an array; that of the root has ``n5``, the version::
@@ -15,6 +16,9 @@ Block (i, j) is the file ``i/j``, the axes in this order, too. All its numbers a
 
     u16 mode, 0: default   u16 number of axes   u32 size along each   the values
 
+Compressed blocks (``gzip``, ``bzip2``, ``xz``, ``blosc``, ``zstd``) have their values compressed,
+not their header; packio reads them, and writes none.
+
 A block at the end of an axis may be smaller than ``blockSize``; packio's are, tensorstore's are
 not. A block that is not there is all zeros to others, an error to packio.
 
@@ -24,18 +28,23 @@ checked against files that z5py 3.0.2 and tensorstore 0.1.86 wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from packio import registry
 from packio.errors import NotAPackError
-from packio.formats import Entry, _chunks_scan, _chunks_writer
+from packio.formats import Entry, _chunks_arrays, _chunks_scan, _chunks_writer
 from packio.formats._chunks import Array, Layout
+from packio.formats._chunks_arrays import Kind, Stored
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
+__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
 
 SUFFIXES = (".n5",)
 IS_DIRECTORY = True
@@ -44,6 +53,7 @@ EXTRA = None
 
 _VERSION = "4.0.0"
 _LARGEST = 2**31 - 1 - 8  # bytes of a block with its header: they are Java's arrays
+_MOST_XZ = 256 << 20  # bytes of memory to decompress with; xz -9 asks for 65 MiB
 _TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32",
           "float64")  # fmt: skip
 
@@ -68,16 +78,61 @@ def _describe_array(array: Array) -> dict[str, Any]:
 def _parse_array(metadata: dict[str, Any], where: str) -> Array:
     if "dimensions" not in metadata:
         raise NotAPackError(f"{where} is a group; expected an array")
-    compression = metadata.get("compression", metadata.get("compressionType"))
-    kind = compression.get("type") if isinstance(compression, dict) else compression
-    if kind != "raw":
+    stored = _describe(metadata, where)
+    if not stored.is_plain:
         raise NotAPackError(
-            f"{where} is compressed ({kind!r}), so its values are no byte ranges; "
-            "write it with the compression 'raw'"
+            f"{where} is compressed ({_compression(metadata).get('type')!r}), so its values are no "
+            "byte ranges; write it with the compression 'raw'"
         )
+    return stored.array
+
+
+def _describe(metadata: dict[str, Any], where: str) -> Stored:
+    compression = _compression(metadata).get("type")
     dtype = _chunks_scan.known_type(metadata.get("dataType"), _TYPES, where)
     shape, block = _chunks_scan.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
-    return _array(shape[::-1], block[::-1], dtype)
+    array = _array(shape[::-1], block[::-1], dtype)
+    if compression == "raw":
+        return Stored(array, array.block)
+    decode = _DECODERS.get(compression) if isinstance(compression, str) else None
+    if decode is None:
+        raise NotAPackError(
+            f"{where} is compressed ({compression!r}); expected raw, {', '.join(_DECODERS)}"
+        )
+    return Stored(array, array.block, decode)
+
+
+def _compression(metadata: dict[str, Any]) -> dict[str, Any]:
+    found = metadata.get("compression", metadata.get("compressionType"))
+    return found if isinstance(found, dict) else {"type": found}
+
+
+def _gzip(content: bytes, size: int) -> bytes:
+    return zlib.decompressobj(47).decompress(content, size + 1)  # gzip or zlib, as it begins
+
+
+def _bzip2(content: bytes, size: int) -> bytes:
+    return bz2.BZ2Decompressor().decompress(content, size + 1)
+
+
+def _xz(content: bytes, size: int) -> bytes:
+    return lzma.LZMADecompressor(memlimit=_MOST_XZ).decompress(content, size + 1)
+
+
+def _by_numcodecs(name: str) -> Callable[[bytes, int], bytes]:
+    def decode(content: bytes, size: int) -> bytes:
+        codec = registry.require("numcodecs").get_codec({"id": name})
+        values = bytearray(size)
+        codec.decode(content, out=values)  # which it does not overrun
+        return bytes(values)
+
+    return decode
+
+
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "gzip": _gzip, "bzip2": _bzip2, "xz": _xz,
+    "blosc": _by_numcodecs("blosc"), "zstd": _by_numcodecs("zstd"),
+}  # fmt: skip
 
 
 def _refuse(path: Path) -> None:
@@ -104,16 +159,39 @@ class Writer(_chunks_writer.Writer):
     layout: ClassVar[Layout] = _LAYOUT
 
 
-def scan(path: Path) -> Iterator[Entry]:
+_KIND = Kind(_LAYOUT, lambda metadata: "dimensions" in metadata, _describe)
+
+
+class Reader(_chunks_arrays.Reader):
+    """Read arrays of pixels whose blocks are compressed, or cut across images."""
+
+    def kind(self) -> Kind:
+        """What the container is."""
+        return _KIND
+
+
+def scan(
+    path: Path, *, image: str | None = None, label: str | None = None, layout: str = ""
+) -> Iterator[Entry]:
     """Yield an entry for every sample, in order.
 
     What others write is found if it has the arrays ``data`` and ``offsets``, not compressed, and no
-    sample lies in two blocks.
+    sample lies in two blocks; or an array of pixels (`packio.formats._pixels`), however it is cut,
+    raw or compressed by gzip, bzip2, xz, blosc or zstd. Labels are an array of a usual name beside
+    it.
+
+    Args:
+        path: The directory: a group, or one array.
+        image: Path within it of the array of pixels.
+        label: Path within it of the labels; "" takes none.
+        layout: Order of pixels; see `packio.formats._pixels`.
 
     Raises:
         NotAPackError: there are no such arrays.
         IntegrityError: a block is missing or has the wrong size, or an array does not fit another.
+        OptionError: there is nothing of a name given.
         VersionError: written by a newer packio.
         ReadError: a file cannot be read.
+        MissingPackageError: numcodecs does not load, which blosc and zstd need.
     """
-    return _chunks_scan.scan(path, _LAYOUT)
+    return _chunks_arrays.scan(path, _KIND, image, label, layout)

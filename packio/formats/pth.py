@@ -9,6 +9,8 @@ used; sample i is then::
     pack = torch.load("out.pth", weights_only=True, mmap=True)
     pack["data"][pack["offsets"][i] : pack["offsets"][i + 1]].clone()
 
+or, where ``data`` is an array of pixels, ``pack["data"][i].clone()``.
+
 How the bytes lie on disk: a zip archive whose members are stored, not compressed. ``data.pkl`` in
 it is a pickle of the dict, in which a tensor refers to the member ``data/K`` that holds its bytes;
 K counts tensors in the order of the dict, so the samples are ``data/0`` and the masks ``data/1``. A
@@ -36,10 +38,10 @@ import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Record, Written
-from packio.formats._blob import Blob, Spool, header, one_file, output_errors
-from packio.formats._pth_scan import members, scan
+from packio.formats._blob import Blob, Pixels, Spool, header, one_file, output_errors
+from packio.formats._pth_scan import Reader, members, scan
 
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
+__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
 
 SUFFIXES = (".pth", ".pt")
 IS_DIRECTORY = False
@@ -104,13 +106,16 @@ class Writer:
 
     def _write(self) -> Written:
         spool, path = self._spool, self._path
-        columns = spool.finish()
+        columns, pixels = spool.finish(), spool.pixels()
+        arrays = columns.arrays()
+        if pixels is not None:
+            del arrays["offsets"]
         text = header("pth", len(spool), self._classes)
         blobs = {"data": spool.data}  # first, so that they are data/0 and data/1
         if columns.mask_offsets is not None:
             blobs["mask_data"] = spool.masks
         with output_errors(path, len(spool)), path.open("xb+", 1 << 20) as file:
-            _save(file, blobs, columns.arrays(), text)
+            _save(file, blobs, arrays, text, pixels)
             file.flush()
             found = members(file.fileno(), path)
             begins = [found.get(f"data/{i}", (0, 0))[0] for i in range(2)]
@@ -127,7 +132,7 @@ class Writer:
             offset=data.offset,
             length=data.length,
             sidecars=(),
-            info={},
+            info=pixels.info if pixels is not None else {},
             masks=masks,
         )
 
@@ -158,16 +163,19 @@ class _Sink:
 
 
 def _save(
-    file: IO[bytes], blobs: dict[str, Blob], arrays: dict[str, np.ndarray], text: str
-) -> None:
+    file: IO[bytes], blobs: dict[str, Blob], arrays: dict[str, np.ndarray], text: str,
+    pixels: Pixels | None,
+) -> None:  # fmt: skip
     import torch
 
     tensors: dict[str, Any] = {}
     for name, blob in blobs.items():
-        array = np.zeros(0, np.uint8)
+        array: np.ndarray = np.zeros(0, np.uint8)
         if blob.size:  # mapped, so that it need not fit into memory
             access = mmap.ACCESS_COPY  # tensors want to be writable; nobody writes
             array = np.frombuffer(mmap.mmap(blob.descriptor, blob.size, access=access), "u1")
+        if name == "data" and pixels is not None:
+            array = array.view(pixels.dtype).reshape(pixels.shape)
         tensors[name] = torch.from_numpy(array)
     for name, array in arrays.items():
         tensors[name] = torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))

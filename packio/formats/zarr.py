@@ -16,7 +16,8 @@ group's has ``zarr_format`` 3, ``node_type`` "group" and ``attributes``; an arra
 
 Chunk (i, j) is the file ``c/i/j``: the values and nothing else, always of the whole chunk; what
 lies beyond the array is zeros. A chunk that is not there is all ``fill_value`` to others, an error
-to packio. With the key encoding "v2" it would be ``i.j``.
+to packio. With the key encoding "v2" it would be ``i.j``. Version 2 describes arrays in files
+``.zarray``; packio reads it, and writes none.
 
 Sources: the specification, https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html (3.1),
 checked against files that zarr-python 3.1.6 and tensorstore 0.1.86 wrote.
@@ -24,18 +25,20 @@ checked against files that zarr-python 3.1.6 and tensorstore 0.1.86 wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
+
+from packio import registry
 from packio.errors import NotAPackError
-from packio.formats import Entry, _chunks_scan, _chunks_writer
+from packio.formats import Entry, _chunks_arrays, _chunks_scan, _chunks_writer
 from packio.formats._chunks import Array, Layout
+from packio.formats._chunks_arrays import Kind, Stored
 
-if TYPE_CHECKING:
-    import numpy as np
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
+__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
 
 SUFFIXES = (".zarr",)
 IS_DIRECTORY = True
@@ -44,6 +47,12 @@ EXTRA = None
 
 _TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
           "float16", "float32", "float64")  # fmt: skip
+_CODES_2 = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+# What decompresses and nothing else: one of numcodecs' codecs loads pickles.
+_CODECS_2 = ("zlib", "gzip", "bz2", "lzma", "blosc", "zstd", "lz4", "shuffle", "delta", "crc32",
+             "crc32c", "adler32", "fletcher32")  # fmt: skip
+_CODECS_3 = ("bytes", "transpose", "sharding_indexed", "gzip", "zstd", "blosc", "crc32c",
+             *(f"numcodecs.{name}" for name in _CODECS_2))  # fmt: skip
 
 
 def _array(shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
@@ -75,14 +84,89 @@ def _parse_array(metadata: dict[str, Any], where: str) -> Array:
             f"{where} is a {metadata.get('node_type')!r} of the Zarr format "
             f"{metadata.get('zarr_format')!r}; expected an array of format 3"
         )
+    stored = _describe(metadata, where)
+    if not stored.is_plain:
+        raise NotAPackError(
+            f"{where} goes through the codecs {_names(metadata.get('codecs'))}, so its values are "
+            "no byte ranges; write it with compressors=None, without shards or other filters"
+        )
+    return stored.array
+
+
+def _describe(metadata: dict[str, Any], where: str) -> Stored:
+    """Describe an array of version 3."""
     dtype = _chunks_scan.known_type(metadata.get("data_type"), _TYPES, where)
-    dtype = dtype.newbyteorder(_byte_order(metadata.get("codecs"), dtype, where))
     grid, extensions = _named(metadata.get("chunk_grid")), metadata.get("storage_transformers")
     if grid[0] != "regular" or extensions:
         raise NotAPackError(f"{where} has a chunk grid {grid[0]!r}; expected 'regular'")
     shape, block = _chunks_scan.shapes(metadata.get("shape"), grid[1].get("chunk_shape"), where)
     prefix, separator = _key_encoding(metadata.get("chunk_key_encoding"), where)
-    return Array(shape, block, dtype, prefix, separator, headers=False)
+    codecs = metadata.get("codecs")
+    array = Array(shape, block, dtype, prefix, separator, headers=False)
+    if _names(codecs) == ["bytes"]:
+        order = _byte_order(codecs, dtype, where)
+        return Stored(array._replace(dtype=dtype.newbyteorder(order)), block)
+    chunk = _checked_codecs(codecs, block, where)
+    return Stored(array, chunk, library=functools.partial(_opened, 3))
+
+
+def _names(codecs: Any) -> list[Any]:
+    return [_named(codec)[0] for codec in codecs] if isinstance(codecs, list) else []
+
+
+def _checked_codecs(codecs: Any, block: tuple[int, ...], where: str) -> tuple[int, ...]:
+    """Check that codecs are known to run no code; return the shape of what is decoded at once."""
+    names = _names(codecs)
+    if not names or any(name not in _CODECS_3 for name in names):
+        raise NotAPackError(
+            f"{where} goes through the codecs {names}; expected some of {', '.join(_CODECS_3)}"
+        )
+    if "sharding_indexed" not in names:
+        return block
+    _, sharding = _named(codecs[names.index("sharding_indexed")])
+    _, chunk = _chunks_scan.shapes(list(block), sharding.get("chunk_shape"), where)
+    _checked_codecs(sharding.get("index_codecs"), chunk, where)
+    return _checked_codecs(sharding.get("codecs"), chunk, where)
+
+
+def _describe_2(metadata: dict[str, Any], where: str) -> Stored:
+    """Describe an array of version 2.
+
+    Source: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
+    """
+    code, separator = metadata.get("dtype"), metadata.get("dimension_separator", ".")
+    known = isinstance(code, str) and code[:1] in ("<", ">", "|") and code[1:] in _CODES_2
+    if not known or separator not in (".", "/"):
+        raise NotAPackError(f"{where} has values of type {code!r}; expected one of {_CODES_2}")
+    shape, block = _chunks_scan.shapes(metadata.get("shape"), metadata.get("chunks"), where)
+    array = Array(shape, block, np.dtype(code), prefix="", separator=separator, headers=False)
+    filters = metadata.get("filters") or []
+    steps = [*(filters if isinstance(filters, list) else [filters]), metadata.get("compressor")]
+    names = [s.get("id") if isinstance(s, dict) else s for s in steps if s is not None]
+    if any(name not in _CODECS_2 for name in names):
+        raise NotAPackError(
+            f"{where} goes through the codecs {names}; expected some of {', '.join(_CODECS_2)}"
+        )
+    if not names and metadata.get("order") == "C":
+        return Stored(array, block)
+    return Stored(array, block, library=functools.partial(_opened, 2))
+
+
+def _parse_array_2(metadata: dict[str, Any], where: str) -> Array:
+    stored = _describe_2(metadata, where)
+    if not stored.is_plain:
+        raise NotAPackError(
+            f"{where} is compressed, filtered or not in C order, so its values are no byte ranges; "
+            "write it with compressor=None"
+        )
+    return stored.array
+
+
+def _opened(version: int, folder: Path) -> Callable[[int, int], np.ndarray]:
+    """Open an array by zarr-python; its codecs have been checked."""
+    zarr = registry.require("zarr")
+    array = zarr.open_array(str(folder), mode="r", zarr_format=version)
+    return lambda first, stop: np.asarray(array[first:stop])
 
 
 def _named(value: Any) -> tuple[Any, dict[str, Any]]:
@@ -94,14 +178,7 @@ def _named(value: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _byte_order(codecs: Any, dtype: np.dtype, where: str) -> Literal["<", ">"]:
-    steps = [_named(codec) for codec in codecs] if isinstance(codecs, list) else []
-    names = [name for name, _ in steps]
-    if names != ["bytes"]:
-        raise NotAPackError(
-            f"{where} goes through the codecs {names}, so its values are no byte ranges; "
-            "write it with compressors=None, without shards or other filters"
-        )
-    order = steps[0][1].get("endian")
+    order = _named(codecs[0])[1].get("endian")
     if order not in ("little", "big") and dtype.itemsize > 1:
         raise NotAPackError(f"{where} does not say the byte order of its {dtype} values")
     return ">" if order == "big" else "<"
@@ -113,17 +190,6 @@ def _key_encoding(value: Any, where: str) -> tuple[str, str]:
     if name not in ("default", "v2") or separator not in ("/", "."):
         raise NotAPackError(f"{where} names its chunks by {value!r}, which packio does not know")
     return ("" if name == "v2" else f"c{separator}"), separator
-
-
-def _refuse(path: Path) -> None:
-    """Refuse Zarr of version 2, whose metadata have other names."""
-    for folder in (path, path / "data"):
-        for name in (".zgroup", ".zarray"):
-            if (folder / name).exists():
-                raise NotAPackError(
-                    f"{folder}/: Zarr of version 2, packio reads version 3; migrate it with "
-                    "`zarr migrate v3`, or write it with zarr_format=3"
-                )
 
 
 def _attributes(metadata: dict[str, Any]) -> Any:
@@ -138,9 +204,20 @@ _LAYOUT = Layout(
     describe_array=_describe_array,
     parse_attributes=_attributes,
     parse_array=_parse_array,
-    refuse=_refuse,
+    refuse=lambda _: None,
     largest=2**62,
 )
+_KIND = Kind(_LAYOUT, lambda metadata: metadata.get("node_type") == "array", _describe)
+_KIND_2 = Kind(
+    _LAYOUT._replace(metadata=".zarray", parse_array=_parse_array_2), lambda _: True, _describe_2
+)
+
+
+def _kind(path: Path) -> Kind:
+    """Tell which version a directory is of."""
+    marks = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+    is_old = any((path / name).exists() for name in marks) or any(path.glob("*/.zarray"))
+    return _KIND_2 if is_old and not (path / "zarr.json").exists() else _KIND
 
 
 class Writer(_chunks_writer.Writer):
@@ -149,16 +226,36 @@ class Writer(_chunks_writer.Writer):
     layout: ClassVar[Layout] = _LAYOUT
 
 
-def scan(path: Path) -> Iterator[Entry]:
+class Reader(_chunks_arrays.Reader):
+    """Read arrays of pixels that are compressed, or whose chunks are cut across images."""
+
+    def kind(self) -> Kind:
+        """What the container is."""
+        return _kind(self.path)
+
+
+def scan(
+    path: Path, *, image: str | None = None, label: str | None = None, layout: str = ""
+) -> Iterator[Entry]:
     """Yield an entry for every sample, in order.
 
-    What others write is found if it has the arrays ``data`` and ``offsets``, neither compressed nor
-    sharded, and no sample lies in two chunks.
+    What others write, in version 2 or 3, is found if it has the arrays ``data`` and ``offsets``,
+    neither compressed nor sharded, and no sample lies in two chunks; or an array of pixels
+    (`packio.formats._pixels`), however it is cut and whichever of zarr-python's codecs it went
+    through. Labels are an array of a usual name beside it.
+
+    Args:
+        path: The directory: a group, or one array.
+        image: Path within it of the array of pixels.
+        label: Path within it of the labels; "" takes none.
+        layout: Order of pixels; see `packio.formats._pixels`.
 
     Raises:
         NotAPackError: there are no such arrays.
         IntegrityError: a chunk is missing or has the wrong size, or an array does not fit another.
+        OptionError: there is nothing of a name given.
         VersionError: written by a newer packio.
         ReadError: a file cannot be read.
+        MissingPackageError: zarr does not load, which compressed labels need.
     """
-    return _chunks_scan.scan(path, _LAYOUT)
+    return _chunks_arrays.scan(path, _kind(path), image, label, layout)

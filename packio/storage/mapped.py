@@ -1,0 +1,70 @@
+"""Local files mapped into memory, one behind the other, in one range of addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_FIXED = 0x10  # MAP_FIXED of Linux and macOS: exactly there
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class MappedFiles:
+    """Some files, read-only; only what is touched is read. Forked processes share them.
+
+    Python's own mmap would keep a descriptor of every file, and put each where it likes.
+
+    Args:
+        paths: Of the files; at least one.
+        sizes: Their sizes in bytes.
+
+    Attributes:
+        bytes: All of them, (bytes,) uint8. Nothing between the files may be read, and nothing
+            written, though NumPy takes the array for writable, as torch wants it.
+        starts: Position in ``bytes`` of the first byte of each file, int64.
+
+    Raises:
+        OSError: a file cannot be opened or mapped, or has another size.
+    """
+
+    def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:
+        page = mmap.PAGESIZE
+        ends = list(itertools.accumulate(-(-size // page) * page for size in sizes))
+        self.starts = np.array([0, *ends[:-1]], np.int64)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        taken = mmap.mmap(-1, max(ends[-1], page), flags=flags, prot=0)  # addresses, no memory
+        self._taken = np.frombuffer(taken, np.uint8)  # lets go of them when it is deleted
+        begin, count = self._taken.ctypes.data, len(self._taken)
+        for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=True):
+            _map(path, size, begin + start)
+        self.bytes = np.ctypeslib.as_array((ctypes.c_ubyte * count).from_address(begin))
+
+
+def _map(path: Path, size: int, address: int) -> None:
+    """Put a file at an address, in the place of what is there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size != size:  # beyond its end is a signal, not an error
+            raise OSError(f"{path}: its size is not {size} any more")
+        flags = mmap.MAP_SHARED | _FIXED
+        if size and _libc().mmap(address, size, mmap.PROT_READ, flags, descriptor, 0) == _FAILED:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache  # the same in every process
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *numbers)
+    libc.mmap.restype = ctypes.c_void_p
+    return libc

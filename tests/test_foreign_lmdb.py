@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
 import packio
 from packio import cli, errors
-from packio.formats import _arrow_stream, _lmdb_values, _plain_pickle
+from packio.formats import _arrow_stream, _lmdb_datum, _lmdb_values, _plain_pickle
 from packio.formats import lmdb as container
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 lmdb = pytest.importorskip("lmdb")
@@ -298,11 +298,61 @@ def test_datums_are_read(tmp_path: Path) -> None:
     _check(_fill(tmp_path / "a", _numbered(values, b"%08d_name.jpg")), labels)
 
 
-def test_datums_of_pixels_are_refused_by_name(tmp_path: Path) -> None:
-    values = [_datum(bytes(range(1, 200)), label, encoded=False) for label in LABELS]
-    path = _fill(tmp_path / "a", _numbered(values, b"%08d"))
-    with pytest.raises(errors.NotAPackError, match="Caffe Datums of pixels"):
+# Pixels, first an image that begins as a BMP file does.
+PIXELS = [np.random.default_rng(i).integers(0, 256, (6 + i, 50, 3), np.uint8) for i in range(9)]
+PIXELS[0][0, :2, 2] = (*b"BM",)  # as planes
+PIXELS[0][0, 0, 1:] = (*b"MB",)  # and not
+
+
+def _bgr(pixels: np.ndarray) -> np.ndarray:
+    """The pixels as OpenCV and Caffe have them."""
+    return np.ascontiguousarray(pixels[..., ::-1])
+
+
+def _pixel_datum(pixels: np.ndarray, label: int) -> bytes:
+    """As Caffe's CVMatToDatum makes it; floats packed."""
+    height, width, channels = pixels.shape
+    content = _bgr(pixels).transpose(2, 0, 1).tobytes()
+    size = b"".join(t + _varint(n) for t, n in ((b"\x08", channels), (b"\x10", height)))
+    size += b"\x18" + _varint(width)
+    size += b"\x22" if pixels.dtype == np.uint8 else b"\x32"
+    return size + _varint(len(content)) + bytes(content) + b"\x28" + _varint(label)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_datums_of_pixels_are_read(dtype: type[Any], tmp_path: Path) -> None:
+    given = [pixels.astype(dtype) for pixels in PIXELS]
+    values = [_pixel_datum(pixels, i) for i, pixels in enumerate(given)]
+    pack = packio.open(_fill(tmp_path / "a", _numbered(values, b"%08d")))
+    _check_pixels(pack, given)
+    assert pack.labels is not None
+    assert pack.labels.tolist() == list(range(9))
+    again = packio.open(packio.convert(pack.path, tmp_path / "b.lmdb", values="datum").out)
+    _check_pixels(again, given)
+
+
+def _check_pixels(pack: packio.Pack, given: list[np.ndarray]) -> None:
+    assert pack.metadata["counts"]["skipped"] == 0
+    for sample, pixels in zip(pack, given, strict=True):
+        found = sample.decode("UNCHANGED")
+        assert found.dtype == pixels.dtype
+        assert np.array_equal(found, pixels)
+
+
+def test_datums_of_floats_one_by_one_are_refused(tmp_path: Path) -> None:
+    value = b"\x08\x01\x10\x01\x18\x02" + b"\x35\0\0\x80\x3f" * 2 + b"\x28\x01"
+    path = _fill(tmp_path / "a", _numbered([value] * 3, b"%08d"))
+    with pytest.raises(errors.NotAPackError, match="floats that are a field each"):
         packio.open(path)
+
+
+@pytest.mark.parametrize("size", [(6, 50, 2), (1 << 40, 0, 3), (-6, -50, 3), (0, 0, 0)])
+def test_datums_whose_size_is_wrong_are_skipped(size: tuple[int, ...], tmp_path: Path) -> None:
+    good = _pixel_datum(PIXELS[0], 0)
+    wrong = b"".join(bytes([8 * (i + 1)]) + _varint(n) for i, n in enumerate((size[2], *size[:2])))
+    values = [good, wrong + good[6:]]
+    pack = packio.open(_fill(tmp_path / "a", _numbered(values, b"%08d")))
+    assert pack.metadata["counts"] == {"found": 2, "packed": 1, "skipped": 1}
 
 
 def test_databases_of_text_recognition_are_read(tmp_path: Path) -> None:
@@ -337,11 +387,89 @@ def test_basicsr_takes_its_names_from_meta_info(tmp_path: Path) -> None:
     assert pack[3].key == "0801_s003.png"
 
 
-def test_pixels_with_meta_info_are_refused_by_name(tmp_path: Path) -> None:
-    path = _fill(tmp_path / "a", {b"%d.jpg" % i: bytes([i] * 300) for i in range(3)})
-    (path / "meta_info.pkl").write_bytes(pickle.dumps({"keys": []}))
-    with pytest.raises(errors.NotAPackError, match="PySODToolBox"):
+def _pysod(path: Path, given: list[np.ndarray], meta: Mapping[str, object]) -> Path:
+    """As PySODToolBox and mmsr, the BasicSR of 2019, write it."""
+    _fill(path, {b"%d.jpg" % i: _bgr(pixels).tobytes() for i, pixels in enumerate(given)})
+    (path / "meta_info.pkl").write_bytes(pickle.dumps({"name": "TrainSet", **meta}))
+    return path
+
+
+def _resolution(pixels: np.ndarray) -> str:
+    return "{2}_{0}_{1}".format(*pixels.shape)
+
+
+_WIDE = [(pixels * 257.0).astype(np.uint16) for pixels in PIXELS]
+_GRAY = [p[..., :1] for p in PIXELS]
+
+
+@pytest.mark.parametrize("given", [PIXELS, _WIDE, _GRAY], ids=["uint8", "uint16", "gray"])
+def test_pixels_of_pysodtoolbox_are_read_when_trusted(
+    given: list[np.ndarray], tmp_path: Path
+) -> None:
+    keys = [f"{i}.jpg" for i in range(9)]
+    meta = {"resolution": [_resolution(pixels) for pixels in given], "keys": keys}
+    path = _pysod(tmp_path / "a.lmdb", given, meta)
+    with pytest.raises(errors.NotAPackError):
         packio.open(path)
+    packio.reindex(path, trust_plain_pickle=True)
+    pack = packio.open(path)
+    _check_pixels(pack, given)
+    assert [sample.key for sample in pack] == keys
+    again = packio.open(packio.convert(path, tmp_path / "b.tar").out)
+    assert [sample.data for sample in again] == [sample.data for sample in pack]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_one_resolution_holds_for_all(listed: bool, tmp_path: Path) -> None:
+    given, said = [PIXELS[3], PIXELS[3] ^ 255], _resolution(PIXELS[3])
+    meta = {"resolution": [said] if listed else said, "keys": ["another's"]}
+    path = _pysod(tmp_path / "a.lmdb", given, meta)
+    packio.reindex(path, trust_plain_pickle=True)
+    _check_pixels(packio.open(path), given)
+
+
+def test_pixels_whose_shapes_are_in_a_pickle_are_refused_by_name(tmp_path: Path) -> None:
+    meta = {"resolution": [_resolution(PIXELS[1])], "keys": {"a", "b"}}
+    path = _pysod(tmp_path / "a.lmdb", PIXELS[1:2], meta)
+    with pytest.raises(errors.NotAPackError, match=r"PySODToolBox.*trust_plain_pickle=True"):
+        packio.open(path)
+    with pytest.raises(errors.NotAPackError, match=r"EMPTY_SET.*say the shapes in meta_info\.txt"):
+        packio.reindex(path, trust_plain_pickle=True)
+    (path / "meta_info.txt").write_text("0.jpg (7,50,3)\n")
+    _check_pixels(packio.open(path), PIXELS[1:2])
+
+
+def test_a_pixel_value_of_another_length_is_skipped(tmp_path: Path) -> None:
+    lines = "".join("0{}.png ({},{},{}) 1\n".format(i, *p.shape) for i, p in enumerate(PIXELS))
+    records = {b"0%d" % i: _bgr(pixels).tobytes() for i, pixels in enumerate(PIXELS)}
+    path = _fill(tmp_path / "a.lmdb", {**records, b"zzz": b"\0" * 900})
+    (path / "meta_info.txt").write_text(lines)
+    pack = packio.open(path)
+    assert pack.metadata["counts"] == {"found": 10, "packed": 9, "skipped": 1}
+    assert pack[2].key == "02.png"
+    assert np.array_equal(pack[2].decode(), PIXELS[2])
+
+
+@pytest.mark.parametrize("meta", [
+    None, [], {}, {"resolution": 3}, {"resolution": ["3_6"], "keys": ["0"]},
+    {"resolution": ["11_6_50_4"]}, {"resolution": ["3_6_50", "3_7_50"], "keys": ["0"]},
+    {"resolution": ["300_1_1"]},
+])  # fmt: skip
+def test_a_meta_info_of_something_else_is_no_reason_to_fail(meta: object, tmp_path: Path) -> None:
+    path = _fill(tmp_path / "a", dict(zip([b"0", b"1"], IMAGES, strict=False)))
+    (path / "meta_info.pkl").write_bytes(pickle.dumps(meta))
+    packio.reindex(path, trust_plain_pickle=True)
+    assert [sample.data for sample in packio.open(path)] == IMAGES[:2]
+
+
+def test_a_long_meta_info_is_read(tmp_path: Path) -> None:
+    """More steps than a sample may take."""
+    keys = [f"{i:06d}.jpg" for i in range(20_000)]
+    meta = {"resolution": [f"3_{i + 1}_7" for i in range(20_000)], "keys": keys}
+    path = _fill(tmp_path / "a", {keys[i].encode(): bytes(3 * 7 * (i + 1)) for i in (0, 5, 9)})
+    (path / "meta_info.pkl").write_bytes(pickle.dumps(meta))
+    packio.reindex(path, trust_plain_pickle=True)
+    assert [sample.height for sample in packio.open(path)] == [1, 6, 10]
 
 
 def test_a_value_unlike_the_others_is_skipped_and_counted(tmp_path: Path) -> None:
@@ -450,6 +578,7 @@ def test_hostile_pickles_are_refused_and_run_nothing(name: str, tmp_path: Path) 
         packio.open(path)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
     | st.text() | st.binary(),
@@ -478,7 +607,7 @@ def _seeds() -> list[bytes]:
 _WALKERS = {
     "arrow": _arrow_stream.read,
     "msgpack": _lmdb_values.msgpack,
-    "datum": _lmdb_values.datum,
+    "datum": _lmdb_datum.parse,
     "pickle": _plain_pickle.read,
 }
 

@@ -318,19 +318,6 @@ def test_scan_finds_what_others_write(
         assert {e.key for e in found} == {b"class %d/%03d.jpg" % (i % 2, i) for i in range(5)}
 
 
-def _variable(file: Any) -> None:
-    dataset = file.create_dataset("images", (2,), dtype=h5py.vlen_dtype(np.uint8))
-    dataset[0] = np.zeros(10, np.uint8)
-
-
-def _compressed(file: Any) -> None:
-    file.create_dataset("a/1.jpg", data=np.zeros(99, np.uint8), compression="gzip")
-
-
-def _pixels(file: Any) -> None:
-    file["images"] = np.zeros((3, 8, 8, 3), np.uint8)
-
-
 def _numbers(file: Any) -> None:
     file["a"] = np.zeros(9, np.uint8)
     file["b"] = np.zeros(9, np.float32)
@@ -352,12 +339,11 @@ def _nothing(file: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (_variable, "variable length.*extract"), (_compressed, "/a/1.jpg.*h5repack"),
-        (_pixels, "raw pixel arrays"), (_numbers, "/b is float32"), (_external, "external"),
-        (_elsewhere, "no datasets"), (_nothing, "no datasets"),
+        (_numbers, "/b is float32"), (_external, "external"), (_elsewhere, "no datasets"),
+        (_nothing, "no datasets"),
     ],
 )  # fmt: skip
-def test_what_is_no_range_of_bytes_is_refused_with_a_reason(
+def test_what_is_no_image_is_refused_with_a_reason(
     tmp_path: Path, make: Callable[[Any], None], reason: str
 ) -> None:
     with h5py.File(tmp_path / "foreign.h5", "w") as file:
@@ -425,7 +411,7 @@ def _scan_damaged(path: Path, start: int, count: int) -> None:
         damaged.write_bytes(content)
         try:
             for entry in container.scan(damaged):
-                assert 0 <= entry.offset <= entry.offset + entry.length <= len(content)
+                assert entry.offset == -1 or 0 <= entry.offset <= len(content) - entry.length
         except errors.PackioError:
             pass
         damaged.unlink()

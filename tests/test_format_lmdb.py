@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import multiprocessing
 import os
@@ -17,11 +18,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from packio import errors
+import packio
+from packio import encodings, errors
 from packio.formats import Entry, Record, Written
 from packio.formats import lmdb as container
 
@@ -666,3 +669,187 @@ def test_a_path_need_not_be_utf8(tmp_path: Path) -> None:
     path = tmp_path / "caf\udce9.lmdb"
     _write(path, [Record(b"data", 0, b"key")])
     assert container.Reader(path).get(0) == b"data"
+
+
+# Datums, checked against protobuf
+
+
+@functools.cache
+def _message() -> Any:
+    """Caffe's message Datum, as protobuf makes it of caffe.proto."""
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+    descriptor_pool = pytest.importorskip("google.protobuf.descriptor_pool")
+    message_factory = pytest.importorskip("google.protobuf.message_factory")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    fields = {
+        "channels": kinds.TYPE_INT32, "height": kinds.TYPE_INT32, "width": kinds.TYPE_INT32,
+        "data": kinds.TYPE_BYTES, "label": kinds.TYPE_INT32, "float_data": kinds.TYPE_FLOAT,
+        "encoded": kinds.TYPE_BOOL,
+    }  # fmt: skip
+    file = descriptor_pb2.FileDescriptorProto(name="caffe.proto", package="caffe", syntax="proto2")
+    message = file.message_type.add(name="Datum")
+    for number, (name, kind) in enumerate(fields.items(), 1):
+        label = kinds.LABEL_REPEATED if name == "float_data" else kinds.LABEL_OPTIONAL
+        message.field.add(name=name, number=number, type=kind, label=label)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("caffe.Datum"))
+
+
+def _write_datums(path: Path, records: list[Record]) -> Written:
+    writer = container.Writer(path, count=len(records), size=0, values="datum")
+    try:
+        writer.add(records)
+        return writer.close()
+    finally:
+        writer.abort()
+
+
+def _raw(pixels: np.ndarray, encoding: str, label: int | None = 3) -> Record:
+    """Pixels (H, W, C) as planes, as they are."""
+    data = pixels.transpose(2, 0, 1).tobytes()
+    return Record(data, label, b"k", encoding, *pixels.shape)
+
+
+def test_datums_are_protobuf_messages(tmp_path: Path) -> None:
+    records = [r._replace(label=label) for r, label in zip(
+        _records([0, 1, 100, 128, 5000, 3_000_017]), [0, 1, -1, 2**31 - 1, -(2**31), 300],
+        strict=True,
+    )]  # fmt: skip
+    _write_datums(tmp_path / "out.lmdb", records[1:])
+    found = _cursor(tmp_path / "out.lmdb")
+    assert [key for key, _ in found] == [b"%08d" % i for i in range(5)]
+    for record, (_, value) in zip(records[1:], found, strict=True):
+        datum = _message().FromString(value)
+        assert (datum.data, datum.label, datum.encoded) == (record.data, record.label, True)
+        assert not datum.HasField("channels")
+        assert datum.SerializeToString(deterministic=True) == value
+
+
+def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
+    path, records = tmp_path / "out.lmdb", _records([1, 100, 5000, 3_000_017])
+    records = [r._replace(mask=bytes([i]) * 3000) for i, r in enumerate(records)]
+    written = _write_datums(path, records)
+    assert written.info["values"] == "datum"
+    whole, masks = ((path / f"{folder}data.mdb").read_bytes() for folder in ("", "mask/"))
+    ranges = zip(written.offset.tolist(), written.length.tolist(), strict=True)
+    assert [whole[o : o + n] for o, n in ranges] == [r.data for r in records]
+    assert written.masks is not None
+    ranges = zip(written.masks.offset.tolist(), written.masks.length.tolist(), strict=True)
+    assert [masks[o : o + n] for o, n in ranges] == [r.mask for r in records]
+    entries = list(container.scan(path))
+    assert [(e.offset, e.length) for e in entries] == list(
+        zip(written.offset.tolist(), written.length.tolist(), strict=True)
+    )
+    assert [e.mask and e.mask[2] for e in entries] == [3000] * 4
+    assert [(e.label, e.key) for e in entries] == [(r.label, r.key) for r in records]
+    (path / "labels.tsv").unlink()
+    assert [(e.offset, e.label) for e in container.scan(path)] == [
+        (e.offset, e.label) for e in entries
+    ]
+    assert container.Reader(path).get(2) == records[2].data
+
+
+@pytest.mark.parametrize("label", [None, np.array([0.5, 1], np.float32)])
+def test_without_an_int_label_a_datum_has_none(tmp_path: Path, label: np.ndarray | None) -> None:
+    _write_datums(tmp_path / "out.lmdb", [Record(b"image", label, b"k")])
+    ((_, value),) = _cursor(tmp_path / "out.lmdb")
+    assert not _message().FromString(value).HasField("label")
+    (entry,) = container.scan(tmp_path / "out.lmdb")
+    assert entry.label == (None if label is None else (0.5, 1.0))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("encoding", ["raw", "raw_bgr"])
+def test_planes_go_into_datums_as_they_are(tmp_path: Path, dtype: str, encoding: str) -> None:
+    pixels = np.arange(5 * 7 * 3).reshape(5, 7, 3).astype(dtype)
+    record = _raw(pixels, encoding)
+    written = _write_datums(tmp_path / "out.lmdb", [record])
+    ((_, value),) = _cursor(tmp_path / "out.lmdb")
+    datum = _message().FromString(value)
+    assert (datum.height, datum.width, datum.channels, datum.label) == (5, 7, 3, 3)
+    assert datum.HasField("encoded")  # DALI takes what does not say for encoded
+    assert not datum.encoded
+    found = np.frombuffer(datum.data, np.uint8) if dtype == "uint8" else datum.float_data
+    assert np.array_equal(np.reshape(found, (3, 5, 7)).transpose(1, 2, 0), pixels)
+    (entry,) = container.scan(tmp_path / "out.lmdb")
+    assert (entry.offset, entry.length) == (written.offset[0], len(record.data))
+    assert entry.facts == encodings.raw_facts(5, 7, 3, dtype, encoding)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (Record(b"", 1, b"k"), "no bytes"),
+        (Record(b"image", 2**31, b"k"), "label 2147483648; Datums have 32 bits"),
+        (_raw(np.zeros((2, 3, 3), np.uint8), "raw_hwc"), r"raw_hwc, 18 bytes.*planes \(C, H, W\)"),
+        (_raw(np.zeros((2, 3, 3), np.uint16), "raw"), "36 bytes for 3x2x3"),
+    ],
+)
+def test_what_no_datum_holds_is_refused(tmp_path: Path, record: Record, message: str) -> None:
+    with pytest.raises(errors.OutputError, match=rf"out\.lmdb: b'k' has .*{message}"):
+        _write_datums(tmp_path / "out.lmdb", [record])
+
+
+def test_other_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.OptionError, match="values='pickle': expected 'datum'"):
+        container.Writer(tmp_path / "out.lmdb", count=1, size=1, values="pickle")
+    assert not list(tmp_path.iterdir())
+
+
+def _places(path: Path) -> list[tuple[int, int, int]]:
+    with packio.open(path) as pack:
+        rows = [pack.row(i) for i in range(len(pack))]
+    return [(row.offset, row.length, row.crc32c) for row in rows]
+
+
+def test_a_pack_of_datums_is_a_pack(tmp_path: Path, image_folder: Path) -> None:
+    out = packio.pack(image_folder, tmp_path / "out.lmdb", values="datum", shards=2).out
+    plain = packio.open(packio.pack(image_folder, tmp_path / "plain.tar").out)
+    for access in ("range", "lmdb"):
+        with packio.open(out, access=access) as pack:
+            assert [(s.key, s.label, s.data) for s in pack] == [
+                (s.key, s.label, s.data) for s in plain
+            ]
+    assert packio.verify(out).ok
+    assert packio.pack(image_folder, out, values="datum", shards=2).up_to_date
+    with pytest.raises(errors.OutputExistsError, match="other options"):
+        packio.pack(image_folder, out, shards=2)
+    before = _places(out)
+    (out / "index.packio").unlink()
+    packio.reindex(out)
+    assert _places(out) == before
+    with packio.open(packio.convert(out, tmp_path / "back.tar").out) as back:
+        assert [s.data for s in back] == [s.data for s in plain]
+
+
+def test_only_formats_that_know_an_option_take_it(tmp_path: Path, image_folder: Path) -> None:
+    with pytest.raises(
+        errors.OptionError, match="values='datum': no option of packing from image_folder to tar"
+    ):
+        packio.pack(image_folder, tmp_path / "out.tar", values="datum")
+    assert not list(tmp_path.iterdir())
+
+
+# torchvision
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # torchvision's
+def test_torchvisions_lsun_reads_it(
+    tmp_path: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.datasets import LSUN
+
+    monkeypatch.chdir(tmp_path)  # where it writes a cache
+    for name in ("bedroom_train", "tower_val"):
+        packio.pack(image_folder, tmp_path / f"{name}_lmdb", format="lmdb")
+    dataset = LSUN(str(tmp_path), classes=["bedroom_train", "tower_val"])
+    pack = packio.open(tmp_path / "tower_val_lmdb")
+    assert len(dataset) == 2 * len(pack)
+    for i, sample in enumerate(pack):
+        image, target = dataset[len(pack) + i]
+        assert target == 1
+        assert np.array_equal(image, sample.decode(exif_orientation=False))
+    for database in dataset.dbs:
+        database.env.close()

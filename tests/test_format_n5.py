@@ -354,10 +354,8 @@ def test_compressed_data_is_refused_with_the_way_out(tmp_path: Path) -> None:
 
 
 @_CREATE
-def test_pixels_are_refused_with_the_way_out(tmp_path: Path, create: Callable[..., None]) -> None:
-    create(tmp_path / "a.n5", "data", np.ones((4, 8, 6, 3), np.uint8), (2, 8, 6, 3))
-    with pytest.raises(errors.NotAPackError, match=r"uint8 \(4, 8, 6, 3\).*encode them"):
-        list(container.scan(tmp_path / "a.n5"))
+def test_one_array_is_refused_with_the_way_out(tmp_path: Path, create: Callable[..., None]) -> None:
+    create(tmp_path / "a.n5", "data", np.ones(100, np.uint8), (100,))
     with pytest.raises(errors.NotAPackError, match="one array, not a group"):
         list(container.scan(tmp_path / "a.n5/data"))
 

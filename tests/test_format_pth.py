@@ -306,18 +306,14 @@ class _Evil:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (torch.zeros(4, 3, 8, 8, dtype=torch.uint8), "raw pixel arrays"),
-        ({"images": torch.zeros(4, 8, 8, 3), "labels": torch.zeros(4)}, "raw pixel|labels"),
-        ([b"bytes"], "item 0 is bytes.*within the pickle"),
         ([torch.zeros(3)], "item 0 is Tensor"),
         ([torch.zeros(1, dtype=torch.uint8).expand(2**40)], "not a plain, contiguous tensor"),
         ({"state_dict": 1}, "holds NoneType"), (1, "holds int"),
         ([_Evil()], "refuses.*posix.system"), ([timedelta(1)], r"refuses.*datetime\.timedelta"),
-        ((_TENSORS, ["a"] * 5), "labels are list"), ((_TENSORS, [1]), r"labels are \(1,\), of 5"),
-        ((_TENSORS, torch.zeros(5)), "integers are expected"),
+        ((_TENSORS, ["a"] * 5), "labels are list"),
         ({**_BLOB, "offsets": [0, 1]}, "no blob of bytes"),
     ],
-    ids=range(13),
+    ids=range(8),
 )  # fmt: skip
 def test_what_is_no_range_of_bytes_is_refused_with_a_reason(
     tmp_path: Path, value: Any, reason: str

@@ -1,4 +1,4 @@
-"""Packs that NVIDIA DALI reads: its encoded bytes and labels are those that were packed.
+"""Packs that NVIDIA DALI reads: its bytes, labels and image sizes are those that were packed.
 
     python tools/interop_dali.py write FOLDER     with packio
     python tools/interop_dali.py read FOLDER      with DALI; no GPU is needed, nor packio
@@ -33,10 +33,11 @@ def write(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = random.integers(0, 256, (8 + 5 * i, 100 - i, 3), np.uint8)
         path.write_bytes(simplejpeg.encode_jpeg(pixels))
-        samples.append((str(path.relative_to(folder)), label))
+        samples.append((str(path.relative_to(folder)), label, pixels.shape))
     for suffix in READERS:
-        packio.pack(folder / "images", folder / f"pack{suffix}")
-        packio.pack(folder / "images", folder / f"shards{suffix}", shards=3)
+        values = "datum" if suffix == ".lmdb" else None
+        packio.pack(folder / "images", folder / f"pack{suffix}", values=values)
+        packio.pack(folder / "images", folder / f"shards{suffix}", shards=3, values=values)
     (folder / "samples.json").write_text(json.dumps(samples))
 
 
@@ -58,11 +59,12 @@ def tfrecord(files: list[str]) -> Any:
 
 
 def recordio(files: list[str]) -> Any:
-    """Pipeline over our .rec and .idx."""
+    """Pipeline over our .rec and its .idx; of several there is one .idx together."""
     from nvidia.dali import fn
 
-    indexes = [str(Path(file).with_suffix(".idx")) for file in files]
-    return fn.readers.mxnet(path=files, index_path=indexes, name="reader")
+    first = Path(files[0])
+    index = first.with_name("shards.all.idx") if len(files) > 1 else first.with_suffix(".idx")
+    return fn.readers.mxnet(path=files, index_path=[str(index)], name="reader")
 
 
 def tar(files: list[str]) -> Any:
@@ -75,29 +77,40 @@ def tar(files: list[str]) -> Any:
     )
 
 
+def caffe(folders: list[str]) -> Any:
+    """Pipeline over our .lmdb of Datums."""
+    from nvidia.dali import fn
+
+    return fn.readers.caffe(path=folders, name="reader")
+
+
 READERS: dict[str, Callable[[list[str]], Any]] = {
     ".tfrecord": tfrecord,
     ".rec": recordio,
     ".tar": tar,
+    ".lmdb": caffe,
 }
-ONE_FILE = (".rec",)  # of which DALI takes one file a reader
 
 
-def samples_of(reader: Callable[[list[str]], Any], files: list[str]) -> Iterator[tuple[bytes, int]]:
-    """Encoded bytes and label of each sample, as DALI gives them."""
-    from nvidia.dali import Pipeline
+def samples_of(
+    reader: Callable[[list[str]], Any], files: list[str]
+) -> Iterator[tuple[bytes, int, list[int]]]:
+    """Encoded bytes, label and shape of each sample, as DALI gives them."""
+    from nvidia.dali import Pipeline, fn
 
     pipeline = Pipeline(batch_size=BATCH, num_threads=2, device_id=None)
     with pipeline:
-        pipeline.set_outputs(*reader(files))
+        encoded, label = reader(files)
+        pipeline.set_outputs(encoded, label, fn.decoders.image(encoded))
     pipeline.build()
     left = sum(meta["epoch_size"] for meta in pipeline.reader_meta().values())
     while left > 0:
-        images, labels = pipeline.run()
+        images, labels, pixels = pipeline.run()
         for i in range(min(BATCH, left)):
             label = labels.at(i)
             is_text = label.dtype == "uint8"
-            yield bytes(images.at(i)), int(bytes(label) if is_text else label.item())
+            number = int(bytes(label) if is_text else label.item())
+            yield bytes(images.at(i)), number, list(pixels.at(i).shape)
         left -= BATCH
 
 
@@ -106,15 +119,14 @@ def read(folder: Path) -> None:
     import nvidia.dali
 
     listed = json.loads((folder / "samples.json").read_text())
-    expected = [((folder / name).read_bytes(), label) for name, label in listed]
+    expected = [((folder / name).read_bytes(), label, shape) for name, label, shape in listed]
     failed = 0
     for suffix, reader in READERS.items():
         for name in ("pack", "shards"):
             path = folder / (name + suffix)
-            files = sorted(map(str, path.glob(f"*{suffix}"))) if path.is_dir() else [str(path)]
-            groups = [[file] for file in files] if suffix in ONE_FILE else [files]
+            files = sorted(map(str, path.glob(f"*{suffix}"))) or [str(path)]
             try:
-                found = [sample for group in groups for sample in samples_of(reader, group)]
+                found = list(samples_of(reader, files))
                 outcome = "equal" if found == expected else f"other samples ({len(found)})"
             except RuntimeError as error:  # what all of DALI's errors are
                 outcome = f"refused: {error}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check that NVIDIA DALI reads the TFRecord, RecordIO and tar files that packio writes, without a GPU.
+# Check that NVIDIA DALI reads the TFRecord, RecordIO, tar and LMDB packs that packio writes, without a GPU.
 #
 #     tools/interop_dali.sh [FOLDER]     the environment's; made if missing, 1.5 GB
 #

@@ -20,17 +20,45 @@ def run(
             help="Read LMDB values that are pickles of plain data; nothing in them is run.",
         ),
     ] = False,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where the images are: dataset of HDF5, array of N5 and Zarr, key or position in "
+            "a .pth, feature of TFRecords.",
+        ),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where the labels are; an empty name takes none."),
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ORDER",
+            help="Order of pixels that are not encoded: HWC or CHW, RGB or BGR, or HWC,BGR.",
+        ),
+    ] = None,
 ) -> None:
-    """Index a container anew: a pack that lost its index, or a database of others.
+    """Index a container anew: a pack that lost its index, or a container of others.
 
     Example: packio reindex train.lmdb
 
     Example: packio reindex train.lmdb --label-offset -1
+
+    Example: packio reindex train.h5 --image train/frames --label train/target --layout BGR
     """
     import packio
     from packio.cli._output import escaped
 
-    index = packio.reindex(path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle)
+    index = packio.reindex(
+        path,
+        label_offset=label_offset,
+        trust_plain_pickle=trust_plain_pickle,
+        image=image,
+        label=label,
+        layout=layout,
+    )
     with packio.open(path) as pack:
         skipped = pack.metadata["counts"]["skipped"]
         print(

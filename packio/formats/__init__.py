@@ -18,15 +18,23 @@ and these names:
 * ``scan(path)``: yields an `Entry` for every sample of a shard, in order, of what this module
   writes and, as far as it can, of what others write. No value in the file is believed before it is
   checked: anything wrong is an IntegrityError or NotAPackError, nothing is allocated by a claimed
-  size. A format whose values others pickle may take ``trust_plain_pickle=False``, too.
+  size. A format whose values others pickle may take ``trust_plain_pickle=False``, too; one that
+  others lay out by names of their own ``image=None`` and ``label=None`` (names within the
+  container; label "" takes none; a name that is not there is an OptionError that lists what is)
+  and ``layout=""`` (order of pixels: `packio.formats._pixels`). An entry that is no range of bytes
+  has the offset -1; ``Reader`` reads it by its number among all entries of the shard.
 * ``WHOLE_FILES``: optional: True where a sample is a whole file named by its key, as in a folder;
   the index then has no table of files.
 * ``identity(path)``: optional: a JSON value that changes whenever the shard is changed by its own
   library in place, keeping its size.
 * ``Reader(path)``: optional, only where records cannot be had by byte range;
-  ``get(record_number) -> bytes``.
+  ``get(record_number) -> bytes``. Takes ``image`` and ``layout`` where ``scan`` does. May be used
+  in threads, in forked and in spawned processes, and pickles.
+* ``CRASHES``: optional: True where the format's library dies of some damaged files: a container
+  without an index is then indexed in a process of its own.
 * ``unsplit(raw)``: optional, where a value can lie in several parts: raw bytes → the value. Raises
   IntegrityError.
+* ``OPTIONS``: optional: what else ``Writer`` takes by keyword, name → one line of help.
 * ``finish(folder, shards)``: optional: writes sidecars of a whole directory pack, given the names
   of its shard files; returns the sidecars' names.
 """
@@ -63,7 +71,7 @@ class Entry(NamedTuple):
 
     name: bytes
     file: str  # relative to the shard itself if it is a directory, else to its folder
-    offset: int  # bytes
+    offset: int  # bytes; -1: no range of bytes, `Reader` reads it
     length: int  # bytes
     label: int | tuple[float, ...] | None = None
     key: bytes | None = None  # the path in the source, where the container keeps it
@@ -91,6 +99,6 @@ class Written(NamedTuple):
     offset: np.ndarray  # (N,) int64 bytes
     length: np.ndarray  # (N,) int64 bytes
     sidecars: tuple[str, ...]  # further files, digested in the index but not read from
-    info: dict[str, Any]  # goes into the index's metadata
+    info: dict[str, Any]  # goes into the index's metadata; of an array of pixels: "raw"
     masks: Ranges | None = None
     split: np.ndarray | None = None  # (N,) bool: offset and length are of what `unsplit` takes

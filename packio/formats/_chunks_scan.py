@@ -12,9 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from packio.encodings import Facts
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.formats import Entry, Ranges
-from packio.formats._blob_columns import Columns, check_header, columns_of, entries
+from packio.formats._blob_columns import (
+    Columns,
+    check_header,
+    columns_of,
+    entries,
+    pixel_columns,
+)
 from packio.formats._chunks import Array, Layout, blocks, place
 
 _MOST_JSON = 64 << 20  # bytes; class names are in there
@@ -23,10 +30,11 @@ _LIMIT = 2**58  # values of an array; so that eight bytes each can be counted
 
 
 class _Blob(NamedTuple):
-    """An array of bytes, all its blocks there."""
+    """An array of bytes, or of pixels, all its blocks there."""
 
     array: Array
     files: list[str]  # relative to the shard
+    pixels: tuple[dict[str, np.ndarray], Facts] | None  # columns instead of offsets, facts
 
 
 def scan(path: Path, layout: Layout) -> Iterator[Entry]:
@@ -42,9 +50,11 @@ def scan(path: Path, layout: Layout) -> Iterator[Entry]:
         for name in Columns._fields
         if (array := _array(path, name, layout)) is not None
     }
+    if data.pixels is not None:
+        arrays |= data.pixels[0]
     _check_is_whole(arrays, header, path)
     mask_bytes = mask.array.shape[0] if mask else 0
-    columns = columns_of(arrays, data.array.shape[0], mask_bytes, path)
+    columns = columns_of(arrays, data.array.bytes, mask_bytes, path)
     if header and header.get("samples") != len(columns.length):
         raise IntegrityError(
             f"{path}/: has {len(columns.length)} samples, its attribute packio says "
@@ -56,12 +66,22 @@ def scan(path: Path, layout: Layout) -> Iterator[Entry]:
         masks = _ranges(mask, columns.mask_offsets, columns.mask_length, f"{path}/mask_data")
         masks = masks._replace(file=masks.file + np.uint32(len(files)))
         files = [*files, *mask.files]
-    yield from entries(columns, files, ranges, masks)
+    facts = None if data.pixels is None else data.pixels[1]
+    yield from entries(columns, files, ranges, masks, facts)
+
+
+def is_blob(path: Path, layout: Layout) -> bool:
+    """Tell whether a container is packio's own, or has samples end to end and their positions."""
+    metadata = read_json(path / layout.metadata)
+    attributes = layout.parse_attributes(metadata) if metadata is not None else None
+    if isinstance(attributes, dict) and "packio" in attributes:
+        return True
+    return all((path / name / layout.metadata).exists() for name in ("data", "offsets"))
 
 
 def _header(path: Path, layout: Layout) -> dict[str, Any] | None:
     """What packio says of the container, checked; None if another wrote it."""
-    metadata = _json(path / layout.metadata)
+    metadata = read_json(path / layout.metadata)
     if metadata is None:
         return None
     if "dimensions" in metadata or metadata.get("node_type") == "array":
@@ -80,9 +100,16 @@ def _header(path: Path, layout: Layout) -> dict[str, Any] | None:
     return header
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read the file that describes a group or an array; None if it is not there.
+
+    Raises:
+        NotAPackError: it is no JSON object.
+        IntegrityError: it is no JSON.
+        ReadError: it cannot be read.
+    """
     try:
-        with open(path, "rb", opener=_open) as file:
+        with open(path, "rb", opener=opener) as file:
             size = os.fstat(file.fileno()).st_size
             text = file.read(min(size, _MOST_JSON) + 1)  # which is allocated at once
     except (FileNotFoundError, NotADirectoryError):
@@ -98,12 +125,13 @@ def _json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe in place of a file would wait for a writer
+def opener(path: str, flags: int) -> int:
+    """Open a file; of a pipe in its place, do not wait for the writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _array(path: Path, name: str, layout: Layout) -> Array | None:
-    metadata = _json(path / name / layout.metadata)
+    metadata = read_json(path / name / layout.metadata)
     if metadata is not None:
         return layout.parse_array(metadata, f"{path}/{name}")
     if os.path.lexists(path / name):
@@ -147,49 +175,67 @@ def _blob(path: Path, name: str, layout: Layout) -> _Blob | None:
     array = _array(path, name, layout)
     if array is None:
         return None
-    if array.dtype != np.uint8 or len(array.shape) != 1:
+    pixels = None
+    if name == "data" and len(array.shape) == 4 and array.block[1:] == array.shape[1:]:
+        pixels = pixel_columns(array.shape, str(array.dtype), path / name)
+    elif array.dtype != np.uint8 or len(array.shape) != 1:
         raise NotAPackError(
             f"{path}/{name}: an array of {array.dtype} {array.shape}; packio reads encoded images, "
             "end to end in one row of uint8 (pixels: encode them, or pack the images they are from)"
         )
     files = []
     for numbers in blocks(array):
-        _block_shape(path / name, array, numbers)
+        block_shape(path / name, array, numbers)
         files.append(f"{name}/{array.block_name(*numbers)}")
-    return _Blob(array, files)
+    return _Blob(array, files, pixels)
 
 
-def _block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Check that a block is there and as long as it should be; returns its shape."""
+def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Check that a block is there and as long as it should be; returns its shape.
+
+    Raises:
+        IntegrityError: it is not.
+        ReadError: it cannot be read.
+    """
     path = folder / array.block_name(*numbers)
     try:
-        with open(path, "rb", opener=_open) as file:
+        with open(path, "rb", opener=opener) as file:
             size = os.fstat(file.fileno()).st_size
             header = file.read(array.header_bytes)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise IntegrityError(
-            f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros "
-            "must be told to write them)"
-        ) from error
+        raise missing(path) from error
     except OSError as error:
         raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
     shape = array.block
     if array.headers:
-        shape = _header_shape(header, path, array, numbers)
+        shape = header_shape(header, path, array, numbers)
     expected = array.header_bytes + math.prod(shape) * array.dtype.itemsize
     if size != expected:
         raise IntegrityError(f"{path}: {size} bytes, expected {expected}; restore or repack it")
     return shape
 
 
-def _header_shape(
+def missing(path: Path) -> IntegrityError:
+    """An error for a block that is not there."""
+    return IntegrityError(
+        f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros must be "
+        "told to write them)"
+    )
+
+
+def header_shape(
     header: bytes, path: Path, array: Array, numbers: tuple[int, ...]
 ) -> tuple[int, ...]:
+    """Read the header of an N5 block; returns its shape.
+
+    Raises:
+        IntegrityError: it is no such header, or does not fit the array.
+    """
     axes = len(array.shape)
     if len(header) == array.header_bytes:
         mode, found, *sizes = struct.unpack(f">HH{axes}I", header)
         shape = tuple(sizes[::-1])
-        needed = _extent(array, numbers)
+        needed = extent(array, numbers)
         fits = all(a <= b <= c for a, b, c in zip(needed, shape, array.block, strict=True))
         if mode == 0 and found == axes and fits:
             return shape
@@ -199,7 +245,7 @@ def _header_shape(
     )
 
 
-def _extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
+def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of the part of a block that lies within the array."""
     both = zip(numbers, array.shape, array.block, strict=True)
     return tuple(min(b, n - i * b) for i, n, b in both)
@@ -207,21 +253,21 @@ def _extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 def _loaded(path: Path, name: str, array: Array) -> np.ndarray:
     """Read an array. Nothing is allocated before all blocks are there."""
-    found = {n: _block_shape(path / name, array, n) for n in blocks(array)}
+    found = {n: block_shape(path / name, array, n) for n in blocks(array)}
     values = np.empty(array.shape, array.dtype)
     for numbers, shape in found.items():
         part = _block(path / name / array.block_name(*numbers), array, shape)
-        extent = _extent(array, numbers)
+        inner = extent(array, numbers)
         starts = [i * b for i, b in zip(numbers, array.block, strict=True)]
-        target = tuple(slice(s, s + n) for s, n in zip(starts, extent, strict=True))
-        values[target] = part[tuple(map(slice, extent))]
+        target = tuple(slice(s, s + n) for s, n in zip(starts, inner, strict=True))
+        values[target] = part[tuple(map(slice, inner))]
     return values
 
 
 def _block(path: Path, array: Array, shape: tuple[int, ...]) -> np.ndarray:
     size = math.prod(shape) * array.dtype.itemsize
     try:
-        with open(path, "rb", opener=_open) as file:
+        with open(path, "rb", opener=opener) as file:
             file.seek(array.header_bytes)
             data = file.read(size)
     except OSError as error:
@@ -259,7 +305,7 @@ def _check_is_whole(
 
 
 def _ranges(blob: _Blob, offsets: np.ndarray, length: np.ndarray, where: str) -> Ranges:
-    (size,) = blob.array.block
+    size = blob.array.block_bytes
     across = (offsets[:-1] % size + length > size) & (length > 0)
     if across.any():
         raise NotAPackError(

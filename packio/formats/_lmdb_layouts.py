@@ -10,17 +10,19 @@ folder2lmdb          ``0``, ``1``, … unpadded    `pyarrow.serialize`, msgpack 
 Image2LMDB           the same                    `pyarrow.serialize` of the image; names in
                                                  ``NAME_images_idx.txt`` beside, ``name number``
 tensorpack           ``%08d``                    msgpack, `pyarrow.serialize`, a pickle: by version
-Caffe, DALI          any                         Datum, a protobuf message with image and label
+Caffe, DALI          any                         Datum, a protobuf message of image, or pixels, and
+                                                 label: `packio.formats._lmdb_datum`
 text recognition     ``image-%09d``, from 1      an encoded image; its text under ``label-%09d``;
                                                  their number under ``num-samples``
 StyleGAN             ``SIZE-%05d`` (or 7)        an encoded image, in several sizes; ``length``
-PySODToolBox, old    name                        pixels, shapes in ``meta_info.pkl``: not read
-BasicSR
+PySODToolBox, old    name                        pixels; shapes in ``meta_info.pkl`` or ``.txt``:
+BasicSR                                          `packio.formats._lmdb_pixels`
 ===================  ==========================  ===================================================
 
-In all but the last an image is one contiguous range of the file, and an entry points at it there.
-A value that is not as the others are is given whole, for whoever reads the image to say what it is;
-a pickle is refused with all of its database.
+In all of them an image is one contiguous range of the file, and an entry points at it there. Masks
+that others write are a database of their own, to be opened like any other. A value that is not as
+the others are is given whole, for whoever reads the image to say what it is; a pickle is refused
+with all of its database.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ import itertools
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats import Entry, _arrow_stream, _plain_pickle
+from packio.formats import Entry, _arrow_stream, _lmdb_datum, _lmdb_pixels, _plain_pickle
 from packio.formats._lmdb_pages import File, Tree, newest_meta, opened
-from packio.formats._lmdb_values import Found, Malformed, datum, is_image, msgpack, sample
+from packio.formats._lmdb_values import Found, Malformed, is_image, msgpack, sample
 
 _Parser = Callable[[bytes], Found]
 
@@ -67,8 +69,27 @@ def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Entry]:
             yield from _largest(file)
         else:
             samples = [entry for entry in first if entry.name not in _ABOUT]
+            listed = _lmdb_pixels.listed(path, trust=trust_plain_pickle)
+            if samples and all(_lmdb_pixels.facts(listed, entry) for entry in samples):
+                yield from _plain(file, listed, are_pixels=True)
+                return
             parse = _parser(file, samples, path, trust=trust_plain_pickle)
-            yield from _plain(file, path) if parse is None else _parsed(file, path, parse)
+            yield from _plain(file, listed) if parse is None else _parsed(file, path, parse)
+
+
+def own(path: Path) -> Iterator[Entry]:
+    """Yield an entry for every record of a database that packio wrote: of an image, or of Datums.
+
+    Raises:
+        NotAPackError: no LMDB database of version 1.
+        IntegrityError: a page is damaged.
+        ReadError: the file cannot be read.
+    """
+    with opened(path) as file:
+        first = next(_entries(file), None)
+        values = b"" if first is None else file.read(first.length, first.offset)
+        parse = _fitting(values, path, (_lmdb_datum.parse,))
+        yield from _entries(file) if parse is None else _parsed(file, path, parse)
 
 
 def _entries(file: File) -> Iterator[Entry]:
@@ -85,25 +106,30 @@ def _parser(file: File, samples: list[Entry], path: Path, *, trust: bool) -> _Pa
         data = file.read(entry.length, entry.offset)
         if is_image(data):
             return None
-        parse = _pickled if _plain_pickle.is_likely(data) else _fitting(data, path)
+        parse = _pickled if _plain_pickle.is_likely(data) else _fitting(data, path, _PARSERS)
         if parse is _pickled and not trust:
             raise NotAPackError(
-                f"{path}: its values are pickles, as {entry.name!r}; packio reads plain data from "
-                "them without running anything, if asked to: trust_plain_pickle=True, or "
-                f"`packio reindex {path} --trust-plain-pickle`"
+                f"{path}: its values are pickles, as {entry.name!r}; {_asked(path)}"
             )
         if parse is not None:
             return parse
-    if samples and (path / "meta_info.pkl").is_file():
+    if samples and not trust and (path / _lmdb_pixels.PICKLE_NAME).is_file():
         raise NotAPackError(
-            f"{path}: values are decoded pixels, whose shapes are in meta_info.pkl (the layout of "
-            "PySODToolBox and of old BasicSR), which packio does not read; pack the images anew"
+            f"{path}: its values are no images, but may be pixels, whose shapes are in the pickle "
+            f"{_lmdb_pixels.PICKLE_NAME} (as of PySODToolBox and old BasicSR); {_asked(path)}"
         )
     return None
 
 
-def _fitting(data: bytes, path: Path) -> _Parser | None:
-    for parse in (_arrow, _msgpack, datum):
+def _asked(path: Path) -> str:
+    return (
+        "packio reads plain data from pickles without running anything, if asked to: "
+        f"trust_plain_pickle=True, or `packio reindex {path} --trust-plain-pickle`"
+    )
+
+
+def _fitting(data: bytes, path: Path, parsers: Sequence[_Parser]) -> _Parser | None:
+    for parse in parsers:
         try:
             parse(data)
         except Malformed:
@@ -126,11 +152,17 @@ def _pickled(data: bytes) -> Found:
     return sample(_plain_pickle.read(data), data)
 
 
-def _plain(file: File, path: Path) -> Iterator[Entry]:
-    """Every record an image, with the names of BasicSR's ``meta_info.txt`` if that is there."""
-    names = _names_by_stem(path / "meta_info.txt")
+_PARSERS: tuple[_Parser, ...] = (_arrow, _msgpack, _lmdb_datum.parse)
+
+
+def _plain(
+    file: File, listed: dict[bytes, _lmdb_pixels.Listed], *, are_pixels: bool = False
+) -> Iterator[Entry]:
+    """Every record an image, or pixels, with the name that BasicSR's ``meta_info.txt`` has."""
     for entry in _entries(file):
-        yield entry._replace(key=names.get(entry.name))
+        said = listed.get(entry.name)
+        facts = _lmdb_pixels.facts(listed, entry) if are_pixels else None
+        yield entry._replace(key=None if said is None else said.name, facts=facts)
 
 
 def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Entry]:
@@ -139,7 +171,7 @@ def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Entry]:
         data = file.read(entry.length, entry.offset)
         key = names.get(entry.name)
         try:
-            start, stop, label = parse(data)
+            found = parse(data)
         except _plain_pickle.RefusedError as error:
             raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
         except Malformed as error:
@@ -149,8 +181,8 @@ def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Entry]:
         except NotAPackError as error:
             raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
         else:
-            at = entry.offset + start
-            yield entry._replace(offset=at, length=stop - start, label=label, key=key)
+            at, length = entry.offset + found.start, found.stop - found.start
+            yield Entry(entry.name, entry.file, at, length, found.label, key, facts=found.facts)
 
 
 def _numbered(file: File) -> Iterator[Entry]:
@@ -206,21 +238,8 @@ def _largest(file: File) -> Iterator[Entry]:
     yield from (entry for _, entry in sorted(found))
 
 
-def _names_by_stem(path: Path) -> dict[bytes, bytes]:
-    """Name without extension → name, of the lines ``name (height,width,channels) level``."""
-    lines = (re.fullmatch(rb"(.+?) \(\d+,\d+,\d+\)(?: \d+)?\s*", line) for line in _lines(path))
-    return {match[1].rpartition(b".")[0]: match[1] for match in lines if match}
-
-
 def _names_by_number(path: Path) -> dict[bytes, bytes]:
     """Key → name, of the lines ``name key`` beside a database."""
-    lines = _lines(path.with_name(f"{path.stem}_images_idx.txt"))
-    found = (line.rpartition(b" ") for line in lines)
+    content = _lmdb_pixels.content(path.with_name(f"{path.stem}_images_idx.txt"))
+    found = (line.rpartition(b" ") for line in content.splitlines())
     return {number.strip(): name for name, _, number in found if name and number.strip()}
-
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().splitlines()
-    except OSError:
-        return []

@@ -11,6 +11,7 @@ from typing import Any
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.formats import _lmdb_datum
 from packio.formats._lmdb_pages import data_file, scan
 
 
@@ -30,7 +31,10 @@ class Reader:
         return Reader, (self.path,)
 
     def get(self, record_number: int) -> bytes:
-        """Read the value of a record, by its position in the order of the keys.
+        """Read the image of a record: its value, or what is in it if it is a Datum.
+
+        Args:
+            record_number: Position in the order of the keys.
 
         Raises:
             IndexError: there are not so many.
@@ -91,7 +95,7 @@ class _SharedEnvironment:
                 value = transaction.get(self._name(record_number))
         if value is None:
             raise IntegrityError(f"{self._path}: record {record_number} is listed but not found")
-        return bytes(value)
+        return _lmdb_datum.image(bytes(value))
 
     def entries(self) -> int:
         with self._read_errors():

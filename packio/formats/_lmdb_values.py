@@ -2,11 +2,8 @@
 
 * **msgpack** (tensorpack, older folder2lmdb): one byte of type, by which a length and the content
   follow, big-endian; a sample is ``[{"data": image}, label]`` or ``[image, label]``.
-* **Datum** (Caffe, DALI): a protobuf message: data = 4 bytes, label = 5 varint, encoded = 7 bool;
-  channels, height and width = 1, 2, 3 and float_data = 6 where the data are pixels.
 
-Sources: https://github.com/msgpack/msgpack/blob/master/spec.md; caffe.proto of BVLC/caffe, message
-Datum.
+Source: https://github.com/msgpack/msgpack/blob/master/spec.md.
 """
 
 from __future__ import annotations
@@ -15,10 +12,10 @@ import dataclasses
 import struct
 from typing import Any, NamedTuple
 
-from packio.errors import NotAPackError
-from packio.formats._tfrecord_example import Malformed, _fields, _varint
+from packio.encodings import Facts
+from packio.formats._tfrecord_example import Malformed
 
-__all__ = ["Found", "Malformed", "Span", "datum", "is_image", "msgpack", "sample"]
+__all__ = ["Found", "Malformed", "Span", "is_image", "msgpack", "sample"]
 
 _MOST_VALUES = 10_000  # of msgpack in one record; a sample has about 5
 _DEEPEST = 8
@@ -45,6 +42,7 @@ class Found(NamedTuple):
     start: int  # of the image, in bytes
     stop: int
     label: int | None
+    facts: Facts | None = None  # of pixels
 
 
 def is_image(data: bytes) -> bool:
@@ -79,38 +77,6 @@ def sample(value: Any, data: bytes, depth: int = 0) -> Found:
 def _labelled(found: Found, values: list[Any]) -> Found:
     labels = [v for v in values if type(v) is int and -(1 << 63) <= v < 1 << 63]
     return found._replace(label=labels[0]) if labels and found.label is None else found
-
-
-def datum(data: bytes) -> Found:
-    """Find the image in a Datum.
-
-    Raises:
-        Malformed: it is none.
-        NotAPackError: it is one of pixels.
-    """
-    start = stop = encoded = 0
-    label = None
-    for tag, first, last in _fields(data, 0, len(data)):
-        if tag == 0x22:
-            start, stop = first, last
-        elif tag == 0x28:
-            label = _signed(_varint(data, first)[0])
-        elif tag == 0x38:
-            encoded = data[first]
-        elif tag not in (0x08, 0x10, 0x18, 0x32, 0x35):
-            raise Malformed(f"a field {tag >> 3} of wire type {tag & 7}, which no Datum has")
-    if start == stop:
-        raise Malformed("a Datum without data")
-    if not encoded and not is_image(data[start : start + 16]):
-        raise NotAPackError(
-            "Caffe Datums of pixels, not of encoded images (encoded is not set); packio reads "
-            "encoded ones: convert the images anew with `convert_imageset --encoded`"
-        )
-    return Found(start, stop, label)
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >> 63 else number
 
 
 def msgpack(data: bytes) -> Any:

@@ -59,15 +59,19 @@ def is_likely(data: bytes) -> bool:
     return data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5") and data[-1:] == b"."
 
 
-def read(data: bytes) -> Any:
+def read(data: bytes, *, most_steps: int = _MOST_STEPS) -> Any:
     """Read a pickle of plain data; bytes come as a `Span` of ``data``.
+
+    Args:
+        data: The pickle.
+        most_steps: Opcodes that it may have, each of which makes one value at most.
 
     Raises:
         RefusedError: it makes something else than plain data; the message names the opcode.
         Malformed: it is cut off, too long, or makes no sense.
     """
     try:
-        return _Machine(data).run()
+        return _Machine(data).run(most_steps)
     except (struct.error, IndexError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise Malformed(f"a pickle that makes no sense: {type(error).__name__}: {error}") from error
 
@@ -96,8 +100,8 @@ class _Machine:
             b"1": lambda: self._items().clear(),
         }
 
-    def run(self) -> Any:
-        for _ in range(_MOST_STEPS):
+    def run(self, most_steps: int) -> Any:
+        for _ in range(most_steps):
             opcode = self._take(1)
             if opcode == b".":
                 value = self._pop()
@@ -105,7 +109,7 @@ class _Machine:
                     raise Malformed("a pickle that leaves values over")
                 return value
             self._step(opcode)
-        raise Malformed(f"a pickle of more than {_MOST_STEPS} steps, which no sample takes")
+        raise Malformed(f"a pickle of more than {most_steps} steps, which no sample takes")
 
     def _step(self, opcode: bytes) -> None:
         if opcode in self._plain:

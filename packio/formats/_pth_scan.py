@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.formats import Entry
-from packio.formats._blob import Columns, check_header, columns_of, entries, one_file
+from packio.formats import Entry, _by_library, _pth_foreign
+from packio.formats._blob import (
+    Columns,
+    check_header,
+    columns_of,
+    entries,
+    one_file,
+    pixel_columns,
+)
+from packio.formats._pixels import order_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 _LOCAL = struct.Struct("<4s22xHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
-_DATA = ("data", "images", "image", "x", "X")
-_OFFSETS = ("offsets", "offset", "indptr")
-_LABELS = ("label", "labels", "target", "targets", "y", "Y")
 # Whatever zipfile and torch make of what they find wrong in a file.
 _ERRORS = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError,
@@ -33,30 +38,60 @@ _ERRORS = (
 )  # fmt: skip
 
 
-def scan(path: Path) -> Iterator[Entry]:
+def scan(
+    path: Path, *, image: str | None = None, label: str | None = None, layout: str = ""
+) -> Iterator[Entry]:
     """Yield an entry for every sample.
 
-    Of what others write: a dict with a blob of bytes and N + 1 offsets; a list of one-dimensional
-    tensors of bytes; a pair of such a list and of labels; or a dict of both, under usual names.
-    Only tensors and plain containers are ever unpickled (``weights_only=True``).
+    Of what others write: see `packio.formats._pth_foreign`. Only tensors and plain containers are
+    ever unpickled (``weights_only=True``).
+
+    Args:
+        path: Of the file.
+        image: Where in what was saved the images are: a key of the dict, a position in the tuple,
+            or a path of them, as "train/images".
+        label: The same of the labels; "" takes none.
+        layout: Order of pixels; see `packio.formats._pixels`.
 
     Raises:
         NotAPackError: no file of torch's, one with other things in it than tensors, or one without
             samples that are ranges of bytes.
         IntegrityError: the file is damaged.
+        OptionError: there is nothing of a name given.
         ReadError: the file cannot be read.
     """
+    order = order_of(layout)
+    with _loaded(path) as (value, place):
+        if isinstance(value, dict) and "packio" in value and image is None:
+            found = _own(value, place, path)
+        else:
+            found = _pth_foreign.found(value, place, path, image, label, order)
+    yield from found
+
+
+class Reader(_by_library.Reader):
+    """Read images that are bytes, encoded in the pickle: torch loads all of them."""
+
+    survives_fork = True
+
+    def find(self) -> _by_library.Found:
+        """Load the file."""
+        with _loaded(self.path) as (value, _):
+            return _pth_foreign.read(value, self.path, self.image)
+
+
+@contextlib.contextmanager
+def _loaded(path: Path) -> Iterator[tuple[Any, Place]]:
+    """What a file holds, and where."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error
     try:
         members(descriptor, path)
-        value = _load(descriptor, path)
-        found = _found(value, _Place(descriptor, path), path)
+        yield _load(descriptor, path), Place(descriptor, path)
     finally:
         os.close(descriptor)
-    yield from found
 
 
 def members(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
@@ -120,7 +155,7 @@ def _load(descriptor: int, path: Path) -> Any:
         ) from error
 
 
-class _Place:
+class Place:
     """Where the bytes of tensors lie in the file that torch has mapped."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -169,26 +204,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return plain and not flags and type(tensor) is torch.Tensor and tensor.is_contiguous()
 
 
-def _found(value: Any, place: _Place, path: Path) -> Iterator[Entry]:
-    if isinstance(value, dict) and "packio" in value:
-        return _own(value, place, path)
-    images, labels, offsets = value, None, None
-    if isinstance(value, dict):
-        images, labels, offsets = (_first(value, n) for n in (_DATA, _LABELS, _OFFSETS))
-    elif (
-        isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], (list, tuple))
-    ):
-        images, labels = value
-    if offsets is not None:
-        return _blob(images, labels, offsets, place, path)
-    return _each(images, labels, place, path)
-
-
-def _first(value: Mapping[Any, Any], names: Sequence[str]) -> Any:
-    return next((value[n] for n in names if n in value), None)
-
-
-def _own(value: Mapping[str, Any], place: _Place, path: Path) -> Iterator[Entry]:
+def _own(value: Mapping[str, Any], place: Place, path: Path) -> Iterator[Entry]:
     import torch
 
     text = value["packio"]
@@ -197,90 +213,14 @@ def _own(value: Mapping[str, Any], place: _Place, path: Path) -> Iterator[Entry]
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise IntegrityError(f"{path}: {name} is no tensor; restore or repack the file")
+    pixels = tensors.get("data")
     blobs = {n: place(tensors.pop(n), n) if n in tensors else (0, 0) for n in ("data", "mask_data")}
     arrays = {n: place.array(tensor, n) for n, tensor in tensors.items()}
     (data, size), (masks, mask_size) = blobs["data"], blobs["mask_data"]
+    facts = None
+    if pixels is not None and pixels.ndim > 1:
+        name = str(pixels.dtype).removeprefix("torch.")
+        made, facts = pixel_columns(pixels.shape, name, path)
+        arrays |= made
     columns = columns_of(arrays, size, mask_size, path)
-    return entries(columns, (path.name,), *one_file(columns, data, masks))
-
-
-def _blob(images: Any, labels: Any, offsets: Any, place: _Place, path: Path) -> Iterator[Entry]:
-    import torch
-
-    if not _is_bytes(images) or not isinstance(offsets, torch.Tensor):
-        raise NotAPackError(f"{path}: has offsets, but no blob of bytes; {_expected()}")
-    begin, size = place(images, "the blob")
-    arrays = {"offsets": _numbers(place.array(offsets, "offsets"), "offsets", path)}
-    columns = columns_of(arrays, size, 0, path)
-    columns = columns._replace(label=_labels(labels, len(columns.length), place, path))
-    return entries(columns, (path.name,), *one_file(columns, begin, 0))
-
-
-def _each(images: Any, labels: Any, place: _Place, path: Path) -> Iterator[Entry]:
-    import torch
-
-    if isinstance(images, torch.Tensor) and images.ndim >= 3:
-        raise NotAPackError(
-            f"{path}: raw pixel arrays {tuple(images.shape)} are not read; encode the images (as "
-            "PNG, without loss) and pack them"
-        )
-    if not isinstance(images, (list, tuple)):
-        raise NotAPackError(f"{path}: holds {type(images).__name__}; {_expected()}")
-    label = _labels(labels, len(images), place, path)
-    found = []
-    for i, image in enumerate(images):
-        if not _is_bytes(image):
-            what = tuple(image.shape) if isinstance(image, torch.Tensor) else "no tensor"
-            raise NotAPackError(
-                f"{path}: item {i} is {type(image).__name__} ({what}); {_expected()}"
-            )
-        offset, size = place(image, f"item {i}")
-        entry = Entry(b"%d" % i, path.name, offset, size)
-        if label is not None:
-            row = label[i].tolist()
-            entry = entry._replace(label=tuple(row) if label.ndim == 2 else row)
-        found.append(entry)
-    return iter(found)
-
-
-def _expected() -> str:
-    return (
-        "packio reads a list of 1-D uint8 tensors that are encoded images, with labels if there "
-        "are any, or a dict of a blob with offsets; bytes within the pickle are no ranges"
-    )
-
-
-def _is_bytes(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor) and value.ndim == 1 and value.dtype == torch.uint8
-
-
-def _numbers(values: np.ndarray, what: str, path: Path) -> np.ndarray:
-    if values.dtype.kind not in "iu":
-        raise NotAPackError(f"{path}: {what} is {values.dtype}, integers are expected")
-    return values.astype(np.int64)
-
-
-def _labels(labels: Any, count: int, place: _Place, path: Path) -> np.ndarray | None:
-    import torch
-
-    if labels is None:
-        return None
-    if isinstance(labels, torch.Tensor):
-        values = place.array(labels, "label")
-        vectors = values.ndim == 2 and values.dtype.kind == "f"
-        values = values.astype("f4") if vectors else _numbers(values, "label", path)
-    elif isinstance(labels, (list, tuple)) and all(
-        type(v) is int and abs(v) < 2**63 for v in labels
-    ):
-        values = np.array(labels, np.int64)
-    else:
-        raise NotAPackError(f"{path}: labels are {type(labels).__name__}, not a tensor or ints")
-    if len(values.shape) not in (1, 2) or len(values) != count or values.shape[1:] == (0,):
-        raise NotAPackError(f"{path}: labels are {values.shape}, of {count} samples")
-    return (
-        values
-        if values.dtype == np.float32 or values.ndim == 1
-        else values.reshape(count, -1)[:, 0]
-    )
+    return entries(columns, (path.name,), *one_file(columns, data, masks), facts=facts)

@@ -13,7 +13,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Entry
-from packio.formats._tar_files import Input, opened
+from packio.formats._append_only import Input, opened
 
 HEADER = struct.Struct("<IfQQ")  # number of labels, label, id, second id
 MOST_BYTES = 1 << 29  # of one record, exclusive

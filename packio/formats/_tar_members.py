@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats._tar_files import Input
+from packio.formats._append_only import Input
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Entry
-from packio.formats._tar_files import Input, opened
+from packio.formats._append_only import Input, opened
 from packio.formats._tar_members import Member, members
 from packio.indexfile import canonical_json
 

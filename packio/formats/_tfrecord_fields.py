@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError
+from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Entry, Record
 from packio.formats._tfrecord_example import BYTES, FLOAT, INT64, Example, Malformed, Range, varint
 from packio.formats._tfrecord_frames import Frame
@@ -33,18 +34,42 @@ _KEYS = (
 )  # fmt: skip
 
 
-def entry(frame: Frame, file: str, where: str) -> Entry:
+def entry(
+    frame: Frame,
+    file: str,
+    where: str,
+    image_name: str | None = None,
+    label_name: str | None = None,
+) -> Entry:
     """Find out what a record says of its sample.
+
+    Args:
+        frame: The record.
+        file: That it is in.
+        where: It is, for messages.
+        image_name: The feature that is the image.
+        label_name: The feature that is the label; "" takes none.
 
     Raises:
         Malformed: it is no Example.
         NotAPackError: there is no image in it.
+        OptionError: there is no feature of a name given.
         IntegrityError: its boxes contradict each other.
     """
     example = Example(frame.data)
-    image = _first(example, _IMAGES)
+    for option, name in (("image", image_name), ("label", label_name)):
+        if name and os.fsencode(name) not in example.features:
+            raise OptionError(
+                f"{where}: {option}={name!r} is not in it; there are: {_features(example)}"
+            )
+    images = _IMAGES if image_name is None else (os.fsencode(image_name),)
+    labels = _LABELS if label_name is None else (os.fsencode(label_name),)
+    image = _first(example, images)
     if image is None:
-        raise NotAPackError(_no_image(example, where))
+        raise NotAPackError(_no_image(example, images, where))
+    label = _label(example, labels)
+    if label is None and label_name:
+        raise NotAPackError(f"{where}: label={label_name!r} has no numbers; name another")
     mask, meta = _first(example, (MASK,)), _first(example, (_META,))
     boxes, box_labels = _boxes(example, where)
     data, at = frame.data, frame.offset
@@ -53,7 +78,7 @@ def entry(frame: Frame, file: str, where: str) -> Entry:
         file,
         at + image[0],
         image[1] - image[0],
-        _label(example),
+        label,
         _key(example),
         mask and (file, at + mask[0], mask[1] - mask[0]),
         meta and data[meta[0] : meta[1]],
@@ -81,19 +106,22 @@ def _key(example: Example) -> bytes | None:
     return None
 
 
-def _no_image(example: Example, where: str) -> str:
+def _no_image(example: Example, images: Sequence[bytes], where: str) -> str:
     what = "a SequenceExample" if example.is_sequence else "an Example without an encoded image"
-    keys = sorted(key.decode("utf-8", "backslashreplace") for key in example.features)
-    shown = ", ".join(keys[:20]) + (" …" if len(keys) > 20 else "")
-    names = ", ".join(name.decode() for name in _IMAGES)
+    names = ", ".join(name.decode() for name in images)
     return (
-        f"{where}: {what}; its features are: {shown or 'none'}; expected one value of bytes as one "
-        f"of {names}"
+        f"{where}: {what}; its features are: {_features(example)}; expected one value of bytes as "
+        f"one of {names}; say which with image=…"
     )
 
 
-def _label(example: Example) -> int | tuple[float, ...] | None:
-    for name in _LABELS:
+def _features(example: Example) -> str:
+    keys = sorted(key.decode("utf-8", "backslashreplace") for key in example.features)
+    return (", ".join(keys[:20]) + (" …" if len(keys) > 20 else "")) or "none"
+
+
+def _label(example: Example, names: Sequence[bytes]) -> int | tuple[float, ...] | None:
+    for name in names:
         numbers = example.numbers(name) if name in example.features else None
         if numbers:
             number = numbers[0]

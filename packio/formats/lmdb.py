@@ -5,7 +5,9 @@ and the sample's bytes as its value; there is nothing else in the database. ``la
 has one line a record, ``index<TAB>label<TAB>key<LF>``: the label empty if there is none, the
 numbers of a vector with commas between them; the key as raw bytes with tab, LF, CR and backslash
 written ``\t``, ``\n``, ``\r`` and ``\\``. Masks are in ``mask/``, a database of its own, under the
-same keys. What else a pack has (meta, boxes) is in its index alone.
+same keys. What else a pack has (meta, boxes) is in its index alone. With ``values="datum"`` each
+value, of masks, too, is a Datum that holds the sample's bytes and, if it is an int, its label:
+`packio.formats._lmdb_datum`.
 
 How the bytes lie on disk, format version 1 (LMDB 0.9; LMDB 1.0 writes another, version 3). All
 numbers are little-endian here; LMDB writes them as the machine has them. The file is a row of pages
@@ -49,8 +51,8 @@ from typing import Any
 import numpy as np
 
 from packio import registry
-from packio.errors import CannotCreateError, IntegrityError, OutputError
-from packio.formats import Entry, Ranges, Record, Written, _lmdb_layouts
+from packio.errors import CannotCreateError, IntegrityError, OptionError, OutputError
+from packio.formats import Entry, Ranges, Record, Written, _lmdb_datum, _lmdb_layouts
 from packio.formats._lmdb_library import Reader
 from packio.formats._lmdb_pages import (
     DATA_NAME,
@@ -61,15 +63,18 @@ from packio.formats._lmdb_pages import (
     newest_meta,
     opened,
 )
-from packio.formats._lmdb_pages import scan as scan_pages
 from packio.indexfile import crc32c
 
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "identity", "scan"]
+__all__ = [
+    "EXTRA", "IS_DIRECTORY", "OPTIONS", "PACKAGE", "SUFFIXES", "Reader", "Writer", "identity",
+    "scan",
+]  # fmt: skip
 
 SUFFIXES = (".lmdb",)
 IS_DIRECTORY = True
 PACKAGE = "lmdb"
 EXTRA = None
+OPTIONS = {"values": "'datum': protobuf messages with image and label, for Caffe and DALI."}
 
 LABELS_NAME = "labels.tsv"
 MASKS_NAME = "mask"  # a database of its own, under the same keys
@@ -101,13 +106,13 @@ def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Entry]:
         ReadError: a file cannot be read.
     """
     labels = _read_labels(path)
-    masks = scan_pages(path / MASKS_NAME) if (path / MASKS_NAME).is_dir() else None
+    masks = _lmdb_layouts.own(path / MASKS_NAME) if (path / MASKS_NAME).is_dir() else None
     if masks is None and not labels:
         yield from _lmdb_layouts.scan(path, trust_plain_pickle=trust_plain_pickle)
         return
-    for i, entry in enumerate(scan_pages(path)):
+    for i, entry in enumerate(_lmdb_layouts.own(path)):
         number = int(entry.name) if entry.name.isdigit() else -1
-        label, key = labels.get(number, (None, None))
+        label, key = labels.get(number, (entry.label, None))
         if masks is not None:
             mask = next(masks, None)
             if mask is None or mask.name != entry.name:
@@ -146,7 +151,15 @@ class Writer:
     end is written again: LMDB has then forgotten all of it.
     """
 
-    def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        count: int,
+        size: int,
+        classes: Sequence[str] = (),
+        values: str | None = None,
+    ) -> None:
         """Create the directory.
 
         Args:
@@ -154,14 +167,18 @@ class Writer:
             count: Samples about to come; sets the width of the keys.
             size: Bytes of all of them together.
             classes: Of no use here: an LMDB holds samples alone.
+            values: "datum": Datums; None: the samples' bytes as they are.
 
         Raises:
+            OptionError: no such values.
             CannotCreateError: the directory cannot be made.
             OutputError: there is no room for the map.
             MissingPackageError: lmdb does not load.
         """
+        if values not in (None, "datum"):
+            raise OptionError(f"values={values!r}: expected 'datum', or nothing")
         self._lmdb = registry.require(PACKAGE, EXTRA)
-        self._path = path
+        self._path, self._values = path, values
         self._count, self._size = count, size
         self._masks: Writer | None = None
         self._width = max(8, len(str(max(count - 1, 0))))
@@ -212,7 +229,8 @@ class Writer:
         """Append records.
 
         Raises:
-            OutputError: they cannot be written; the message tells the space left.
+            OutputError: they cannot be written; the message tells the space left, or what does not
+                fit.
         """
         if self._env is None:
             raise OutputError(f"{self._path}: closed already")
@@ -220,21 +238,31 @@ class Writer:
             self._add_masks(records)
         lines = []
         for record in records:
-            if len(record.data) > _MOST_BYTES:
-                raise OutputError(f"{self._path}: {record.key!r} has over {_MOST_BYTES} bytes")
-            number = len(self._crcs)
+            number, value = len(self._crcs), self._value(record)
             lines.append(_label_line(number, record))
-            self._crcs.append(crc32c(record.data))
-            self._batch.append((self._key(number), record.data))
-            self._batch_bytes += len(record.data)
+            self._crcs.append(crc32c(value))
+            self._batch.append((self._key(number), value))
+            self._batch_bytes += len(value)
             if self._batch_bytes >= _COMMIT_BYTES or len(self._batch) >= _COMMIT_RECORDS:
                 self._commit()
         with self._output_errors():
             self._labels.write(b"".join(lines))
 
+    def _value(self, record: Record) -> bytes:
+        is_datum = self._values == "datum"
+        most = _lmdb_datum.MOST_BYTES if is_datum else _MOST_BYTES
+        if len(record.data) > most:
+            raise OutputError(f"{self._path}: {record.key!r} has over {most} bytes")
+        try:
+            return _lmdb_datum.make(record) if is_datum else record.data
+        except OutputError as error:
+            raise OutputError(f"{self._path}: {error}") from error
+
     def _add_masks(self, records: Sequence[Record]) -> None:
         if self._masks is None:
-            self._masks = Writer(self._path / MASKS_NAME, count=self._count, size=self._size)
+            self._masks = Writer(
+                self._path / MASKS_NAME, count=self._count, size=self._size, values=self._values
+            )
         self._masks.add([Record(r.mask or b"", r.label, r.key) for r in records])
 
     def _key(self, number: int) -> bytes:
@@ -307,14 +335,18 @@ class Writer:
                     f"{file.path}: record {i} reads back differently (as {entry.name!r}, "
                     f"{len(data)} bytes at {entry.offset}); the disk or its driver is at fault"
                 )
-            offset[i], length[i] = entry.offset, entry.length
+            start, stop = 0, len(data)
+            if self._values == "datum":
+                start, stop = _lmdb_datum.parse(data)[:2]
+            offset[i], length[i] = entry.offset + start, stop - start
         return Written(
             files=(DATA_NAME,),
             file=np.zeros(len(self._crcs), np.uint32),
             offset=offset,
             length=length,
             sidecars=(LABELS_NAME,),
-            info={"keys": self._width, "version": VERSION},
+            info={"keys": self._width, "version": VERSION}
+            | ({} if self._values is None else {"values": self._values}),
         )
 
 

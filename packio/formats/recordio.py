@@ -6,7 +6,9 @@ a record, ``i<TAB>position of its first frame<LF>``; and ``NAME.lst``, one line 
 ``i<TAB>label[<TAB>label...]<TAB>key<LF>``, with tab, LF, CR and backslash in a key written ``\t``,
 ``\n``, ``\r`` and ``\\``. A record has no room for a second image: masks are the records of
 ``NAME.mask.rec``, with ``NAME.mask.idx``. A sample without label gets the label 0. Keys, meta and
-boxes are in packio's index only, and cannot be had back from the container.
+boxes are in packio's index only, and cannot be had back from the container. A directory of shards
+has ``NAME.all.idx``, too, of all records, with their positions in the shards end to end: what DALI
+and dmlc's InputSplit want of several files, of which they take one index.
 
 How the bytes lie on disk; all numbers are little-endian. The file is a row of frames::
 
@@ -41,10 +43,10 @@ import numpy as np
 
 from packio.errors import OutputError
 from packio.formats import Ranges, Record, Written
+from packio.formats._append_only import Output, write_whole
 from packio.formats._recordio_frames import HEADER, MOST_BYTES, frames, scan, unsplit
-from packio.formats._tar_files import Output
 
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan", "unsplit"]
+__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "finish", "scan", "unsplit"]
 
 SUFFIXES = (".rec",)
 IS_DIRECTORY = False
@@ -206,6 +208,29 @@ def _labels(record: Record, path: Path) -> tuple[int, float, bytes]:
         f"{path}: the label {record.label} of {record.key!r} does not fit: RecordIO holds labels "
         "as float32, exact up to 16777216; choose another format"
     )
+
+
+def finish(folder: Path, shards: Sequence[str]) -> tuple[str, ...]:
+    """Write the index of all shards together.
+
+    Args:
+        folder: That the ``.rec`` and ``.idx`` files lie in.
+        shards: Names of the ``.rec`` files, in order.
+
+    Returns:
+        Names of the files written.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    base, positions = 0, array("q")
+    for shard in shards:
+        lines = (folder / shard).with_suffix(".idx").read_bytes().splitlines()
+        positions.extend(base + int(line.partition(b"\t")[2]) for line in lines)
+        base += (folder / shard).stat().st_size
+    name = f"{shards[0].rpartition('-')[0] or 'pack'}.all.idx"
+    write_whole(folder / name, b"".join(b"%d\t%d\n" % pair for pair in enumerate(positions)))
+    return (name,)
 
 
 def _list_line(number: int, record: Record) -> bytes:

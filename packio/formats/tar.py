@@ -46,7 +46,7 @@ import numpy as np
 
 from packio.errors import OutputError
 from packio.formats import Ranges, Record, Written
-from packio.formats._tar_files import Output, write_whole
+from packio.formats._append_only import Output, write_whole
 from packio.formats._tar_samples import scan
 from packio.indexfile import canonical_json
 

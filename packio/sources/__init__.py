@@ -2,7 +2,10 @@
 
 A source module has
 
-* ``recognise(path) -> bool``: whether the path is one of these;
+* ``recognise(path) -> bool``: whether the path is one of these; where several modules say so, the
+  one with the least ``PRIORITY`` (0 if it has none) gets it;
+* ``accepts(source) -> bool`` and ``of(source, *, classes=None, …) -> Listing``: optional, for
+  objects instead of paths;
 * ``listing(path, *, classes=None, allow_empty=False) -> Listing``: everything that will be tried,
   in its final order. What cannot even be listed is in ``Listing.unlisted``; nothing is left out
   silently;
@@ -58,9 +61,13 @@ class Listing:
         labels: Positions in `classes`; or (N, k) float32 vectors; None where there are none.
         classes: Names, sorted, or as another pack has them.
         unlisted: (key, reason) of folders that could not be listed.
+        dropped: (key, reason) of samples left out on purpose, as duplicates.
         others: File name ending → how many files with it are not taken as images.
         warnings: Things the user should know, one line each.
         version: Of the contents, where the samples are no files that can be looked at again.
+        splits: Positions in `split_names`; None where the samples are of no splits.
+        split_names: As "train", "val".
+        files: Paths below `root` of the files that each sample is read from; None: its key.
         rows: What `open` needs to know of each sample; None: its key.
         open: Makes, of some of `rows`, a context in which those samples can be read by position;
             None reads files below `root`.
@@ -73,9 +80,13 @@ class Listing:
     labels: list[int] | np.ndarray | None
     classes: list[str]
     unlisted: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
+    dropped: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
     others: Counter[str] = dataclasses.field(default_factory=Counter)
     warnings: list[str] = dataclasses.field(default_factory=list)
     version: str = ""
+    splits: Sequence[int] | np.ndarray | None = None
+    split_names: list[str] = dataclasses.field(default_factory=list)
+    files: Sequence[Sequence[bytes]] | None = None
     rows: Sequence[Any] | None = None
     open: Callable[[Sequence[Any]], AbstractContextManager[ReadItem]] | None = None
 
@@ -90,13 +101,20 @@ class Listing:
         return _files.opened(self.root, rows)
 
     def part(self, positions: range) -> Listing:
-        """The listing of some samples that follow each other."""
+        """The listing of some samples that follow each other, without what concerns all."""
         some = slice(positions.start, positions.stop)
-        return dataclasses.replace(
-            self, keys=self.keys[some], sizes=self.sizes[some],
-            labels=None if self.labels is None else self.labels[some],
-            rows=None if self.rows is None else self.rows[some], unlisted=[], warnings=[],
-        )  # fmt: skip
+        taken = {name: values[some] for name, values in self._columns().items()}
+        return dataclasses.replace(self, **taken, unlisted=[], dropped=[], warnings=[])
+
+    def take(self, positions: Sequence[int]) -> Listing:
+        """The listing of some samples, in another order."""
+        taken = {name: _taken(values, positions) for name, values in self._columns().items()}
+        return dataclasses.replace(self, **taken)
+
+    def _columns(self) -> dict[str, Any]:
+        """What has an entry for each sample."""
+        names = ("keys", "sizes", "labels", "splits", "files", "rows")
+        return {n: v for n in names if (v := getattr(self, n)) is not None}
 
     def label(self, position: int) -> int | np.ndarray | None:
         """Label of one sample."""
@@ -104,3 +122,9 @@ class Listing:
             return None
         label: int | np.ndarray = self.labels[position]
         return label
+
+
+def _taken(values: Any, positions: Sequence[int]) -> Any:
+    if hasattr(values, "dtype"):  # an array
+        return values[list(positions)]
+    return [values[i] for i in positions]

@@ -16,10 +16,19 @@ from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
 from packio.sample import Sample
 from packio.sources import Item, Listing, ReadItem
 
+PRIORITY = 0.5  # an archive of images is asked first, an image folder last
 
-def recognise(path: Path) -> bool:
-    """Tell whether the path is a pack: has an index in it, or beside it."""
-    return packs.has_index(path)
+
+def recognise(path: str | Path) -> bool:
+    """Tell whether the path is a pack, or a container that others wrote."""
+    return packs.has_index(Path(path)) or packs.is_container(Path(path))
+
+
+def accepts(source: object) -> bool:
+    """Tell whether an object is a sequence of `Sample`, as a pack is."""
+    if isinstance(source, packs.Pack):
+        return True
+    return isinstance(source, Sequence) and (not len(source) or isinstance(source[0], Sample))
 
 
 def listing(
@@ -60,7 +69,7 @@ def of(samples: Sequence[Sample], *, classes: Sequence[str] | None = None) -> Li
         names = []
     if len(set(keys)) != len(keys):
         raise OptionError("several samples have the same key; expected each key once")
-    if labels is not None and labels.ndim == 1 and classes is not None:
+    if labels is not None and labels.ndim == 1 and names and classes is not None:
         labels = _relabelled(labels, names, classes)
     return Listing(
         "pack", None, keys, sizes,

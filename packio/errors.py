@@ -111,6 +111,12 @@ class LockedError(PackioError, BlockingIOError):
     exit_code = 75
 
 
+class WorkerDiedError(PackioError, ChildProcessError):
+    """A process that writes shards died, again after it was tried anew."""
+
+    exit_code = 74
+
+
 class ReadError(PackioError, OSError):
     """A file of a pack cannot be opened or read."""
 

@@ -27,6 +27,33 @@ def byte_count(text: str | None) -> int | None:
     return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
 
 
+def pair(text: str | None) -> tuple[int, int] | None:
+    """Turn "3/8" into (3, 8).
+
+    Raises:
+        OptionError: it is no such pair.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None:
+        raise OptionError(f"{text!r}: expected a part of how many, as 3/8")
+    return int(match[1]), int(match[2])
+
+
+def shares(text: str | None) -> tuple[tuple[str, float], ...]:
+    """Turn "train=0.9,val=0.1" into names and shares.
+
+    Raises:
+        OptionError: it is no such list.
+    """
+    try:
+        named = [item.partition("=") for item in text.split(",")] if text else []
+        return tuple((name.strip(), float(share)) for name, _, share in named)
+    except ValueError as error:
+        raise OptionError(f"{text!r}: expected shares, as train=0.9,val=0.1") from error
+
+
 def show(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
     """Print what a packing run did, its warnings to stderr."""
     for warning in report.warnings:
@@ -48,6 +75,12 @@ def _print_summary(report: PackReport, out: Path) -> None:
     if report.up_to_date:
         print(f"{out}: up to date ({report.packed:,} images)")
         return
+    if report.part is not None:
+        print(f"{out}: part {report.part[0]} of {report.part[1]}: {report.packed:,} images; "
+              "put the parts together with --finish, once all are written")  # fmt: skip
+        return
+    if report.resumed:
+        print(f"{out}: went on from {report.resumed:,} finished shards")
     seconds = max(report.seconds, 1e-6)
     print(
         f"{out}: {report.packed:,} images in {report.classes:,} classes, "
@@ -58,5 +91,6 @@ def _print_summary(report: PackReport, out: Path) -> None:
     if report.skipped:
         print(
             f"{len(report.skipped):,} of {report.found:,} skipped, listed in {report.skipped_file}"
+            + (f"; {report.quarantined:,} copied" if report.quarantined else "")
         )
     print(f"digest {report.digest}")

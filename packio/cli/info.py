@@ -20,6 +20,14 @@ _CLASSES_SHOWN = 5
 
 def run(
     pack: Annotated[Path, typer.Argument(metavar="PACK", help="The pack to describe.")],
+    stats: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Measure mean and std of N images' channels; 0: of all."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw sizes and class counts into this file, .png or .svg."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say what a pack holds: samples, classes, sizes, encodings, and how it was made.
@@ -32,6 +40,14 @@ def run(
 
     with packio.open(pack) as opened:
         summary = _summary(opened)
+        if stats is not None:
+            from packio import pixel_statistics
+
+            summary["statistics"] = pixel_statistics.measure(opened, stats or None)
+        if plot is not None:
+            from packio.bench._plots import plot_pack
+
+            plot_pack(opened, plot)
     if as_json:
         print(json.dumps(summary, indent=2))
     elif sys.stdout.isatty():
@@ -63,6 +79,8 @@ def _summary(pack: Pack) -> dict[str, Any]:
             "bytes": _spread(length),
         },
         **_kinds(pack),
+        "splits": _splits(pack),
+        "statistics": metadata.get("statistics"),
         "source": metadata.get("source"),
         "options": metadata.get("options"),
         "versions": {"index": metadata["version"], **metadata.get("versions", {})},
@@ -105,6 +123,17 @@ def _kinds(pack: Pack) -> dict[str, Any]:
     }
 
 
+def _splits(pack: Pack) -> dict[str, int] | None:
+    """How many samples each split has."""
+    import numpy as np
+
+    names = pack.metadata.get("splits")
+    if names is None or "split" not in pack.index_file:
+        return None
+    counts = np.bincount(pack.index_file.column("split").array(), minlength=len(names))
+    return dict(zip(names, counts.tolist(), strict=False))
+
+
 def _named(counts: np.ndarray, names: dict[int, str]) -> dict[str, int]:
     found = [(names.get(i, str(i)), n) for i, n in enumerate(counts.tolist()) if n]
     return dict(sorted(found, key=lambda entry: -entry[1]))
@@ -126,6 +155,7 @@ def _labels(labels: np.ndarray | None, classes: int) -> dict[str, Any] | None:
     return {
         "kind": kind,
         "samples_per_class": _spread(per_class),
+        "counts": per_class.tolist(),
         "empty_classes": int(np.count_nonzero(per_class == 0)),
         "outside_classes": outside,
     }
@@ -164,6 +194,12 @@ def _images(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "oriented", f"{summary['oriented']:,} with an Exif orientation other than 1"
     yield "progressive", f"{summary['progressive']:,}"
     yield "seekable", f"{summary['seekable']:,}"
+    if summary["splits"]:
+        yield "splits", ", ".join(f"{name}: {n:,}" for name, n in summary["splits"].items())
+    if (found := summary["statistics"]) is not None:
+        for name in ("mean", "std"):
+            channels = ", ".join(f"{value:.4f}" for value in found[name])
+            yield name, f"({channels}) of {found['images']:,} images, values 0..1, R, G, B"
 
 
 def _classes(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,70 +1,102 @@
-"""Packing: source → plan → shard → index → publish."""
+"""Packing: source → plan → shards → index → publish."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import difflib
+import functools
+import inspect
 import os
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from packio import __version__, indexfile, packs, registry
-from packio import columns as made
-from packio.errors import (
-    BadImagesError,
-    OptionError,
-    OutputError,
-    OutputExistsError,
-    PackioError,
-    ReadError,
-    SourceError,
-)
-from packio.packing import existing, publish
+from packio import indexfile, packs, registry
+from packio.errors import DecodeError, OptionError, OutputExistsError, ReadError
+from packio.packing import advising, existing, preflight, publish, remote
 from packio.packing import plan as planning
-from packio.packing import shards as shards_
-from packio.packing.report import PackReport, Progress, ProgressCallback, Skip
-from packio.sample import Sample
+from packio.packing.choosing import Choice
+from packio.packing.encode import Encoding
+from packio.packing.reading import Treatment
+from packio.packing.report import PackReport, ProgressCallback
+from packio.packing.running import Means, Run
 from packio.sources import Listing
+from packio.storage import urls
 
-_SHOWN = 10  # bad images that an error message lists
-_PROGRESS_SECONDS = 0.1  # between two calls of the callback
+_ENCODING = {field.name for field in dataclasses.fields(Encoding)}
+_WORTH_PROCESSES = 64 << 20  # bytes; starting one takes about as long as packing this many
+_CHOICE = {field.name for field in dataclasses.fields(Choice)}
 
 
 def pack(
-    source: str | os.PathLike[str] | Sequence[Sample],
+    source: Any,
     out: str | os.PathLike[str],
     *,
     format: str | None = None,  # noqa: A002 (the public name)
+    source_kind: str | None = None,
     shards: int = 1,
     shard_size: int | None = None,
     classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
     num_workers: int | None = None,
+    threads: int | None = None,
+    memory: int | None = None,
+    engine: str | Executor = "local",
+    part: tuple[int, int] | None = None,
+    finish: bool = False,
     on_error: str = "raise",
+    quarantine: str | os.PathLike[str] | None = None,
+    seekable: bool = False,
+    check: str = "header",
+    max_errors: int | None = None,
+    stats: int | None = None,
+    resume: bool = True,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
+    **options: Any,
 ) -> PackReport:
-    """Pack images, byte for byte: a folder of them, another pack, or samples.
+    """Pack images, byte for byte unless told otherwise: folders, tables, archives, packs, datasets.
 
-    The same source gives the same bytes. Until all of it is written, checked and synced nothing is
-    at ``out``; a run that is killed leaves ``out.packio-tmp``, which the next run clears.
+    The same source gives the same bytes, on any number of workers and any engine. Until all of it
+    is written, checked and synced nothing is at ``out``; a run that is cut short leaves
+    ``out.packio-tmp``, from which the next one goes on.
 
     Args:
-        source: A folder of class folders of images, as torchvision's ImageFolder takes; a pack; or
-            a sequence of `Sample`.
-        out: The pack to make; its suffix says the format, as ``.lmdb``.
+        source: A path that a module of `packio.sources` recognises, as a folder of class folders of
+            images; a pack; a sequence of `Sample`; a dataset.
+        out: The pack to make; its suffix says the format, as ``.lmdb``. At a URL, as
+            ``s3://bucket/train.tar``, it appears file by file, the index last; it is built in the
+            user's cache (``PACKIO_CACHE_DIR``) first.
         format: Name of the format, where the suffix does not say it.
+        source_kind: Name of the source's module, where the path does not say it.
         shards: How many shards to make; with more than one, ``out`` is a folder of them.
         shard_size: Source bytes of a shard, instead; ``out`` is then always a folder.
         classes_from: A pack, a text file with one class a line, or a list of names that gives the
             labels, so that train and val agree.
-        num_workers: Threads that read ahead; None takes 4 for each processor, at most 16.
+        num_workers: Processes that write shards, one each at a time; None takes one a processor.
+        threads: That read and encode, in each process; None takes as many as keep it busy.
+        memory: Bytes of source files that may be in memory at a time, in all processes together.
+        engine: Where shards are written: "local", "ray", "ray:ADDRESS", or any
+            `concurrent.futures.Executor` whose workers see the same files.
+        part: (i, n): write the i-th of n parts of the shards, and publish nothing; for array jobs.
+        finish: Put the parts together, once all are written.
         on_error: "raise": check everything, list all that is bad, pack nothing. "skip": leave bad
-            images out, listed in ``out.skipped.jsonl``.
+            images out, listed in ``out.skipped.jsonl``. "quarantine": copy them, too.
+        quarantine: Folder for copies of bad images.
+        seekable: Put restart markers into JPEGs, without loss (1 % more bytes), so that the reader
+            decodes only the part that a crop needs.
+        check: "header", or "decode": decode every image, to see that all of it is sound.
+        max_errors: Stop when more images than this are bad.
+        stats: Measure mean and standard deviation of so many images' channels, and keep them in the
+            index; 0 measures all images.
+        resume: Go on from what an earlier run finished; False begins anew.
         overwrite: Replace ``out``, a pack or a file, in one step once the new pack is complete.
         progress: Called with a `Progress` about ten times a second, and at the end.
+        options: What `packio.packing.encode.Encoding` takes (encode, resize, quality, …); what
+            `packio.packing.choosing.Choice` takes (include, exclude, dedupe, shuffle, limit, split,
+            seed); what the source's module and the format's writer take by their ``OPTIONS``.
 
     Returns:
         A report; its ``up_to_date`` tells that ``out`` was there already, made by the same plan.
@@ -78,34 +110,101 @@ def pack(
         OptionError: an argument that cannot be meant.
     """
     began, clock = time.monotonic(), time.time_ns()
-    if on_error not in ("raise", "skip"):
-        raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
-    if num_workers is not None and num_workers < 1:
-        raise OptionError(f"num_workers={num_workers}: expected at least 1")
-    if shards < 1 or (shard_size is not None and (shard_size < 1 or shards != 1)):
-        raise OptionError(
-            f"shards={shards}, shard_size={shard_size}: expected a positive one of the two"
+    skip = _check(on_error, quarantine, num_workers, shards, shard_size, part, finish=finish)
+    out = urls.absolute(out)
+    if isinstance(out, urls.Url) and (part is not None or finish):
+        raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
+        source = urls.place(source)
+        if not isinstance(out, urls.Url):
+            preflight.refuse_nesting(source, out)
+    if part is None:
+        publish.tidy(out, keep=resume)
+    plan, treatment = _planned(
+        source, out, format, source_kind, classes_from, options, skip=skip, check=check,
+        seekable=seekable, shards=shards, shard_size=shard_size, stats=stats,
+    )  # fmt: skip
+    workers = _workers(num_workers, plan)
+    means = Means(engine, workers, threads, memory, max_errors, part, finish, progress)
+    make = functools.partial(_make, plan, treatment, means, began, clock, skip=skip)
+    if isinstance(out, urls.Url):
+        report = remote.pack_to(
+            out, plan, treatment, began, make, skip=skip, resume=resume, overwrite=overwrite
         )
-    out, skip = Path(os.path.abspath(out)), on_error == "skip"
-    format_name = planning.format_of(out, format)
-    if isinstance(source, (str, os.PathLike)):
+    else:
+        report = make(out, overwrite=overwrite)
+    if quarantine is not None and not report.up_to_date:
+        return dataclasses.replace(
+            report, quarantined=_quarantine(plan.listing, report, Path(quarantine))
+        )
+    return report
+
+
+def dry_run(
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 (the public name)
+    source_kind: str | None = None,
+    shards: int = 1,
+    shard_size: int | None = None,
+    classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
+    check: str = "header",
+    **options: Any,
+) -> advising.DryRun:
+    """Tell what `pack` would do with the same arguments, and what other encodings would bring.
+
+    Nothing is written. A sample of the images is read, decoded, and encoded in a few ways.
+
+    Raises:
+        SourceError, OptionError: see `pack`.
+    """
+    _check("raise", None, None, shards, shard_size, None, finish=False)
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = Path(source)
-        _refuse_nesting(source, out)
-    publish.tidy(out)
-    listing = _listing(source, _classes(classes_from), skip=skip)
+    plan, treatment = _planned(
+        source, Path(os.path.abspath(out)), format, source_kind, classes_from, options, skip=True,
+        check=check, seekable=False, shards=shards, shard_size=shard_size, stats=None,
+    )  # fmt: skip
+    return advising.dry_run(plan, treatment)
+
+
+def _planned(
+    source: Any, out: Path, format_: str | None, source_kind: str | None, classes_from: Any,
+    options: Mapping[str, Any], *, skip: bool, check: str, seekable: bool, shards: int,
+    shard_size: int | None, stats: int | None,
+) -> tuple[planning.Plan, Treatment]:  # fmt: skip
+    """What is packed, and what is done to each sample."""
+    format_name = planning.format_of(out, format_)
+    reader = planning.source_of(source, source_kind)
+    sorted_out = _sorted_out(options, reader, registry.load("formats", format_name), format_name)
+    treatment = Treatment(Encoding(**sorted_out["encoding"]), check, seekable)
+    given = sorted_out["source"] | _scratch(reader, source, out)
+    listing = _listing(reader, source, classes_from, given, skip=skip)
+    plan_options = treatment.as_options() | ({} if stats is None else {"stats": stats})
+    choice = Choice(**_frozen(sorted_out["choice"]))
     plan = planning.make(
-        listing, format_name, {"encode": "keep"}, shards=shards, shard_size=shard_size
-    )
+        choice.of(listing), format_name, plan_options | choice.as_options(), shards=shards,
+        shard_size=shard_size, writer_options=sorted_out["writer"],
+    )  # fmt: skip
+    return plan, treatment
+
+
+def _make(
+    plan: planning.Plan, treatment: Treatment, means: Means, began: float, clock: int, out: Path, *,
+    skip: bool, overwrite: bool = False,
+) -> PackReport:  # fmt: skip
+    """Carry out a plan, unless its pack is there."""
     if overwrite:
         existing.check_replaceable(out)
-    elif (done := existing.report(plan, out, began, skip=skip)) is not None:
+    elif (done := existing.report(plan, out, began, treatment, skip=skip)) is not None:
         return done
-    _check_space(plan, out)
-    run = _Run(plan, out, began, progress, num_workers or min(16, 4 * (os.cpu_count() or 1)))
-    with publish.workshop(out) as shop:
+    preflight.check_space(plan, treatment, out)
+    run = Run(plan, out, treatment, means, began, skip=skip)
+    with publish.workshop(out, shared=means.part is not None) as shop:
         if not overwrite and os.path.lexists(out):
             raise OutputExistsError(f"{out}: made by another run just now; run again to compare")
-        return run.into(shop, skip=skip, clock=clock)
+        return run.into(shop, clock)
 
 
 def convert(
@@ -126,191 +225,88 @@ def convert(
         return pack(opened, out, **options)
 
 
-class _Run:
-    """One packing run, from a plan to a report."""
-
-    def __init__(
-        self,
-        plan: planning.Plan,
-        out: Path,
-        began: float,
-        progress: ProgressCallback | None,
-        threads: int,
-    ) -> None:
-        self.plan, self.out, self.threads = plan, out, threads
-        self._began, self._progress, self._called = began, progress, 0.0
-        self._skip, self._digest, self._out_bytes = False, "", 0
-        self._done = self._bytes = 0
-        self._bad = len(plan.listing.unlisted)
-
-    def into(self, shop: publish.Workshop, *, skip: bool, clock: int) -> PackReport:
-        """Build the pack in a workshop and publish it.
-
-        Args:
-            shop: The workshop.
-            skip: Leave bad images out.
-            clock: When the source was looked at, nanoseconds since the epoch.
-        """
-        self._skip = skip
-        container = registry.load("formats", self.plan.format)
-        samples = shards_.Samples(self.plan)
-        done = self._write_shards(shop, container, samples)
-        skipped_file = self._list_skipped(shop, samples.skipped)
-        if samples.skipped and not skip:
-            raise _bad_images(self.out, samples.skipped, skipped_file)
-        if not done:
-            raise SourceError(
-                f"{self.plan.listing.root or 'the source'}: none of {len(samples.skipped)} images "
-                f"can be packed; the reasons are in {skipped_file}"
-            )
-        files = self._write_index(shop, container, samples, done)
-        existing.stamp(shop.built / files[-1], clock)
-        if self._is_folder(container):
-            shop.publish()
-        else:
-            shop.publish(files, self._old_files())
-        return self._report(samples, skipped_file)
-
-    def _is_folder(self, container: ModuleType) -> bool:
-        return container.IS_DIRECTORY or self.plan.is_sharded
-
-    def _old_files(self) -> list[str]:
-        """Files of the file pack that is replaced, if there is one."""
-        index = self.out.name + indexfile.INDEX_SUFFIX
-        try:
-            old = indexfile.Index(self.out.with_name(index))
-            return [*(name for name, _, _ in old.files() if "/" not in name), index]
-        except PackioError:
-            return []
-
-    def _write_shards(
-        self, shop: publish.Workshop, container: ModuleType, samples: shards_.Samples
-    ) -> list[shards_.Shard]:
-        if self.plan.is_sharded or not container.IS_DIRECTORY:
-            shop.built.mkdir()
-        done: list[shards_.Shard] = []
-        for i, positions in enumerate(self.plan.shards):
-            name = self.out.name
-            if self.plan.is_sharded:
-                name = f"{self.out.stem}-{i:05d}{self.out.suffix or container.SUFFIXES[0]}"
-            elif container.IS_DIRECTORY:
-                name = "."
-            path, before = shop.built / name, len(samples.positions)
-            written = shards_.write_shard(
-                samples, positions, container, path, threads=self.threads, skip=self._skip,
-                writing=self._skip or not samples.skipped, on_chunk=self._step,
-            )  # fmt: skip
-            if written is not None:
-                done.append(shards_.Shard(name, len(samples.positions) - before, written))
-            elif name != ".":
-                publish.remove(path)
-        return done
-
-    def _write_index(
-        self,
-        shop: publish.Workshop,
-        container: ModuleType,
-        samples: shards_.Samples,
-        done: list[shards_.Shard],
-    ) -> list[str]:
-        """Write the index; return the names of all files, the index last."""
-        listing = self.plan.listing
-        found = len(listing.keys) + len(listing.unlisted)
-        skipped = len(samples.skipped)
-        counts = {"found": found, "packed": len(samples.positions), "skipped": skipped}
-        if counts["packed"] + counts["skipped"] != found:
-            raise PackioError(f"{self.out}: the numbers do not add up: {counts}")
-        files, sidecars = _file_names(container, done)
-        if self._is_folder(container) and hasattr(container, "finish"):
-            sidecars += container.finish(shop.built, [shard.name for shard in done])
-        columns = samples.columns(done) | made.of_files(shop.built, files + sidecars)
-        metadata = {
-            "version": indexfile.VERSION,
-            "format": self.plan.format,
-            "access": "range",
-            "classes": listing.classes,
-            "counts": counts,
-            "source": {"kind": listing.kind},
-            "options": self.plan.options,
-            "plan": self.plan.digest,
-            "shards": [{"name": s.name, "samples": s.samples, **s.written.info} for s in done],
-            "versions": {"packio": __version__},
-        }
-        if hasattr(container, "identity"):
-            metadata["identity"] = [container.identity(shop.built / s.name) for s in done]
-        index = indexfile.INDEX_NAME
-        if not self._is_folder(container):
-            index = self.out.name + indexfile.INDEX_SUFFIX
-        self._digest = indexfile.write(shop.built / index, columns, metadata)
-        size = (shop.built / index).stat().st_size
-        self._out_bytes = int(columns["file_bytes"].sum()) + size
-        return [*sidecars, *files, index]
-
-    def _step(self, samples: int, size: int, bad: int) -> None:
-        self._done += samples
-        self._bytes += size
-        self._bad += bad
-        now = time.monotonic()
-        if self._done == len(self.plan.listing.keys):
-            self._report_progress("publishing")
-        elif now - self._called >= _PROGRESS_SECONDS:
-            self._called = now
-            self._report_progress("checking" if self._bad and not self._skip else "reading")
-
-    def _report_progress(self, stage: str) -> None:
-        if self._progress is not None:
-            total, seconds = len(self.plan.listing.keys), time.monotonic() - self._began
-            self._progress(
-                Progress(
-                    self._done, total, self._bytes, self.plan.total_bytes, self._bad, seconds, stage
-                )
-            )
-
-    def _list_skipped(self, shop: publish.Workshop, skipped: list[Skip]) -> Path | None:
-        path = self.out.with_name(self.out.name + existing.SKIPPED_SUFFIX)
-        if not skipped:
-            path.unlink(missing_ok=True)  # of an earlier run
-            return None
-        temporary = shop.folder / "skipped"
-        temporary.write_text("".join(json.dumps(s.as_json()) + "\n" for s in skipped))
-        temporary.replace(path)
-        return path
-
-    def _report(self, samples: shards_.Samples, skipped_file: Path | None) -> PackReport:
-        listing = self.plan.listing
-        return PackReport(
-            out=self.out,
-            format=self.plan.format,
-            found=len(listing.keys) + len(listing.unlisted),
-            packed=len(samples.positions),
-            skipped=tuple(samples.skipped),
-            classes=len(listing.classes),
-            source_bytes=samples.source_bytes,
-            out_bytes=self._out_bytes,
-            seconds=time.monotonic() - self._began,
-            digest=self._digest,
-            warnings=tuple(listing.warnings),
-            skipped_file=skipped_file,
+def _check(
+    on_error: str, quarantine: object, num_workers: int | None, shards: int,
+    shard_size: int | None, part: tuple[int, int] | None, *, finish: bool,
+) -> bool:  # fmt: skip
+    """Check some arguments; tell whether bad images are left out."""
+    if on_error not in ("raise", "skip", "quarantine"):
+        raise OptionError(f"on_error={on_error!r}: expected 'raise', 'skip' or 'quarantine'")
+    if (on_error == "quarantine") != (quarantine is not None):
+        raise OptionError(
+            f"on_error={on_error!r}, quarantine={quarantine!r}: expected 'quarantine' and a folder"
         )
+    if num_workers is not None and num_workers < 1:
+        raise OptionError(f"num_workers={num_workers}: expected at least 1")
+    if shards < 1 or (shard_size is not None and (shard_size < 1 or shards != 1)):
+        raise OptionError(
+            f"shards={shards}, shard_size={shard_size}: expected a positive one of the two"
+        )
+    if part is not None and not (1 <= part[0] <= part[1] and not finish):
+        raise OptionError(
+            f"part={part}, finish={finish}: expected (i, n) with 1 <= i <= n, or finish"
+        )
+    return on_error != "raise"
 
 
-def _listing(source: Path | Sequence[Sample], classes: list[str] | None, *, skip: bool) -> Listing:
-    if not isinstance(source, Path):
-        listing: Listing = registry.load("sources", "pack").of(source, classes=classes)
-        return listing
-    found: Listing = planning.source_of(source).listing(source, classes=classes, allow_empty=skip)
+def _sorted_out(
+    options: Mapping[str, Any], reader: Any, container: Any, format_name: str
+) -> dict[str, dict[str, Any]]:
+    """Whose option each is."""
+    takers = {
+        "encoding": _ENCODING, "choice": _CHOICE, "source": set(getattr(reader, "OPTIONS", ())),
+        "writer": set(getattr(container, "OPTIONS", ())),
+    }  # fmt: skip
+    result: dict[str, dict[str, Any]] = {taker: {} for taker in takers}
+    for name, value in options.items():
+        taker = next((t for t, names in takers.items() if name in names), None)
+        if taker is None:
+            known = sorted(set().union(*takers.values()))
+            close = difflib.get_close_matches(name, known, 1)
+            kind = reader.__name__.rpartition(".")[2]
+            raise OptionError(
+                f"{name}={value!r}: no option of packing from {kind} to {format_name}"
+                + (f"; did you mean {close[0]}?" if close else "")
+            )
+        result[taker][name] = value
+    return result
+
+
+def _scratch(reader: Any, source: Any, out: Any) -> dict[str, Any]:
+    """For sources that have to be written down first: a folder with room."""
+    taking = reader.listing if isinstance(source, (str, Path)) else reader.of
+    if "folder" in inspect.signature(taking).parameters and isinstance(out, Path):
+        return {"folder": out.parent}
+    return {}
+
+
+def _frozen(choice: dict[str, Any]) -> dict[str, Any]:
+    """Lists as tuples, a dict of splits as its items."""
+    split = choice.get("split", ())
+    items = tuple(split.items()) if isinstance(split, Mapping) else tuple(split)
+    more = {n: tuple(v) if isinstance(v, list) else v for n, v in choice.items()}
+    return {**more, "split": items}
+
+
+def _listing(
+    reader: Any, source: Any, classes_from: Any, options: dict[str, Any], *, skip: bool
+) -> Listing:
+    classes = _classes(classes_from)
+    if isinstance(source, (str, Path)):
+        found: Listing = reader.listing(source, classes=classes, allow_empty=skip, **options)
+    else:
+        found = reader.of(source, classes=classes, **options)
     return found
 
 
-def _file_names(container: ModuleType, done: list[shards_.Shard]) -> tuple[list[str], list[str]]:
-    """Files that samples are read from, and sidecars, relative to the pack's folder."""
-    files: list[str] = []
-    sidecars: list[str] = []
-    for shard in done:
-        prefix = f"{shard.name}/" if container.IS_DIRECTORY and shard.name != "." else ""
-        files += [prefix + name for name in shard.written.files]
-        sidecars += [prefix + name for name in shard.written.sidecars]
-    return files, sidecars
+def _workers(num_workers: int | None, plan: planning.Plan) -> int:
+    """Processes to use: none of their own for what takes a moment, or cannot be sent to them."""
+    wanted = num_workers or len(os.sched_getaffinity(0))
+    if len(plan.shards) == 1 or not planning.portable(plan.listing):
+        return 1
+    if num_workers is None and plan.total_bytes < _WORTH_PROCESSES:
+        return 1
+    return wanted
 
 
 def _classes(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
@@ -336,32 +332,18 @@ def _listed_classes(path: Path) -> list[str]:
     return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
 
 
-def _refuse_nesting(source: Path, out: Path) -> None:
-    inside, outside = Path(os.path.realpath(out)), Path(os.path.realpath(source))
-    if inside == outside or outside in inside.parents:
-        raise OptionError(f"{out}: lies within the source {source}; choose another place")
-    if inside in outside.parents:
-        raise OptionError(f"{out}: the source {source} lies within it; choose another place")
-
-
-def _check_space(plan: planning.Plan, out: Path) -> None:
-    try:
-        free = shutil.disk_usage(out.parent).free
-    except OSError:  # the folder is missing: making the workshop says so
-        return
-    if plan.total_bytes > free:
-        raise OutputError(
-            f"{out}: needs at least {plan.total_bytes:,} bytes, {free:,} are free; make room first"
-        )
-
-
-def _bad_images(out: Path, skipped: list[Skip], listed: Path | None) -> BadImagesError:
-    shown = [(os.fsdecode(s.key), s.reason) for s in skipped[:_SHOWN]]
-    lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
-    more = f"\n  and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-    error = BadImagesError(
-        f"{out}: not packed, {len(skipped)} of the images are bad (all listed in {listed}); "
-        f"mend them, or leave them out with --on-error skip:{lines}{more}"
-    )
-    error.skipped = tuple(shown)
-    return error
+def _quarantine(listing: Listing, report: PackReport, folder: Path) -> int:
+    """Copy what can be read of the bad samples into a folder, under their keys; count them."""
+    positions = {key: i for i, key in enumerate(listing.keys)}
+    copied = 0
+    with listing.opened() as read:
+        for skip in report.skipped:
+            target = Path(os.path.normpath(folder / os.fsdecode(skip.key).lstrip("/")))
+            if skip.key not in positions or folder not in target.parents:
+                continue
+            with suppress(OSError, DecodeError):
+                data = read(positions[skip.key]).data
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+                copied += 1
+    return copied

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from packio import indexfile, packs
 from packio.errors import OutputExistsError, PackioError
 from packio.packing.plan import Plan
-from packio.packing.reading import read_one
+from packio.packing.reading import Treatment, read_one
 from packio.packing.report import PackReport
-from packio.sources import ReadItem
+from packio.sources import Listing, ReadItem
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
 _CLOCK_SKEW = 2_000_000_000  # ns, by which a file system's clock may lag behind
 
 
-def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | None:
+def report(
+    plan: Plan, out: Path, began: float, treatment: Treatment, *, skip: bool
+) -> PackReport | None:
     """A report if ``out`` is what this plan makes; None if nothing is there.
 
     Args:
         plan: What would be packed.
         out: The output.
         began: When the run began, by `time.monotonic`.
+        treatment: What is done to each sample.
         skip: Whether bad images may be missing from it.
 
     Raises:
@@ -33,8 +37,10 @@ def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | N
         return None
     try:
         with packs.open(out) as pack:
-            complete = skip or not pack.metadata["counts"]["skipped"]
-            if complete and pack.metadata.get("plan") == plan.digest and _unchanged(plan, pack):
+            complete = skip or pack.metadata["counts"]["skipped"] == len(plan.listing.dropped)
+            same = complete and pack.metadata.get("plan") == plan.digest
+            clock = pack.index_file.path.stat().st_mtime_ns
+            if same and unchanged(plan.listing, pack.index_file, clock, treatment):
                 return _report(plan, pack, began)
     except PackioError as error:
         raise OutputExistsError(
@@ -76,19 +82,43 @@ def stamp(index: Path, clock: int) -> None:
     os.utime(index, ns=(clock, clock))
 
 
-def _unchanged(plan: Plan, pack: packs.Pack) -> bool:
-    """Look again at the files that have changed since the pack was begun, in any way."""
-    since = pack.index_file.path.stat().st_mtime_ns - _CLOCK_SKEW
-    root = plan.listing.root
+def unchanged(listing: Listing, index: indexfile.Index, clock: int, treatment: Treatment) -> bool:
+    """Tell whether samples are what they were when they were packed; see `changed`."""
+    return next(_differing(listing, index, clock, treatment), None) is None
+
+
+def changed(
+    listing: Listing, index: indexfile.Index, clock: int, treatment: Treatment
+) -> list[bytes]:
+    """Keys of samples that are not what they were when they were packed; changed files are read.
+
+    Args:
+        listing: The samples.
+        index: Of what was made of them.
+        clock: When they were looked at, nanoseconds since the epoch.
+        treatment: What was done to them.
+    """
+    return list(_differing(listing, index, clock, treatment))
+
+
+def _differing(
+    listing: Listing, index: indexfile.Index, clock: int, treatment: Treatment
+) -> Iterator[bytes]:
+    since, root = clock - _CLOCK_SKEW, listing.root
     if root is None:
-        return True  # the plan has the version of the contents
+        return  # the plan has the version of the contents
+    files = listing.files if listing.files is not None else [(key,) for key in listing.keys]
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        changed = [i for i, key in enumerate(plan.listing.keys) if _changed(folder, key, since)]
+        suspects = [
+            i for i, paths in enumerate(files) if any(_changed(folder, p, since) for p in paths)
+        ]
     finally:
         os.close(folder)
-    with plan.listing.opened() as read:
-        return all(_as_packed(read, i, plan, pack) for i in changed)
+    with listing.opened() as read:
+        for i in suspects:
+            if not _as_packed(read, i, listing, index, treatment):
+                yield listing.keys[i]
 
 
 def _changed(folder: int, key: bytes, since: int) -> bool:
@@ -98,14 +128,20 @@ def _changed(folder: int, key: bytes, since: int) -> bool:
         return True
 
 
-def _as_packed(read: ReadItem, position: int, plan: Plan, pack: packs.Pack) -> bool:
+def _as_packed(
+    read: ReadItem, position: int, listing: Listing, index: indexfile.Index, treatment: Treatment
+) -> bool:
     """Tell whether a file can be packed if it was then, with the same bytes."""
-    now = read_one(read, position)
+    now = read_one(read, position, treatment)
     try:
-        row = pack.row(pack.find(plan.listing.keys[position]))
+        row = index.find(listing.keys[position])
     except KeyError:
         return now.problem is not None
-    return now.problem is None and indexfile.crc32c(now.item.data) == row.crc32c
+    parts = {"crc32c": now.item.data, "mask_crc32c": now.item.mask}
+    return now.problem is None and all(
+        data is None or indexfile.crc32c(data) == index.column(name).item(row)
+        for name, data in parts.items()
+    )
 
 
 def _report(plan: Plan, pack: packs.Pack, began: float) -> PackReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import pickle
 import struct
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Plan:
         options: What changes the bytes or the set of samples, as JSON can hold it.
         shards: The positions in the listing that each shard takes; one range for a single file.
         is_sharded: Whether the pack is a directory of shards, also if there is only one.
+        writer_options: Those of the options that the container's writer takes.
         digest: Hexadecimal SHA-256 of all of the above: keys, sizes and labels, not times or
             absolute paths.
     """
@@ -36,6 +38,7 @@ class Plan:
     options: dict[str, Any]
     shards: tuple[range, ...]
     is_sharded: bool
+    writer_options: dict[str, Any]
     digest: str
 
     @property
@@ -51,6 +54,7 @@ def make(
     *,
     shards: int = 1,
     shard_size: int | None = None,
+    writer_options: dict[str, Any] | None = None,
 ) -> Plan:
     """Make the plan of a listing.
 
@@ -60,7 +64,10 @@ def make(
         options: What else changes the bytes.
         shards: How many shards of about the same number of samples.
         shard_size: Source bytes of a shard, instead.
+        writer_options: What the container's writer takes by keyword.
     """
+    writer_options = writer_options or {}
+    options = {**options, **writer_options}
     ranges = _ranges(listing.sizes, shards, shard_size)
     digest = hashlib.sha256()
     sharded = shards != 1 or shard_size is not None
@@ -74,9 +81,12 @@ def make(
         digest.update(struct.pack("<Iq", len(key), size) + key)
     if listing.labels is not None:
         digest.update(np.ascontiguousarray(listing.labels).tobytes())
+    if listing.splits is not None:
+        digest.update(canonical_json(listing.split_names).encode())
+        digest.update(np.asarray(listing.splits, np.uint8).tobytes())
     for key, _ in listing.unlisted:
         digest.update(b"unlisted" + key)
-    return Plan(listing, format_name, options, ranges, sharded, digest.hexdigest())
+    return Plan(listing, format_name, options, ranges, sharded, writer_options, digest.hexdigest())
 
 
 def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[range, ...]:
@@ -94,24 +104,48 @@ def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[rang
     return tuple(range(a, b) for a, b in itertools.pairwise(edges) if b > a) or (range(0),)
 
 
-def source_of(path: Path) -> Any:
-    """Find the source module that recognises a path.
+def source_of(source: Any, name: str | None = None) -> Any:
+    """Find the module of a source: the one named, or the first that recognises it.
+
+    Args:
+        source: A path, text that a module may understand, or an object.
+        name: Of the module.
 
     Raises:
-        SourceError: none does.
+        OptionError: there is no module of that name.
+        SourceError: none recognises it.
     """
-    for name in registry.names("sources"):
-        module = registry.load("sources", name)
-        if module.recognise(path):
+    if name is not None:
+        return registry.load("sources", name)
+    modules = [registry.load("sources", n) for n in registry.names("sources")]
+    modules.sort(key=lambda module: getattr(module, "PRIORITY", 0))
+    if not isinstance(source, (str, Path)):
+        for module in modules:
+            if hasattr(module, "accepts") and module.accepts(source):
+                return module
+        raise SourceError(
+            f"a {type(source).__name__}: expected a path, samples, or a dataset with a length"
+        )
+    for module in modules:
+        if hasattr(module, "recognise") and module.recognise(Path(source)):
             return module
     try:
-        path.stat()
+        Path(source).stat()
         what = "not a folder"
     except (OSError, ValueError) as error:  # ValueError: NUL in the path
         what = getattr(error, "strerror", None) or str(error)
     raise SourceError(
-        f"{path}: {what}; expected a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
+        f"{source}: {what}; expected a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
     )
+
+
+def portable(listing: Listing) -> bool:
+    """Tell whether a listing can be sent to a process that has another main module."""
+    try:
+        sent = pickle.dumps((listing.open, None if listing.rows is None else listing.rows[:1]))
+    except Exception:  # noqa: BLE001 (whatever its pickling does)
+        return False
+    return b"__main__" not in sent
 
 
 def format_of(out: Path, name: str | None) -> str:

@@ -1,6 +1,7 @@
 """Building in a folder beside the output, and putting it in place in one step.
 
-Everything is built in ``OUT.packio-tmp/``, under a lock. Publishing a directory pack syncs all its
+Everything is built in ``OUT.packio-tmp/``, under a lock; shards that are finished stay there where
+a run is cut short, and the next one goes on from them. Publishing a directory pack syncs all its
 files and folders and renames it to OUT; the files of a file pack are moved one by one, sidecars,
 OUT, then the index, without which OUT is no pack. Whatever happens in between, OUT is either
 absent, or what it was, or complete; while an old pack makes way for a new one, it is in
@@ -21,19 +22,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from packio.errors import (
+    BadImagesError,
     CannotCreateError,
     LockedError,
     OutputError,
     OutputExistsError,
     PackioError,
 )
+from packio.indexfile import INDEX_SUFFIX
 from packio.packs import UNFINISHED_SUFFIX
 
 LOCK = "lock"
+SHARDS = "shards"  # the journal: finished shards, which the next run of the same plan takes over
 BUILT = "pack"  # the pack under construction, within the workshop
 REPLACED = "replaced"  # what OUT was before --overwrite, until the new one is in place
 NEW_FILES = "new-files"  # those files of a file pack under way that replace no others
 PUBLISHED = "published"  # marks that all files of a new file pack are in place
+_MENDABLE = (KeyboardInterrupt, OSError, MemoryError, BadImagesError)  # by running it again, later
 
 
 class Workshop:
@@ -43,17 +48,33 @@ class Workshop:
         out: Where the pack will be.
         folder: The workshop.
         built: Where the pack is built.
+        shards: Where the journal is.
+        keep: Whether what the journal has stays for another run where this one fails.
     """
 
     def __init__(self, out: Path, folder: Path) -> None:
         self.out, self.folder, self.built = out, folder, folder / BUILT
+        self.shards, self.keep = folder / SHARDS, True
 
     def clear(self) -> None:
-        """Remove what an earlier, interrupted run left, but never a pack it was replacing."""
+        """Remove what an earlier, interrupted run left, but never a pack it was replacing.
+
+        Finished shards stay, unless the pack they are for was published.
+        """
+        published = self._published()
         self._put_back()
+        kept = [LOCK]
+        if self.keep and not published and has_records(self.shards):
+            kept += [SHARDS, BUILT]
         for path in self.folder.iterdir():
-            if path.name != LOCK:
+            if path.name not in kept:
                 remove(path)
+
+    def _published(self) -> bool:
+        """Tell whether the run got as far as publishing: of a folder, nothing is left here then."""
+        if (self.folder / NEW_FILES).exists():
+            return (self.folder / PUBLISHED).exists()
+        return not self.built.exists() and os.path.lexists(self.out)
 
     def _put_back(self) -> None:
         """Undo a publication that was interrupted: what was at OUT goes there again."""
@@ -63,17 +84,24 @@ class Workshop:
                 replaced.rename(self.out)
         elif not (self.folder / PUBLISHED).exists():
             for name in filter(None, new.read_bytes().split(b"\0")):
-                if not os.path.lexists(self.built / os.fsdecode(name)):  # it got there
-                    remove(self.out.parent / os.fsdecode(name))
+                moved = self.out.parent / os.fsdecode(name)
+                if not os.path.lexists(self.built / moved.name) and os.path.lexists(moved):
+                    moved.rename(self.built / moved.name)  # it got there; a rerun takes it over
             for path in sorted(replaced.iterdir()):  # over the new ones that got there
                 path.replace(self.out.parent / path.name)
 
     def remove(self) -> None:
-        """Remove the workshop, or hand it over to a run that has just locked it anew."""
+        """Remove the workshop, or hand it over to a run that has just locked it anew.
+
+        What the journal has stays.
+        """
         self.clear()
-        (self.folder / LOCK).unlink()
-        with suppress(OSError):  # not empty: the other run's lock is in it
+        (self.folder / LOCK).unlink(missing_ok=True)
+        try:
             self.folder.rmdir()
+        except OSError as error:  # the journal, or the other run's lock, is in it
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
 
     def publish(self, files: Sequence[str] | None = None, old: Sequence[str] = ()) -> None:
         """Make all files durable and move the pack into place.
@@ -93,7 +121,7 @@ class Workshop:
             self.built.rename(self.out)
         else:
             self._publish_files(files, old)
-        _sync(self.out.parent)
+        sync(self.out.parent)
 
     def _publish_files(self, files: Sequence[str], old: Sequence[str]) -> None:
         """Put the files in place one by one; until the last is, an interruption is undone."""
@@ -111,62 +139,84 @@ class Workshop:
         sync_tree(self.folder)
         for name in sorted(there, key=lambda n: n != files[-1]):  # the index goes first
             (here / name).rename(self.folder / REPLACED / name)
-        _sync(self.folder / REPLACED)
+        sync(self.folder / REPLACED)
         for name in files:
             (self.built / name).rename(here / name)
-        _sync(here)
+        sync(here)
         (self.folder / PUBLISHED).touch()
-        _sync(self.folder)
+        sync(self.folder)
 
 
 @contextmanager
-def workshop(out: Path) -> Iterator[Workshop]:
+def workshop(
+    out: Path, *, shared: bool = False, suffix: str = UNFINISHED_SUFFIX
+) -> Iterator[Workshop]:
     """Make and lock the workshop of an output; remove it at the end.
 
-    Whatever an earlier run left in it is cleared first. After a kill it stays, and the next run
-    clears it.
+    What an earlier run left in it is cleared first, but for the journal of its finished shards.
+    Those stay, too, where this one ends with an error that running it again may mend.
+
+    Args:
+        out: The output.
+        shared: Others work on parts of the same pack at the same time: nothing is cleared.
+        suffix: Of the workshop's name.
 
     Raises:
         LockedError: another process holds the lock.
         CannotCreateError: the folder cannot be made.
         OutputError: writing fails.
     """
-    folder = out.with_name(out.name + UNFINISHED_SUFFIX)
+    folder = out.with_name(out.name + suffix)
     shop = Workshop(out, folder)
     lock = -1
     try:
-        lock = _lock(out, folder)
-        shop.clear()
+        lock = _lock(out, folder, shared=shared)
+        if not shared:
+            shop.clear()
         yield shop
-        shop.remove()
-        _sync(out.parent)
-    except BaseException as error:
+        if not shared:
+            shop.remove()
+            sync(out.parent)
+    except BaseException as raised:
+        error = MemoryError() if str(raised) == "can't start new thread" else raised
+        shop.keep = isinstance(error, _MENDABLE) and not (
+            isinstance(error, BadImagesError) and os.path.lexists(out)  # which could not be opened
+        )
         with suppress(OSError):
             if lock < 0 and isinstance(error, KeyboardInterrupt):  # it came while locking
-                lock = _lock(out, folder)
-            if lock >= 0:
+                lock = _lock(out, folder, shared=shared)
+            if lock >= 0 and not shared:
                 shop.remove()
         if isinstance(error, OSError) and not isinstance(error, PackioError):
             raise _as_output_error(error, out) from error
+        if isinstance(error, MemoryError):
+            raise OutputError(
+                f"{out}: memory ran out; run it again with fewer --num-workers or less --memory"
+            ) from raised
         raise
     finally:
         if lock >= 0:
             os.close(lock)
 
 
-def tidy(out: Path) -> None:
+def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> None:
     """Clear away what an interrupted run left, so that OUT is what it was, or complete.
+
+    Args:
+        out: The output.
+        keep: Keep finished shards, from which a run of the same plan can go on.
+        suffix: Of the workshop's name.
 
     Raises:
         LockedError: the run is not interrupted but going on.
         OutputError: the file system refuses.
     """
-    if os.path.lexists(out.with_name(out.name + UNFINISHED_SUFFIX)):
-        with workshop(out):
-            pass
+    if os.path.lexists(out.with_name(out.name + suffix)):
+        with workshop(out, suffix=suffix) as shop:
+            shop.keep = keep
 
 
-def _lock(out: Path, folder: Path) -> int:
+def _lock(out: Path, folder: Path, *, shared: bool = False) -> int:
     while True:
         try:
             folder.mkdir(exist_ok=True)
@@ -182,14 +232,15 @@ def _lock(out: Path, folder: Path) -> int:
             with suppress(OSError):  # it is not empty if it is another's
                 folder.rmdir()
             raise CannotCreateError(f"{out}: {error.strerror} while making {folder}") from error
-        if _locked(descriptor, out, folder / LOCK):
+        if _locked(descriptor, out, folder / LOCK, shared=shared):
             return descriptor
 
 
-def _locked(descriptor: int, out: Path, lock: Path) -> bool:
+def _locked(descriptor: int, out: Path, lock: Path, *, shared: bool) -> bool:
     """Lock a file; False, and closed, where another run that just ended has removed it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         if os.stat(lock).st_ino == os.fstat(descriptor).st_ino:
             return True
     except FileNotFoundError:
@@ -216,15 +267,23 @@ def sync_tree(folder: Path) -> None:
     for root, folders, files in os.walk(folder):
         paths += [Path(root) / name for name in (*folders, *files)]
     with ThreadPoolExecutor(4, "packio-sync") as pool:
-        list(pool.map(_sync, reversed(paths)))
+        list(pool.map(sync, reversed(paths)))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def has_records(shards: Path) -> bool:
+    """Tell whether a journal's folder has a finished shard."""
+    with suppress(OSError):
+        return any(name.endswith(INDEX_SUFFIX) for name in os.listdir(shards))
+    return False
 
 
 def remove(path: Path) -> None:

@@ -67,6 +67,9 @@ class PackReport:
         up_to_date: True where the pack was there already and nothing was written.
         warnings: One line each.
         skipped_file: ``OUT.skipped.jsonl``, or None where nothing was skipped.
+        part: (i, n) where only a part of the shards was to be written; there is no pack yet then.
+        quarantined: Bad images that could be copied to the quarantine.
+        resumed: Shards that an earlier run, cut short, had finished.
     """
 
     out: Path
@@ -82,3 +85,6 @@ class PackReport:
     up_to_date: bool = False
     warnings: tuple[str, ...] = ()
     skipped_file: Path | None = None
+    part: tuple[int, int] | None = None
+    resumed: int = 0
+    quarantined: int = 0

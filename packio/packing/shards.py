@@ -1,10 +1,15 @@
-"""Shards: samples go from the source into containers, their facts into the index's columns."""
+"""One shard: samples go from the source into a container, their facts into an index of it.
+
+`write` is a task that any process can run: all it needs is in a `Task`, what it leaves is a folder
+of its own and a line in the journal.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from array import array
-from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -12,49 +17,192 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import columns as made
-from packio import encodings, indexfile
+from packio import encodings, indexfile, registry
 from packio.errors import DecodeError, OptionError, PackioError
 from packio.formats import Record, Written
-from packio.packing.plan import Plan
-from packio.packing.reading import Read, read_ahead
+from packio.packing import publish
+from packio.packing.journal import Journal
+from packio.packing.reading import Read, Treatment, read_ahead
 from packio.packing.report import Skip
-from packio.sources import Item
+from packio.packing.tally import Tally
+from packio.raw_blocks import RawBlocks
+from packio.sources import Item, Listing
 
 _FACTS = {"crc32c": "I", "height": "I", "width": "I", "encoding": "B", "orientation": "B",
           "channels": "B", "dtype": "B", "flags": "B"}  # fmt: skip
 _OPTIONAL = ("mask", "meta", "boxes", "box_labels")  # fields that all samples have, or none
 
-OnChunk = Callable[[int, int, int], None]  # samples, bytes, of them bad
+
+class Task(NamedTuple):
+    """One shard to write.
+
+    Attributes:
+        number: Of the shard.
+        listing: Its samples.
+        name: Of the shard, relative to the pack; "." where the pack is the shard.
+        format: Of the container.
+        writer_options: For the container's writer.
+        treatment: What is done to each sample.
+        threads: That read and encode.
+        memory: Bytes of source files in memory at a time, about; None: as `read_ahead` has it.
+        skip: Leave bad samples out; else write no shard that has one.
+        max_errors: Stop when more samples than this are bad, in all shards together.
+        journal: Where the shard is noted when it is finished.
+        tally: Counts.
+    """
+
+    number: int
+    listing: Listing
+    name: str
+    format: str
+    writer_options: dict[str, Any]
+    treatment: Treatment
+    threads: int
+    memory: int | None
+    skip: bool
+    max_errors: int | None
+    journal: Journal
+    tally: Tally
 
 
-class Shard(NamedTuple):
-    """One shard that has been written."""
+class Outcome(NamedTuple):
+    """What became of a shard."""
 
-    name: str  # relative to the pack; "." where the pack is the shard
-    samples: int
-    written: Written
+    number: int
+    skipped: tuple[Skip, ...]
+    finished: bool  # it is in the journal
+
+
+def write(task: Task) -> Outcome:
+    """Write a shard, in a folder of this attempt's own, and note it in the journal.
+
+    Raises:
+        OSError, OutputError: it cannot be written.
+    """
+    clock = time.time_ns()
+    task.tally.restart(task.number)
+    folder = task.journal.attempt(task.number)
+    container = registry.load("formats", task.format)
+    path = folder
+    if task.name != ".":
+        folder.mkdir()
+        path = folder / task.name
+    samples = Samples(task.listing)
+    try:
+        written = _write(task, samples, container, path)
+        finished = written is not None or (task.skip and not task.tally.stopped)
+        if finished:
+            _finish(task, samples, written, clock, container, path)
+        else:
+            publish.remove(folder)
+    except BaseException:
+        noted = task.journal.find(task.number)
+        if noted is None or noted.metadata["attempt"] != folder.name:  # else it is finished
+            publish.remove(folder)
+        raise
+    return Outcome(task.number, tuple(samples.skipped), finished)
+
+
+def _write(task: Task, samples: Samples, container: ModuleType, path: Path) -> Written | None:
+    """Write the container; None where nothing was packed."""
+    listing, tally = task.listing, task.tally
+    size = sum(size for size in listing.sizes if size > 0)
+    writer = container.Writer(
+        path, count=len(listing.keys), size=size, classes=listing.classes, **task.writer_options
+    )
+    try:
+        for chunk in read_ahead(
+            listing, range(len(listing.keys)), threads=task.threads, treatment=task.treatment,
+            memory=task.memory,
+        ):  # fmt: skip
+            good = _sort_out(chunk, samples)
+            bad = len(chunk) - len(good)
+            tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
+            if task.skip or not samples.skipped:
+                writer.add([samples.record(read) for read in good])
+            if task.max_errors is not None and tally.total().bad > task.max_errors:
+                tally.stop()
+            if tally.stopped:
+                return None
+        if not len(samples) or (samples.skipped and not task.skip):
+            return None
+        written: Written = writer.close()
+    finally:
+        writer.abort()
+    if not len(written.offset) == len(written.length) == len(samples):
+        raise PackioError(
+            f"{len(samples)} samples went into the container, {len(written.offset)} are in it"
+        )
+    return written
+
+
+def _sort_out(chunk: list[Read], samples: Samples) -> list[Read]:
+    bad = [r for r in chunk if r.problem is not None]
+    keys = samples.listing.keys
+    samples.skipped += [Skip(keys[r.position], r.problem or "") for r in bad]
+    return [r for r in chunk if r.problem is None]
+
+
+def _finish(
+    task: Task, samples: Samples, written: Written | None, clock: int, container: ModuleType,
+    path: Path,
+) -> None:  # fmt: skip
+    """Make the shard's files durable, and write its index."""
+    folder = path if task.name == "." else path.parent
+    metadata: dict[str, Any] = {
+        "version": indexfile.VERSION,
+        "plan": task.journal.digest,
+        "attempt": folder.name,
+        "clock": clock,
+        "samples": len(samples),
+        "source_bytes": samples.source_bytes,
+        "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
+    }
+    names: list[str] = []
+    if written is None:
+        publish.remove(folder)
+    else:
+        inside = f"{task.name}/" if container.IS_DIRECTORY and task.name != "." else ""
+        names = [inside + name for name in (*written.files, *written.sidecars)]
+        metadata |= {"files": len(written.files), "info": written.info}
+        if hasattr(container, "identity"):
+            metadata["identity"] = container.identity(path)
+    with ThreadPoolExecutor(1, "packio-sync") as pool:  # while the files are digested
+        synced = pool.submit(publish.sync_tree, folder) if written is not None else None
+        files = made.of_files(folder, names)
+        if synced is not None:
+            synced.result()
+    task.journal.finish(task.number, samples.columns(written) | files, metadata)
 
 
 class Samples:
-    """What was packed, in order: the columns of the index that come from the samples."""
+    """What was packed, in order: the columns of the index that come from the samples.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.positions = array("q")  # in the listing
-        self.skipped = [Skip(key, reason) for key, reason in plan.listing.unlisted]
+    Args:
+        listing: What they are taken from.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.skipped: list[Skip] = []
         self.source_bytes = 0
+        self._positions = array("q")  # in the listing
         self._facts = {name: array(code) for name, code in _FACTS.items()}
         self._masks = {"mask_crc32c": array("I"), "mask_encoding": array("B")}
         self._metas: list[bytes] = []
         self._boxes: list[np.ndarray] = []
         self._box_labels: list[np.ndarray] = []
         self._fields: tuple[str, ...] | None = None
+        self._raw = RawBlocks()
+
+    def __len__(self) -> int:
+        return len(self._positions)
 
     def record(self, read: Read) -> Record:
         """Note one sample, and make the record of it that goes into the container."""
         item, facts = read.item, read.facts
         assert facts is not None  # noqa: S101 (a Read has facts or a problem)
-        key = self.plan.listing.keys[read.position]
+        key = self.listing.keys[read.position]
         self._check_fields(item, key)
         values = {
             "crc32c": indexfile.crc32c(item.data),
@@ -64,13 +212,14 @@ class Samples:
             "orientation": facts.orientation,
             "channels": facts.channels,
             "dtype": encodings.DTYPES.index(facts.dtype),
-            "flags": indexfile.PROGRESSIVE if facts.progressive else 0,
+            "flags": indexfile.flags_of(facts),
         }
         for name, value in values.items():
             self._facts[name].append(value)
-        self.positions.append(read.position)
-        self.source_bytes += len(item.data)
-        label = self.plan.listing.label(read.position)
+        self._raw.add(facts, item.data)
+        self._positions.append(read.position)
+        self.source_bytes += read.size
+        label = self.listing.label(read.position)
         return Record(
             item.data, label, key, facts.encoding, facts.height, facts.width, facts.channels,
             item.mask, self._add_mask(item), item.meta, *self._add_rest(item),
@@ -109,17 +258,27 @@ class Samples:
             self._box_labels.append(labels)
         return boxes, labels
 
-    def columns(self, shards: Sequence[Shard]) -> dict[str, np.ndarray]:
-        """All columns that have a row a sample, and those that are as long as it takes."""
-        positions = self.positions.tolist()
-        keys = [self.plan.listing.keys[i] for i in positions]
+    def columns(self, written: Written | None) -> dict[str, np.ndarray]:
+        """All columns of the index but the table of files."""
+        positions = self._positions.tolist()
+        keys = [self.listing.keys[i] for i in positions]
         table = {n: np.array(a, dtype=a.typecode) for n, a in self._facts.items()}
-        table |= _places(shards, table["flags"])
-        labels = self.plan.listing.labels
+        if written is None:
+            return {**table, **_NOWHERE, **made.of_keys(keys)}
+        if written.split is not None:
+            table["flags"][written.split] |= indexfile.SPLIT_RECORD
+        table |= {"file": written.file, "offset": written.offset, "length": written.length}
+        if written.masks is not None:
+            masks = written.masks
+            table |= {"mask_file": masks.file, "mask_offset": masks.offset,
+                      "mask_length": masks.length}  # fmt: skip
+        labels = self.listing.labels
         if labels is not None:
             dtype = np.int64 if isinstance(labels, list) else np.float32
             table["label"] = np.asarray(labels, dtype)[positions]
-        return table | made.of_keys(keys) | self._optional_columns()
+        if self.listing.splits is not None:
+            table["split"] = np.asarray(self.listing.splits, np.uint8)[positions]
+        return table | made.of_keys(keys) | self._optional_columns() | self._raw.columns()
 
     def _optional_columns(self) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
@@ -136,74 +295,5 @@ class Samples:
         return columns
 
 
-def _places(shards: Sequence[Shard], flags: np.ndarray) -> dict[str, np.ndarray]:
-    """Where the values lie, file numbers counted over all shards; marks split records in flags."""
-    columns: dict[str, list[np.ndarray]] = {}
-    start = files = 0
-    for shard in shards:
-        written = shard.written
-        parts = {"file": written.file + np.uint32(files), "offset": written.offset,
-                 "length": written.length}  # fmt: skip
-        if written.masks is not None:
-            masks = written.masks
-            parts |= {"mask_file": masks.file + np.uint32(files), "mask_offset": masks.offset,
-                      "mask_length": masks.length}  # fmt: skip
-        for name, values in parts.items():
-            columns.setdefault(name, []).append(values)
-        if written.split is not None:
-            flags[start : start + shard.samples][written.split] |= indexfile.SPLIT_RECORD
-        start, files = start + shard.samples, files + len(written.files)
-    return {name: np.concatenate(values) for name, values in columns.items()}
-
-
-def write_shard(
-    samples: Samples, positions: range, container: ModuleType, path: Path, *,
-    threads: int, skip: bool, writing: bool, on_chunk: OnChunk,
-) -> Written | None:  # fmt: skip
-    """Write some samples of a plan into one container.
-
-    Args:
-        samples: Takes note of what is packed and of what is not.
-        positions: Of the samples in the listing.
-        container: Module of the format.
-        path: Of the shard; does not exist yet.
-        threads: That read ahead.
-        skip: Leave bad samples out; else stop writing at the first one, and only check the rest.
-        writing: False to check only, as a sample of an earlier shard was bad.
-        on_chunk: Called after each chunk.
-
-    Returns:
-        Where the samples lie, None where nothing was packed.
-    """
-    listing = samples.plan.listing
-    size = sum(max(listing.sizes[i], 0) for i in positions)
-    writer = container.Writer(path, count=len(positions), size=size, classes=listing.classes)
-    count = len(samples.positions)
-    try:
-        for chunk in read_ahead(listing, positions, threads=threads):
-            good = _sort_out(chunk, samples)
-            on_chunk(len(chunk), sum(len(r.item.data) for r in chunk), len(chunk) - len(good))
-            writing = writing and (skip or len(good) == len(chunk))
-            if writing:
-                writer.add([samples.record(read) for read in good])
-        if not writing or len(samples.positions) == count:
-            return None
-        written: Written = writer.close()
-    finally:
-        writer.abort()
-    _check_record_count(len(samples.positions) - count, written)
-    return written
-
-
-def _sort_out(chunk: list[Read], samples: Samples) -> list[Read]:
-    bad = [r for r in chunk if r.problem is not None]
-    keys = samples.plan.listing.keys
-    samples.skipped += [Skip(keys[r.position], r.problem or "") for r in bad]
-    return [r for r in chunk if r.problem is None]
-
-
-def _check_record_count(added: int, written: Any) -> None:
-    if not len(written.offset) == len(written.length) == added:
-        raise PackioError(
-            f"{added} samples went into the container, {len(written.offset)} are in it"
-        )
+_NOWHERE: dict[str, np.ndarray] = {"file": np.zeros(0, np.uint32), "offset": np.zeros(0, np.int64),
+            "length": np.zeros(0, np.int64)}  # fmt: skip

@@ -1,0 +1,172 @@
+"""Appending to packs and merging them: nothing twice, nothing lost, labels that never shift."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import shutil
+
+import pytest
+
+import packio
+from packio import registry
+from packio.errors import BadImagesError, OptionError
+
+FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+
+
+def _suffix(name: str) -> str:
+    return str(registry.load("formats", name).SUFFIXES[0])
+
+
+@pytest.fixture
+def half(tmp_path: pathlib.Path, image_folder: pathlib.Path) -> pathlib.Path:
+    """A copy of the image folder without every other image, and without one class."""
+    source = shutil.copytree(image_folder, tmp_path / "source")
+    for path in sorted(p for p in source.rglob("*") if p.is_file())[::2]:
+        path.unlink()
+    shutil.rmtree(source / min(os.listdir(source)))
+    return source
+
+
+def _contents(pack: packio.Pack) -> dict[str, tuple[bytes, str]]:
+    return {s.key: (s.data, pack.classes[int(s.label)]) for s in pack}  # type: ignore[arg-type]  # all have labels
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_new_samples_come_behind_the_old_ones(
+    name: str, half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "out" / f"x{_suffix(name)}"
+    out.parent.mkdir()
+    packio.pack(half, out, shards=2)
+    old = packio.open(out)
+    before, classes = _contents(old), old.classes
+    first = old[0].data
+    report = packio.append(out, image_folder)
+    now = packio.open(out)
+    assert report.added + report.unchanged == 25 == report.total == len(now)
+    assert now.classes[: len(classes)] == classes
+    assert tuple(now.classes[len(classes) :]) == report.new_classes != ()
+    assert [now.key(i) for i in range(len(old))] == [old.key(i) for i in range(len(old))]
+    assert _contents(now) == _contents(
+        packio.open(packio.pack(image_folder, tmp_path / "w.tar").out)
+    )
+    assert before.items() <= _contents(now).items()
+    assert packio.verify(out).ok
+    assert old[0].data == first  # who has it open goes on reading
+    again = packio.append(out, image_folder)
+    assert (again.added, again.unchanged, again.digest) == (0, 25, report.digest)
+    assert os.listdir(out.parent) == [out.name]
+
+
+def test_changed_and_deleted_samples_are_listed_and_kept(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(image_folder, tmp_path / "s")
+    out = tmp_path / "x.tar"
+    packio.pack(source, out, shards=2)
+    names = sorted(p for p in source.rglob("*") if p.is_file())
+    was = names[0].read_bytes()
+    names[0].write_bytes(names[1].read_bytes())
+    names[2].unlink()
+    shutil.copy(names[4], names[4].with_name("new.jpg"))
+    for _ in range(2):
+        report = packio.append(out, source)
+        assert report.changed == (str(names[0].relative_to(source)),)
+        assert report.deleted == (str(names[2].relative_to(source)),)
+    assert packio.open(out).by_key(report.changed[0]).data == was
+    assert report.total == 26
+
+
+def test_a_bad_new_image_adds_nothing_or_is_left_out(
+    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    digest = packio.pack(half, out, shards=1, shard_size=None).digest
+    with pytest.raises(OptionError, match="convert"):
+        packio.append(out, image_folder)  # a single file
+    shutil.rmtree(tmp_path / "x", ignore_errors=True)
+    out = tmp_path / "y.tar"
+    digest = packio.pack(half, out, shards=2).digest
+    grown = shutil.copytree(image_folder, tmp_path / "grown")
+    (grown / "nature" / "bad.jpg").write_bytes(b"")
+    with pytest.raises(BadImagesError):
+        packio.append(out, grown)
+    assert packio.open(out).digest == digest
+    report = packio.append(out, grown, on_error="skip")
+    assert (report.skipped, report.total) == (1, 25)
+    assert packio.open(out).metadata["counts"]["skipped"] == 1
+
+
+def test_what_was_encoded_anew_is_appended_so(
+    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(half, out, shards=2, resize="short=32", encode="jpeg")
+    packio.append(out, image_folder)
+    pack = packio.open(out)
+    assert {s.encoding for s in pack} == {"jpeg"}
+    assert {min(s.height, s.width) for s in pack} <= set(range(1, 33))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("by", ["copy", "link"])
+def test_packs_are_merged(
+    name: str, by: str, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    parts = []
+    for i, pattern in enumerate(sorted(os.listdir(image_folder))):
+        out = tmp_path / f"p{i}{_suffix(name)}"
+        packio.pack(_only(image_folder, tmp_path / f"s{i}", pattern), out, shards=1 + i % 2)
+        parts.append(out)
+    merged = tmp_path / f"all{_suffix(name)}"
+    report = packio.merge(merged, parts, by=by)
+    assert report.packed == 25
+    for part in parts:  # the result stands on its own
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
+    whole = packio.open(packio.pack(image_folder, tmp_path / "w.tar").out)
+    assert _contents(packio.open(merged)) == _contents(whole)
+    assert packio.verify(merged).ok
+
+
+def _only(source: pathlib.Path, target: pathlib.Path, name: str) -> pathlib.Path:
+    shutil.copytree(source / name, target / name)
+    return target
+
+
+def test_merging_refuses_what_cannot_be_one(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    one = packio.pack(image_folder, tmp_path / "a.tar").out
+    two = packio.pack(image_folder, tmp_path / "b.lmdb").out
+    with pytest.raises(OptionError, match="no key may be there twice"):
+        packio.merge(tmp_path / "c.tar", [one, two])
+    with pytest.raises(OptionError, match="at least two"):
+        packio.merge(tmp_path / "c.tar", [one])
+    with pytest.raises(OptionError, match="by="):
+        packio.merge(tmp_path / "c.tar", [one, two], by="magic")
+    assert not (tmp_path / "c.tar").exists()
+
+
+def test_a_reader_of_before_is_told_of_the_change_when_it_is_unpickled(
+    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(half, out, shards=2)
+    data = pickle.dumps(packio.open(out))
+    packio.append(out, image_folder)
+    with pytest.raises(packio.IntegrityError, match="has changed"):
+        pickle.loads(data)
+
+
+def test_labels_without_names_stay_numbers(
+    tmp_path: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    samples = list(packio.open(packio.pack(image_folder, tmp_path / "a.tar").out))
+    packio.pack(samples[:10], tmp_path / "b.tar", shards=2)
+    packio.append(tmp_path / "b.tar", samples)
+    pack = packio.open(tmp_path / "b.tar")
+    assert pack.labels is not None
+    assert pack.labels.tolist() == [s.label for s in samples]

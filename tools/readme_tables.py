@@ -37,6 +37,21 @@ def decoders(result: Json) -> str:
     return "\n".join(lines)
 
 
+def faults(card: Json) -> str:
+    """Make the table of the crash campaign: passed of tried, a row a format."""
+    kinds = list(dict.fromkeys(k for row in card["formats"].values() for k in row))
+    lines = [
+        f"| | {' | '.join(kinds)} | lost, doubled, wrong | worst redo, shards |",
+        "|---|" + "---:|" * (len(kinds) + 2),
+    ]
+    for suffix, row in card["formats"].items():
+        cells = [f"{row[k]['passed']:,}/{row[k]['trials']:,}" if k in row else "" for k in kinds]
+        sums = [str(sum(r[n] for r in row.values())) for n in ("lost", "duplicated", "wrong")]
+        redo = str(max(r["worst_redo"] for r in row.values()))
+        lines.append(f"| {' | '.join([suffix, *cells, ', '.join(sums), redo])} |")
+    return "\n".join(lines)
+
+
 def _conditions(result: Json) -> str:
     """Say what was measured on what."""
     origin = result["origin"]
@@ -92,6 +107,7 @@ def _parity(row: Json) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "decoders": ("decode.json", decoders),
+    "faults": ("faults.json", faults),
 }
 
 

@@ -1,0 +1,126 @@
+"""What the campaign has found, each by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import re
+
+import ground as grounds
+import pytest
+
+import packio
+from packio.errors import OutputError, WorkerDiedError
+from packio.packing import executors, publish
+from packio.packing.appending import append
+
+SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """24 small images."""
+    root = tmp_path_factory.mktemp("found") / "source"
+    grounds.make_source(root, 24, 900)
+    return root
+
+
+def _in_parts(source: pathlib.Path, out: pathlib.Path) -> None:
+    for part in (1, 2):
+        packio.pack(source, out, shards=SHARDS, part=(part, 2))
+
+
+def test_half_an_index_of_a_killed_run_is_not_published(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    _in_parts(source, out)
+    (tmp_path / "x.tar.packio-tmp/pack/index.packio.tmp-123").write_bytes(b"half")
+    assert packio.pack(source, out, shards=SHARDS).resumed == SHARDS
+    assert not [name for name in os.listdir(out) if "tmp" in name]
+
+
+def test_the_plan_is_on_the_disk_before_it_gets_its_name(
+    source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = [], os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    packio.pack(source, tmp_path / "x.tar", shards=SHARDS)
+    assert re.search(r"/shards/plan\.[0-9a-f]+$", synced[0])
+
+
+def test_a_shard_that_is_noted_keeps_its_files_whatever_fails_then(
+    source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, sync = tmp_path / "x.tar", publish.sync
+
+    def fail(path: pathlib.Path) -> None:
+        if path.name == publish.SHARDS:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        sync(path)
+
+    monkeypatch.setattr(publish, "sync", fail)
+    with pytest.raises(OutputError, match="Input/output error"):
+        packio.pack(source, out, shards=SHARDS, num_workers=1)
+    monkeypatch.undo()
+    assert packio.pack(source, out, shards=SHARDS).resumed >= 1
+    assert packio.verify(out).ok
+
+
+def test_it_does_not_end_well_where_the_pack_cannot_be_opened(
+    source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: pathlib.Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(pathlib.Path, "rmdir", fail)
+    with pytest.raises(OutputError, match="Input/output error"):
+        packio.pack(source, tmp_path / "x.tar")
+    monkeypatch.undo()
+    assert packio.pack(source, tmp_path / "x.tar").up_to_date
+    assert sorted(os.listdir(tmp_path)) == ["x.tar", "x.tar.idx", "x.tar.packio"]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_without_memory_it_ends_in_a_line_and_goes_on_later(
+    error: Exception, source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    _in_parts(source, out)
+    (tmp_path / "x.tar.packio-tmp/shards/00001.packio").unlink()  # so there is something to do
+
+    def fail(_: object) -> None:
+        raise error
+
+    with pytest.raises(OutputError, match="memory ran out"):
+        packio.pack(source, out, shards=SHARDS, num_workers=1, progress=fail)
+    assert packio.pack(source, out, shards=SHARDS).resumed >= 2
+
+
+def _take_all_memory() -> None:
+    raise MemoryError
+
+
+def test_a_process_without_memory_is_tried_again_as_one_that_died() -> None:
+    pool = executors.Processes(1)
+    with pytest.raises(WorkerDiedError, match="ran out of memory"):
+        pool.submit(_take_all_memory).result()
+    pool.shutdown()
+
+
+def test_appending_again_clears_what_was_left_after_the_last_step(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(source, out, shards=2)
+    left = tmp_path / "x.tar.packio-append" / "pack"
+    left.mkdir(parents=True)
+    (left / "index.packio").write_bytes(b"old")
+    assert append(out, source).added == 0
+    assert os.listdir(tmp_path) == ["x.tar"]

@@ -1,0 +1,230 @@
+"""A pack at a URL: its index, kept in the user's cache, and its files, read by byte range."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packio import cache
+from packio.errors import (
+    IntegrityError,
+    NotAPackError,
+    PackioError,
+    ReadError,
+    UnfinishedPackError,
+)
+from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
+from packio.storage import urls
+from packio.storage.urls import Url
+
+UNFINISHED_SUFFIX = ".packio-tmp"  # of the object that is beside a pack while it is uploaded
+_GAP, _PIECE = 64 << 10, 8 << 20  # bytes: ranges so close are read as one, up to so many
+_FEW = 4  # files, which are asked about one by one
+
+Range = tuple[int, int, int]  # number of a file, offset and length in bytes
+
+
+def located(url: Url) -> tuple[Path, Url]:
+    """The index of the pack at a URL, in the user's cache, and what its paths are relative to.
+
+    Raises:
+        NotAPackError, UnfinishedPackError: there is none.
+        ReadError: the service does not answer, or refuses to.
+    """
+    refused: PermissionError | None = None  # what those may get who may not list, for nothing there
+    with urls.errors_as(ReadError, url):
+        for index, root in index_places(url):
+            try:
+                found = urls.info(index)
+            except PermissionError as error:
+                refused = error
+                continue
+            if found is not None and found["type"] == "file":
+                return _downloaded(index, found), root
+        if refused is not None:
+            raise refused
+        if urls.is_file(marker(url)):
+            raise UnfinishedPackError(
+                f"{url}: uploading it is unfinished ({marker(url).name} is there); "
+                "run the same `packio pack` again"
+            )
+    raise NotAPackError(
+        f"{url}: no pack: neither {url.name}{INDEX_SUFFIX} beside it nor {INDEX_NAME} in it"
+    )
+
+
+def has_index(url: Url) -> bool:
+    """Tell whether there is the index of a pack at a URL."""
+    with urls.errors_as(ReadError, url):
+        return any(urls.is_file(index) for index, _ in index_places(url))
+
+
+def index_places(url: Url) -> tuple[tuple[Url, Url], ...]:
+    """Where the index of a pack may be, each with what its paths are relative to then."""
+    return (url.with_name(url.name + INDEX_SUFFIX), url.parent), (url / INDEX_NAME, url)
+
+
+def marker(url: Url) -> Url:
+    """What is beside a pack while it is uploaded."""
+    return url.with_name(url.name + UNFINISHED_SUFFIX)
+
+
+def cached_index(url: Url, found: Mapping[str, Any]) -> Path:
+    """Where an index is in the user's cache, by its URL and version.
+
+    Its time of modification is 0 where it was downloaded: when the pack's source was looked at is
+    known only where it was packed.
+    """
+    name = hashlib.sha256(f"{url}\0{urls.version(found)}".encode("utf-8", "surrogateescape"))
+    return cache.folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
+
+
+def _downloaded(url: Url, found: Mapping[str, Any]) -> Path:
+    path = cached_index(url, found)
+    if path.is_file() and urls.version(found):
+        return path
+    fs, name = urls.filesystem(url)
+    data = urls.read(fs, name, 0, found.get("size"), is_end=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
+    try:
+        temporary.write_bytes(data)
+        os.utime(temporary, ns=(0, 0))
+        index = Index(temporary)
+        for column in index.column_names:
+            index.column(column).array()  # checks it
+        temporary.replace(path)
+    except PackioError as error:
+        raise type(error)(str(error).replace(str(temporary), str(url), 1)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+class RemoteFiles:
+    """Some files at URLs. Safe in threads and after fork; pickles.
+
+    Args:
+        root: What the paths are relative to.
+        paths: Of the files.
+        sizes: Their sizes in bytes; reads beyond are refused.
+        held: Ranges at hand, and their bytes.
+    """
+
+    def __init__(
+        self, root: Url, paths: Sequence[str], sizes: Sequence[int],
+        held: Mapping[Range, bytes] | None = None,
+    ) -> None:  # fmt: skip
+        self._root, self._paths, self._sizes = root, list(paths), list(sizes)
+        self._held = held or {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RemoteFiles, (self._root, self._paths, self._sizes)
+
+    def check(self) -> None:
+        """Compare the size of every file with what it should be, where the service tells.
+
+        Raises:
+            IntegrityError: a file is missing, or has another size.
+            ReadError: the service does not answer.
+        """
+        with urls.errors_as(ReadError, self._root), contextlib.suppress(PermissionError):
+            if len(self._paths) > _FEW:
+                found = urls.below(self._root)
+                if not found:  # it does not list, as many that speak HTTP
+                    return
+            else:
+                found = {n: e for n in self._paths if (e := urls.info(self._root / n)) is not None}
+            for name, expected in zip(self._paths, self._sizes, strict=True):
+                if name not in found:
+                    raise IntegrityError(f"{self._root / name}: missing; the index lists this file")
+                size = found[name].get("size")
+                if size not in (None, expected):
+                    raise IntegrityError(
+                        f"{self._root / name}: {size} bytes, the index says {expected}; changed, "
+                        "or of another pack"
+                    )
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Read one range.
+
+        Args:
+            file: Number of the file.
+            offset, length: Bytes.
+
+        Raises:
+            IntegrityError: the range reaches beyond the file.
+            ReadError: it cannot be read, in several attempts.
+        """
+        held = self._held.get((file, offset, length))
+        if held is not None:
+            return held
+        if not self._has((file, offset, length)):
+            raise IntegrityError(
+                f"{self._root}: the index asks for {length} bytes at {offset} of file {file}, "
+                "where there are none; restore the index or pack again"
+            )
+        with urls.errors_as(ReadError, f"{self.path(file)}, byte {offset}"):
+            return urls.read(*urls.filesystem(self.path(file)), offset, length)
+
+    def _has(self, wanted: Range) -> bool:
+        file, offset, length = wanted
+        return file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]
+
+    def fetched(self, ranges: Sequence[Range]) -> RemoteFiles:
+        """The same files with some ranges at hand, read at the same time.
+
+        What does not come, or not whole, is read again by itself when it is asked for.
+        """
+        pieces = _pieces(sorted(r for r in set(ranges) if r[2] and self._has(r)))
+        bodies: list[Any] = []
+        with contextlib.suppress(Exception):  # reading one by one will tell
+            at = {piece.file: urls.filesystem(self.path(piece.file)) for piece in pieces}
+            if pieces:
+                bodies = at[pieces[0].file][0].cat_ranges(
+                    [at[piece.file][1] for piece in pieces], [piece.start for piece in pieces],
+                    [piece.stop for piece in pieces], on_error="return",
+                )  # fmt: skip
+        held = {
+            (file, offset, length): body[offset - piece.start : offset - piece.start + length]
+            for piece, body in zip(pieces, bodies, strict=False)
+            if isinstance(body, bytes) and len(body) == piece.stop - piece.start
+            for file, offset, length in piece.ranges
+        }
+        return RemoteFiles(self._root, self._paths, self._sizes, held)
+
+    def path(self, file: int) -> Url:
+        """URL of a file."""
+        return self._root / self._paths[file]
+
+    def close(self) -> None:
+        """Close nothing: the connections are fsspec's."""
+
+
+class _Piece(NamedTuple):
+    """Ranges that are read as one."""
+
+    file: int
+    start: int
+    stop: int
+    ranges: list[Range]
+
+
+def _pieces(ranges: Sequence[Range]) -> list[_Piece]:
+    """Join ranges, sorted, that are close to each other."""
+    pieces: list[_Piece] = []
+    for file, offset, length in ranges:
+        piece = _Piece(file, offset, offset + length, [])
+        if pieces and (last := pieces[-1]).file == file and offset <= last.stop + _GAP:
+            joined = last._replace(stop=max(last.stop, piece.stop))
+            if joined.stop - joined.start <= _PIECE:
+                piece = joined
+                pieces.pop()
+        piece.ranges.append((file, offset, length))
+        pieces.append(piece)
+    return pieces

@@ -31,6 +31,7 @@ _PUBLIC = {
     "RandomCrop": "geometry",
     "RandomResizedCrop": "geometry",
     "RecordIODataset": "datasets",
+    "ShuffleSampler": "sampling",
     "Resize": "geometry",
     "ResizeCenterCrop": "geometry",
     "Sample": "sample",
@@ -39,8 +40,10 @@ _PUBLIC = {
     "ZarrDataset": "datasets",
     "collate": "batches",
     "convert": "packing",
+    "append": "packing.appending",
     "ensure_contiguous": "tensors",
     "is_contiguous_batch": "tensors",
+    "merge": "packing.merging",
     "open": "packs",
     "pack": "packing",
     "reindex": "indexing",
@@ -72,10 +75,13 @@ if TYPE_CHECKING:
     from packio.indexing import reindex as reindex
     from packio.packing import convert as convert
     from packio.packing import pack as pack
+    from packio.packing.appending import append as append
+    from packio.packing.merging import merge as merge
     from packio.packing.report import PackReport as PackReport
     from packio.packs import Pack as Pack
     from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
     from packio.sample import Sample as Sample
+    from packio.sampling import ShuffleSampler as ShuffleSampler
     from packio.tensors import ensure_contiguous as ensure_contiguous
     from packio.tensors import is_contiguous_batch as is_contiguous_batch
     from packio.verifying import verify as verify

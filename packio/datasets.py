@@ -11,18 +11,20 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio import batches, draws, packs, tensors
+from packio import batches, draws, packs, regions
 from packio.batches import Batch, Recipe
 from packio.decoders import MAX_PIXELS, Decoder
 from packio.errors import OptionError
 from packio.fields import Fields, Spec
 from packio.geometry import Geometry
 from packio.packs import Row
+from packio.sampling import Drawn
 from packio.transforms import Apply
 
 _OUTPUTS = ("tensor", "numpy", "pil")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _WORKERS = 256  # DataLoader workers with a counter of their own
+_BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
 _EPOCH, _REPLACED, _FALLBACKS = range(3)  # rows of the shared counters
 
 Self = TypeVar("Self", bound="PackDataset")
@@ -41,6 +43,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             `Resize`, `ResizeCenterCrop`, `RandomCrop`; None: the whole image.
         hflip, vflip: Probabilities of mirroring left-right and top-bottom.
         views: Several crops of the same read; the image is then a tuple. Instead of `crop`.
+        fidelity: "exact": pixels as Pillow decodes them, resized with antialiasing. "fast": crops
+            much larger than their output are decoded small, chroma is upsampled by repeating it,
+            and OpenCV resizes, where it is there: above 35 dB to "exact".
         decoder: "auto" (per encoding the fastest that equals Pillow bit for bit), or a name.
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED", as torchvision's ImageReadMode.
         fields: "image", "label", "key", "index": one name, a tuple, or {name: field}. Default:
@@ -52,6 +57,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         exif_orientation: Turn images upright.
         on_error: "raise", or "skip": a bad sample of a batch is replaced by another of the batch.
         threads: That decode a batch; "auto": 1 in a DataLoader's worker, else one a processor.
+        split: Name of a split, in a pack that has splits: the dataset is its samples.
         seed: Of the random numbers; None takes one from torch's generator.
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends.
         max_pixels: Refuse larger images.
@@ -76,6 +82,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         hflip: float = 0.0,
         vflip: float = 0.0,
         views: Sequence[Geometry | None] | None = None,
+        fidelity: str = "exact",
         decoder: str = "auto",
         mode: str = "RGB",
         fields: Spec | None = None,
@@ -86,6 +93,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         exif_orientation: bool = True,
         on_error: str = "raise",
         threads: int | str = "auto",
+        split: str | None = None,
         seed: int | None = None,
         access: str | None = None,
         max_pixels: int = MAX_PIXELS,
@@ -94,6 +102,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         _check_options(self._options)
         self.pack = self._opened(path, access)
         self._check_format()
+        self._chosen = None if split is None else self.pack.split(split)
+        # mapped here, so that forked workers share the map, and what has been checked in it
+        self._is_raw = self.pack.raw_rows is not None
         self.transform, self.target_transform = transform, target_transform
         labelled = self.pack.labels is not None
         default = ("image", "label") if labelled else "image"
@@ -102,7 +113,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             raise OptionError(f"fields={fields!r}: {path} has no labels")
         self._recipe = Recipe(
             tuple(views) if views is not None else (crop,), hflip, vflip,
-            Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation,
+            Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",
         )  # fmt: skip
         self._several = views is not None
         self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
@@ -124,7 +135,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             )
 
     def __len__(self) -> int:
-        return len(self.pack)
+        return len(self.pack) if self._chosen is None else len(self._chosen)
 
     def __repr__(self) -> str:
         shown = {k: v for k, v in self._options.items() if k != "path" and v is not None}
@@ -143,8 +154,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def targets(self) -> np.ndarray | None:
-        """All labels: (N,) int64 or (N, k) float32, a read-only view; None if there are none."""
-        return self.pack.labels
+        """All labels: (N,) int64 or (N, k) float32, read-only; None if there are none."""
+        labels = self.pack.labels
+        return labels if labels is None or self._chosen is None else labels[self._chosen]
 
     @property
     def epoch(self) -> int:
@@ -175,7 +187,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         Raises:
             KeyNotFoundError: there is none.
         """
-        return self[self.pack.find(key)]
+        return self._one(self.pack.row(self.pack.find(key)), None)
 
     def with_options(self: Self, **options: Any) -> Self:
         """The same pack with some options changed, as crop=… for evaluation.
@@ -190,11 +202,18 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return type(self)(**{**self._options, "seed": self.seed, **current, **options})
 
     def __getitem__(self, index: int) -> Any:
-        row = self.pack.row(index)
+        position = index
+        if self._chosen is not None:
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"index {index} is out of range: {len(self)} samples")
+            position = self._chosen.item(index)
+        return self._one(self.pack.row(position), index)
+
+    def _one(self, row: Row, index: int | None) -> Any:
         values: dict[str, Any] = {}
         for name in self._fields.names:
             if name == "image":
-                values[name] = self._image(row)
+                values[name] = self._image(row, index)
             elif name == "label":
                 label = self.pack.label(row.position)
                 values[name] = label if isinstance(label, int) else torch.as_tensor(label)
@@ -214,23 +233,70 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         Raises:
             DecodeError, IntegrityError: a sample is bad, and on_error is "raise", or all are.
         """
-        rows = self.pack.rows(indices)
-        key = draws.mix(self.seed, self.epoch, draws.digest(indices))
-        images, errors = self._images(rows, key, self._decoding_threads())
-        if errors:
-            rows = self._replace(images, rows, errors)
-        columns = self._columns(images, rows)
-        samples = self._fields.samples(columns)
-        if self.transform is None and self.target_transform is None:
-            return Batch(samples, self._batched(images, rows, columns))
+        return self._samples(*self._made(indices, None))
+
+    def gather(
+        self, indices: Sequence[int] | np.ndarray, *, out: torch.Tensor | None = None
+    ) -> Any:
+        """Make what `packio.collate` makes of ``__getitems__(indices)``, without the samples.
+
+        Args:
+            indices: As of `__getitems__`.
+            out: Where the images go, again and again: (N, C, H, W), contiguous, of the dtype asked
+                for.
+
+        Raises:
+            DecodeError, IntegrityError: see `__getitems__`.
+            OptionError: ``out`` does not fit, or the images are no one tensor.
+        """
+        if out is not None and (self._several or not self._is_plain or self._output != "tensor"):
+            raise OptionError("out=: expected a dataset of tensors without views or transforms")
+        images, positions = self._made(indices, out)
+        batched = self._batched(images, positions) if self._is_plain else None
+        return batches.collate(self._samples(images, positions)) if batched is None else batched
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.transform is None and self.target_transform is None
+
+    def _samples(self, images: list[Any], positions: np.ndarray) -> list[Any]:
+        samples = self._fields.samples(self._columns(images, positions))
+        if self._is_plain:
+            return Batch(samples, self._batched(images, positions))
         each = map(self._fields.take_apart, samples)
         return [self._fields.assemble(self._transformed(values)) for values in each]
 
-    def _image(self, row: Row) -> Any:
+    def _made(
+        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None
+    ) -> tuple[list[Any], np.ndarray]:
+        """Images of each view, and the positions of the samples they are of."""
+        if self._chosen is None:
+            positions = self.pack.positions(indices)
+        else:
+            positions = self._chosen[np.asarray(indices, np.int64)]
+        images, errors = self._images(positions, self._draw(indices), out)
+        return images, self._replace(images, positions, errors) if errors else positions
+
+    def _draw(self, indices: Sequence[int] | np.ndarray) -> batches.Draw:
+        """What a batch draws: by position in the epoch where its indices say it, else by slot."""
+        if not self._is_random():
+            return batches.Draw(0, np.zeros(len(indices), np.int64))
+        drawn = [i for i in indices if isinstance(i, Drawn)]
+        if len(drawn) == len(indices) and len({i.epoch for i in drawn}) == 1:
+            lanes = np.array([i.position for i in drawn], np.int64)
+            return batches.Draw(draws.mix(self.seed, drawn[0].epoch, _BY_POSITION), lanes)
+        key = draws.mix(self.seed, self.epoch, draws.digest(indices))
+        return batches.Draw(key, np.arange(len(indices)))
+
+    def _image(self, row: Row, index: int | None) -> Any:
         """The image of one sample, or a tuple of its views, in the form asked for."""
-        key = int(torch.empty((), dtype=torch.int64).random_()) if self._is_random() else 0
+        if isinstance(index, Drawn) or not self._is_random():
+            draw = self._draw([index if index is not None else 0])
+        else:
+            key = int(torch.empty((), dtype=torch.int64).random_())
+            draw = batches.Draw(key, np.zeros(1, np.int64))
         with self._counting_fallbacks():
-            images = batches.make_one(self.pack, self._recipe, row, key)
+            images = batches.make_one(self.pack, self._recipe, row, draw)
         given = [self._given([_scaled(i, self._dtype)])[0] for i in images]
         return tuple(given) if self._several else given[0]
 
@@ -248,14 +314,21 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return self._threads
 
     def _images(
-        self, rows: list[Row], key: int, threads: batches.Threads | None
+        self, positions: np.ndarray, draw: batches.Draw, out: torch.Tensor | None
     ) -> tuple[list[Any], dict[int, Exception]]:
         """Images of each view, in the dtype and form asked for: a tensor, or a list."""
         if "image" not in self._fields.names:
             return [], {}
-        with self._counting_fallbacks():
-            made = batches.make(self.pack, self._recipe, rows, key, threads)
-        return [_scaled(view, self._dtype) for view in made.views], made.errors
+        given = None if self._dtype in _FLOATS else out
+        made = None
+        if self._is_raw:
+            made = batches.make_raw(self.pack, self._recipe, positions, draw, given)
+        if made is None:
+            rows, threads = self.pack.rows(positions), self._decoding_threads()
+            with self._counting_fallbacks():
+                pack = self.pack.fetched(rows)
+                made = batches.make(pack, self._recipe, rows, draw, threads, given)
+        return [_scaled(view, self._dtype, out) for view in made.views], made.errors
 
     @contextlib.contextmanager
     def _counting_fallbacks(self) -> Iterator[None]:
@@ -267,10 +340,10 @@ class PackDataset(torch.utils.data.Dataset[Any]):
                 self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
 
     def _replace(
-        self, images: list[Any], rows: list[Row], errors: dict[int, Exception]
-    ) -> list[Row]:
+        self, images: list[Any], positions: np.ndarray, errors: dict[int, Exception]
+    ) -> np.ndarray:
         """Put a good sample of the batch in the place of each bad one; count and report it."""
-        size = len(rows)
+        size = len(positions)
         if not self._skip or len(errors) == size:
             raise errors[min(errors)]
         source = list(range(size))
@@ -281,16 +354,16 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             source[slot] = good
             for view in images:
                 view[slot] = view[good].clone() if isinstance(view, list) else view[good]
-            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=3)
+            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=4)
         self._count(_REPLACED, len(errors))
-        return [rows[i] for i in source]
+        return positions[source]
 
     def _count(self, counter: int, number: int) -> None:
         info = torch.utils.data.get_worker_info()
         slot = 0 if info is None else 1 + info.id % _WORKERS  # one writer each: nothing is lost
         self._counters[counter, slot] += number
 
-    def _columns(self, images: list[Any], rows: list[Row]) -> dict[str, Sequence[Any]]:
+    def _columns(self, images: list[Any], positions: np.ndarray) -> dict[str, Sequence[Any]]:
         """Values of each field, one a sample."""
         columns: dict[str, Sequence[Any]] = {}
         for name in self._fields.names:
@@ -298,12 +371,12 @@ class PackDataset(torch.utils.data.Dataset[Any]):
                 views = [self._given(view) for view in images]
                 columns[name] = list(zip(*views, strict=True)) if self._several else views[0]
             elif name == "label":
-                labels = self._labels(rows)
+                labels = self._labels(positions)
                 columns[name] = labels.tolist() if labels.ndim == 1 else list(labels)
             elif name == "key":
-                columns[name] = [self.pack.key(row.position) for row in rows]
+                columns[name] = [self.pack.key(i) for i in positions.tolist()]
             else:
-                columns[name] = [row.position for row in rows]
+                columns[name] = positions.tolist()
         return columns
 
     def _given(self, view: Any) -> list[Any]:
@@ -318,8 +391,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
         return [Image.fromarray(a[:, :, 0] if a.shape[2] == 1 else a) for a in arrays]
 
-    def _labels(self, rows: list[Row]) -> torch.Tensor:
-        positions = np.array([row.position for row in rows], np.int64)
+    def _labels(self, positions: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(self.pack.take_labels(positions))
 
     def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -332,9 +404,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             values["label"] = self.target_transform(values["label"])
         return values
 
-    def _batched(
-        self, images: list[Any], rows: list[Row], columns: dict[str, Sequence[Any]]
-    ) -> Any:
+    def _batched(self, images: list[Any], positions: np.ndarray) -> Any:
         """What collate would make of the samples, without stacking; None where it has to stack."""
         values: dict[str, Any] = {}
         for name in self._fields.names:
@@ -343,11 +413,11 @@ class PackDataset(torch.utils.data.Dataset[Any]):
                     return None
                 values[name] = list(images) if self._several else images[0]
             elif name == "label":
-                values[name] = self._labels(rows)
+                values[name] = self._labels(positions)
             elif name == "index":
-                values[name] = torch.tensor(columns[name])
+                values[name] = torch.from_numpy(positions.copy())
             else:
-                values[name] = list(columns[name])
+                values[name] = [self.pack.key(i) for i in positions.tolist()]
         return self._fields.batch(values)
 
 
@@ -429,7 +499,7 @@ class ZarrDataset(PackDataset):
 
 def _check_options(options: dict[str, Any]) -> None:
     choices = {"output": _OUTPUTS, "on_error": ("raise", "skip"),
-               "dtype": (torch.uint8, *_FLOATS)}  # fmt: skip
+               "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *_FLOATS)}  # fmt: skip
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")
@@ -450,15 +520,17 @@ def _check_options(options: dict[str, Any]) -> None:
             raise OptionError(f"views=: expected 1 to {draws.VIEWS} geometries")
 
 
-def _scaled(view: Any, dtype: torch.dtype) -> Any:
+def _scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
     """Scale integer images to 0..1 in a float type; floating-point ones are only converted."""
     if dtype not in _FLOATS:
         return view
     if isinstance(view, list):
         return [_scaled(image, dtype) for image in view]
-    if view.dtype.is_floating_point:
+    if view.dtype.is_floating_point and out is None:
         return view.to(dtype)
-    out = tensors.new_batch(tuple(view.shape), dtype)
+    out = batches.given_or_new(tuple(view.shape), dtype, out)
+    if view.dtype.is_floating_point:
+        return out.copy_(view)
     limit = 255.0 if view.dtype == torch.uint8 else 65535.0
     if dtype == torch.float32:
         return torch.div(view, limit, out=out)

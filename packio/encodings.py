@@ -64,6 +64,7 @@ class Facts(NamedTuple):
     dtype: str  # one of DTYPES
     orientation: int  # 1..8, as in Exif
     progressive: bool
+    seekable: bool = False  # a JPEG with restart markers, of which a part can be cut out
 
 
 def raw_facts(
@@ -109,7 +110,7 @@ def _jpeg_facts(data: bytes) -> Facts | None:
         return None
     return Facts(
         "jpeg", header.height, header.width, header.components, "uint8",
-        header.orientation, header.progressive,
+        header.orientation, header.progressive, header.restarts and not header.progressive,
     )  # fmt: skip
 
 

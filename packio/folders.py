@@ -219,7 +219,7 @@ def _facts(read: Read) -> dict[str, int]:
         "orientation": facts.orientation,
         "channels": facts.channels,
         "dtype": encodings.DTYPES.index(facts.dtype),
-        "flags": indexfile.PROGRESSIVE if facts.progressive else 0,
+        "flags": indexfile.flags_of(facts),
     }
 
 

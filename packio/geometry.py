@@ -367,6 +367,56 @@ def render(
         out.copy_(out.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))
 
 
+Box = tuple[int, int, int, int]  # top, left, height, width; pixels
+
+
+def needed(frame: Frame) -> Box:
+    """The box of an upright image that a frame looks at; never empty."""
+    f = frame
+    if f.height != f.to_height or f.width != f.to_width:
+        return f[:4]
+    top, left = f.top + max(f.out_top, 0), f.left + max(f.out_left, 0)
+    bottom = min(f.top + f.height, f.top + f.out_top + f.out_height)
+    right = min(f.left + f.width, f.left + f.out_left + f.out_width)
+    if top >= bottom or left >= right:  # the output is all border
+        return f.top, f.left, 1, 1
+    return top, left, bottom - top, right - left
+
+
+def within(frame: Frame, box: Box) -> Frame:
+    """The same frame of what is cut out of the image: the box that `needed` names."""
+    f = frame
+    if f.height != f.to_height or f.width != f.to_width:
+        return f._replace(top=0, left=0)
+    top, left, height, width = box
+    return Frame(
+        0, 0, height, width, height, width, f.out_top - (top - f.top), f.out_left - (left - f.left),
+        f.out_height, f.out_width,
+    )  # fmt: skip
+
+
+def stored_box(box: Box, orientation: int, height: int, width: int) -> Box:
+    """Where a box of the upright image lies in the stored one.
+
+    Args:
+        box: In the upright image.
+        orientation: 1..8.
+        height, width: Of the stored image.
+
+    Source: as `oriented`, whose steps are undone from the last to the first.
+    """
+    if orientation == 1:
+        return box
+    top, left, high, broad = box
+    if orientation >= 5:
+        height, width = width, height  # of the upright image
+    if orientation in (2, 3, 6, 7):
+        left = width - left - broad
+    if orientation in (3, 4, 7, 8):
+        top = height - top - high
+    return (left, top, broad, high) if orientation >= 5 else (top, left, high, broad)
+
+
 def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray) -> None:
     """Cut (H, W, C) pixels to the frame's output, or pad them with black."""
     f = frame

@@ -30,6 +30,7 @@ from typing import Any, overload
 import google_crc32c
 import numpy as np
 
+from packio.encodings import Facts
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, ReadError, VersionError
 
 VERSION = 1
@@ -293,6 +294,11 @@ def write(
     checksums[:] = crcs
     _write_atomically(Path(path), [header, *(a for _, a in layout)])
     return hashlib.sha256(header + checksums.tobytes()).hexdigest()
+
+
+def flags_of(facts: Facts) -> int:
+    """The column ``flags`` of a sample, as far as its image says."""
+    return (PROGRESSIVE if facts.progressive else 0) | (SEEKABLE if facts.seekable else 0)
 
 
 def canonical_json(value: Any) -> str:

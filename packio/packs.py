@@ -25,12 +25,18 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, SPLIT_RECORD, Index, Keys, crc32c
-from packio.sample import Sample
+from packio.lookup import KeyBytes, Numbers
+from packio.sample import Sample, made
+from packio.storage import remote, urls
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
+from packio.storage.remote import RemoteFiles
+from packio.storage.urls import Url
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from packio.raw import RawRows
 
 UNFINISHED_SUFFIX = ".packio-tmp"  # of the folder in which a pack is built
 
@@ -59,23 +65,35 @@ class Row(NamedTuple):
 _ROW_COLUMNS = Row._fields[1:]
 
 
-def open(path: str | os.PathLike[str], *, access: str | None = None) -> Pack:  # noqa: A001 (public name)
+def open(  # noqa: A001 (public name)
+    path: str | os.PathLike[str],
+    *,
+    access: str | None = None,
+    image: str | None = None,
+    label: str | None = None,
+    layout: str | None = None,
+) -> Pack:
     """Open a pack.
 
     Args:
         path: As given to `packio.pack`: a directory with ``index.packio``, or a file with
-            ``<name>.packio`` beside it. A container without an index, as others write them, is
-            walked once, and its index kept in the user's cache.
+            ``<name>.packio`` beside it; or the URL of one, as ``s3://bucket/train.tar``, which is
+            read by range. A container without an index, as others write them, is walked once; its
+            index is kept in the user's cache, as are those of URLs.
         access: "range" (byte ranges of ordinary files), or the format's own library, as "lmdb";
             None takes what the index recommends.
+        image, label, layout: Of a container without an index: see `packio.reindex`.
 
     Raises:
         NotAPackError: nothing there, or not a pack.
+        OptionError: a name is given of a container that has an index, or that is not in it.
         UnfinishedPackError: packing into this path was interrupted or is going on.
         IntegrityError: index and files do not belong together, or are damaged.
         VersionError: written by a newer packio.
     """
-    return Pack(path, access=access)
+    reading = indexing.Reading(image=image, label=label, layout=layout)
+    located = _located(Path(os.path.abspath(path)), reading) if reading.names() else None
+    return Pack(path, access=access, located=located)
 
 
 class Pack(Sequence[Sample]):
@@ -93,8 +111,8 @@ class Pack(Sequence[Sample]):
         expect_digest: str | None = None,
         located: tuple[Path, Path] | None = None,
     ) -> None:
-        self.path = Path(path)
-        self._absolute = Path(os.path.abspath(path))  # a later chdir changes nothing
+        self.path = urls.place(path)
+        self._absolute = urls.absolute(path)  # a later chdir changes nothing
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         index_path, root = located or _located(self._absolute)
         self.index_file = Index(index_path)
@@ -109,11 +127,19 @@ class Pack(Sequence[Sample]):
         self._readers = self._own_readers(root)
         self._columns = [self.index_file.column(name) for name in _ROW_COLUMNS]
         self._label = self.index_file.column("label") if "label" in self.index_file else None
+        self._count = len(self.index_file)
+        self._numbers, self._keys = Numbers(self._columns), KeyBytes(self.index_file)
+        self._has_belongings = any(
+            n in self.index_file for n in ("mask_offset", "boxes", "meta_data")
+        )
+        self._label_is_int = self._label is not None and len(self._label.shape) == 1
 
-    def _storage(self, root: Path) -> LocalFiles | FolderFiles:
+    def _storage(self, root: Path) -> LocalFiles | FolderFiles | RemoteFiles:
         if getattr(self.format, "WHOLE_FILES", False):
             return FolderFiles(root, self.index_file.key)
         files = self.index_file.files()
+        if isinstance(root, Url):
+            return RemoteFiles(root, [f[0] for f in files], [f[1] for f in files])
         if self._absolute.is_file() and self._absolute.name not in {f[0] for f in files}:
             raise IntegrityError(
                 f"{self.index_file.path}: the index of another pack, not of {self._absolute.name}"
@@ -122,12 +148,19 @@ class Pack(Sequence[Sample]):
 
     def _own_readers(self, root: Path) -> list[Any]:
         """A reader for each shard; none where byte ranges are read."""
-        if self.access == "range":
+        metadata = self.index_file.metadata
+        name, recommended = metadata["format"], metadata.get("access", "range")
+        self._by_record = recommended != "range"  # then the column offset has record numbers
+        if self.access == "range" and not self._by_record:
             return []
-        name = self.index_file.metadata["format"]
+        if isinstance(root, Url):
+            raise OptionError(f"access={self.access!r}: a pack at a URL is read by 'range' only")
         if self.access != name or not hasattr(self.format, "Reader"):
-            raise OptionError(f"access={self.access!r}: a {name} pack has 'range' and {name!r}")
-        return [self.format.Reader(root / name) for name, _ in self._shards]
+            known = repr(name) if self._by_record else f"'range' and {name!r}"
+            raise OptionError(f"access={self.access!r}: a {name} pack has {known}")
+        options = metadata.get("options", {})
+        more = {n: options[n] for n in ("image", "layout") if n in options}
+        return [self.format.Reader(root / name, **more) for name, _ in self._shards]
 
     def __reduce__(self) -> tuple[object, ...]:
         made_again = functools.partial(
@@ -140,7 +173,7 @@ class Pack(Sequence[Sample]):
         return f"<packio.Pack {self.path} ({len(self)} samples, {name})>"
 
     def __len__(self) -> int:
-        return len(self.index_file)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Sample: ...
@@ -149,26 +182,47 @@ class Pack(Sequence[Sample]):
     def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        row = self.row(index)
-        boxes, box_labels = self.boxes(row.position)
-        return Sample(
-            mask=self.mask(row.position), meta=self.meta(row.position), boxes=boxes,
-            box_labels=box_labels, index=row.position, key=self.key(row.position),
-            data=self.read(row), encoding=row.encoding, label=self.label(row.position),
-            height=row.height, width=row.width, orientation=row.orientation,
-            channels=row.channels, dtype=row.dtype,
+        position = self._position(operator.index(index))  # no Row: it would cost a microsecond
+        file, offset, length, crc, height, width, channels, orientation, flags, *codes = (
+            self._numbers(position)
+        )
+        data = self._data(position, file, offset, length, crc, flags)
+        encoding, dtype = self._names(*codes)
+        return made(
+            position, self._keys.text(position), data, encoding, self.label(position),
+            height, width, orientation, channels, dtype, *self._belongings(position),
         )  # fmt: skip
+
+    def _belongings(self, position: int) -> tuple[Any, ...]:
+        """Mask, boxes, box labels, meta."""
+        if not self._has_belongings:
+            return None, None, None, None
+        return self.mask(position), *self.boxes(position), self.meta(position)
 
     def row(self, index: int) -> Row:
         """Look up what the index says of one sample; see `rows`."""
         position = self._position(operator.index(index))
-        *numbers, encoding, dtype = [column.item(position) for column in self._columns]
+        *numbers, encoding, dtype = self._numbers(position)
         return Row._make((position, *numbers, *self._names(encoding, dtype)))
 
     def _names(self, encoding: int, dtype: int) -> tuple[str, str]:
         if dtype >= len(encodings.DTYPES):  # an IndexError would end a for loop
             raise IntegrityError(f"{self.path}: column dtype has the unknown code {dtype}")
         return encodings.NAMES.get(encoding, "unknown"), encodings.DTYPES[dtype]
+
+    def positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Positions in the pack, (N,) int64 from 0 on; negative indices count from the end.
+
+        Raises:
+            IndexError: an index is out of range.
+        """
+        wanted, size = np.asarray(indices, np.int64), len(self)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < size:
+            bad = wanted[(wanted < -size) | (wanted >= size)]
+            if len(bad):
+                raise IndexError(f"index {bad[0]} is out of range: {self.path} has {size} samples")
+            return wanted % size
+        return wanted
 
     def rows(self, indices: Sequence[int] | np.ndarray) -> list[Row]:
         """Look up what the index says of some samples; negative indices count from the end.
@@ -177,18 +231,22 @@ class Pack(Sequence[Sample]):
             IndexError: an index is out of range.
             IntegrityError: the index is damaged there.
         """
-        wanted = np.asarray(indices, np.int64)
-        positions, size = wanted.tolist(), len(self)
-        if positions and not 0 <= min(positions) <= max(positions) < size:
-            bad = next((i for i in positions if not -size <= i < size), None)
-            if bad is not None:
-                raise IndexError(f"index {bad} is out of range: {self.path} has {size} samples")
-            positions = [i % size for i in positions]
-            wanted = np.array(positions, np.int64)
+        wanted = self.positions(indices)
         *numbers, encoding, dtype = (column.take(wanted).tolist() for column in self._columns)
         names = [self._names(e, d) for e, d in zip(encoding, dtype, strict=True)]
-        fixed = zip(positions, *numbers, strict=True)
+        fixed = zip(wanted.tolist(), *numbers, strict=True)
         return [Row._make((*row, *two)) for row, two in zip(fixed, names, strict=True)]
+
+    @functools.cached_property
+    def raw_rows(self) -> RawRows | None:
+        """The pixels, mapped, where all samples are raw pixels of one shape; else None."""
+        if self._readers or not isinstance(self._files, LocalFiles):
+            return None
+        from packio import raw
+
+        edges = [*(first for _, first in self._shards), len(self)]
+        counts = [b - a for a, b in itertools.pairwise(edges)]
+        return raw.find(self.index_file, self._files, counts, self.key)
 
     def read(self, row: Row, *, check: bool = True) -> bytes:
         """Read the encoded bytes of a sample.
@@ -201,24 +259,30 @@ class Pack(Sequence[Sample]):
             IntegrityError: the bytes are not those that were packed.
             ReadError: the file cannot be read.
         """
+        crc = row.crc32c if check else None
+        return self._data(row.position, row.file, row.offset, row.length, crc, row.flags)
+
+    def _data(
+        self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int
+    ) -> bytes:
         if self._readers:
-            data = self._record(row.position)
+            data = self._record(position, offset)
         else:
-            data = self._files.read(row.file, row.offset, row.length)
-            if row.flags & SPLIT_RECORD:
+            data = self._files.read(file, offset, length)
+            if flags & SPLIT_RECORD:
                 data = self.format.unsplit(data)
-        if check and crc32c(data) != row.crc32c:
+        if crc is not None and crc32c(data) != crc:
             raise IntegrityError(
-                f"{self._files.path(row.file)}: record {row.position} "
-                f"({self.key(row.position)!r}, {row.length} bytes at {row.offset}) is damaged: "
-                "CRC32C differs"
+                f"{self._files.path(file)}: record {position} ({self.key(position)!r}, "
+                f"{length} bytes at {offset}) is damaged: CRC32C differs"
             )
         return data
 
-    def _record(self, position: int) -> bytes:
+    def _record(self, position: int, offset: int) -> bytes:
         """A sample's bytes through the container's own library."""
         shard = bisect.bisect_right(self._shards, position, key=lambda s: s[1]) - 1
-        data: bytes = self._readers[shard].get(position - self._shards[shard][1])
+        number = offset if self._by_record else position - self._shards[shard][1]
+        data: bytes = self._readers[shard].get(number)
         return data
 
     def mask(self, index: int) -> bytes | None:
@@ -265,20 +329,30 @@ class Pack(Sequence[Sample]):
         """Read the encoded bytes of some samples, in file order; return them as asked for."""
         rows = self.rows(indices)
         data: list[bytes] = [b""] * len(rows)
+        pack = self.fetched(rows)
         for i in file_order(rows):
-            data[i] = self.read(rows[i])
+            data[i] = pack.read(rows[i])
         return data
+
+    def fetched(self, rows: Sequence[Row]) -> Pack:
+        """This pack, where it is at a URL with the bytes of some samples at hand, read at once."""
+        if not isinstance(self._files, RemoteFiles):
+            return self
+        pack = object.__new__(Pack)
+        pack.__dict__.update(self.__dict__)
+        pack._files = self._files.fetched([(row.file, row.offset, row.length) for row in rows])
+        return pack
 
     def key(self, index: int) -> str:
         """Key of a sample; bytes that are not UTF-8 are surrogate-escaped."""
-        return os.fsdecode(self.key_bytes(index))
+        return self._keys.text(self._position(index))
 
     def key_bytes(self, index: int) -> bytes:
         """Key of a sample as raw bytes."""
-        return self.index_file.key(self._position(index))
+        return bytes(self._keys(self._position(index)))
 
     def _position(self, index: int) -> int:
-        size = len(self)
+        size = self._count
         if not -size <= index < size:
             raise IndexError(f"index {index} is out of range: {self.path} has {size} samples")
         return index % size
@@ -308,8 +382,10 @@ class Pack(Sequence[Sample]):
         if self._label is None:
             return None
         position = self._position(index)
-        value = self._label.span(position, position + 1)[0]
-        return int(value) if value.ndim == 0 else value.copy()
+        if self._label_is_int:
+            return self._label.item(position)
+        vector: np.ndarray = self._label.span(position, position + 1)[0].copy()
+        return vector
 
     def take_labels(self, indices: np.ndarray) -> np.ndarray:
         """Copy out the labels of some samples of a labelled pack: (n,) int64 or (n, k) float32."""
@@ -320,6 +396,18 @@ class Pack(Sequence[Sample]):
     def labels(self) -> np.ndarray | None:
         """All labels: (N,) int64 or (N, k) float32, a read-only view; None if there are none."""
         return None if self._label is None else self._label.array()
+
+    def split(self, name: str) -> np.ndarray:
+        """Positions of the samples of a split, (n,) int64, ascending.
+
+        Raises:
+            OptionError: the pack has no such split.
+        """
+        names = list(self.index_file.metadata.get("splits") or [])
+        if name not in names or "split" not in self.index_file:
+            known = f"there are: {', '.join(names)}" if names else "it has none"
+            raise OptionError(f"{self.path}: no split {name!r}; {known}")
+        return np.flatnonzero(self.index_file.column("split").array() == names.index(name))
 
     @property
     def classes(self) -> list[str]:
@@ -344,6 +432,7 @@ class Pack(Sequence[Sample]):
     def close(self) -> None:
         """Close the files; they open again when read from."""
         self._files.close()
+        self.__dict__.pop("raw_rows", None)
 
     def __enter__(self) -> Pack:
         return self
@@ -362,8 +451,10 @@ def file_order(rows: Sequence[Row]) -> list[int]:
     return sorted(range(len(rows)), key=lambda i: (rows[i].file, rows[i].offset))
 
 
-def _located(path: Path) -> tuple[Path, Path]:
+def _located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path, Path]:
     """The index of what is at a path, and the folder that its paths are relative to."""
+    if isinstance(path, Url):
+        return remote.located(path)
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
     if unfinished != path and os.path.exists(unfinished):
         raise UnfinishedPackError(
@@ -375,12 +466,14 @@ def _located(path: Path) -> tuple[Path, Path]:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
     if stat.S_ISREG(_file_kind(index) or 0):
+        if reading is not None:
+            raise OptionError(f"{path}: has an index already; make it anew with packio.reindex")
         return index, index.parent
     if os.path.lexists(index):
         raise NotAPackError(f"{index}: not a file; the index of {path} was expected")
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
         raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
-    return indexing.cached(path)
+    return indexing.cached(path, reading or indexing.Reading())
 
 
 def _file_kind(path: Path) -> int | None:
@@ -401,8 +494,20 @@ def _format(index: Index) -> ModuleType:
         raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
 
 
+def is_container(path: Path) -> bool:
+    """Tell whether a container that others wrote is at a path: a file, or a marked folder."""
+    try:
+        if path.is_dir():
+            return any((path / mark).is_file() for _, mark in indexing.MARKS)
+        return path.is_file() and indexing.find(path) is not None
+    except (OSError, ValueError):  # ValueError: NUL in the path
+        return False
+
+
 def has_index(path: Path) -> bool:
     """Tell whether a pack is at a path, finished or damaged, without opening it."""
+    if isinstance(url := urls.place(path), Url):
+        return remote.has_index(url)
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
     return os.path.isfile(path / INDEX_NAME) or (os.path.isfile(path) and os.path.isfile(beside))
 
@@ -422,7 +527,7 @@ def _shards(index: Index) -> list[tuple[str, int]]:
 def _check_identity(
     index: Index, container: ModuleType, shards: list[tuple[str, int]], root: Path
 ) -> None:
-    if not hasattr(container, "identity"):
+    if not hasattr(container, "identity") or isinstance(root, Url):  # objects do not change
         return
     expected = index.metadata.get("identity")
     found = [container.identity(root / name) for name, _ in shards]

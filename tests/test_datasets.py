@@ -196,8 +196,9 @@ def test_one_sample_draws_as_a_batch_of_one(pack: Path) -> None:
     ds = packio.LmdbDataset(pack, views=[crop, None], hflip=0.5, vflip=0.5)
     for key in range(20):
         row = ds.pack.row(key)
-        one = batches.make_one(ds.pack, ds._recipe, row, key)
-        many = batches.make(ds.pack, ds._recipe, [row], key, None)
+        draw = batches.Draw(key, np.array([key]))
+        one = batches.make_one(ds.pack, ds._recipe, row, draw)
+        many = batches.make(ds.pack, ds._recipe, [row], draw, None)
         assert torch.equal(one[0], many.views[0][0])
         assert torch.equal(one[1], many.views[1][0])
 

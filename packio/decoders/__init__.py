@@ -14,6 +14,9 @@ and these functions:
 * ``decode(data, mode) -> (H, W, C) uint8`` (uint16 or float32 under UNCHANGED), C-contiguous, as
   stored (orientation is not applied). It raises DecodeError on everything that it cannot do, and
   on the slightest doubt of its library; Pillow then has the last word.
+* ``decode_fast(data, mode, scale) -> (H, W, C)``: optional, for JPEGs: at 1/scale of the size (1,
+  2, 4 or 8; each side rounded up), with whatever the library does faster and less exactly. It
+  raises DecodeError as ``decode`` does.
 * ``version() -> str``: of the library; it raises MissingPackageError where the library is missing.
 """
 
@@ -134,6 +137,34 @@ class Decoder:
         except DecodeError:
             self._count_fallback()
             return pillow.decode(data, self.mode)
+
+    def fast(self, data: bytes, stored: Described, scale: int) -> tuple[np.ndarray, int]:
+        """Decode one image, less exactly and smaller.
+
+        Args:
+            data: The encoded bytes.
+            stored: What its header says.
+            scale: 1, 2, 4 or 8: how many pixels of each side become one, if the library can.
+
+        Returns:
+            (H, W, C) pixels, each side divided by the scale and rounded up, and the scale: 1 where
+            it cannot be.
+
+        Raises:
+            DecodeError: see `__call__`.
+        """
+        self._check(stored)
+        plugin = self._chosen.get(stored.encoding)
+        if plugin is None and stored.encoding not in RAW:
+            plugin = self._choose(stored.encoding)
+        if stored.encoding == "jpeg" and plugin is not None and self._fits(plugin, stored):
+            decode_fast = getattr(plugin, "decode_fast", None)
+            if decode_fast is not None:
+                try:
+                    return decode_fast(data, self.mode, scale), scale
+                except DecodeError:
+                    self._count_fallback()
+        return self(data, stored), 1
 
     def _check(self, stored: Described) -> None:
         if stored.height * stored.width > self.max_pixels:

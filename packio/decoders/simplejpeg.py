@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packio import registry
 from packio.errors import DecodeError
@@ -45,12 +45,29 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     Raises:
         DecodeError: damaged, or of a kind that libjpeg-turbo's simple interface does not do.
     """
+    return _decoded(data, mode)
+
+
+def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
+    """Decode a JPEG at 1/scale of its size, chroma upsampled by repeating it; else as `decode`."""
+    library = _library()
+    try:
+        height, width, _, _ = library.decode_jpeg_header(data)
+    except ValueError as error:
+        raise DecodeError(f"simplejpeg: {error}") from error
+    return _decoded(
+        data, mode, fastupsample=True, min_height=-(-height // scale), min_width=-(-width // scale),
+        min_factor=scale,
+    )  # fmt: skip
+
+
+def _decoded(data: bytes, mode: str, **options: Any) -> np.ndarray:
     library = _library()
     try:
         _, _, colorspace, _ = library.decode_jpeg_header(data)
         if colorspace not in _SOURCES[mode]:  # CMYK would become RGB, 1 grey level off Pillow's
             raise DecodeError(f"simplejpeg: {colorspace} pixels for mode {mode}")
-        pixels: np.ndarray = library.decode_jpeg(data, mode)
+        pixels: np.ndarray = library.decode_jpeg(data, mode, **options)
     except DecodeError:
         raise
     except ValueError as error:

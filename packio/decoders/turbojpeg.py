@@ -98,12 +98,24 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     Raises:
         DecodeError: damaged, or not plain.
     """
+    return _decoded(data, mode)
+
+
+def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
+    """Decode a JPEG at 1/scale of its size, chroma upsampled by repeating it; else as `decode`."""
+    options: dict[str, Any] = {"flags": _library().TJFLAG_FASTUPSAMPLE}
+    if scale > 1:
+        options["scaling_factor"] = (1, scale)
+    return _decoded(data, mode, **options)
+
+
+def _decoded(data: bytes, mode: str, **options: Any) -> np.ndarray:
     if plain_jpeg(data).components == 3 and mode == "GRAY":
         raise DecodeError("turbojpeg: coloured pixels under mode='GRAY'")
     library = _library()
     pixel_format = library.TJPF_GRAY if mode == "GRAY" else library.TJPF_RGB
     try:
-        pixels: np.ndarray = _decoder().decode(data, pixel_format=pixel_format)
+        pixels: np.ndarray = _decoder().decode(data, pixel_format=pixel_format, **options)
     except OSError as error:
         raise DecodeError(f"turbojpeg: {error}") from error
     return pixels

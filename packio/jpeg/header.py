@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-_SOI, _EOI, _SOS, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
+_SOI, _EOI, _SOS, _DRI, _APP1 = 0xD8, 0xD9, 0xDA, 0xDD, 0xE1
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # C4 DHT, C8 reserved, CC DAC
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and RSTn have no length
@@ -29,6 +29,7 @@ class JpegHeader(NamedTuple):
     precision: int  # bits a sample
     progressive: bool
     orientation: int | None  # 1..8; None where another parser should be asked
+    restarts: bool  # there are restart markers
 
 
 def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segments)
@@ -46,6 +47,7 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
     end, position = len(data), 2
     frame: tuple[int, int, int, int, bool] | None = None
     orientation: int | None = 1
+    restarts = False
     while position + 4 <= end:
         if data[position] != 0xFF:
             return None
@@ -67,8 +69,11 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
         elif marker == _APP1:
             body = data[position + 4 : position + 2 + length]
             orientation = _orientation(body) if orientation == 1 else None
+        elif marker == _DRI:
+            restarts = data[position + 4 : position + 6] != b"\0\0"
         elif marker == _SOS:
-            return JpegHeader(*frame, orientation) if frame and frame[0] and frame[1] else None
+            good = frame is not None and frame[0] and frame[1]
+            return JpegHeader(*frame, orientation, restarts) if frame and good else None
         position += 2 + length
     return None
 

@@ -1,0 +1,118 @@
+"""The part of a JPEG's bytes that a box of its pixels needs, as a JPEG of its own.
+
+A JPEG with restart markers (`packio.jpeg.restarts` puts them in, some cameras do) is cut between
+its segments without being decoded. The window holds the segments that the box touches, and those of
+the neighbouring chroma samples from which decoders interpolate; so its pixels are those of the
+whole image.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import NamedTuple
+
+from packio.jpeg import _scan
+
+_KEPT = frozenset({_scan.DHT, _scan.DQT, _scan.DRI, _scan.SOS, _scan.APP0, _scan.APP14})
+_RESTARTS = bytes(range(0xD0, 0xD8))
+_TOO_NARROW = 2  # chroma samples a row; with no more, libjpeg-turbo does not interpolate
+
+
+class _Cut(NamedTuple):
+    """Which segments to keep; they are the cells of a grid."""
+
+    across: int  # cells in a row of the whole image
+    cell_height: int  # pixels
+    cell_width: int  # pixels
+    row: int  # of the first cell kept
+    column: int
+    rows: int  # of cells kept
+    columns: int
+
+
+def window(data: bytes, box: tuple[int, int, int, int]) -> tuple[bytes, int, int]:
+    """Cut out the part of a JPEG that holds a box.
+
+    Args:
+        data: The JPEG. Only its header and the places where it is cut are looked at.
+        box: (top, left, height, width) in pixels as stored, before orientation, within the image.
+
+    Returns:
+        A JPEG, and the top and left in the whole image of its first pixel. It has the tables, the
+        markers that say what the colours are (JFIF, Adobe) and no other metadata. It is ``data, 0,
+        0`` where that cannot be cut (it has no restart markers, none where rows of MCUs end, or not
+        all of them where they should be), where nothing can be left out, and where the header is
+        unusual or damaged: the decoder is to say so.
+    """
+    if (scan := _scan.parse(data)) is None:
+        return data, 0, 0
+    if (cut := _cut(scan, box)) is None:
+        return data, 0, 0
+    if (ends := _scan.segment_ends(data, scan)) is None:
+        return data, 0, 0
+    top, left = cut.row * cut.cell_height, cut.column * cut.cell_width
+    height = min(cut.rows * cut.cell_height, scan.height - top)
+    width = min(cut.columns * cut.cell_width, scan.width - left)
+    made = _joined(data, _header(data, scan, height, width), ends, cut)
+    return (data, 0, 0) if made is None else (made, top, left)
+
+
+def _cut(scan: _scan.Scan, box: tuple[int, int, int, int]) -> _Cut | None:
+    """Find the cells that a box needs; None where there is no grid, or it needs all of it."""
+    if not scan.interval or (scan.columns % scan.interval and scan.interval % scan.columns):
+        return None
+    top, left, height, width = box
+    cell_height = max(scan.interval // scan.columns, 1) * scan.mcu_height
+    cell_width = min(scan.interval, scan.columns) * scan.mcu_width
+    down, across = -(-scan.height // cell_height), -(-scan.width // cell_width)
+    # A chroma sample is as many pixels as there are blocks; that next to the box has to be there.
+    reach_y, reach_x = scan.mcu_height // 8 - 1, scan.mcu_width // 8 - 1
+    narrow = scan.width - _TOO_NARROW * (reach_x + 1) - 1  # where too narrow a window would begin
+    row = max(top - reach_y, 0) // cell_height
+    column = max(min(left - reach_x, narrow), 0) // cell_width
+    rows = min(-(-(top + height + reach_y) // cell_height), down) - row
+    columns = min(-(-(left + width + reach_x) // cell_width), across) - column
+    if rows < 1 or columns < 1 or rows * columns == down * across:
+        return None
+    return _Cut(across, cell_height, cell_width, row, column, rows, columns)
+
+
+def _header(data: bytes, scan: _scan.Scan, height: int, width: int) -> bytes:
+    parts = [_scan.SOI]
+    for marker, start, end in scan.markers:
+        if marker in _KEPT:
+            parts.append(data[start:end])
+        elif marker in _scan.FRAMES:
+            size = struct.pack(">HH", height, width)
+            parts.append(data[start : start + 5] + size + data[start + 9 : end])
+    return b"".join(parts)
+
+
+def _joined(data: bytes, header: bytes, ends: list[int], cut: _Cut) -> bytes | None:
+    """Put a header before the cells that are kept, and give these new markers.
+
+    Returns:
+        None where the old markers are not where they should be.
+    """
+    codes = _scan.end_codes(len(ends) - 1)
+    view, size = memoryview(data), len(header)
+    parts, markers = [memoryview(header)], []
+    begin = cut.row * cut.across + cut.column
+    for first in range(begin, begin + cut.rows * cut.across, cut.across):
+        start = end = ends[first]
+        if first and (data[start - 2] != 0xFF or data[start - 1] != codes[first - 1]):
+            return None
+        moved = size - start - 1
+        for cell in range(first, first + cut.columns):
+            end = ends[cell + 1]
+            if data[end - 2] != 0xFF or data[end - 1] != codes[cell]:
+                return None
+            markers.append(end + moved)
+        parts.append(view[start:end])
+        size += end - start
+    out = bytearray().join(parts)
+    for marker, code in zip(markers, itertools.cycle(_scan.RESTART_CODES)):
+        out[marker] = code
+    out[-1] = _scan.EOI[1]
+    return bytes(out)

@@ -1,0 +1,216 @@
+"""The part of an image that an output needs: read, cut, decoded small, resized; nothing beyond it.
+
+`exact` decodes the box at full quality, so that it has the pixels of the whole image's decode, and
+resizes it with antialiasing. `fast` decodes a box that is much larger than the output at 1/2, 1/4
+or 1/8 of its size, upsamples chroma by repeating it, and resizes the rest of the way as fast as is
+installed; by how much that differs, ``packio bench-decode --parity`` tells.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from packio import geometry, registry
+from packio.decoders import Decoder, Described
+from packio.errors import DecodeError
+from packio.geometry import Box, Frame
+from packio.jpeg.window import window
+
+FIDELITIES = ("exact", "fast")
+_WORTH_CUTTING = 0.9  # of the image: a box that is larger is cut out of the decoded image
+_WORTH_SCALING = 2  # box sides for one of the output
+_SMOOTH_ENOUGH = 1.6  # as many for which bilinear interpolation needs no antialiasing
+
+
+class Wanted(NamedTuple):
+    """What is wanted of one image.
+
+    Attributes:
+        frame: In the upright image.
+        orientation: To turn it by, 1..8.
+        cuttable: Whether its JPEG has restart markers.
+        fast: Whether fidelity is "fast".
+        how: Interpolation.
+    """
+
+    frame: Frame
+    orientation: int
+    cuttable: bool
+    fast: bool
+    how: str
+
+
+class Part(NamedTuple):
+    """What was decoded of one image."""
+
+    pixels: np.ndarray  # (H, W, C), as stored
+    box: Box  # of the stored image, that is wanted
+    top: int  # of the pixels, in the stored image
+    left: int
+    scale: int  # pixels of the stored image for one of these, along a side
+
+
+def decode(decoder: Decoder, data: bytes, stored: Described, wanted: Wanted) -> Part:
+    """Decode what is needed of an image, and as little else as can be.
+
+    Args:
+        decoder: Of the mode that the output has.
+        data: The encoded bytes, checked.
+        stored: What the index says of the whole image.
+        wanted: What is wanted.
+
+    Raises:
+        DecodeError: damaged, or of another size than the index says.
+    """
+    piece, box, top, left = cut(data, stored, wanted)
+    if wanted.fast:
+        scale = _scale(wanted) if stored.encoding == "jpeg" else 1
+        pixels, scale = decoder.fast(piece, stored, scale)
+    else:
+        pixels, scale = decoder(piece, stored), 1
+    part = Part(pixels, box, top, left, scale)
+    _check_size(part, stored, whole=piece is data)
+    return part
+
+
+def decode_all(
+    decoder: Decoder, data: bytes, stored: Described, wanted: Sequence[Wanted]
+) -> list[Part]:
+    """Decode what several outputs need of one image: each by itself, or the whole once.
+
+    Raises:
+        DecodeError: see `decode`.
+    """
+    boxes = [geometry.needed(w.frame) for w in wanted]
+    area = sum(box[2] * box[3] for box in boxes)
+    worth = wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
+    if len(wanted) == 1 or worth:
+        return [decode(decoder, data, stored, w) for w in wanted]
+    pixels = decoder.fast(data, stored, 1)[0] if wanted[0].fast else decoder(data, stored)
+    parts = [of_pixels(pixels, stored, w) for w in wanted]
+    _check_size(parts[0], stored, whole=True)
+    return parts
+
+
+def of_pixels(pixels: np.ndarray, stored: Described, wanted: Wanted) -> Part:
+    """The part of an image whose pixels are all there."""
+    box = geometry.needed(wanted.frame)
+    box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
+    return Part(pixels, box, 0, 0, 1)
+
+
+def cut(data: bytes, stored: Described, wanted: Wanted) -> tuple[bytes, Box, int, int]:
+    """Cut out the bytes that are needed, where that can be done and pays.
+
+    Returns:
+        The bytes; the box that is wanted, in the stored image; top and left of what they hold.
+    """
+    box = geometry.needed(wanted.frame)
+    box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
+    if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
+        piece, top, left = window(data, box)
+        return piece, box, top, left
+    return data, box, 0, 0
+
+
+def _scale(wanted: Wanted) -> int:
+    """The largest of 1, 2, 4 and 8 that leaves at least as many pixels as are wanted."""
+    f = wanted.frame
+    if wanted.how not in ("bilinear", "bicubic"):
+        return 1
+    ratio = min(f.height / f.to_height, f.width / f.to_width)
+    return next((s for s in (8, 4, 2) if ratio >= s), 1) if ratio >= _WORTH_SCALING else 1
+
+
+def _check_size(part: Part, stored: Described, *, whole: bool) -> None:
+    height, width = part.pixels.shape[:2]
+    top, left, high, broad = part.box
+    if not whole:
+        good = (top + high <= part.top + height * part.scale) and (
+            left + broad <= part.left + width * part.scale
+        )
+    else:
+        good = (height, width) == (-(-stored.height // part.scale), -(-stored.width // part.scale))
+    if not good:
+        raise DecodeError(
+            f"decodes to {width}x{height} pixels, not to {stored.width}x{stored.height}"
+            + (f" at 1/{part.scale}" if part.scale > 1 else "")
+        )
+
+
+def render(
+    part: Part, wanted: Wanted, out: torch.Tensor | None, *, hflip: bool, vflip: bool
+) -> torch.Tensor:
+    """Make the output of what was decoded.
+
+    Args:
+        part: As `decode` gave it.
+        wanted: As it got.
+        out: (C, out_height, out_width), contiguous; all of it is written. None makes one.
+        hflip, vflip: Mirror the result left-right, top-bottom.
+
+    Returns:
+        The output.
+    """
+    frame, pixels = wanted.frame, part.pixels
+    if out is None:
+        out = torch.from_numpy(np.empty((pixels.shape[2], *frame[-2:]), pixels.dtype))
+    small = _resized_fast(part, wanted) if wanted.fast else None
+    if small is not None:  # what is left to do is to turn and to cut it
+        pixels, f = geometry.oriented(small, wanted.orientation), frame
+        frame = f._replace(top=0, left=0, height=f.to_height, width=f.to_width)
+    else:
+        top, left, height, width = part.box
+        top, left = top - part.top, left - part.left
+        pixels = pixels[top : top + height, left : left + width]
+        pixels = geometry.oriented(pixels, wanted.orientation)
+        frame = geometry.within(frame, geometry.needed(frame))
+    geometry.render(pixels, frame, out, hflip=hflip, vflip=vflip, how=wanted.how)
+    return out
+
+
+def _resized_fast(part: Part, wanted: Wanted) -> np.ndarray | None:
+    """Resize the box, as stored; None where antialiasing in torch is as good and no slower."""
+    frame, scale = wanted.frame, part.scale
+    if (frame.height, frame.width) == (frame.to_height, frame.to_width):
+        return None
+    size = frame.to_height, frame.to_width
+    if wanted.orientation >= 5:
+        size = size[1], size[0]
+    top, left, height, width = part.box
+    y, x, high, broad = (n / scale for n in (top - part.top, left - part.left, height, width))
+    if scale > 1:
+        return _by_pillow(part.pixels, (x, y, x + broad, y + high), size, wanted.how)
+    cv2 = _opencv()
+    ratio = max(height / size[0], width / size[1])
+    if wanted.how != "bilinear" or ratio > _SMOOTH_ENOUGH or not cv2:
+        return None
+    if part.pixels.dtype != np.uint8:
+        return None
+    box = part.pixels[int(y) : int(y) + height, int(x) : int(x) + width]
+    small: np.ndarray = cv2.resize(box, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+    return small if small.ndim == 3 else small[:, :, None]
+
+
+def _by_pillow(
+    pixels: np.ndarray, box: tuple[float, float, float, float], size: tuple[int, int], how: str
+) -> np.ndarray:
+    """Resize a box whose edges may lie between pixels, with antialiasing."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[how]
+    x0, y0, x1, y1 = box
+    edges = x0, y0, min(x1, image.width), min(y1, image.height)
+    small = np.asarray(image.resize((size[1], size[0]), method, edges))
+    return small if small.ndim == 3 else small[:, :, None]
+
+
+@functools.cache  # a module or nothing: the same in every process
+def _opencv() -> Any:
+    return registry.require("cv2", "opencv") if registry.installed("cv2") else None

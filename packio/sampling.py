@@ -1,0 +1,168 @@
+"""Sampling: a global shuffle that needs no memory, resumes anywhere, and fits any world size.
+
+The order of an epoch is a permutation that is computed, not stored: position → index by a Feistel
+network over the smallest domain of 2^(2k) numbers that holds them all, walked again where it leads
+outside. Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import numpy as np
+import torch
+
+from packio import draws
+from packio.errors import OptionError
+
+_ROUNDS = 8
+_CHUNK = 4096  # positions computed together
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # as in packio.draws
+
+
+class Drawn(int):
+    """An index that says when it is drawn: it is an int to everyone, and more to our datasets.
+
+    Attributes:
+        epoch: In which epoch.
+        position: At which place of the epoch's order, counted over all ranks.
+    """
+
+    epoch: int
+    position: int
+
+    def __new__(cls, index: int, epoch: int, position: int) -> Drawn:
+        """Make one."""
+        self = super().__new__(cls, index)
+        self.epoch, self.position = epoch, position
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Drawn, (int(self), self.epoch, self.position)
+
+
+def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
+    """Where a permutation of 0..count-1 takes some positions.
+
+    Args:
+        positions: (n,) int64, each in 0..count-1.
+        count: How many there are.
+        key: 64 bits; another key is another permutation.
+
+    Returns:
+        (n,) int64.
+    """
+    half = np.uint64(max(1, -(-max(count - 1, 1).bit_length() // 2)))
+    mask = np.uint64((1 << int(half)) - 1)
+    keys = [np.uint64(draws.mix(key, i)) for i in range(_ROUNDS)]
+    result = positions.astype(np.uint64)
+    outside = np.ones(len(result), bool)
+    while outside.any():  # the domain is at most 4 times as large: soon
+        values = result[outside]
+        left, right = values >> half, values & mask
+        for round_key in keys:
+            left, right = right, left ^ (_mixed(right ^ round_key) & mask)
+        result[outside] = left << half | right
+        outside = result >= count
+    return result.astype(np.int64)
+
+
+def _mixed(z: np.ndarray) -> np.ndarray:
+    z = (z ^ z >> np.uint64(30)) * _M1
+    z = (z ^ z >> np.uint64(27)) * _M2
+    mixed: np.ndarray = z ^ z >> np.uint64(31)
+    return mixed
+
+
+class ShuffleSampler(torch.utils.data.Sampler[int]):
+    """Every sample once an epoch, in an order that depends on the seed and the epoch alone.
+
+    Works in any DataLoader, persistent workers included. Each rank takes every `world_size`-th
+    position, so that all ranks together go through the same order whatever their number. With
+    datasets of packio's the random numbers of crops and flips follow the position, too: the same
+    batches for any number of workers.
+
+    Args:
+        data: The dataset, or its length.
+        seed: Of the order.
+        epoch: The first one; each iteration goes on to the next, unless `set_epoch` says otherwise.
+        rank, world_size: This process among all; None: as torch.distributed says, if it is there.
+        drop_last: Leave out what is not there for all ranks; else the first samples fill it up.
+        shuffle: False: in the order of the pack.
+
+    Raises:
+        OptionError: a rank that is not below the world size.
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        seed: int = 0,
+        *,
+        epoch: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        drop_last: bool = False,
+        shuffle: bool = True,
+    ) -> None:
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if world_size is None:
+            world_size = torch.distributed.get_world_size() if distributed else 1
+        if rank is None:
+            rank = torch.distributed.get_rank() if distributed else 0
+        if not 0 <= rank < world_size:
+            raise OptionError(
+                f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size"
+            )
+        self.count = data if isinstance(data, int) else len(data)
+        self.seed, self.epoch, self.rank, self.world_size = seed, epoch, rank, world_size
+        self.shuffle, self.drop_last, self._begun = shuffle, drop_last, 0
+
+    def __len__(self) -> int:
+        """Samples that this rank takes in a whole epoch."""
+        if self.drop_last:
+            return self.count // self.world_size
+        return (self.count + self.world_size - 1) // self.world_size
+
+    def __iter__(self) -> Iterator[int]:
+        """Go through an epoch, from where `load_state_dict` says."""
+        epoch, begun = self.epoch, self._begun
+        self._begun = 0
+        key = draws.mix(self.seed, epoch, _ORDER)
+        for start in range(begun, len(self), _CHUNK):
+            steps = np.arange(start, min(start + _CHUNK, len(self)))
+            positions = steps * self.world_size + self.rank
+            indices = positions % max(self.count, 1)
+            if self.shuffle:
+                indices = permuted(indices, self.count, key)
+            for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
+                yield Drawn(index, epoch, position)
+        if self.epoch == epoch:  # nobody has set it meanwhile
+            self.epoch = epoch + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self.epoch, self._begun = epoch, 0
+
+    def state_dict(self, consumed: int = 0) -> dict[str, Any]:
+        """Where an epoch stands.
+
+        Args:
+            consumed: Samples of the epoch that this rank has trained on: batches times their size.
+                A DataLoader asks the sampler for more than that ahead of time.
+        """
+        return {"seed": self.seed, "epoch": self.epoch, "consumed": consumed * self.world_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there: the next iteration is the rest of that epoch, for any world size.
+
+        Raises:
+            OptionError: the state is of another seed.
+        """
+        if state["seed"] != self.seed:
+            raise OptionError(f"the state is of seed {state['seed']}, the sampler has {self.seed}")
+        self.epoch, self._begun = state["epoch"], -(-state["consumed"] // self.world_size)
+
+
+_ORDER = 0x6F72646572  # so that no crop draws what the order draws

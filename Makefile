@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
 PYTEST_ARGS ?=
+# Readers of versions that people still have, each in a folder of its own: tests/test_old_readers.py.
+OLD := lmdb==1.6.2 lmdb==2.3.0 webdataset==0.2.111
 
 .PHONY: help demo test lint clean
 .DELETE_ON_ERROR:
@@ -27,10 +29,14 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) -e '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(BIN)/python
 	@echo "installing packio and all that its tests need into $(VENV); a minute or more"
 	@$(PIP) -e '.[dev]'
 	@$(PIP) --no-deps mmengine==0.10.7
+	@rm -rf $(VENV)/old
+	@for old in $(OLD); do \
+		$(PIP) --no-deps --target "$(VENV)/old/$$(echo $$old | sed s/==/-/)" "$$old" || exit 1; \
+	done
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.system: | $(BIN)/python

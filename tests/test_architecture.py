@@ -28,40 +28,51 @@ REPOSITORY = ROOT.parent
 # Its own modules each part may import; plugins have rules of their own below.
 _FOUNDATION = {"errors", "registry", "encodings", "jpeg"}
 _PIXELS = {"draws", "tensors", "geometry", "decoders"}
-_BYTES = {"storage", "indexfile", "formats", "columns", "cache"}
+_BYTES = {"storage", "indexfile", "formats", "columns", "cache", "raw_blocks"}
 LAYERS = {
     "errors": set(),
     "registry": {"errors"},
-    "jpeg": {"errors"},
+    "jpeg": {"errors", "registry"},
     "encodings": {"errors", "jpeg"},
     "draws": {"errors"},
     "tensors": {"errors"},
     "geometry": {"errors", "draws", "tensors"},
-    "storage": {"errors", "registry"},
+    "storage": {"errors", "registry", "cache", "indexfile"},
     "cache": set(),
     "columns": set(),
+    "raw_blocks": {"encodings", "indexfile"},
+    "raw": _FOUNDATION | _PIXELS | _BYTES,
     "decoders": _FOUNDATION | {"sample", "cache"},
     "formats": _FOUNDATION | {"sample", "indexfile", "columns"},
-    "indexing": _FOUNDATION | _BYTES,
-    "sources": _FOUNDATION | {"sample", "indexfile", "packs"},  # a pack is a source, too
+    "isolation": {"errors"},
+    "collecting": _FOUNDATION | _BYTES,
+    "indexing": _FOUNDATION | _BYTES | {"collecting", "isolation"},
+    "sources": _FOUNDATION | {"sample", "indexfile", "packs", "storage"},  # a pack is a source, too
     "sample": _FOUNDATION | _PIXELS,
     "indexfile": _FOUNDATION,
-    "packs": _FOUNDATION | _BYTES | {"sample", "indexing"},
-    "batches": _FOUNDATION | _PIXELS | _BYTES | {"sample", "packs"},
+    "lookup": {"errors", "indexfile"},
+    "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw"},
+    "regions": _FOUNDATION | _PIXELS,
+    "batches": _FOUNDATION | _PIXELS | _BYTES | {"sample", "packs", "raw", "regions"},
     "fields": {"errors"},
     "transforms": {"errors", "tensors"},
     "sampling": {"errors", "draws"},
     "datasets": _FOUNDATION
     | _PIXELS
     | _BYTES
-    | {"sample", "packs", "batches", "fields", "sampling", "transforms", "folders"},
+    | {"sample", "packs", "batches", "fields", "sampling", "transforms", "folders", "regions"},
     "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
     "dali": _FOUNDATION | {"formats", "packs"},
-    "packing": _FOUNDATION | _BYTES | {"decoders", "sample", "packs", "sources"},
+    "pixel_statistics": _FOUNDATION | {"decoders", "packs"},
+    "packing": _FOUNDATION
+    | _BYTES
+    | {"decoders", "sample", "packs", "sources", "pixel_statistics"},
     "folders": _FOUNDATION | _BYTES | {"sources", "packing"},
     "mmengine": {"errors", "registry", "packs"},
     "selection": {"errors", "packs"},
-    "verifying": _FOUNDATION | _BYTES | {"decoders", "sample", "packs", "packing", "indexing"},
+    "verifying": _FOUNDATION
+    | _BYTES
+    | {"decoders", "sample", "packs", "packing", "indexing", "isolation"},
     "extracting": _FOUNDATION | {"indexfile", "sample", "packs", "packing", "selection"},
     "contact_sheet": _FOUNDATION | _PIXELS | {"sample", "packs", "packing", "selection"},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -66,6 +68,18 @@ def test_a_pack_is_a_sequence_of_its_samples(made: pathlib.Path) -> None:
     assert pack[::-1] == samples[::-1]
     assert pack[100:] == []
     assert [s.index for s in reversed(pack)] == list(range(28, -1, -1))
+
+
+def test_a_sample_that_is_read_is_as_one_that_is_made(made: pathlib.Path) -> None:
+    read = packio.open(made)[3]
+    fields = {field.name: getattr(read, field.name) for field in dataclasses.fields(read)}
+    built = packio.Sample(**fields)
+    assert type(read) is packio.Sample
+    assert (read, repr(read), hash(read.key)) == (built, repr(built), hash(built.key))
+    assert pickle.loads(pickle.dumps(read)) == copy.deepcopy(read) == built
+    assert dataclasses.replace(read, label=7) == dataclasses.replace(built, label=7) != built
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        read.label = 7  # type: ignore[misc]  # that is what is tested
 
 
 @pytest.mark.parametrize("index", [29, -30, 1 << 40, -(1 << 70), 1 << 70])

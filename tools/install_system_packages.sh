@@ -20,3 +20,8 @@ ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so\.0' \
     || install libturbojpeg0 "the decoders jpeg4py and turbojpeg"
 command -v chromium >/dev/null || command -v google-chrome >/dev/null \
     || install chromium "the pages of packio view in a browser"
+command -v jpegtran >/dev/null \
+    || install libjpeg-turbo-progs "that seekable JPEGs keep every coefficient"
+command -v chromedriver >/dev/null \
+    || install chromium-driver "the pages of packio view in a browser, clicked through"
+command -v strace >/dev/null || install strace "writes that fail, and the order of syncs"

@@ -364,7 +364,8 @@ def render(
     else:
         _place(box, f, out.numpy())
     if hflip or vflip:
-        out.copy_(out.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))
+        words = out.view(torch.int16) if out.dtype == torch.uint16 else out  # it cannot flip those
+        words.copy_(words.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))
 
 
 Box = tuple[int, int, int, int]  # top, left, height, width; pixels

@@ -172,7 +172,6 @@ def test_several_views_differ_and_are_the_same(pack: Path) -> None:
     assert not torch.equal(same[0], same[1])
 
 
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # one by one, of HWC
 @pytest.mark.parametrize("crop", _RESIZING, ids=repr)
 @pytest.mark.parametrize("encoding", sorted(RAW))
 def test_what_resizes_reads_the_map_and_is_the_same(

@@ -37,7 +37,7 @@ def decode(data: bytes, stored: Described, mode: str) -> np.ndarray:
         pixels = pixels.reshape(height, width, channels)
     if bgr and channels >= 3:
         pixels = pixels[..., [2, 1, 0, *range(3, channels)]]
-    pixels = np.ascontiguousarray(pixels)
+    pixels = np.require(pixels, requirements=["C", "W"])  # torch warns of what cannot be written
     return pixels if _CHANNELS.get(mode, channels) == channels else _converted(pixels, mode)
 
 

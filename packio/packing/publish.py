@@ -179,8 +179,14 @@ def workshop(
             sync(out.parent)
     except BaseException as raised:
         error = MemoryError() if str(raised) == "can't start new thread" else raised
-        shop.keep = isinstance(error, _MENDABLE) and not (
-            isinstance(error, BadImagesError) and os.path.lexists(out)  # which could not be opened
+        in_the_way = isinstance(error, OutputExistsError)
+        shop.keep = (
+            isinstance(error, _MENDABLE)
+            and not in_the_way
+            and not (
+                isinstance(error, BadImagesError)
+                and os.path.lexists(out)  # which could not be opened
+            )
         )
         with suppress(OSError):
             if lock < 0 and isinstance(error, KeyboardInterrupt):  # it came while locking

@@ -37,6 +37,7 @@ from packio.errors import PackioError, SourceError
 from packio.sources import Item, Listing, ReadItem, _objects, _tables
 from packio.sources._spool import Spool
 
+PRIORITY = 2  # it takes nearly everything: the others are asked first
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 
 

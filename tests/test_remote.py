@@ -40,7 +40,7 @@ from packio.errors import (
     SourceError,
     UnfinishedPackError,
 )
-from packio.packing import remote as uploading
+from packio.packing import uploading
 from packio.storage import urls
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Proxy(ThreadingHTTPServer):
             draw = random.Random(f"{request} {seen}")
             if fault is None and seen % 3 and draw.random() < self.rate:
                 fault = draw.choice(self.faults)
-                if fault == "hang" and self.failed.count("hang") >= 2:  # they take time
+                if fault == "hang" and "hang" in self.failed:  # one takes seconds
                     fault = "reset"
             if fault is not None:
                 self.failed.append(fault)
@@ -418,18 +418,18 @@ def test_faults_truncate_nothing_and_all_is_read(
 ) -> None:
     local, url = tmp_path / "local", f"s3://{s3.bucket}/packs/x.tar"
     local.mkdir()
-    packio.pack(image_folder, local / "x.tar", shards=3)
+    packio.pack(image_folder, local / "x.tar", shards=2)
     wrong: list[str] = []
     s3.reset(rate=0.4)
     s3.watch = _watch(s3, local, wrong)
-    report = packio.pack(image_folder, url, shards=3)
+    report = packio.pack(image_folder, url, shards=2)
     assert wrong == []
     assert s3.objects() == {f"packs/{n}": len(d) for n, d in _files(local).items()}
     here, there = packio.open(local / "x.tar"), packio.open(url)
     assert there.digest == here.digest == report.digest
     assert _same(there, here)
     assert [sample.data for sample in there] == [sample.data for sample in here]
-    assert packio.pack(image_folder, url, shards=3).up_to_date
+    assert packio.pack(image_folder, url, shards=2).up_to_date
     assert set(s3.failed) == set(Proxy.faults)
 
 
@@ -493,7 +493,9 @@ def test_what_another_upload_left_is_not_taken_over(s3: Proxy, image_folder: pat
         packio.pack(image_folder, url, shuffle=1)
     assert "x.tar" in s3.objects()
     s3.reset()
-    packio.pack(image_folder, url, shuffle=2)  # all its files are as long as those
+    with pytest.raises(OutputExistsError, match="cut short"):
+        packio.pack(image_folder, url, shuffle=2)
+    packio.pack(image_folder, url, shuffle=2, overwrite=True)  # its files are as long as those
     pack = packio.open(url)
     assert len([pack[i] for i in range(len(pack))]) == 25
     assert set(s3.objects()) == {"x.tar", "x.tar.idx", "x.tar.packio"}
@@ -526,11 +528,11 @@ def test_an_upload_in_parts_is_given_up_whole(
     path.write_bytes(bytes(2 * size + 1))
     s3.outage = lambda request: "reset" if "partNumber=2" in request else None
     with pytest.raises(Exception, match="Connection"):
-        uploading._send(path, url)
+        uploading.send(path, url)
     assert s3.objects() == {}
     assert b"<Upload>" not in s3.forward("GET", f"/{s3.bucket}?uploads", {}, b"")[2]
     s3.reset()
-    uploading._send(path, url)
+    uploading.send(path, url)
     assert s3.objects() == {"large": 2 * size + 1}
 
 

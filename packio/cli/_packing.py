@@ -72,6 +72,7 @@ def _summary(report: PackReport) -> dict[str, object]:
 
 
 def _print_summary(report: PackReport, out: Path) -> None:
+    out = report.out if "://" in str(report.out) else out
     if report.up_to_date:
         print(f"{out}: up to date ({report.packed:,} images)")
         return

@@ -41,7 +41,7 @@ def report(
             same = complete and pack.metadata.get("plan") == plan.digest
             clock = pack.index_file.path.stat().st_mtime_ns
             if same and unchanged(plan.listing, pack.index_file, clock, treatment):
-                return _report(plan, pack, began)
+                return of_pack(plan, pack, began)
     except PackioError as error:
         raise OutputExistsError(
             f"{out}: exists and is no finished pack ({error}); remove it, or choose another name"
@@ -144,7 +144,8 @@ def _as_packed(
     )
 
 
-def _report(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
+def of_pack(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
+    """A report of a pack that is there already."""
     counts = pack.metadata["counts"]
     listed = pack.path.with_name(pack.path.name + SKIPPED_SUFFIX)
     return PackReport(

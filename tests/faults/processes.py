@@ -151,7 +151,8 @@ def adopt() -> None:
 def children(pid: int) -> list[int]:
     """Processes that a process has begun."""
     found: list[int] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            found += [int(stat.parent.name)] if parent == pid else []
     return found

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +17,7 @@ from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.geometry import Geometry, Numbers
 from packio.indexfile import SEEKABLE
 from packio.packs import Pack, Row, file_order
+from packio.threads import OPENCV, Threads
 
 _FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
 _CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
@@ -109,11 +107,12 @@ def make(
             into = view.images[slot] if view.batch is not None else None
             view.images[slot] = _render(recipe, part, u, into)
 
-    if threads is None or len(rows) == 1:
-        for slot in file_order(rows):
-            work(slot)
-    else:
-        threads.run(work, file_order(rows))
+    with OPENCV.alone():
+        if threads is None or len(rows) == 1:
+            for slot in file_order(rows):
+                work(slot)
+        else:
+            threads.run(work, file_order(rows))
     return Made([v.images if v.batch is None else v.batch for v in views], errors)
 
 
@@ -248,58 +247,6 @@ def given_or_new(
             f"out={tuple(out.shape)} {out.dtype}: expected a contiguous tensor, {shape} {dtype}"
         )
     return out
-
-
-class Threads:
-    """Threads that decode, made anew in each process that uses them.
-
-    Args:
-        count: How many; at least 2.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = 0
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Threads, (self.count,)
-
-    def run(self, work: Callable[[int], None], slots: Iterable[int]) -> None:
-        """Call ``work`` with every slot; an exception of one is raised here, after all ended."""
-        pool = self._started()
-        source = iter(list(slots))
-
-        def drain() -> None:
-            for slot in source:  # a list iterator: each slot goes to one thread
-                work(slot)
-
-        futures = [pool.submit(drain) for _ in range(self.count)]
-        for future in futures:
-            future.exception()
-        for future in futures:
-            future.result()
-
-    def _started(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
-            ours = torch.get_num_threads()
-            # torch's own threads inside ours would only get in each other's way
-            self._pool = ThreadPoolExecutor(
-                self.count, "packio-decode", initializer=torch.set_num_threads, initargs=(1,)
-            )
-            meeting = threading.Barrier(self.count)  # so that all of them start here
-            for future in [self._pool.submit(meeting.wait) for _ in range(self.count)]:
-                future.result()
-            torch.set_num_threads(ours)  # the initialisers changed the default of new threads
-            self._process = os.getpid()
-        return self._pool
-
-
-def automatic_threads() -> int:
-    """Threads for "auto": 1 in a DataLoader's worker, else one for each processor allowed."""
-    if torch.utils.data.get_worker_info() is not None:
-        return 1
-    return max(1, len(os.sched_getaffinity(0)))
 
 
 class Batch(list[Any]):

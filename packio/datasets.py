@@ -19,6 +19,7 @@ from packio.fields import Fields, Spec
 from packio.geometry import Geometry
 from packio.packs import Row
 from packio.sampling import Drawn
+from packio.threads import Threads, automatic_threads
 from packio.transforms import Apply
 
 _OUTPUTS = ("tensor", "numpy", "pil")
@@ -56,7 +57,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         target_transform: Called with each label.
         exif_orientation: Turn images upright.
         on_error: "raise", or "skip": a bad sample of a batch is replaced by another of the batch.
-        threads: That decode a batch; "auto": 1 in a DataLoader's worker, else one a processor.
+        threads: That decode a batch; "auto": the processors that this process may use (by affinity,
+            control group and SLURM), divided by LOCAL_WORLD_SIZE and by the DataLoader's workers.
         split: Name of a split, in a pack that has splits: the dataset is its samples.
         seed: Of the random numbers; None takes one from torch's generator.
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends.
@@ -117,7 +119,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         )  # fmt: skip
         self._several = views is not None
         self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
-        self._threads: batches.Threads | None = None
+        self._threads: Threads | None = None
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self._counters = torch.zeros(3, _WORKERS + 1, dtype=torch.int64)
         self._counters.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
@@ -304,13 +306,13 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         recipe = self._recipe
         return bool(recipe.hflip or recipe.vflip or any(v and v.draws for v in recipe.views))
 
-    def _decoding_threads(self) -> batches.Threads | None:
+    def _decoding_threads(self) -> Threads | None:
         wanted = self._options["threads"]
-        count = batches.automatic_threads() if wanted == "auto" else int(wanted)
+        count = automatic_threads() if wanted == "auto" else int(wanted)
         if count < 2:
             return None
         if self._threads is None or self._threads.count != count:
-            self._threads = batches.Threads(count)
+            self._threads = Threads(count)
         return self._threads
 
     def _images(

@@ -26,13 +26,15 @@ REPOSITORY = ROOT.parent
 
 # Part of packio → the parts that it may import, from the bottom up. A part is a module or a folder.
 # Its own modules each part may import; plugins have rules of their own below.
-_FOUNDATION = {"errors", "registry", "encodings", "jpeg"}
+_FOUNDATION = {"errors", "registry", "encodings", "jpeg", "processors"}
 _PIXELS = {"draws", "tensors", "geometry", "decoders"}
 _BYTES = {"storage", "indexfile", "formats", "columns", "cache", "raw_blocks"}
 LAYERS = {
     "errors": set(),
     "registry": {"errors"},
     "jpeg": {"errors", "registry"},
+    "processors": set(),
+    "threads": {"processors"},
     "encodings": {"errors", "jpeg"},
     "draws": {"errors"},
     "tensors": {"errors"},
@@ -53,14 +55,24 @@ LAYERS = {
     "lookup": {"errors", "indexfile"},
     "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw"},
     "regions": _FOUNDATION | _PIXELS,
-    "batches": _FOUNDATION | _PIXELS | _BYTES | {"sample", "packs", "raw", "regions"},
+    "batches": _FOUNDATION | _PIXELS | _BYTES | {"sample", "packs", "raw", "regions", "threads"},
     "fields": {"errors"},
     "transforms": {"errors", "tensors"},
     "sampling": {"errors", "draws"},
     "datasets": _FOUNDATION
     | _PIXELS
     | _BYTES
-    | {"sample", "packs", "batches", "fields", "sampling", "transforms", "folders", "regions"},
+    | {
+        "sample",
+        "packs",
+        "batches",
+        "fields",
+        "sampling",
+        "transforms",
+        "folders",
+        "regions",
+        "threads",
+    },
     "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
     "dali": _FOUNDATION | {"formats", "packs"},
     "pixel_statistics": _FOUNDATION | {"decoders", "packs"},

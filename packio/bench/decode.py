@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from packio import registry
+from packio import processors, registry
 from packio.bench._images import Encoded, collect
 from packio.bench._parity import Difference, Parity, compare
 from packio.bench._passes import Candidate, Pass, candidates_of
@@ -107,11 +107,6 @@ class Result:
         return str(_calibration.save(measured))
 
 
-def usable_cpus() -> int:
-    """Count the CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def measure(
     path: str | os.PathLike[str] | None = None,
     *,
@@ -141,7 +136,7 @@ def measure(
         MissingPackageError: a decoder asked for by name is not installed.
         SourceError: there are no images.
     """
-    thread_counts = sorted(set(threads if threads is not None else (1, usable_cpus())))
+    thread_counts = sorted(set(threads if threads is not None else (1, processors.usable())))
     worker_counts = sorted(set(workers))
     if rounds < 1 or any(n < 1 for n in (*thread_counts, *worker_counts)):
         raise OptionError("rounds, threads and workers are counted from 1")
@@ -167,7 +162,7 @@ def measure(
         unreadable=found.unreadable + unreadable,
         rounds=rounds,
         cpu=_calibration._cpu(),  # noqa: SLF001 (the same words as in the calibration)
-        cpus=usable_cpus(),
+        cpus=processors.usable(),
         versions=versions,
         missing=missing,
         rows=rows,

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packio import batches, draws, packs, regions
-from packio.bench.decode import usable_cpus
+from packio import batches, draws, packs, processors, regions
 from packio.datasets import PackDataset
 from packio.decoders import Decoder
 from packio.errors import DecodeError, MissingPackageError, OptionError
@@ -142,7 +141,7 @@ def measure(
             f"rounds={rounds}, batch_size={batch_size}, images={images}: expected at least 1"
         )
     say = say or (lambda _: None)
-    cpus = usable_cpus()
+    cpus = processors.usable()
     dataset = PackDataset(
         path, crop=crop, hflip=0.5, fidelity=fidelity, decoder=decoder, fields="image",
         on_error="skip", seed=0,

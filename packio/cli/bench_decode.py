@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from packio import processors
 
 if TYPE_CHECKING:
     from packio.bench.decode import Result, Row
@@ -88,7 +89,7 @@ def run(
             path,
             decoders=decoder or None,
             threads=threads or None,
-            workers=[n for n in workers or [len(os.sched_getaffinity(0))] if n],
+            workers=[n for n in workers or [processors.usable()] if n],
             rounds=rounds,
             limit=limit,
             progress=progress,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from packio import packs
+from packio import packs, processors
 from packio.contact_sheet.page import START, make_page, readable
 from packio.contact_sheet.thumbnails import make_thumbnail
 from packio.decoders import MAX_PIXELS
@@ -125,7 +125,7 @@ def _entries(
     total = int(pack.index_file.column("length").take(indices).sum())
     with (
         warnings.catch_warnings(),
-        ThreadPoolExecutor(min(8, os.cpu_count() or 1), "packio-sheet") as pool,
+        ThreadPoolExecutor(min(8, processors.usable()), "packio-sheet") as pool,
     ):
         warnings.simplefilter("ignore")  # Pillow's, of large images and odd metadata
         while True:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packio import indexfile, packs, registry
+from packio import indexfile, packs, processors, registry
 from packio.errors import DecodeError, OptionError, OutputExistsError, ReadError
 from packio.packing import advising, existing, preflight, publish, remote
 from packio.packing import plan as planning
@@ -301,7 +301,7 @@ def _listing(
 
 def _workers(num_workers: int | None, plan: planning.Plan) -> int:
     """Processes to use: none of their own for what takes a moment, or cannot be sent to them."""
-    wanted = num_workers or len(os.sched_getaffinity(0))
+    wanted = num_workers or processors.usable()
     if len(plan.shards) == 1 or not planning.portable(plan.listing):
         return 1
     if num_workers is None and plan.total_bytes < _WORTH_PROCESSES:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from packio import columns as made
-from packio import indexfile, packs, registry
+from packio import indexfile, packs, processors, registry
 from packio.errors import LockedError, OptionError
 from packio.packing import assembly, existing, preflight, publish
 from packio.packing import plan as planning
@@ -237,7 +237,7 @@ class _Work:
             shard_size=shard_size or _largest(pack), writer_options=writer_options,
         )  # fmt: skip
         treatment = _treatment(pack)
-        workers = num_workers or len(os.sched_getaffinity(0))
+        workers = num_workers or processors.usable()
         if not planning.portable(listing):
             workers = 1
         means = Means(workers=workers, progress=self._progress)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+from packio import processors
 from packio.decoders import MAX_PIXELS, Decoder
 from packio.encodings import Facts, check_raw, read_facts
 from packio.errors import DecodeError, OptionError
@@ -86,8 +86,8 @@ class Treatment:
     @property
     def threads(self) -> int:
         """Threads that keep one process busy: those that only read wait for the disk."""
-        processors = len(os.sched_getaffinity(0))
-        return processors if self.decodes else min(16, 4 * processors)
+        count = processors.usable()
+        return count if self.decodes else min(16, 4 * count)
 
 
 KEEP = Treatment()

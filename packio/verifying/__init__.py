@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
+from packio import processors
 from packio.errors import IntegrityError, NotAPackError, OptionError, VersionError
 from packio.packing.report import ProgressCallback
 from packio.verifying.files import check_files, look_for_strangers
@@ -67,7 +68,7 @@ def verify(
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
     path, absolute = Path(path), Path(os.path.abspath(path))
-    index_path, threads = located(absolute), num_workers or min(16, os.cpu_count() or 1)
+    index_path, threads = located(absolute), num_workers or min(16, processors.usable())
     made = Rebuilt()
     if rebuild_index:
         made = rebuild(absolute, index_path, threads, Meter(0, progress, began))

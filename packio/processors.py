@@ -1,0 +1,92 @@
+"""How many processors this process may use: not how many the machine has.
+
+A container or a batch job is often given less than the machine: by affinity, by a quota of the
+control group, by the scheduler. Threads beyond that make everything slower.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def usable() -> int:
+    """Count the processors that this process may use; at least 1.
+
+    The least of: the processors it may run on, the quota of its control group (rounded up), and
+    SLURM_CPUS_PER_TASK.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limits = [allowed, *map(math.ceil, quotas()), *_number("SLURM_CPUS_PER_TASK")]
+    return max(1, min(limits))
+
+
+def share(parts: int = 1) -> int:
+    """The processors for one of so many equal parts of this process's work; at least 1.
+
+    Where several processes train on one machine, as torchrun starts them, LOCAL_WORLD_SIZE of them
+    share the processors.
+    """
+    processes = next(_number("LOCAL_WORLD_SIZE"), 1)
+    return max(1, usable() // (processes * max(1, parts)))
+
+
+def quotas(process: Path = Path("/proc/self")) -> list[float]:
+    """Processors that the control groups of a process are allowed, those above them included.
+
+    Args:
+        process: Its folder in /proc.
+
+    Source: cgroups(7) of Linux; cpu.max of version 2, cpu.cfs_quota_us of version 1.
+    """
+    try:
+        groups = (process / "cgroup").read_text().splitlines()
+        mounts = (process / "mountinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return []
+    found = []
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for root, mounted in _mounted(mounts, version=1 if controllers else 2):
+            folder = mounted / path.removeprefix(root).lstrip("/")
+            while folder != mounted.parent:  # a group is bound by those above it
+                found += [limit for limit in [_limit(folder)] if limit]
+                folder = folder.parent
+    return found
+
+
+def _mounted(mounts: list[str], version: int) -> Iterator[tuple[str, Path]]:
+    """Root and folder of each mount of the processor's groups."""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        root, folder = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        if kind == ("cgroup2" if version == 2 else "cgroup") and (
+            version == 2 or "cpu" in options.split(",")
+        ):
+            yield root, Path(folder)
+
+
+def _limit(folder: Path) -> float | None:
+    """Processors that one group is allowed; None without a limit."""
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        return int(quota) / int(period) if quota not in ("max", "-1") else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _number(variable: str) -> Iterator[int]:
+    """A positive number out of the environment, if it is one."""
+    text = os.environ.get(variable, "")
+    if text.isdecimal() and int(text):
+        yield int(text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import make_frozen_beton
 import numpy as np
 import pytest
+from made import survives
 from PIL import Image
 
 import packio
@@ -311,22 +312,12 @@ def _victim() -> bytes:
     return _beton(fields, samples, page=64)
 
 
-def _survives(path: Path, content: bytes) -> list[Entry] | None:
-    try:
-        entries = _scanned(path, content)
-    except errors.PackioError as error:
-        assert str(path) in str(error)  # noqa: PT017 (either is right)
-        return None
-    assert all(0 < e.offset <= e.offset + e.length <= len(content) for e in entries)
-    return entries
-
-
 def test_a_truncated_file_is_refused_at_any_length(tmp_path: Path) -> None:
     whole = _victim()
-    assert len(_survives(tmp_path / "cut", whole) or []) == 4
+    assert len(survives(container.scan, tmp_path / "cut", whole) or []) == 4
     for length in (*range(0, len(whole) - 600, 7), *range(len(whole) - 600, len(whole))):
-        assert _survives(tmp_path / "cut", whole[:length]) is None
-    assert _survives(tmp_path / "cut", whole + bytes(24)) is None
+        assert survives(container.scan, tmp_path / "cut", whole[:length]) is None
+    assert survives(container.scan, tmp_path / "cut", whole + bytes(24)) is None
 
 
 def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
@@ -335,7 +326,7 @@ def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
     for position in sorted({*range(len(whole))} - {*range(41, 24 + 5 * 1041)} | {*described}):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << rng.randrange(8)
-        _survives(tmp_path / "flip", bytes(damaged))
+        survives(container.scan, tmp_path / "flip", bytes(damaged))
 
 
 def test_garbage_crashes_nothing(tmp_path: Path) -> None:
@@ -347,4 +338,4 @@ def test_garbage_crashes_nothing(tmp_path: Path) -> None:
             at = rng.choice((rng.choice(starts) + rng.randrange(300), rng.randrange(len(whole))))
             size = rng.choice((1, 2, 8))
             damaged[at : at + size] = rng.choice((bytes(size), b"\xff" * size, rng.randbytes(size)))
-        _survives(tmp_path / "garbage", bytes(damaged))
+        survives(container.scan, tmp_path / "garbage", bytes(damaged))

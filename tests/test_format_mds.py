@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made import survives
 
 from packio import errors
 from packio.formats import Entry, _mds_shard
@@ -275,16 +276,6 @@ def test_a_shard_that_the_index_contradicts_is_refused(tmp_path: Path, count: in
 # Damage
 
 
-def _survives(path: Path, content: bytes) -> list[Entry] | None:
-    try:
-        entries = _scanned(path, content)
-    except errors.PackioError as error:
-        assert str(path) in str(error)  # noqa: PT017 (either is right)
-        return None
-    assert all(0 < e.offset <= e.offset + e.length <= len(content) for e in entries)
-    return entries
-
-
 def _victim() -> bytes:
     return _shard(_COLUMNS, [s | {"image": _JPEG} for s in _samples(6)])
 
@@ -292,7 +283,7 @@ def _victim() -> bytes:
 def test_a_truncated_shard_is_refused_at_any_length(tmp_path: Path) -> None:
     whole = _victim()
     for length in range(len(whole)):
-        assert _survives(tmp_path / "cut", whole[:length]) is None
+        assert survives(container.scan, tmp_path / "cut", whole[:length]) is None
 
 
 def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
@@ -300,7 +291,7 @@ def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << rng.randrange(8)
-        _survives(tmp_path / "flip", bytes(damaged))
+        survives(container.scan, tmp_path / "flip", bytes(damaged))
 
 
 def test_garbage_crashes_nothing(tmp_path: Path) -> None:
@@ -311,7 +302,7 @@ def test_garbage_crashes_nothing(tmp_path: Path) -> None:
             at = rng.randrange(rng.choice((40, len(whole))))
             size = rng.choice((1, 4))
             damaged[at : at + size] = rng.choice((bytes(size), b"\xff" * size, rng.randbytes(size)))
-        _survives(tmp_path / "garbage", bytes(damaged))
+        survives(container.scan, tmp_path / "garbage", bytes(damaged))
 
 
 def test_a_huge_config_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

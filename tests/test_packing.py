@@ -10,16 +10,15 @@ import pathlib
 import random
 import shutil
 import signal
-import struct
 import tarfile
 import tempfile
 import threading
 import time
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
+from made import image_tree, png
 
 import packio
 from packio.errors import (
@@ -44,22 +43,6 @@ if TYPE_CHECKING:
 BOMB_SIDE = 50_000  # pixels; 2.5 * 10^9 in all
 
 
-def png(width: int = 4, height: int = 3, padding: int = 0) -> bytes:
-    """A gray PNG, by hand: what follows its end changes nothing."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
-
-    rows = bytes((width + 1) * height) if width * height < 1 << 20 else b""
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"") + os.urandom(padding)
-    )  # fmt: skip
-
-
 def files_below(folder: pathlib.Path) -> dict[str, bytes]:
     """Path and bytes of all files below a folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
@@ -68,13 +51,7 @@ def files_below(folder: pathlib.Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """200 files that are quickly packed."""
-    root = tmp_path_factory.mktemp("small") / "source"
-    draw = random.Random(0)
-    for i in range(200):
-        path = root / f"class {i % 7}" / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(1 + i % 9, 1 + i % 5) + draw.randbytes(draw.randrange(9000)))
-    return root
+    return image_tree(tmp_path_factory.mktemp("small") / "source", 200, 7, most=9000, seed=0)
 
 
 @pytest.fixture

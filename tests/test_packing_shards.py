@@ -6,18 +6,16 @@ import contextlib
 import json
 import os
 import pathlib
-import random
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from made import image_tree
 
 import packio
 from packio import registry
@@ -38,28 +36,10 @@ FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("format
 SHARDS = 5
 
 
-def _png(width: int, height: int) -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        whole = kind + body
-        return struct.pack(">I", len(body)) + whole + struct.pack(">I", zlib.crc32(whole))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    rows = zlib.compress(bytes((width + 1) * height))
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    )
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """120 files in 6 classes."""
-    root = tmp_path_factory.mktemp("small") / "source"
-    draw = random.Random(1)
-    for i in range(120):
-        path = root / f"class {i % 6}" / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_png(1 + i % 9, 1 + i % 5) + draw.randbytes(draw.randrange(3000)))
-    return root
+    return image_tree(tmp_path_factory.mktemp("small") / "source", 120, 6, most=3000, seed=1)
 
 
 def _files(folder: pathlib.Path) -> dict[str, bytes]:

@@ -59,6 +59,16 @@ class Stored(NamedTuple):
         """Whether the values lie in the blocks as they are."""
         return self.decode is None and self.library is None
 
+    def plain(self, otherwise: str) -> Array:
+        """The array, if it is plain.
+
+        Raises:
+            NotAPackError: it is not; the message is given.
+        """
+        if not self.is_plain:
+            raise NotAPackError(otherwise)
+        return self.array
+
 
 class Kind(NamedTuple):
     """What N5 and Zarr, 2 and 3, do differently."""

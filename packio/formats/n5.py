@@ -78,13 +78,10 @@ def _describe_array(array: Array) -> dict[str, Any]:
 def _parse_array(metadata: dict[str, Any], where: str) -> Array:
     if "dimensions" not in metadata:
         raise NotAPackError(f"{where} is a group; expected an array")
-    stored = _describe(metadata, where)
-    if not stored.is_plain:
-        raise NotAPackError(
-            f"{where} is compressed ({_compression(metadata).get('type')!r}), so its values are no "
-            "byte ranges; write it with the compression 'raw'"
-        )
-    return stored.array
+    return _describe(metadata, where).plain(
+        f"{where} is compressed ({_compression(metadata).get('type')!r}), so its values are no "
+        "byte ranges; write it with the compression 'raw'"
+    )
 
 
 def _describe(metadata: dict[str, Any], where: str) -> Stored:

@@ -84,13 +84,10 @@ def _parse_array(metadata: dict[str, Any], where: str) -> Array:
             f"{where} is a {metadata.get('node_type')!r} of the Zarr format "
             f"{metadata.get('zarr_format')!r}; expected an array of format 3"
         )
-    stored = _describe(metadata, where)
-    if not stored.is_plain:
-        raise NotAPackError(
-            f"{where} goes through the codecs {_names(metadata.get('codecs'))}, so its values are "
-            "no byte ranges; write it with compressors=None, without shards or other filters"
-        )
-    return stored.array
+    return _describe(metadata, where).plain(
+        f"{where} goes through the codecs {_names(metadata.get('codecs'))}, so its values are "
+        "no byte ranges; write it with compressors=None, without shards or other filters"
+    )
 
 
 def _describe(metadata: dict[str, Any], where: str) -> Stored:
@@ -153,13 +150,10 @@ def _describe_2(metadata: dict[str, Any], where: str) -> Stored:
 
 
 def _parse_array_2(metadata: dict[str, Any], where: str) -> Array:
-    stored = _describe_2(metadata, where)
-    if not stored.is_plain:
-        raise NotAPackError(
-            f"{where} is compressed, filtered or not in C order, so its values are no byte ranges; "
-            "write it with compressor=None"
-        )
-    return stored.array
+    return _describe_2(metadata, where).plain(
+        f"{where} is compressed, filtered or not in C order, so its values are no byte ranges; "
+        "write it with compressor=None"
+    )
 
 
 def _opened(version: int, folder: Path) -> Callable[[int, int], np.ndarray]:

@@ -17,7 +17,7 @@ from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.geometry import Geometry, Numbers
 from packio.indexfile import SEEKABLE
 from packio.packs import Pack, Row, file_order
-from packio.threads import OPENCV, Threads
+from packio.threads import Threads, alone
 
 _FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
 _CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
@@ -107,7 +107,7 @@ def make(
             into = view.images[slot] if view.batch is not None else None
             view.images[slot] = _render(recipe, part, u, into)
 
-    with OPENCV.alone():
+    with alone():
         if threads is None or len(rows) == 1:
             for slot in file_order(rows):
                 work(slot)
@@ -166,9 +166,10 @@ def make_one(pack: Pack, recipe: Recipe, row: Row, draw: Draw) -> list[torch.Ten
     """
     lane = draw.lanes.item(0)
     numbers = [Lane(draw.key, lane, i, _FLIPS) for i in range(len(recipe.views))]
-    parts = _parts(pack, recipe, row, numbers)
     flips = [Lane(draw.key, lane, i) for i in range(len(recipe.views))]
-    return [_render(recipe, part, u, None) for part, u in zip(parts, flips, strict=True)]
+    with alone():
+        parts = _parts(pack, recipe, row, numbers)
+        return [_render(recipe, part, u, None) for part, u in zip(parts, flips, strict=True)]
 
 
 _Parts = list[tuple[regions.Part, regions.Wanted]]

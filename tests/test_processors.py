@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from packio import processors
-from packio.threads import OPENCV, Threads, automatic_threads
+from packio.threads import Threads, alone, automatic_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,16 +130,21 @@ def test_threads_are_divided_by_workers_and_local_processes(
     assert automatic_threads() == 1
 
 
-def test_opencv_keeps_to_our_threads_and_gets_its_own_back() -> None:
+def test_other_libraries_keep_to_our_threads_and_get_their_own_back() -> None:
     cv2 = pytest.importorskip("cv2")
-    before, seen = cv2.getNumThreads(), set()
+    before, seen = (cv2.getNumThreads(), torch.get_num_threads()), set()
     cv2.setNumThreads(3)
+    torch.set_num_threads(3)
     try:
-        with OPENCV.alone():
-            with OPENCV.alone():  # another batch at the same time
+        with alone():
+            seen.add((cv2.getNumThreads(), torch.get_num_threads()))
+            with alone():  # another batch at the same time
                 pass
-            Threads(2).run(lambda _: seen.add(cv2.getNumThreads()), range(4))
-        assert seen == {1}
-        assert cv2.getNumThreads() == 3
+            Threads(2).run(
+                lambda _: seen.add((cv2.getNumThreads(), torch.get_num_threads())), range(4)
+            )
+        assert seen == {(1, 1)}
+        assert (cv2.getNumThreads(), torch.get_num_threads()) == (3, 3)
     finally:
-        cv2.setNumThreads(before)
+        cv2.setNumThreads(before[0])
+        torch.set_num_threads(before[1])

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from made import image_tree
 from PIL import Image
 
 import packio
+from packio import registry
 from packio.packing import publish
 
 if TYPE_CHECKING:
@@ -198,6 +200,39 @@ def test_time_zone_locale_and_folder_change_no_byte(
         done = run(name, out, env=base | environment, cwd=folder)
         assert done.returncode == 0, done.stderr
         made.append({p.name: p.read_bytes() for p in out.iterdir()})
+    assert made[0] == made[1] == made[2]
+
+
+SUFFIXES = [
+    module.SUFFIXES[0]
+    for module in (registry.load("formats", name) for name in registry.names("formats"))
+    if hasattr(module, "Writer")
+]
+_TIMES = {"1970": 0, "2038": 2**31, "2100": 4_102_444_800}  # seconds
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_container_keeps_when_or_where_it_was_made(suffix: str, tmp_path: pathlib.Path) -> None:
+    environments: list[tuple[str, dict[str, str], int]] = [
+        ("1970", {"TZ": "America/St_Johns", "LC_ALL": "C"}, 0o022),
+        ("2038", {"TZ": "Pacific/Kiritimati", "LC_ALL": "C.utf8", "PYTHONHASHSEED": "7"}, 0o077),
+        ("2100", {"TZ": "UTC", "PYTHONHASHSEED": "8", "SOURCE_DATE_EPOCH": "1"}, 0o000),
+    ]
+    made = []
+    for number, (year, environment, mask) in enumerate(environments):
+        source = image_tree(tmp_path / year / "source", 12, 3, most=500, seed=4)
+        for path in source.rglob("*.png"):
+            os.utime(path, (_TIMES[year], _TIMES[year]))
+        out = tmp_path / year / f"out{suffix}"
+        options = ("--shards", "2", "--num-workers", str(1 + number % 2))
+        done = run(
+            source, out, *options, env={"PATH": os.environ["PATH"]} | environment, umask=mask
+        )
+        assert done.returncode == 0, done.stderr
+        made.append({
+            str(p.relative_to(out.parent)): p.read_bytes()
+            for p in out.parent.rglob("*") if p.is_file() and source not in p.parents
+        })  # fmt: skip
     assert made[0] == made[1] == made[2]
 
 

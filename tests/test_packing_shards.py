@@ -57,10 +57,11 @@ def test_every_way_of_packing_gives_the_same_bytes(
     ways: dict[str, dict[str, Any]] = {
         "one": {"num_workers": 1, "threads": 1},
         "two": {"num_workers": 2},
-        "eight": {"num_workers": 8},
         "executor": {"engine": ThreadPoolExecutor(3)},
         "memory": {"memory": 10_000, "num_workers": 1},
     }
+    if name == "tar":  # one format: starting them takes long
+        ways["eight"] = {"num_workers": 8}
     digests, files = {}, {}
     for way, options in ways.items():
         out = tmp_path / way / f"x{_suffix(name)}"

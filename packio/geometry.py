@@ -449,6 +449,18 @@ def resize(pixels: np.ndarray, out: torch.Tensor, how: str) -> None:
         out.copy_(_resize_as_float(batch, size, how)[0])
 
 
+def nearest(length: int, to: int) -> np.ndarray:
+    """Pixels that are taken of a side when it is resized to the nearest: (to,) int64.
+
+    Source: PyTorch's ``interpolate(mode="nearest")``, which torchvision v2 resizes masks by:
+    the floor of place times ratio, in single precision.
+    """
+    ratio = np.float32(length) / np.float32(to)
+    places = (np.arange(to, dtype=np.float32) * ratio).astype(np.int64)
+    taken: np.ndarray = np.minimum(places, length - 1)
+    return taken
+
+
 @functools.cache  # functions: the same in every process
 def _antialiased(how: str) -> Any:
     """What torch.nn.functional.interpolate calls for antialias=True, which takes no ``out``."""

@@ -34,8 +34,8 @@ def make(pack: Pack, rows: Sequence[Row], places: Sequence[Place]) -> Boxes:
         places: What the view takes of each.
 
     Returns:
-        Boxes, clipped to the view. Out are those of which nothing is left, those without width or
-        height, and those that are not finite, and with each its label.
+        Boxes, clipped to what the view shows of the image. Out are those of which nothing is left,
+        those without width or height, and those that are not finite, and with each its label.
     """
     found = [pack.boxes(row.position) for row in rows]
     each = [boxes for boxes, _ in found if boxes is not None]
@@ -44,10 +44,11 @@ def make(pack: Pack, rows: Sequence[Row], places: Sequence[Place]) -> Boxes:
     moves = np.array([_move(place, row) for place, row in zip(places, rows, strict=True)])
     kept, boxes = moved(stored, moves.reshape(-1, len(_Move._fields))[owner])
     counts = np.bincount(owner[kept], minlength=len(rows)).tolist()
-    labels = [label for _, label in found if label is not None]
-    return Boxes(
-        _split(boxes, counts), _split(np.concatenate(labels)[kept], counts) if labels else None
-    )
+    if "box_labels" not in pack.index_file:
+        return Boxes(_split(boxes, counts), None)
+    ids = [labels for _, labels in found if labels is not None]
+    labels = np.concatenate([np.zeros(0, np.int64), *ids])[kept]
+    return Boxes(_split(boxes, counts), _split(labels, counts))
 
 
 def _split(values: np.ndarray, counts: list[int]) -> list[torch.Tensor]:
@@ -63,10 +64,12 @@ class _Move(NamedTuple):
     swapped: float  # 0 or 1
     x_factor: float
     x_shift: float  # pixels
+    x_low: float  # where the view begins to show the image, pixels
+    x_high: float
     y_factor: float
-    y_shift: float  # pixels
-    width: float  # of the view, pixels
-    height: float
+    y_shift: float
+    y_low: float
+    y_high: float
 
 
 def _move(place: Place, row: Row) -> _Move:
@@ -80,13 +83,13 @@ def _move(place: Place, row: Row) -> _Move:
         (f.top, f.height, f.to_height, f.out_top, f.out_height),
         height if turn in (3, 4, 7, 8) else None, mirrored=place.vflip,
     )  # fmt: skip
-    return _Move(turn >= 5, *x, *y, f.out_width, f.out_height)
+    return _Move(turn >= 5, *x, *y)
 
 
 def _axis(
     frame: tuple[int, int, int, int, int], turned: int | None, *, mirrored: bool
-) -> tuple[float, float]:
-    """Factor and shift along one axis.
+) -> tuple[float, float, float, float]:
+    """Factor, shift, and the bounds of what is shown, along one axis.
 
     Args:
         frame: Start, length, length after resizing, start and length of the output.
@@ -98,7 +101,10 @@ def _axis(
     shift = -start * factor - out_start
     if turned is not None:
         factor, shift = -factor, turned * factor + shift
-    return (-factor, out - shift) if mirrored else (factor, shift)
+    low, high = max(0, -out_start), min(out, to - out_start)
+    if mirrored:
+        return -factor, out - shift, out - high, out - low
+    return factor, shift, low, high
 
 
 def moved(boxes: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -106,20 +112,18 @@ def moved(boxes: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
     Args:
         boxes: (M, 4) XYXY.
-        moves: (M, 7), a `_Move` each.
+        moves: (M, 9), a `_Move` each.
 
     Returns:
         (M,) bool: which are left; (m, 4) float32: those.
     """
     kept = np.isfinite(boxes).all(1) & (boxes[:, :2] < boxes[:, 2:]).all(1)
-    swapped, x_factor, x_shift, y_factor, y_shift, width, height = moves[kept].T
+    swapped, axes = moves[kept, 0] != 0, moves[kept, 1:].reshape(-1, 2, 4)  # x, then y
+    factor, shift, low, high = axes.transpose(2, 0, 1)[:, :, None]  # (m, 1, 2) each
     corners = boxes[kept].astype(np.float64).reshape(-1, 2, 2)  # two of (x, y)
-    corners = np.where(swapped[:, None, None] != 0, corners[:, :, ::-1], corners)
-    corners *= np.stack([x_factor, y_factor], 1)[:, None]
-    corners += np.stack([x_shift, y_shift], 1)[:, None]
+    corners = np.where(swapped[:, None, None], corners[:, :, ::-1], corners) * factor + shift
     corners.sort(1)  # a mirrored box has its right side left
-    clipped = np.clip(corners, 0, np.stack([width, height], 1)[:, None])
-    clipped = clipped.astype(np.float32).reshape(-1, 4)
+    clipped = np.clip(corners, low, high).astype(np.float32).reshape(-1, 4)
     seen = (clipped[:, :2] < clipped[:, 2:]).all(1)
     kept[kept] = seen
     return kept, clipped[seen]

@@ -78,8 +78,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     * mask: (H, W) class ids, to the nearest pixel; palettes are not expanded. uint8, of more than 8
       bits int32, as is a batch with one of these. ``packio.collate`` makes (N, H, W).
-    * boxes: (k, 4) float32, XYXY in pixels, clipped; box_labels: (k,) int64. A box of which nothing
-      is left is dropped, with its label; so is one without width or height, or that is not finite.
+    * boxes: (k, 4) float32, XYXY in pixels, clipped to what is seen of the image; box_labels: (k,)
+      int64. A box of which nothing is left is dropped, with its label; so is one without width or
+      height, or that is not finite.
       ``packio.collate`` makes lists of them.
     * metadata: as packed, also where boxes are dropped; None where a sample has no such key.
 

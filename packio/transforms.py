@@ -66,7 +66,7 @@ class Apply:
             raise TransformError(_explanation(transforms, given[names[0]], error)) from error
         if not isinstance(made, (tuple, list)) or len(made) != len(names):
             raise TransformError(
-                f"the transforms {_name(transforms)} returned a {type(made).__name__}; "
+                f"the transforms {_name(transforms)} returned {type(made).__name__}; "
                 f"expected a tuple of {', '.join(names)}"
             )
         done = self._contiguous(transforms, [_plain(value) for value in made])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -240,8 +240,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         values: dict[str, Any] = {}
         for name in self._fields.names:
             if name in self._recipe.fields:
-                views = [outputs.values(name, view, self._output)[0] for view in made[name]]
-                values[name] = tuple(views) if self._several else views[0]
+                values[name] = tuple(made[name]) if self._several else made[name][0]
             elif name == "label":
                 label = self.pack.label(row.position)
                 values[name] = label if isinstance(label, int) else torch.as_tensor(label)
@@ -281,8 +280,11 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """
         if out is not None and (self._several or not self._is_plain or self._output != "tensor"):
             raise OptionError("out=: expected a dataset of tensors without views or transforms")
-        columns, positions = self._made(indices, out)
-        return self._samples(columns, positions).columns()
+        made, positions = self._made(indices, out)
+        if not self._is_plain:
+            return self._samples(made, positions).columns()
+        ready = self._ready(made, positions)
+        return self._batched(self._columns(made, positions, but=ready), ready)
 
     @property
     def _is_plain(self) -> bool:
@@ -331,8 +333,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         key = draws.mix(self.seed, self.epoch, draws.digest(indices))
         return Draw(key, np.arange(len(indices)))
 
-    def _made_one(self, row: Row, index: int | None) -> _Columns:
-        """What `_made` gives, of one sample."""
+    def _made_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
+        """What is decoded or moved of one sample, a value a view, in the form asked for."""
         if isinstance(index, Drawn) or not self._is_random():
             draw = self._draw([index if index is not None else 0])
         else:
@@ -342,7 +344,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             made = annotated.make_one(self.pack, self._recipe, row, draw)
         if "image" in made:
             made["image"] = [outputs.scaled(view, self._dtype) for view in made["image"]]
-        return {name: [[view] for view in views] for name, views in made.items()}
+        if self._output == "tensor":
+            return made
+        return {n: [outputs.values(n, [v], self._output)[0] for v in made[n]] for n in made}
 
     def _is_random(self) -> bool:
         recipe = self._recipe
@@ -382,11 +386,13 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         slot = 0 if info is None else 1 + info.id % _WORKERS  # one writer each: nothing is lost
         self._counters[counter, slot] += number
 
-    def _columns(self, made: _Columns, positions: np.ndarray) -> dict[str, Sequence[Any]]:
-        """Values of each field, one a sample."""
+    def _columns(
+        self, made: _Columns, positions: np.ndarray, but: Container[str] = ()
+    ) -> dict[str, Sequence[Any]]:
+        """Values of each field, but for some, one a sample."""
         columns: dict[str, Sequence[Any]] = {}
         metas = [self.pack.meta(i) or {} for i in positions.tolist()] if self._fields.meta else []
-        for name in self._fields.names:
+        for name in (n for n in self._fields.names if n not in but):
             if name in self._recipe.fields:
                 views = [outputs.values(name, view, self._output) for view in made[name]]
                 columns[name] = list(zip(*views, strict=True)) if self._several else views[0]

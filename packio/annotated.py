@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FIELDS = ("image", "mask", "boxes", "box_labels")  # what a recipe makes
 
 Column = torch.Tensor | list[torch.Tensor]  # (N, …), or N values
+Columns = dict[str, list[Column]]  # field → one a view
 
 
 class Samples(NamedTuple):
@@ -28,7 +29,7 @@ class Samples(NamedTuple):
         errors: Slot → what is wrong with that sample; its values mean nothing.
     """
 
-    columns: dict[str, list[Column]]
+    columns: Columns
     errors: dict[int, Exception]
 
 
@@ -49,7 +50,7 @@ def make(
     Raises:
         OptionError: ``out`` does not fit.
     """
-    columns: dict[str, list[Column]] = {}
+    columns: Columns = {}
     errors: dict[int, Exception] = {}
     images = "image" in recipe.fields
     at_once = batches.make_raw(pack, recipe, positions, draw, out) if images else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,12 +13,13 @@ import torch
 
 from packio import annotated, batches, draws, options, outputs, packs
 from packio import fields as sample_fields
-from packio.annotated import Column, Samples
+from packio.annotated import Columns, Samples
 from packio.batches import Batch
 from packio.decoders import MAX_PIXELS, Decoder
 from packio.errors import OptionError
 from packio.fields import Spec
 from packio.geometry import Geometry
+from packio.outputs import Outputs
 from packio.packs import Row
 from packio.plans import Draw, Recipe
 from packio.sampling import Drawn
@@ -27,8 +28,6 @@ from packio.transforms import Apply
 _WORKERS = 256  # DataLoader workers with a counter of their own
 _BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
 _EPOCH, _REPLACED, _FALLBACKS = range(3)  # rows of the shared counters
-
-_Columns = dict[str, list[Column]]  # field → one a view
 
 Self = TypeVar("Self", bound="PackDataset")
 
@@ -140,6 +139,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             frozenset(annotated.FIELDS).intersection(self._fields.names), ignore_index,
         )  # fmt: skip
         self._several = views is not None
+        self._outputs = Outputs(self.pack, self._fields, output, several=self._several)
         self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
         self._threads: batches.Threads | None = None
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
@@ -283,26 +283,24 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         made, positions = self._made(indices, out)
         if not self._is_plain:
             return self._samples(made, positions).columns()
-        ready = self._ready(made, positions)
-        return self._batched(self._columns(made, positions, but=ready), ready)
+        return self._outputs.batch(made, positions)
 
     @property
     def _is_plain(self) -> bool:
         return self.transform is None and self.target_transform is None and self.transforms is None
 
-    def _samples(self, made: _Columns, positions: np.ndarray) -> Batch:
-        columns = self._columns(made, positions)
+    def _samples(self, made: Columns, positions: np.ndarray) -> Batch:
+        columns = self._outputs.columns(made, positions)
         samples = self._fields.samples(columns)
         if self._is_plain:
-            return Batch(samples, lambda: self._batched(columns, self._ready(made, positions)))
+            return Batch(samples, lambda: self._outputs.batch(made, positions, columns))
         each = [self._transformed(self._fields.take_apart(sample)) for sample in samples]
         samples = [self._fields.assemble(values) for values in each]
-        columns = {name: [values[name] for values in each] for name in self._fields.names}
-        return Batch(samples, lambda: self._batched(columns, {}))
+        return Batch(samples, lambda: self._outputs.batch_of(each))
 
     def _made(
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None
-    ) -> tuple[_Columns, np.ndarray]:
+    ) -> tuple[Columns, np.ndarray]:
         """What is decoded or moved, a column a view, and the positions of the samples it is of."""
         if self._chosen is None:
             positions = self.pack.positions(indices)
@@ -386,30 +384,6 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         slot = 0 if info is None else 1 + info.id % _WORKERS  # one writer each: nothing is lost
         self._counters[counter, slot] += number
 
-    def _columns(
-        self, made: _Columns, positions: np.ndarray, but: Container[str] = ()
-    ) -> dict[str, Sequence[Any]]:
-        """Values of each field, but for some, one a sample."""
-        columns: dict[str, Sequence[Any]] = {}
-        metas = [self.pack.meta(i) or {} for i in positions.tolist()] if self._fields.meta else []
-        for name in (n for n in self._fields.names if n not in but):
-            if name in self._recipe.fields:
-                views = [outputs.values(name, view, self._output) for view in made[name]]
-                columns[name] = list(zip(*views, strict=True)) if self._several else views[0]
-            elif name == "label":
-                labels = self._labels(positions)
-                columns[name] = labels.tolist() if labels.ndim == 1 else list(labels)
-            elif name == "key":
-                columns[name] = [self.pack.key(i) for i in positions.tolist()]
-            elif name == "index":
-                columns[name] = positions.tolist()
-            else:
-                columns[name] = [meta.get(name) for meta in metas]
-        return columns
-
-    def _labels(self, positions: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(self.pack.take_labels(positions))
-
     def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
         if self.transforms is not None:
             values |= self._apply.joint(self.transforms, values)
@@ -421,29 +395,6 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         if self.target_transform is not None and "label" in values:
             values["label"] = self.target_transform(values["label"])
         return values
-
-    def _ready(self, made: _Columns, positions: np.ndarray) -> dict[str, Any]:
-        """Fields of which there is a tensor for the whole batch, or one a view."""
-        ready: dict[str, Any] = {"index": torch.from_numpy(positions.copy())}
-        if "label" in self._fields.names:
-            ready["label"] = self._labels(positions)
-        for name, views in made.items():
-            if self._output == "tensor" and all(isinstance(v, torch.Tensor) for v in views):
-                ready[name] = list(views) if self._several else views[0]
-        return ready
-
-    def _batched(self, columns: Mapping[str, Sequence[Any]], ready: dict[str, Any]) -> Any:
-        """What `packio.collate` makes of the values of each field."""
-        batch: dict[str, Any] = {}
-        for name in self._fields.names:
-            if name in ready:
-                batch[name] = ready[name]
-            elif self._several and name in annotated.FIELDS:
-                views = zip(*columns[name], strict=True)
-                batch[name] = [outputs.batched(name, view) for view in views]
-            else:
-                batch[name] = outputs.batched(name, columns[name])
-        return self._fields.batch(batch)
 
 
 class FolderDataset(PackDataset):

@@ -17,7 +17,7 @@ from packio import tensors
 from packio.batches import Made, Threads, each
 from packio.errors import DecodeError, IntegrityError, LimitError
 from packio.geometry import Geometry, nearest, oriented
-from packio.packs import Pack, Row
+from packio.packs import Pack, Row, file_order
 from packio.plans import Place, Plan, Recipe
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def make(
         for view, mask in zip(views, made, strict=True):
             view[slot] = mask
 
-    each(work, range(count), threads)
+    each(work, file_order(plan.rows), threads)
     bad = {*errors, *but}
     pairs = zip(views, recipe.views, strict=True)
     return Made([_together(view, crop, bad) for view, crop in pairs], errors)

@@ -60,7 +60,7 @@ LAYERS = {
     "annotated": {"packs", "plans", "batches", "masks", "boxes"},
     "fields": {"errors", "packs"},
     "options": {"errors", "draws", "regions"},
-    "outputs": {"batches", "options"},
+    "outputs": {"packs", "batches", "annotated", "fields", "options"},
     "transforms": {"errors", "tensors"},
     "sampling": {"errors", "draws"},
     "datasets": _FOUNDATION

@@ -69,7 +69,10 @@ class Geometry(Protocol):
         ...
 
     def frame(self, height: int, width: int, u: Numbers) -> Frame:
-        """Frame of an upright image of this size, for `draws` random numbers in [0, 1)."""
+        """Frame of an upright image of this size, for `draws` random numbers in [0, 1).
+
+        Masks and boxes follow it, too: whatever has a frame carries all fields.
+        """
         ...
 
 

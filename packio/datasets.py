@@ -11,19 +11,21 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio import batches, draws, packs, regions
-from packio.batches import Batch, Recipe
+from packio import annotated, draws, options, outputs, packs
+from packio import fields as sample_fields
+from packio.annotated import Columns, Samples
+from packio.batches import Batch
 from packio.decoders import MAX_PIXELS, Decoder
 from packio.errors import OptionError
-from packio.fields import Fields, Spec
+from packio.fields import Spec
 from packio.geometry import Geometry
+from packio.outputs import Outputs
 from packio.packs import Row
+from packio.plans import Draw, Recipe
 from packio.sampling import Drawn
 from packio.threads import Threads, automatic_threads
 from packio.transforms import Apply
 
-_OUTPUTS = ("tensor", "numpy", "pil")
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _WORKERS = 256  # DataLoader workers with a counter of their own
 _BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
 _EPOCH, _REPLACED, _FALLBACKS = range(3)  # rows of the shared counters
@@ -49,13 +51,21 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             and OpenCV resizes, where it is there: above 35 dB to "exact".
         decoder: "auto" (per encoding the fastest that equals Pillow bit for bit), or a name.
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED", as torchvision's ImageReadMode.
-        fields: "image", "label", "key", "index": one name, a tuple, or {name: field}. Default:
-            ("image", "label"), or "image" where the pack has no labels.
-        output: "tensor": (C, H, W), contiguous; "numpy": (H, W, C), contiguous; "pil".
+        fields: "image", "mask", "label", "boxes", "box_labels", "key", "index", or a key of the
+            samples' metadata: one name, a tuple, or {name: field}. Default: image, mask and label,
+            as far as the pack has them; the bare image where it has neither. See below.
+        output: "tensor": (C, H, W), contiguous; "numpy": (H, W, C), contiguous; "pil". Boxes
+            are arrays under "pil", too.
         dtype: Of tensors: torch.uint8 (as decoded), or a float type, scaled to 0..1.
         transform: Called with each image; albumentations' too.
         target_transform: Called with each label.
-        exif_orientation: Turn images upright.
+        transforms: Called with image, mask, boxes, box_labels and label, as far as they are among
+            the fields, in this order; returns as many. Tensors come to it as torchvision's
+            tv_tensors where torchvision is installed, and are handed out as plain ones. Instead of
+            `transform`, `target_transform` and `views`.
+        ignore_index: Class id in masks where a geometry reaches beyond the image, and all over the
+            mask of a sample that has none; one that is not 0..255 makes all masks int32.
+        exif_orientation: Turn images upright, with their masks and boxes.
         on_error: "raise", or "skip": a bad sample of a batch is replaced by another of the batch.
         threads: That decode a batch; "auto": the processors that this process may use (by affinity,
             control group and SLURM), divided by LOCAL_WORLD_SIZE and by the DataLoader's workers.
@@ -64,9 +74,22 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends.
         max_pixels: Refuse larger images.
 
+    Every geometry takes the same box of image, mask and boxes, and mirrors them alike; with `views`
+    each of them is a tuple, too. A mask has to have the size of its image, as both are stored:
+
+    * mask: (H, W) class ids, to the nearest pixel; palettes are not expanded. uint8, of more than 8
+      bits int32, as is a batch with one of these. ``packio.collate`` makes (N, H, W).
+    * boxes: (k, 4) float32, XYXY in pixels, clipped to what is seen of the image; box_labels: (k,)
+      int64. A box of which nothing is left is dropped, with its label; so is one without width or
+      height, or that is not finite.
+      ``packio.collate`` makes lists of them.
+    * metadata: as packed, also where boxes are dropped; None where a sample has no such key.
+
+    Images and masks that differ in size, as without a crop, `packio.collate` gives as lists.
+
     Attributes:
         pack: The `packio.Pack`.
-        transform, target_transform: As given; may be set later.
+        transform, target_transform, transforms: As given; may be set later.
 
     Raises:
         NotAPackError, UnfinishedPackError, IntegrityError: see `packio.open`.
@@ -92,6 +115,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         dtype: torch.dtype = torch.uint8,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
+        transforms: Callable[..., Any] | None = None,
+        ignore_index: int = 255,
         exif_orientation: bool = True,
         on_error: str = "raise",
         threads: int | str = "auto",
@@ -101,23 +126,22 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         self._options = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
-        _check_options(self._options)
+        options.check(self._options)
         self.pack = self._opened(path, access)
         self._check_format()
         self._chosen = None if split is None else self.pack.split(split)
         # mapped here, so that forked workers share the map, and what has been checked in it
-        self._is_raw = self.pack.raw_rows is not None
+        _ = self.pack.raw_rows
         self.transform, self.target_transform = transform, target_transform
-        labelled = self.pack.labels is not None
-        default = ("image", "label") if labelled else "image"
-        self._fields = Fields(fields if fields is not None else default)
-        if "label" in self._fields.names and not labelled:
-            raise OptionError(f"fields={fields!r}: {path} has no labels")
+        self.transforms = transforms
+        self._fields = sample_fields.of_pack(fields, self.pack)
         self._recipe = Recipe(
             tuple(views) if views is not None else (crop,), hflip, vflip,
             Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",
+            frozenset(annotated.FIELDS).intersection(self._fields.names), ignore_index,
         )  # fmt: skip
         self._several = views is not None
+        self._outputs = Outputs(self.pack, self._fields, output, several=self._several)
         self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
         self._threads: Threads | None = None
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
@@ -200,7 +224,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         unknown = sorted(set(options) - (set(self._options) - {"path"}))
         if unknown:
             raise OptionError(f"no such option: {', '.join(unknown)}")
-        current = {"transform": self.transform, "target_transform": self.target_transform}
+        names = ("transform", "target_transform", "transforms")
+        current = {name: getattr(self, name) for name in names}
         return type(self)(**{**self._options, "seed": self.seed, **current, **options})
 
     def __getitem__(self, index: int) -> Any:
@@ -212,15 +237,19 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return self._one(self.pack.row(position), index)
 
     def _one(self, row: Row, index: int | None) -> Any:
+        made = self._made_one(row, index) if self._recipe.fields else {}
+        meta = (self._fields.meta and self.pack.meta(row.position)) or {}
         values: dict[str, Any] = {}
         for name in self._fields.names:
-            if name == "image":
-                values[name] = self._image(row, index)
+            if name in self._recipe.fields:
+                values[name] = tuple(made[name]) if self._several else made[name][0]
             elif name == "label":
                 label = self.pack.label(row.position)
                 values[name] = label if isinstance(label, int) else torch.as_tensor(label)
-            else:
+            elif name in ("key", "index"):
                 values[name] = row.position if name == "index" else self.pack.key(row.position)
+            else:
+                values[name] = meta.get(name)
         return self._fields.assemble(self._transformed(values))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -253,54 +282,71 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """
         if out is not None and (self._several or not self._is_plain or self._output != "tensor"):
             raise OptionError("out=: expected a dataset of tensors without views or transforms")
-        images, positions = self._made(indices, out)
-        batched = self._batched(images, positions) if self._is_plain else None
-        return batches.collate(self._samples(images, positions)) if batched is None else batched
+        made, positions = self._made(indices, out)
+        if not self._is_plain:
+            return self._samples(made, positions).columns()
+        return self._outputs.batch(made, positions)
 
     @property
     def _is_plain(self) -> bool:
-        return self.transform is None and self.target_transform is None
+        return self.transform is None and self.target_transform is None and self.transforms is None
 
-    def _samples(self, images: list[Any], positions: np.ndarray) -> list[Any]:
-        samples = self._fields.samples(self._columns(images, positions))
+    def _samples(self, made: Columns, positions: np.ndarray) -> Batch:
+        columns = self._outputs.columns(made, positions)
+        samples = self._fields.samples(columns)
         if self._is_plain:
-            return Batch(samples, self._batched(images, positions))
-        each = map(self._fields.take_apart, samples)
-        return [self._fields.assemble(self._transformed(values)) for values in each]
+            return Batch(samples, lambda: self._outputs.batch(made, positions, columns))
+        each = [self._transformed(self._fields.take_apart(sample)) for sample in samples]
+        samples = [self._fields.assemble(values) for values in each]
+        return Batch(samples, lambda: self._outputs.batch_of(each))
 
     def _made(
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None
-    ) -> tuple[list[Any], np.ndarray]:
-        """Images of each view, and the positions of the samples they are of."""
+    ) -> tuple[Columns, np.ndarray]:
+        """What is decoded or moved, a column a view, and the positions of the samples it is of."""
         if self._chosen is None:
             positions = self.pack.positions(indices)
         else:
             positions = self._chosen[np.asarray(indices, np.int64)]
-        images, errors = self._images(positions, self._draw(indices), out)
-        return images, self._replace(images, positions, errors) if errors else positions
+        if not self._recipe.fields:
+            return {}, positions
+        draw, threads = self._draw(indices), self._decoding_threads()
+        given = None if self._dtype in options.FLOATS else out
+        with self._counting_fallbacks():
+            made = annotated.make(self.pack, self._recipe, positions, draw, threads, given)
+        if made.errors:
+            positions = self._replace(made, positions)
+        columns = made.columns
+        if "image" in columns:
+            images = columns["image"]
+            columns["image"] = [outputs.scaled(view, self._dtype, out) for view in images]
+        return columns, positions
 
-    def _draw(self, indices: Sequence[int] | np.ndarray) -> batches.Draw:
+    def _draw(self, indices: Sequence[int] | np.ndarray) -> Draw:
         """What a batch draws: by position in the epoch where its indices say it, else by slot."""
         if not self._is_random():
-            return batches.Draw(0, np.zeros(len(indices), np.int64))
+            return Draw(0, np.zeros(len(indices), np.int64))
         drawn = [i for i in indices if isinstance(i, Drawn)]
         if len(drawn) == len(indices) and len({i.epoch for i in drawn}) == 1:
             lanes = np.array([i.position for i in drawn], np.int64)
-            return batches.Draw(draws.mix(self.seed, drawn[0].epoch, _BY_POSITION), lanes)
+            return Draw(draws.mix(self.seed, drawn[0].epoch, _BY_POSITION), lanes)
         key = draws.mix(self.seed, self.epoch, draws.digest(indices))
-        return batches.Draw(key, np.arange(len(indices)))
+        return Draw(key, np.arange(len(indices)))
 
-    def _image(self, row: Row, index: int | None) -> Any:
-        """The image of one sample, or a tuple of its views, in the form asked for."""
+    def _made_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
+        """What is decoded or moved of one sample, a value a view, in the form asked for."""
         if isinstance(index, Drawn) or not self._is_random():
             draw = self._draw([index if index is not None else 0])
         else:
             key = int(torch.empty((), dtype=torch.int64).random_())
-            draw = batches.Draw(key, np.zeros(1, np.int64))
+            draw = Draw(key, np.zeros(1, np.int64))
         with self._counting_fallbacks():
-            images = batches.make_one(self.pack, self._recipe, row, draw)
-        given = [self._given([_scaled(i, self._dtype)])[0] for i in images]
-        return tuple(given) if self._several else given[0]
+            made = annotated.make_one(self.pack, self._recipe, row, draw)
+        if "image" in made:
+            made["image"] = [outputs.scaled(view, self._dtype) for view in made["image"]]
+        if self._output == "tensor":
+            return made
+        return {n: [outputs.values(n, [v], self._output)[0] for v in made[n]] for n in made}
 
     def _is_random(self) -> bool:
         recipe = self._recipe
@@ -315,23 +361,6 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             self._threads = Threads(count)
         return self._threads
 
-    def _images(
-        self, positions: np.ndarray, draw: batches.Draw, out: torch.Tensor | None
-    ) -> tuple[list[Any], dict[int, Exception]]:
-        """Images of each view, in the dtype and form asked for: a tensor, or a list."""
-        if "image" not in self._fields.names:
-            return [], {}
-        given = None if self._dtype in _FLOATS else out
-        made = None
-        if self._is_raw:
-            made = batches.make_raw(self.pack, self._recipe, positions, draw, given)
-        if made is None:
-            rows, threads = self.pack.rows(positions), self._decoding_threads()
-            with self._counting_fallbacks():
-                pack = self.pack.fetched(rows)
-                made = batches.make(pack, self._recipe, rows, draw, threads, given)
-        return [_scaled(view, self._dtype, out) for view in made.views], made.errors
-
     @contextlib.contextmanager
     def _counting_fallbacks(self) -> Iterator[None]:
         before = self._recipe.decoder.fallbacks
@@ -341,21 +370,13 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             if self._recipe.decoder.fallbacks != before:
                 self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
 
-    def _replace(
-        self, images: list[Any], positions: np.ndarray, errors: dict[int, Exception]
-    ) -> np.ndarray:
+    def _replace(self, made: Samples, positions: np.ndarray) -> np.ndarray:
         """Put a good sample of the batch in the place of each bad one; count and report it."""
-        size = len(positions)
-        if not self._skip or len(errors) == size:
+        errors = made.errors
+        if not self._skip or len(errors) == len(positions):
             raise errors[min(errors)]
-        source = list(range(size))
-        for slot, error in sorted(errors.items()):
-            good = slot
-            while good in errors:
-                good = (good + 1) % size
-            source[slot] = good
-            for view in images:
-                view[slot] = view[good].clone() if isinstance(view, list) else view[good]
+        source = annotated.replace(made)
+        for _, error in sorted(errors.items()):
             warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=4)
         self._count(_REPLACED, len(errors))
         return positions[source]
@@ -365,38 +386,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         slot = 0 if info is None else 1 + info.id % _WORKERS  # one writer each: nothing is lost
         self._counters[counter, slot] += number
 
-    def _columns(self, images: list[Any], positions: np.ndarray) -> dict[str, Sequence[Any]]:
-        """Values of each field, one a sample."""
-        columns: dict[str, Sequence[Any]] = {}
-        for name in self._fields.names:
-            if name == "image":
-                views = [self._given(view) for view in images]
-                columns[name] = list(zip(*views, strict=True)) if self._several else views[0]
-            elif name == "label":
-                labels = self._labels(positions)
-                columns[name] = labels.tolist() if labels.ndim == 1 else list(labels)
-            elif name == "key":
-                columns[name] = [self.pack.key(i) for i in positions.tolist()]
-            else:
-                columns[name] = positions.tolist()
-        return columns
-
-    def _given(self, view: Any) -> list[Any]:
-        """One view's images in the form asked for."""
-        each = view.unbind(0) if isinstance(view, torch.Tensor) else view
-        if self._output == "tensor":
-            return list(each)
-        arrays = [np.ascontiguousarray(t.numpy().transpose(1, 2, 0)) for t in each]
-        if self._output == "numpy":
-            return arrays
-        from PIL import Image
-
-        return [Image.fromarray(a[:, :, 0] if a.shape[2] == 1 else a) for a in arrays]
-
-    def _labels(self, positions: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(self.pack.take_labels(positions))
-
     def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
+        if self.transforms is not None:
+            values |= self._apply.joint(self.transforms, values)
         if self.transform is not None and "image" in values:
             image = values["image"]
             views = image if self._several else (image,)
@@ -405,22 +397,6 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         if self.target_transform is not None and "label" in values:
             values["label"] = self.target_transform(values["label"])
         return values
-
-    def _batched(self, images: list[Any], positions: np.ndarray) -> Any:
-        """What collate would make of the samples, without stacking; None where it has to stack."""
-        values: dict[str, Any] = {}
-        for name in self._fields.names:
-            if name == "image":
-                if self._output != "tensor" or not all(isinstance(v, torch.Tensor) for v in images):
-                    return None
-                values[name] = list(images) if self._several else images[0]
-            elif name == "label":
-                values[name] = self._labels(positions)
-            elif name == "index":
-                values[name] = torch.from_numpy(positions.copy())
-            else:
-                values[name] = [self.pack.key(i) for i in positions.tolist()]
-        return self._fields.batch(values)
 
 
 class FolderDataset(PackDataset):
@@ -497,46 +473,6 @@ class ZarrDataset(PackDataset):
     """Samples of a Zarr pack; see `PackDataset` for the arguments."""
 
     format = "zarr"
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    choices = {"output": _OUTPUTS, "on_error": ("raise", "skip"),
-               "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *_FLOATS)}  # fmt: skip
-    for name, allowed in choices.items():
-        if options[name] not in allowed:
-            raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")
-    for name in ("hflip", "vflip"):
-        if not 0 <= options[name] <= 1:
-            raise OptionError(f"{name}={options[name]!r}: expected a probability, 0..1")
-    if options["output"] != "tensor" and options["dtype"] != torch.uint8:
-        raise OptionError(
-            f"dtype={options['dtype']} is of tensors; output is {options['output']!r}"
-        )
-    threads = options["threads"]
-    if threads != "auto" and (not isinstance(threads, int) or threads < 1):
-        raise OptionError(f"threads={threads!r}: expected 'auto' or an int of at least 1")
-    if options["views"] is not None:
-        if options["crop"] is not None:
-            raise OptionError("crop= and views= exclude each other; put the crop into views")
-        if not 1 <= len(options["views"]) <= draws.VIEWS:
-            raise OptionError(f"views=: expected 1 to {draws.VIEWS} geometries")
-
-
-def _scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
-    """Scale integer images to 0..1 in a float type; floating-point ones are only converted."""
-    if dtype not in _FLOATS:
-        return view
-    if isinstance(view, list):
-        return [_scaled(image, dtype) for image in view]
-    if view.dtype.is_floating_point and out is None:
-        return view.to(dtype)
-    out = batches.given_or_new(tuple(view.shape), dtype, out)
-    if view.dtype.is_floating_point:
-        return out.copy_(view)
-    limit = 255.0 if view.dtype == torch.uint8 else 65535.0
-    if dtype == torch.float32:
-        return torch.div(view, limit, out=out)
-    return out.copy_(view.to(torch.float32).div_(limit))
 
 
 _DEFAULTS: dict[str, Any] = PackDataset.__init__.__kwdefaults__ or {}

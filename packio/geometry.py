@@ -69,7 +69,10 @@ class Geometry(Protocol):
         ...
 
     def frame(self, height: int, width: int, u: Numbers) -> Frame:
-        """Frame of an upright image of this size, for `draws` random numbers in [0, 1)."""
+        """Frame of an upright image of this size, for `draws` random numbers in [0, 1).
+
+        Masks and boxes follow it, too: whatever has a frame carries all fields.
+        """
         ...
 
 
@@ -447,6 +450,18 @@ def resize(pixels: np.ndarray, out: torch.Tensor, how: str) -> None:
         out.copy_(torch.nn.functional.interpolate(batch, size, mode="nearest")[0])
     else:
         out.copy_(_resize_as_float(batch, size, how)[0])
+
+
+def nearest(length: int, to: int) -> np.ndarray:
+    """Pixels that are taken of a side when it is resized to the nearest: (to,) int64.
+
+    Source: PyTorch's ``interpolate(mode="nearest")``, which torchvision v2 resizes masks by:
+    the floor of place times ratio, in single precision.
+    """
+    ratio = np.float32(length) / np.float32(to)
+    places = (np.arange(to, dtype=np.float32) * ratio).astype(np.int64)
+    taken: np.ndarray = np.minimum(places, length - 1)
+    return taken
 
 
 @functools.cache  # functions: the same in every process

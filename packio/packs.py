@@ -294,8 +294,7 @@ class Pack(Sequence[Sample]):
         if "mask_offset" not in self.index_file:
             return None
         position = self._position(index)
-        names = ("mask_file", "mask_offset", "mask_length", "mask_crc32c")
-        file, offset, length, crc = [self.index_file.column(n).item(position) for n in names]
+        file, offset, length, crc = self._mask_place(position)
         data = self._files.read(file, offset, length)
         if crc32c(data) != crc:
             raise IntegrityError(
@@ -303,6 +302,12 @@ class Pack(Sequence[Sample]):
                 f"{length} bytes at {offset}) is damaged: CRC32C differs"
             )
         return data
+
+    def _mask_place(self, position: int) -> tuple[int, int, int, int]:
+        """File, offset and length in bytes, CRC32C."""
+        names = ("mask_file", "mask_offset", "mask_length", "mask_crc32c")
+        file, offset, length, crc = [self.index_file.column(n).item(position) for n in names]
+        return file, offset, length, crc
 
     def meta(self, index: int) -> dict[str, Any] | None:
         """What else belongs to a sample; None in a pack without it."""
@@ -334,13 +339,21 @@ class Pack(Sequence[Sample]):
             data[i] = pack.read(rows[i])
         return data
 
-    def fetched(self, rows: Sequence[Row]) -> Pack:
-        """This pack, where it is at a URL with the bytes of some samples at hand, read at once."""
+    def fetched(self, rows: Sequence[Row], *, images: bool = True, masks: bool = False) -> Pack:
+        """This pack, where it is at a URL with the bytes of some samples at hand, read at once.
+
+        Args:
+            rows: Of the samples.
+            images, masks: Which of their bytes.
+        """
         if not isinstance(self._files, RemoteFiles):
             return self
+        ranges = [(row.file, row.offset, row.length) for row in rows] if images else []
+        if masks and "mask_offset" in self.index_file:
+            ranges += [self._mask_place(row.position)[:3] for row in rows]
         pack = object.__new__(Pack)
         pack.__dict__.update(self.__dict__)
-        pack._files = self._files.fetched([(row.file, row.offset, row.length) for row in rows])
+        pack._files = self._files.fetched(ranges)
         return pack
 
     def key(self, index: int) -> str:

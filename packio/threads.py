@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -58,6 +58,16 @@ class Threads:
             torch.set_num_threads(ours)  # the initialisers changed the default of new threads
             self._process = os.getpid()
         return self._pool
+
+
+def each(work: Callable[[int], None], slots: Sequence[int], threads: Threads | None) -> None:
+    """Call ``work`` with every slot: in threads where there are any and it is worth it."""
+    with alone():
+        if threads is None or len(slots) == 1:
+            for slot in slots:
+                work(slot)
+        else:
+            threads.run(work, slots)
 
 
 def automatic_threads() -> int:

@@ -55,24 +55,24 @@ LAYERS = {
     "lookup": {"errors", "indexfile"},
     "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw"},
     "regions": _FOUNDATION | _PIXELS,
-    "batches": _FOUNDATION | _PIXELS | _BYTES | {"sample", "packs", "raw", "regions", "threads"},
-    "fields": {"errors"},
+    "plans": {"draws", "geometry", "decoders", "packs"},
+    "batches": _FOUNDATION
+    | _PIXELS
+    | _BYTES
+    | {"sample", "packs", "plans", "raw", "regions", "threads"},
+    "masks": {"errors", "tensors", "geometry", "packs", "plans", "batches", "threads"},
+    "boxes": {"tensors", "packs", "plans"},
+    "annotated": {"packs", "plans", "batches", "masks", "boxes", "threads"},
+    "fields": {"errors", "packs"},
+    "options": {"errors", "draws", "regions"},
+    "outputs": {"packs", "batches", "annotated", "fields", "options"},
     "transforms": {"errors", "tensors"},
     "sampling": {"errors", "draws"},
     "datasets": _FOUNDATION
     | _PIXELS
     | _BYTES
-    | {
-        "sample",
-        "packs",
-        "batches",
-        "fields",
-        "sampling",
-        "transforms",
-        "folders",
-        "regions",
-        "threads",
-    },
+    | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
+    | {"sampling", "transforms", "folders", "threads"},
     "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
     "dali": _FOUNDATION | {"formats", "packs"},
     "pixel_statistics": _FOUNDATION | {"decoders", "packs"},

@@ -190,17 +190,17 @@ def test_views_are_crops_of_one_read(pack: Path) -> None:
 
 def test_one_sample_draws_as_a_batch_of_one(pack: Path) -> None:
     """Both ways of making images give the same for the same key."""
-    from packio import batches
+    from packio import annotated, plans
 
     crop = packio.RandomResizedCrop(24)
     ds = packio.LmdbDataset(pack, views=[crop, None], hflip=0.5, vflip=0.5)
     for key in range(20):
         row = ds.pack.row(key)
-        draw = batches.Draw(key, np.array([key]))
-        one = batches.make_one(ds.pack, ds._recipe, row, draw)
-        many = batches.make(ds.pack, ds._recipe, [row], draw, None)
-        assert torch.equal(one[0], many.views[0][0])
-        assert torch.equal(one[1], many.views[1][0])
+        draw = plans.Draw(key, np.array([key]))
+        one = annotated.make_one(ds.pack, ds._recipe, row, draw)["image"]
+        many = annotated.make(ds.pack, ds._recipe, np.array([key]), draw, None).columns["image"]
+        assert torch.equal(one[0], many[0][0])
+        assert torch.equal(one[1], many[1][0])
 
 
 def test_with_options_keeps_the_rest(pack: Path) -> None:

@@ -88,7 +88,6 @@ def one_by_one(ds: packio.PackDataset) -> packio.PackDataset:
     """A dataset of the same pack and options that maps nothing."""
     other = ds.with_options()
     other.pack.__dict__["raw_rows"] = None  # where the property keeps it
-    other._is_raw = False
     return other
 
 

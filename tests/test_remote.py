@@ -18,6 +18,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+import coordinates
 import fsspec
 import pytest
 import s3fs
@@ -458,6 +459,20 @@ def test_a_batch_is_one_round_trip(s3: Proxy, image_folder: pathlib.Path) -> Non
     s3.reset()
     pack.read_many(range(len(pack)))
     assert len(s3.log) == 1
+
+
+def test_masks_come_with_their_images_in_one_round_trip(s3: Proxy, tmp_path: pathlib.Path) -> None:
+    packio.pack(coordinates.samples(), tmp_path / "x.tar")
+    packio.convert(tmp_path / "x.tar", f"s3://{s3.bucket}/x.tar")
+    options: dict[str, Any] = {"crop": packio.CenterCrop(20), "fields": ("image", "mask", "boxes")}
+    expected = packio.PackDataset(tmp_path / "x.tar", **options).gather(range(16))
+    ds = packio.PackDataset(f"s3://{s3.bucket}/x.tar", **options)
+    s3.reset()
+    images, masks, boxes = ds.gather(range(16))
+    assert len(s3.log) == 1
+    assert torch.equal(images, expected[0])
+    assert torch.equal(masks, expected[1])
+    assert all(torch.equal(a, b) for a, b in zip(boxes, expected[2], strict=True))
 
 
 def test_an_upload_cut_short_is_no_pack_and_goes_on(

@@ -16,17 +16,18 @@ import packio
 FOLDER = Path(__file__).with_name("results")
 
 
-def parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    """Arguments that all benchmarks take: ``--rounds`` and ``--save``.
+def parser(description: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:
+    """Arguments that benchmarks take: ``--save``, and ``--rounds`` where there are any.
 
     Args:
         description: The benchmark's docstring.
-        rounds: Their number where none is given.
+        rounds: Their number where none is given; None: it has none.
     """
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
     )
-    made.add_argument("--rounds", type=int, default=rounds)
+    if rounds is not None:
+        made.add_argument("--rounds", type=int, default=rounds)
     made.add_argument("--save", action="store_true", help="write the JSON to benchmarks/results")
     return made
 

@@ -2,11 +2,11 @@
 
 Two comparisons, each within one run:
 
-* ``pass``: JPEGs into a container, bytes as they are. packio to LMDB and to tar; ``cp -r``; ``tar
-  cf``; webdataset's ShardWriter; MosaicML's MDSWriter with a column of bytes; LitData's optimize and
-  FFCV's DatasetWriter with a BytesField, two processes each; and FFCV's RGBImageField, which is its
-  documented way and encodes all images anew. packio reads every header, computes CRC32C and
-  SHA-256, and reads back what it wrote; as configured, none of the others does any of it.
+* ``pass``: JPEGs into a container, bytes as they are. packio to LMDB and to tar; ``cp -r``;
+  ``tar cf``; webdataset's ShardWriter; MosaicML's MDSWriter with a column of bytes; LitData's
+  optimize and FFCV's DatasetWriter with a BytesField, two processes each; and FFCV's RGBImageField,
+  which is its documented way and encodes all images anew. packio reads every header, computes
+  CRC32C and SHA-256, and reads back what it wrote; the others, as configured, do none of it.
 * ``resize``: to a short side of 256 pixels and JPEG 90. packio to LMDB, with its defaults; FFCV,
   two processes: it limits the long side, here to what gives images of as many pixels on average;
   a loop over Pillow that writes files, in one process and in two.

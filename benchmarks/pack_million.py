@@ -27,6 +27,7 @@ import numpy as np
 from PIL import Image
 
 import packio
+from packio.packing.report import Progress
 
 CLASSES, FILES = 1000, 1000
 SECONDS = 0.5  # between two looks at the memory
@@ -76,13 +77,17 @@ def measure(work: Path, given: argparse.Namespace) -> dict[str, Any]:
         while not stop.wait(SECONDS):
             memory.append((time.monotonic() - began, tree_pss()))
 
+    def tell(progress: Progress) -> None:
+        if progress.stage != "listing":
+            seen.append((time.monotonic() - began, progress.done))
+
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         report = packio.pack(
             work / "source", work / f"out.{given.format}", shards=given.shards,
             num_workers=given.workers,
-            progress=lambda p: seen.append((time.monotonic() - began, p.done)),
+            progress=tell,
         )  # fmt: skip
         seconds = time.monotonic() - began
         memory.append((seconds, tree_pss()))
@@ -125,8 +130,8 @@ def rate(seen: list[tuple[float, int]], start: int, stop: int) -> float:
 
 
 def at(memory: list[tuple[float, int]], second: float) -> int:
-    """What was seen at a time, or next."""
-    return memory[bisect.bisect_left(memory, (second, 0))][1]
+    """What was seen last before a time."""
+    return memory[max(bisect.bisect_left(memory, (second, 0)) - 1, 0)][1]
 
 
 def main() -> None:

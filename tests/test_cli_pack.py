@@ -332,8 +332,8 @@ def test_a_bar_counts_what_is_listed_and_begins_anew(
     from packio.packing.report import Progress
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
     with _progress.ProgressLine() as line:
         assert line._bar is not None
         line(Progress(12_000, 0, 0, 0, 0, 3.0, "listing"))

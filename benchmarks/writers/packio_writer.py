@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 
-import lmdb  # noqa: F401 (`import packio` imports nothing else; all others are ready now)
 from _turn import take
 
 import packio
-import packio.formats.lmdb
-import packio.formats.tar
-import packio.packing
-import packio.sources.image_folder
+
+for _needed in ("lmdb", "PIL.JpegImagePlugin", "packio.formats.lmdb", "packio.formats.tar",
+                "packio.packing", "packio.sources.image_folder"):  # fmt: skip
+    importlib.import_module(_needed)  # on use, otherwise; others have all they need by now
 
 
 def keep(given: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import functools
 import multiprocessing
 import os
 
-import PIL.JpegImagePlugin  # noqa: F401
+import PIL.JpegImagePlugin  # noqa: F401 (Pillow imports it on use)
 from _turn import images, take
 from PIL import Image
 

@@ -18,19 +18,16 @@ left out, with a line that says so.
 
 from __future__ import annotations
 
-import argparse
-import json
+import functools
 import os
-import platform
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import _results
 import google_crc32c
 import numpy as np
 import simplejpeg
@@ -306,26 +303,16 @@ def measure(found: dict[str, list[Run]], rounds: int) -> dict[str, Any]:
                 if number:
                     micros.setdefault((suffix, name), []).append(1e6 * seconds / samples)
     result: dict[str, Any] = {}
+    summary = functools.partial(_results.summary, digits=2, quartiles=True)
     for (suffix, name), values in micros.items():
         base = "plain, many" if name.endswith("many") else "plain"
+        ours = base.replace("plain", "packio")
         result.setdefault(suffix, {})[name] = {
             "us": summary(values),
-            "over_plain": summary(ratios(values, micros[suffix, base])),
-            "over_packio": summary(ratios(values, micros[suffix, base.replace("plain", "packio")])),
+            "over_plain": summary(_results.ratios(values, micros[suffix, base])),
+            "over_packio": summary(_results.ratios(values, micros[suffix, ours])),
         }
     return result
-
-
-def ratios(values: list[float], others: list[float]) -> list[float]:
-    """Round by round."""
-    return [a / b for a, b in zip(values, others, strict=True)]
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    """Median, quartiles, minimum and maximum, rounded."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    named = {"median": middle, "q1": low, "q3": high, "min": min(values), "max": max(values)}
-    return {name: round(value, 2) for name, value in named.items()}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -341,43 +328,23 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def machine() -> dict[str, Any]:
-    """What it ran on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    found = {"packio": packio.__version__}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        **found,
-    }
-
-
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/formats.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=31)
+    parser = _results.parser(__doc__, rounds=31)
     parser.add_argument("--samples", type=int, default=500)
     parser.add_argument("--work", type=Path, help="folder to write in; default: the temporary one")
-    parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.work) as name:
         found = groups(Path(name), given.samples)
         result = measure(found, given.rounds)
     print(table(result))
     if given.save:
-        about = {"machine": machine(), "samples": given.samples, "rounds": given.rounds}
-        text = json.dumps({**about, "formats": result}, indent=2)
-        Path(__file__).with_name("results").joinpath("formats.json").write_text(text + "\n")
+        about = {
+            "machine": _results.machine(*PACKAGES),
+            "samples": given.samples,
+            "rounds": given.rounds,
+        }
+        _results.save("formats", {**about, "formats": result})
 
 
 if __name__ == "__main__":

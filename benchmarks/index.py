@@ -16,21 +16,18 @@ with `packio.indexfile.write`. Then, from the page cache:
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import platform
-import statistics
 import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import _results
 import numpy as np
 
-import packio
 from packio import indexfile
 
 WORKERS, BATCH, LOOKUPS = 8, 256, 2000
@@ -118,7 +115,7 @@ def open_milliseconds(path: Path, rounds: int) -> dict[str, float]:
         began = time.perf_counter()
         indexfile.Index(path).files()
         values.append(1e3 * (time.perf_counter() - began))
-    return summary(values[1:])
+    return _results.summary(values[1:], 2)
 
 
 def lookup_micros(path: Path, count: int, rounds: int) -> dict[str, Any]:
@@ -136,7 +133,7 @@ def lookup_micros(path: Path, count: int, rounds: int) -> dict[str, Any]:
         for k in wanted:
             index.find(k)
         values.append(1e6 * (time.perf_counter() - began) / LOOKUPS)
-    return {"first": round(first, 1), **summary(values)}
+    return {"first": round(first, 1), **_results.summary(values, 2)}
 
 
 def megabytes(pid: int) -> dict[str, float]:
@@ -208,54 +205,25 @@ def workers(path: Path, count: int) -> dict[str, Any]:
     }
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    """Median, minimum and maximum, rounded."""
-    return {
-        "median": round(statistics.median(values), 2),
-        "min": round(min(values), 2),
-        "max": round(max(values), 2),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """What it ran on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "packio": packio.__version__,
-        "numpy": np.__version__,
-    }
-
-
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/index.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = _results.parser(__doc__, rounds=15)
     parser.add_argument("--samples", type=int, default=10_000_000)
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--work", type=Path, help="folder to write in; default: the temporary one")
-    parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.work) as name:
         path, count = Path(name) / indexfile.INDEX_NAME, given.samples
         write(path, count)
         result = {
+            "machine": _results.machine("numpy", kernel=platform.release()),
+            "rounds": given.rounds,
             "samples": count,
             **sizes(path),
             "open_ms": open_milliseconds(path, given.rounds),
             "find_key_us": lookup_micros(path, count, given.rounds),
             "epoch": workers(path, count),
         }
-    text = json.dumps({"machine": machine(), "rounds": given.rounds, **result}, indent=2)
-    print(text)
-    if given.save:
-        Path(__file__).with_name("results").joinpath("index.json").write_text(text + "\n")
+    _results.finish("index", result, keep=given.save)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,9 @@ odd round runs the candidates in the opposite order of an even one.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,6 +33,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import _results
 import h5py
 import numpy as np
 import torch
@@ -183,43 +181,21 @@ def measure(runs: list[Run], rounds: int) -> dict[str, Any]:
         shares[f"gather {side}"] = [gathered / copied for gathered, copied in pairs]
     names = [run.name for run in runs if not run.name.startswith("loader")]  # its workers count not
     return {
-        "images_per_second": {name: summary(values, 0) for name, values in rates[0].items()},
-        "images_per_processor_second": {name: summary(rates[1][name], 0) for name in names},
-        "of_memcpy": {name: summary(values, 2) for name, values in shares.items()},
-    }
-
-
-def summary(values: list[float], digits: int) -> dict[str, float]:
-    """Median, minimum and maximum, rounded."""
-    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, digits or None) for name, value in found.items()}
-
-
-def machine() -> dict[str, Any]:
-    """What it ran on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-        "packio": packio.__version__,
-        "numpy": np.__version__,
-        "torch": torch.__version__,
+        "images_per_second": {
+            name: _results.summary(values, 0) for name, values in rates[0].items()
+        },
+        "images_per_processor_second": {
+            name: _results.summary(rates[1][name], 0) for name in names
+        },
+        "of_memcpy": {name: _results.summary(values, 2) for name, values in shares.items()},
     }
 
 
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/raw.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
+    parser = _results.parser(__doc__, rounds=15)
     parser.add_argument("--ffcv", metavar="PYTHON")
     parser.add_argument("--work", metavar="FOLDER", type=Path)
-    parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
@@ -235,10 +211,11 @@ def main() -> None:
             *stack.enter_context(ffcv_runs(given.ffcv, folder)),
         ]  # fmt: skip
         result = measure(runs, given.rounds)
-    text = json.dumps({"machine": machine(), "rounds": given.rounds, **result}, indent=2)
-    print(text)
-    if given.save:
-        Path(__file__).with_name("results").joinpath("raw.json").write_text(text + "\n")
+    about = {
+        "machine": _results.machine("numpy", "torch", load=round(os.getloadavg()[0], 1)),
+        "rounds": given.rounds,
+    }
+    _results.finish("raw", {**about, **result}, keep=given.save)
 
 
 if __name__ == "__main__":

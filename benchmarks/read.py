@@ -11,17 +11,14 @@ images; small ones keep it from drowning in the noise of the decoding.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _results
 import google_crc32c
 import numpy as np
 import simplejpeg
@@ -94,10 +91,12 @@ def measure(path: Path, rounds: int) -> dict[str, Any]:  # noqa: C901 (four smal
 
     seconds = alternate([bare_batch, batch, bare_single, single], rounds)
     micros = {name: [1e6 * s / SAMPLES for s in values] for name, values in seconds.items()}
-    result = {f"{name}_us": summary(values) for name, values in micros.items()}
+    result = {f"{name}_us": _results.summary(values, 1) for name, values in micros.items()}
     for name in ("batch", "single"):
         pairs = zip(micros[name], micros[f"bare_{name}"], strict=True)
-        result[f"{name}_overhead_us"] = summary([with_it - bare for with_it, bare in pairs])
+        result[f"{name}_overhead_us"] = _results.summary(
+            [with_it - bare for with_it, bare in pairs], 1
+        )
     return result
 
 
@@ -113,45 +112,13 @@ def alternate(candidates: list[Callable[[], None]], rounds: int) -> dict[str, li
     return seconds
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    """Median, minimum and maximum, rounded."""
-    return {
-        "median": round(statistics.median(values), 1),
-        "min": round(min(values), 1),
-        "max": round(max(values), 1),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """What it ran on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "packio": packio.__version__,
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "simplejpeg": simplejpeg.__version__,
-    }
-
-
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/read.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--save", action="store_true")
-    given = parser.parse_args()
+    given = _results.parser(__doc__, rounds=15).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(make_pack(Path(folder)), given.rounds)
-    text = json.dumps({"machine": machine(), "rounds": given.rounds, **result}, indent=2)
-    print(text)
-    if given.save:
-        Path(__file__).with_name("results").joinpath("read.json").write_text(text + "\n")
+    about = {"machine": _results.machine("numpy", "torch", "simplejpeg"), "rounds": given.rounds}
+    _results.finish("read", {**about, **result}, keep=given.save)
 
 
 if __name__ == "__main__":

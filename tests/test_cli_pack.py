@@ -353,7 +353,34 @@ def test_elsewhere_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture
         line._shown -= 60  # as if the last line had been a minute ago
         line(Progress(20, 40, 20_000_000, 40_000_000, 3, 2.0, "checking"))
         line(Progress(30, 40, 30_000_000, 40_000_000, 3, 3.0, "checking"))
-    assert capsys.readouterr().err == "checking 20/40 (50%), 10 img/s, 10 MB/s, 3 bad\n"
+        line._shown -= 60
+        line(Progress(12_000, 0, 0, 0, 0, 3.0, "listing"))
+    assert capsys.readouterr().err == (
+        "checking 20/40 (50%), 10 img/s, 10 MB/s, 3 bad\nlisting, 12,000 files so far\n"
+    )
+
+
+def test_a_bar_counts_what_is_listed_and_begins_anew(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packio.cli import _progress
+    from packio.packing.report import Progress
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with _progress.ProgressLine() as line:
+        assert line._bar is not None
+        line(Progress(12_000, 0, 0, 0, 0, 3.0, "listing"))
+        line._bar.refresh()
+        listing = capsys.readouterr().err
+        line(Progress(10, 12_500, 10_000_000, 40_000_000, 0, 5.0))
+        line._bar.refresh()
+        reading = capsys.readouterr().err
+    assert "listing" in listing
+    assert "12000/? files so far" in listing
+    assert "10/12500" in reading
+    assert "files so far" not in reading.rpartition("reading")[2]
 
 
 def _can(*command: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -17,8 +18,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import lmdb
+import PIL
 import pytest
 from made import image_tree, png
+from PIL import features
 
 import packio
 from packio.errors import (
@@ -34,6 +37,7 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.packing import publish
+from packio.packing import report as report_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -451,6 +455,31 @@ def test_options_that_cannot_be_meant_are_refused(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "encoded"),
+    [
+        ({}, False),
+        ({"limit": 2, "seekable": True, "check": "decode"}, False),
+        ({"encode": "png"}, True),
+        ({"resize": "short=16"}, True),
+        ({"orientation": "bake"}, True),
+    ],
+)
+def test_the_index_tells_what_images_were_encoded_with(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, options: Any, *, encoded: bool
+) -> None:
+    packio.pack(image_folder, tmp_path / "x.tar", **options)
+    with packio.open(tmp_path / "x.tar") as pack:
+        versions = pack.metadata["versions"]
+    assert versions.pop("packio") == packio.__version__
+    if not encoded:
+        assert versions == {}
+        return
+    assert versions.pop("pillow") == PIL.__version__
+    assert versions["libjpeg_turbo"] == features.version("libjpeg_turbo")
+    assert all(versions.values())
+
+
 def test_progress_counts_up_to_everything(bad: pathlib.Path, tmp_path: pathlib.Path) -> None:
     seen: list[Progress] = []
     report = packio.pack(bad, tmp_path / "x.lmdb", on_error="skip", progress=seen.append)
@@ -460,6 +489,30 @@ def test_progress_counts_up_to_everything(bad: pathlib.Path, tmp_path: pathlib.P
     assert (last.done, last.bad, last.done_bytes, last.stage) == (
         report.found, len(BAD), report.source_bytes, "publishing",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["image_folder", "flat_folder"])
+def test_a_long_listing_tells_how_many_files_it_has_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(report_module, "LISTING_SECONDS", 0)
+    image = tmp_path / "image.png"
+    image.write_bytes(png())
+    for folder, count in (("a", 2100), ("a/deeper", 3), ("b", 1)):
+        (tmp_path / "source" / folder).mkdir(parents=True)
+        for i in range(count):
+            os.link(image, tmp_path / "source" / folder / f"{i:04d}.png")
+    seen: list[Progress] = []
+    packio.pack(
+        tmp_path / "source", tmp_path / "x.tar", source_kind=kind, progress=seen.append, limit=1
+    )
+    listed = [p for p in seen if p.stage == "listing"]
+    counts = [p.done for p in listed]
+    assert counts == sorted(counts)
+    assert counts[-1] == 2104
+    assert max(b - a for a, b in itertools.pairwise([0, *counts])) == 1000
+    assert {(p.total, p.bad) for p in listed} == {(0, 0)}
+    assert seen[: len(listed)] == listed
 
 
 def test_a_callback_that_fails_leaves_nothing(

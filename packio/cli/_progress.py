@@ -45,8 +45,9 @@ class ProgressLine:
         """Show how far the work is."""
         if self._bar is not None:
             task = self._bar.task_ids[0]
+            total = None if progress.stage == "listing" else progress.total
             self._bar.update(
-                task, total=progress.total, completed=progress.done, stage=progress.stage,
+                task, total=total, completed=progress.done, stage=progress.stage,
                 rate=_rate(progress), bad=_bad(progress),
             )  # fmt: skip
         elif not self._quiet and time.monotonic() - self._shown >= _PLAIN_SECONDS:
@@ -74,12 +75,16 @@ def _bar() -> Bar:
 
 
 def _line(progress: Progress) -> str:
+    if progress.stage == "listing":
+        return f"listing, {progress.done:,} {_rate(progress)}"
     share = progress.done / max(progress.total, 1)
     text = f"{progress.stage} {progress.done:,}/{progress.total:,} ({share:.0%}), {_rate(progress)}"
     return f"{text}, {_bad(progress)}" if progress.bad else text
 
 
 def _rate(progress: Progress) -> str:
+    if progress.stage == "listing":
+        return "files so far"
     seconds = max(progress.seconds, 1e-6)
     images, megabytes = progress.done / seconds, progress.done_bytes / seconds / 1e6
     return f"{images:,.0f} img/s, {megabytes:,.0f} MB/s"

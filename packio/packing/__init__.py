@@ -21,7 +21,7 @@ from packio.packing import plan as planning
 from packio.packing.choosing import Choice
 from packio.packing.encode import Encoding
 from packio.packing.reading import Treatment
-from packio.packing.report import PackReport, ProgressCallback
+from packio.packing.report import PackReport, ProgressCallback, listing_told
 from packio.packing.running import Means, Run
 from packio.sources import Listing
 from packio.storage import urls
@@ -120,10 +120,11 @@ def pack(
             preflight.refuse_nesting(source, out)
     if part is None:
         publish.tidy(out, keep=resume)
-    plan, treatment = _planned(
-        source, out, format, source_kind, classes_from, options, skip=skip, check=check,
-        seekable=seekable, shards=shards, shard_size=shard_size, stats=stats,
-    )  # fmt: skip
+    with listing_told(progress, began):
+        plan, treatment = _planned(
+            source, out, format, source_kind, classes_from, options, skip=skip, check=check,
+            seekable=seekable, shards=shards, shard_size=shard_size, stats=stats,
+        )  # fmt: skip
     workers = _workers(num_workers, plan)
     means = Means(engine, workers, threads, memory, max_errors, part, finish, progress)
     make = functools.partial(_make, plan, treatment, means, began, clock, skip=skip)

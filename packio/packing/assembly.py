@@ -12,6 +12,7 @@ from packio import __version__, indexfile, packs, pixel_statistics, raw_blocks
 from packio import columns as made
 from packio.errors import OptionError, PackioError
 from packio.indexfile import Index
+from packio.packing import encode
 from packio.packing.plan import Plan
 from packio.packing.report import Skip
 
@@ -131,7 +132,7 @@ def _metadata(
         "shards": [
             {"name": n, "samples": s.metadata["samples"], **s.metadata["info"]} for n, s in full
         ],
-        "versions": {"packio": __version__},
+        "versions": {"packio": __version__, **encode.versions(plan.options)},
     }
     if listing.splits is not None:
         metadata["splits"] = listing.split_names

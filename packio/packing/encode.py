@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packio.encodings import RAW, Facts, raw_facts, read_facts
@@ -39,6 +40,9 @@ _ONLY_WITH = {  # option → values of encode with which it means something
 }
 # Pillow's modes that PNG holds as they are, a transparent colour included, until pixels are mixed
 _PNG_AS_IS = ("1", "L", "P", "RGB")
+
+
+_LINKED = ("libjpeg_turbo", "webp", "zlib", "zlib_ng")  # what Pillow encodes with, by its names
 
 
 class _Output(NamedTuple):
@@ -229,6 +233,22 @@ class Encoding:
         if output.encoding == "png":
             return encoders.png(image, metadata)
         return encoders.bmp(image)
+
+
+def versions(options: Mapping[str, Any]) -> dict[str, str]:
+    """Versions of the libraries that images were encoded anew with; none where all are kept.
+
+    Args:
+        options: Of a plan: those of `Encoding.as_options`, and others.
+    """
+    names = {field.name for field in dataclasses.fields(Encoding)}
+    if Encoding(**{n: v for n, v in options.items() if n in names}) == Encoding():
+        return {}
+    import PIL
+    from PIL import features
+
+    linked = {name: features.version(name) for name in _LINKED}
+    return {"pillow": PIL.__version__, **{n: v for n, v in linked.items() if v is not None}}
 
 
 def _opened(data: bytes, facts: Facts) -> Image.Image:

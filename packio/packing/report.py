@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from packio.sources import FOUND
+
+PROGRESS_SECONDS = 0.1  # between two calls of a callback
+LISTING_SECONDS = 0.5  # the same, while a source is listed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -13,11 +20,12 @@ class Progress:
     """How far a packing run is.
 
     Attributes:
-        done, total: Samples tried so far, and in all.
+        done, total: Samples tried so far, and in all; files found so far, and 0, while listing.
         done_bytes, total_bytes: Source bytes read so far, and in all.
         bad: Samples that cannot be packed so far.
         seconds: Since the run began.
-        stage: "reading", "checking" (after a bad image under on_error="raise") or "publishing".
+        stage: "listing" (of a large folder), "reading", "checking" (after a bad image under
+            on_error="raise") or "publishing".
     """
 
     done: int
@@ -30,6 +38,30 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], None]
+
+
+@contextlib.contextmanager
+def listing_told(progress: ProgressCallback | None, began: float) -> Iterator[None]:
+    """Tell how many files are found by what is listed within.
+
+    Args:
+        progress: Called now and then, first after a while; None: it is not told.
+        began: When, by `time.monotonic`.
+    """
+    found, called = 0, time.monotonic()
+
+    def tell(more: int) -> None:
+        nonlocal found, called
+        found, now = found + more, time.monotonic()
+        if progress is not None and now - called >= LISTING_SECONDS:
+            called = now
+            progress(Progress(found, 0, 0, 0, 0, now - began, "listing"))
+
+    token = FOUND.set(tell)
+    try:
+        yield
+    finally:
+        FOUND.reset(token)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

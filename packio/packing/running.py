@@ -23,11 +23,16 @@ from packio.packing import assembly, executors, existing, publish, shards
 from packio.packing.journal import Journal
 from packio.packing.plan import Plan
 from packio.packing.reading import Treatment
-from packio.packing.report import PackReport, Progress, ProgressCallback, Skip
+from packio.packing.report import (
+    PROGRESS_SECONDS,
+    PackReport,
+    Progress,
+    ProgressCallback,
+    Skip,
+)
 from packio.packing.tally import Done
 
 _SHOWN = 10  # bad images that an error message lists
-_PROGRESS_SECONDS = 0.1  # between two calls of the callback
 _ATTEMPTS = 3  # at a shard whose process dies
 
 
@@ -221,7 +226,7 @@ class Run:
                     number = waiting.pop()
                     attempts[number] += 1
                     running[engine.submit(shards.write, tasks[number])] = number
-                done, _ = wait(running, _PROGRESS_SECONDS, FIRST_COMPLETED)
+                done, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
                 for future in done:
                     number = running.pop(future)
                     try:
@@ -243,7 +248,7 @@ class Run:
     def _report_progress(self, done: Done) -> None:
         now, samples = time.monotonic(), self._before + done.samples
         complete = samples >= self._total
-        if self.means.progress is None or not (complete or now - self._called >= _PROGRESS_SECONDS):
+        if self.means.progress is None or not (complete or now - self._called >= PROGRESS_SECONDS):
             return
         self._called = now
         bad = len(self.plan.listing.unlisted) + done.bad

@@ -24,6 +24,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class Item(NamedTuple):
     box_labels: np.ndarray | None = None  # (k,) int64
     facts: Facts | None = None  # of raw pixels, whose bytes do not tell
 
+
+# Whom a listing that may take long tells how many more files it has come upon, now and then.
+FOUND: ContextVar[Callable[[int], None]] = ContextVar("FOUND", default=lambda _: None)
 
 # Position in the listing → the sample. Raises OSError or DecodeError where it cannot be read.
 ReadItem = Callable[[int], Item]

@@ -9,11 +9,12 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from packio.errors import DecodeError, SourceError
-from packio.sources import Item, Listing, ReadItem
+from packio.sources import FOUND, Item, Listing, ReadItem
 
 # Of torchvision 0.28: ``torchvision.datasets.folder.IMG_EXTENSIONS``.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 EXPECTED = f"files counted as images end in {', '.join(EXTENSIONS)}"
+_TOLD = 1000  # files at a time
 MAX_BYTES = (1 << 31) - 1  # of one sample
 
 _Identity = tuple[int, int]  # device, inode
@@ -84,8 +85,9 @@ def walk(
 ) -> Iterator[tuple[str, list[tuple[str, int]]]]:
     """Yield (folder, [(image name, bytes)]) for a folder and all below it, cycles cut.
 
-    Arguments as of `images`; the names of a folder are sorted as text.
+    Arguments as of `images`; the names of a folder are sorted as text. `FOUND` is told.
     """
+    tell = FOUND.get()
     waiting: list[tuple[str, tuple[_Identity, ...]]] = [(top, (_identity(root),) if top else ())]
     while waiting:
         folder, ancestors = waiting.pop()
@@ -108,10 +110,13 @@ def walk(
                     waiting.append((below, (*ancestors, here)))
                 elif entry.name.lower().endswith(endings):
                     found.append((entry.name, _size(entry)))
+                    if len(found) % _TOLD == 0:
+                        tell(_TOLD)
                 elif not entry.name.startswith("."):
                     result.others[os.path.splitext(entry.name)[1].lower()] += 1
             except OSError as error:
                 _unlisted(below, error, result)
+        tell(len(found) % _TOLD)
         yield folder, found
 
 

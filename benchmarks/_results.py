@@ -1,0 +1,101 @@
+"""What the benchmarks have in common: their arguments, what they ran on, and results as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import packio
+
+FOLDER = Path(__file__).with_name("results")
+
+
+def parser(description: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:
+    """Arguments that benchmarks take: ``--save``, and ``--rounds`` where there are any.
+
+    Args:
+        description: The benchmark's docstring.
+        rounds: Their number where none is given; None: it has none.
+    """
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    if rounds is not None:
+        made.add_argument("--rounds", type=int, default=rounds)
+    made.add_argument("--save", action="store_true", help="write the JSON to benchmarks/results")
+    return made
+
+
+def machine(*packages: str, **more: Any) -> dict[str, Any]:
+    """What a benchmark ran on.
+
+    Args:
+        packages: Whose versions matter; those that are not installed are left out.
+        more: What else matters.
+    """
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        **more,
+        "python": platform.python_version(),
+        "packio": packio.__version__,
+        **versions(*packages),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of packages, of those that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def summary(values: list[float], digits: int, *, quartiles: bool = False) -> dict[str, float]:
+    """Median, quartiles if asked for, minimum and maximum, rounded; to integers with no digits."""
+    found = {"median": statistics.median(values)}
+    if quartiles:
+        found["q1"], _, found["q3"] = statistics.quantiles(values, n=4)
+    found |= {"min": min(values), "max": max(values)}
+    return {name: round(value, digits or None) for name, value in found.items()}
+
+
+def ratios(values: list[float], others: list[float]) -> list[float]:
+    """Round by round."""
+    return [a / b for a, b in zip(values, others, strict=True)]
+
+
+def text(result: dict[str, Any]) -> str:
+    """A result as JSON."""
+    return json.dumps(result, indent=2)
+
+
+def save(name: str, result: dict[str, Any]) -> None:
+    """Write a result to ``benchmarks/results/NAME.json``."""
+    FOLDER.joinpath(f"{name}.json").write_text(text(result) + "\n")
+
+
+def finish(name: str, result: dict[str, Any], *, keep: bool) -> None:
+    """Print a result, and save it where it is to be kept."""
+    print(text(result))
+    if keep:
+        save(name, result)
+
+
+def load(name: str) -> dict[str, Any]:
+    """What was saved under a name; nothing if nothing was."""
+    path = FOLDER / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found

@@ -113,7 +113,7 @@ def cut(data: bytes, stored: Described, wanted: Wanted) -> tuple[bytes, Box, int
     box = geometry.needed(wanted.frame)
     box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
     if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
-        piece, top, left = window(data, box)
+        piece, top, left = window(data, box, (stored.height, stored.width))
         return piece, box, top, left
     return data, box, 0, 0
 

@@ -37,7 +37,7 @@ GEOMETRIES: dict[str, Any] = {
     "rrc, much smaller": packio.RandomResizedCrop(24, scale=(0.4, 0.8)),
     "random crop": packio.RandomCrop(100, padding=30),
     "center crop": packio.CenterCrop(90),
-    "larger center crop": packio.CenterCrop(500),
+    "larger center crop": packio.CenterCrop(320),
     "resize": packio.Resize((50, 40)),
     "resize center crop": packio.ResizeCenterCrop(48),
     "as it is": None,
@@ -201,29 +201,33 @@ def _expected(pixels: np.ndarray, f: Frame | None, how: str) -> torch.Tensor:
         image = torch.nn.functional.interpolate(
             image[None], (f.to_height, f.to_width), mode=how, antialias=True
         )[0]
-    border = max(f.out_height, f.out_width)
-    image = torch.nn.functional.pad(image, (border,) * 4)
-    top, left = f.out_top + border, f.out_left + border
-    return image[:, top : top + f.out_height, left : left + f.out_width].flip(2)
+    ends = f.out_top + f.out_height - f.to_height, f.out_left + f.out_width - f.to_width
+    sides = (-f.out_left, ends[1], -f.out_top, ends[0])  # negative ones are cut off
+    return torch.nn.functional.pad(image, sides).flip(2)
 
 
-class _Case(NamedTuple):
+@dataclasses.dataclass
+class _Case:
     """A dataset of bad samples, and what Pillow says of each."""
 
     dataset: packio.PackDataset
     frames: dict[tuple[int, int], Frame]
     pixels: list[np.ndarray | None]
+    expected: dict[int, torch.Tensor]  # of the batch that is looked at
 
     def check(self, images: Any, indices: list[int], limit: float) -> None:
         """Hold each slot against the sample that it should be of."""
         for image, index in zip(images, indices, strict=True):
-            pixels = self.pixels[index]
-            assert pixels is not None, f"{list(BAD)[index - 2]}: Pillow does not decode it"
-            crop = self.dataset._recipe.views[0]
-            frame = self.frames[pixels.shape[:2]] if crop else None
-            expected = _expected(pixels, frame, crop.interpolation if crop else "")
-            difference = (image.float() - expected.float()).abs()
+            if index not in self.expected:
+                self.expected[index] = self._made(index)
+            difference = (image.float() - self.expected[index].float()).abs()
             assert difference.mean() <= limit, [*["good"] * 2, *BAD][index]
+
+    def _made(self, index: int) -> torch.Tensor:
+        pixels, crop = self.pixels[index], self.dataset._recipe.views[0]
+        assert pixels is not None, f"{list(BAD)[index - 2]}: Pillow does not decode it"
+        frame = self.frames[pixels.shape[:2]] if crop else None
+        return _expected(pixels, frame, crop.interpolation if crop else "")
 
 
 def _case(path: pathlib.Path, name: str, options: dict[str, Any]) -> _Case:
@@ -232,7 +236,7 @@ def _case(path: pathlib.Path, name: str, options: dict[str, Any]) -> _Case:
     dataset = packio.LmdbDataset(
         path, crop=crop, hflip=1, seed=5, fields=("image", "index"), threads=1, **options
     )
-    return _Case(dataset, frames, [_pillows(sample.data) for sample in dataset.pack])
+    return _Case(dataset, frames, [_pillows(sample.data) for sample in dataset.pack], {})
 
 
 def _poisoned(monkeypatch: pytest.MonkeyPatch, pattern: int) -> None:
@@ -270,8 +274,9 @@ def test_no_pixel_is_anothers(
 ) -> None:
     case = _case(pack, name, {"fidelity": fidelity, "on_error": on_error})
     for bad in range(2, len(case.pixels)):
+        case.expected.clear()
         made = []
-        for pattern in _PATTERNS:
+        for pattern in _PATTERNS if on_error == "skip" else _PATTERNS[:1]:
             with monkeypatch.context() as patch:
                 _poisoned(patch, pattern)
                 made.append(_batches(case, [0, bad, 1], pattern))
@@ -279,5 +284,29 @@ def test_no_pixel_is_anothers(
                 case.check(images, indices, 0 if fidelity == "exact" else _NEAR)
                 assert indices == [0, bad, 1] or (indices == [0, 1, 1] and on_error == "skip")
         assert bool(made[0]) or (on_error == "raise" and case.pixels[bad] is None), bad
-        for (one, _), (other, _) in zip(*made, strict=True):
+        for (one, _), (other, _) in zip(made[0], made[-1], strict=True):
             assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "change", [(0, 16), (0, -16), (24, 0), (-24, 0), (-9999, -9999), (5000, 5000)]
+)
+@pytest.mark.parametrize("fidelity", ["exact", "fast"])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_an_index_that_lies_about_a_size_is_found_out(
+    pack: pathlib.Path, name: str, fidelity: str, change: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    case = _case(pack, name, {"fidelity": fidelity, "on_error": "raise"})
+    rows = packs.Pack.rows
+
+    def lying(self: packs.Pack, indices: Any) -> list[packs.Row]:
+        sizes = lambda row: {  # noqa: E731
+            "height": max(row.height + change[0], 1), "width": max(row.width + change[1], 1)
+        }  # fmt: skip
+        return [r._replace(**sizes(r)) if r.position == 2 else r for r in rows(self, indices)]  # noqa: PLR2004
+
+    monkeypatch.setattr(packs.Pack, "rows", lying)
+    with pytest.raises(packio.DecodeError, match="decodes to"):
+        case.dataset.__getitems__([0, 2, 1])
+    case.check([i for i, _ in case.dataset.__getitems__([0, 1])], [0, 1], _NEAR)

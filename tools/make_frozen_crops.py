@@ -43,7 +43,7 @@ def crops(torchvision: Any, name: str) -> tuple[list[list[int]], list[list[np.nd
     grids = []
     for how in HOWS:
         mode = modes(how)
-        made = [v2.functional.resized_crop(image, *b, [SIZE, SIZE], mode, True) for b in boxes]  # noqa: FBT003 (antialias)
+        made = [v2.functional.resized_crop(image, *b, [SIZE, SIZE], mode, True) for b in boxes]
         grids.append([m[:, GRID, GRID].permute(1, 2, 0).numpy() for m in made])
     return boxes, grids
 

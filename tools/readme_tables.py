@@ -52,6 +52,33 @@ def faults(card: Json) -> str:
     return "\n".join(lines)
 
 
+def parity(result: Json) -> str:
+    """Make the table of fidelities from what ``packio bench-decode --parity --json`` wrote."""
+    rows, size = result["rows"], result["size"]
+    pillow = max(r["pillow"]["maximum"] for r in rows if r["fidelity"] == "exact")
+    title = (
+        f"{rows[0]['crops']:,} RandomResizedCrops of {result['images']:,} JPEGs, as they are and "
+        f"seekable ({result['origin']}), to {size} x {size}, {result['interpolation']}, against "
+        f"torchvision v2's of tensors ({result['reference']}). Exact differs from Pillow's by "
+        f"{pillow} at most."
+    )
+    lines = [
+        title,
+        "",
+        "| decoder, fidelity | max, grey levels | mean | PSNR mean, dB | PSNR min | off by > 1 |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, fidelity in dict.fromkeys((r["decoder"], r["fidelity"]) for r in rows):
+        both = [r["torchvision"] for r in rows if (r["decoder"], r["fidelity"]) == (name, fidelity)]
+        worst = [max(d[k] for d in both) for k in ("maximum", "mean", "off")]
+        psnr, low = (min(d[k] for d in both) for k in ("psnr", "lowest_psnr"))
+        same = "identical" if not worst[0] else f"{psnr:.1f}"
+        cells = [str(worst[0]), f"{worst[1]:.2f}", same, f"{low:.1f}" if worst[0] else ""]
+        first = f"{name} {result['versions'][name]}, {fidelity}"
+        lines.append(f"| {' | '.join([first, *cells, f'{worst[2]:.1%}'])} |")
+    return "\n".join(lines)
+
+
 def _conditions(result: Json) -> str:
     """Say what was measured on what."""
     origin = result["origin"]
@@ -108,6 +135,7 @@ def _parity(row: Json) -> str:
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
+    "parity": ("parity.json", parity),
 }
 
 

@@ -140,7 +140,7 @@ def measure(
     worker_counts = sorted(set(workers))
     if rounds < 1 or any(n < 1 for n in (*thread_counts, *worker_counts)):
         raise OptionError("rounds, threads and workers are counted from 1")
-    versions, missing = _available(decoders)
+    versions, missing = available(decoders)
     found = collect(path, limit)
     groups, parity, unreadable = compare(found.images, list(versions))
     images = [image for group in groups.values() for image in group]
@@ -169,7 +169,12 @@ def measure(
     )
 
 
-def _available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str, str]]:
+def available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Find decoders: the versions of those installed; why others are not.
+
+    Raises:
+        MissingPackageError: one that is asked for by name is not installed.
+    """
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
     for name in registry.names("decoders") if decoders is None else dict.fromkeys(decoders):

@@ -13,8 +13,13 @@ import typer
 from packio import processors
 
 if TYPE_CHECKING:
+    from packio.bench import fidelity
     from packio.bench.decode import Result, Row
 
+_PARITY_COLUMNS = (
+    "decoder", "fidelity", "JPEGs", "max", "mean", "PSNR mean", "min", "off by > 1",
+    "max to Pillow", "as not cut",
+)  # fmt: skip
 _COLUMNS = ("decoder", "on", "img/s", "spread", "Mpx/s", "ms p50", "ms p99", "refused", "pixels")
 
 
@@ -65,6 +70,12 @@ def run(
         bool,
         typer.Option("--save", help="Keep it: decoder='auto' then takes the fastest exact one."),
     ] = False,
+    parity: Annotated[
+        bool,
+        typer.Option(
+            "--parity", help="Compare crops with torchvision's and Pillow's; measure no speed."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Measure every installed decoder on your images, and compare its pixels to Pillow's.
@@ -76,12 +87,23 @@ def run(
 
     Example: packio bench-decode ~/imagenet/train --limit 1000 --threads 1 --threads 8 --workers 8
 
+    With --parity, crops (RandomResizedCrop to 224) at each fidelity, of the JPEGs as they are and
+    seekable, are compared with torchvision v2's on tensors and with Pillow's.
+
+    Example: packio bench-decode photos.lmdb --parity --limit 200
+
     Example: packio bench-decode photos.lmdb --save --json result.json --plot result.png
     """
     from packio import registry
     from packio.bench import decode
     from packio.cli._progress import ProgressLine
+    from packio.errors import OptionError
 
+    if parity:
+        if plot or save:
+            raise OptionError("--parity measures no speed to --plot or to --save")
+        _run_parity(path, decoder or None, limit, as_json, quiet=quiet)
+        return
     if plot is not None:
         registry.require("matplotlib", "bench")  # before minutes of measuring
     with ProgressLine(quiet=quiet) as progress:
@@ -101,7 +123,45 @@ def run(
         print(f"saved for decoder='auto': {result.save()}", file=sys.stderr)
 
 
-def _write(result: Result, as_json: str | None, plot: Path | None) -> None:
+def _run_parity(
+    path: Path | None, decoders: list[str] | None, limit: int, as_json: str | None, *, quiet: bool
+) -> None:
+    from packio.bench import fidelity
+    from packio.cli._progress import ProgressLine
+
+    with ProgressLine(quiet=quiet) as progress:
+        result = fidelity.measure(path, decoders=decoders, limit=limit, progress=progress)
+    if as_json != "-":
+        _print_parity(result)
+    _write(result, as_json, None)
+
+
+def _print_parity(result: fidelity.Result) -> None:
+    print(
+        f"{result.rows[0].crops:,} crops of {result.images:,} JPEGs from {result.origin}, "
+        f"to {result.size}x{result.size}, {result.interpolation}; against {result.reference}"
+    )
+    cells = [_parity_cells(row, result) for row in result.rows]
+    (_print_rich if sys.stdout.isatty() else _print_plain)(_PARITY_COLUMNS, cells)
+
+
+def _parity_cells(row: fidelity.Row, result: fidelity.Result) -> tuple[str, ...]:
+    d = row.torchvision
+    return (
+        f"{row.decoder} {result.versions[row.decoder]}",
+        row.fidelity,
+        "seekable" if row.seekable else "as they are",
+        str(d.maximum),
+        f"{d.mean:.3f}",
+        f"{d.psnr:.1f}",
+        f"{d.lowest_psnr:.1f}",
+        f"{d.off:.2%}",
+        str(row.pillow.maximum),
+        f"{row.same:,} of {row.crops:,}",
+    )
+
+
+def _write(result: Result | fidelity.Result, as_json: str | None, plot: Path | None) -> None:
     from packio.bench._plots import plot_decoders
     from packio.errors import CannotCreateError
 
@@ -112,7 +172,7 @@ def _write(result: Result, as_json: str | None, plot: Path | None) -> None:
         if as_json and as_json != "-":
             Path(as_json).write_text(text + "\n", encoding="utf-8")
         if plot is not None:
-            plot_decoders(result, plot)
+            plot_decoders(result, plot)  # type: ignore[arg-type]  # of speed, where there is a plot
     except OSError as error:
         raise CannotCreateError(f"{error.filename}: {error.strerror}") from error
 
@@ -173,7 +233,7 @@ def _print_rich(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for name in header:
-        left = name in ("encoding", "decoder", "on", "pixels")
+        left = name in ("encoding", "decoder", "on", "pixels", "fidelity", "JPEGs")
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     for line in cells:
         table.add_row(*line)

@@ -12,19 +12,19 @@ Source: ITU-T T.81 (1992), annexes A.2 (MCUs), B.2 (markers), F.1.1.5 and F.2.1.
 
 from __future__ import annotations
 
-import itertools
 import re
-import struct
 from typing import NamedTuple
+
+import numpy as np
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 DHT, SOS, DQT, DRI = 0xC4, 0xDA, 0xDB, 0xDD
 APP0, APP2, APP9, APP14 = 0xE0, 0xE2, 0xE9, 0xEE
 FRAMES = frozenset({0xC0, 0xC1})  # SOF0 baseline, SOF1 extended sequential: Huffman-coded
 IDENTIFIER = b"PACKIO\0\1"
-RESTART_CODES = bytes(range(0xD0, 0xD8))  # second bytes of RST0 to RST7
 
 _OTHERS = frozenset({DHT, DQT, 0xFE, *range(0xE0, 0xF0)})  # COM, APPn
+_RESTARTS = b"".join(bytes((0xFF, code)) for code in range(0xD0, 0xD8))
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _MAX_BLOCKS = 10  # in an MCU of several components
 
@@ -108,26 +108,40 @@ def _described(
     )  # fmt: skip
 
 
-def segment_ends(data: bytes, scan: Scan) -> list[int] | None:
+def segment_ends(data: bytes, scan: Scan) -> np.ndarray | None:
     """Find the segments of a scan with restarts: by its APP9 markers, or else by searching.
 
+    Every marker is looked at. None of these pairs of bytes stands within a segment, so where as
+    many as there should be lie one behind another, in turn, the segments are those of the scan.
+
     Returns:
-        Where the first segment begins, then where each ends, its marker included: bytes, ascending,
-        all within ``data``. None where there are not as many as there should be. Their markers may
-        be missing: see `end_codes`.
+        (segments + 1,) int64: where the first segment begins, then where each ends, its marker
+        included; ascending, all within ``data``. None where they are not as they should be.
     """
     count = -(-scan.rows * scan.columns // scan.interval)
     if scan.lengths:
         if len(scan.lengths) != 2 * count:
             return None
-        lengths = struct.unpack(f">{count}H", scan.lengths)
-        ends = list(itertools.accumulate(lengths, initial=scan.start))
-        return ends if ends[-1] <= len(data) else None
-    stop = data.find(EOI, scan.start)
-    ends = [restart.end() for restart in _RESTART.finditer(data, scan.start, max(stop, 0))]
-    return [scan.start, *ends, stop + 2] if len(ends) == count - 1 and stop >= 0 else None
+        ends = np.empty(count + 1, np.int64)
+        ends[0], ends[1:] = scan.start, np.frombuffer(scan.lengths, ">u2")
+        ends = ends.cumsum()
+    else:
+        stop = data.find(EOI, scan.start)
+        found = [restart.end() for restart in _RESTART.finditer(data, scan.start, max(stop, 0))]
+        if len(found) != count - 1 or stop < 0:
+            return None
+        ends = np.array([scan.start, *found, stop + 2])
+    if ends[-1] > len(data) or not data.startswith(EOI, ends[-1] - 2):
+        return None
+    return ends if pairs(data)[ends[1:-1] - 2].tobytes() == restarts(count - 1) else None
 
 
-def end_codes(count: int) -> bytes:
-    """List the second bytes of the markers that end the segments; the first is FF."""
-    return (RESTART_CODES * (count // 8 + 1))[: count - 1] + EOI[1:]
+def pairs(data: bytes | bytearray) -> np.ndarray:
+    """View every two bytes that follow each other as a marker: (len - 1,) big-endian uint16."""
+    view: np.ndarray = np.ndarray(len(data) - 1, ">u2", data, 0, (1,))
+    return view
+
+
+def restarts(count: int) -> bytes:
+    """Write down the markers of as many restarts: RST0 to RST7 in turn."""
+    return (_RESTARTS * (count // 8 + 1))[: 2 * count]

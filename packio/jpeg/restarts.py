@@ -63,14 +63,7 @@ def is_seekable(data: bytes) -> bool:
 
 
 def _has_all_markers(data: bytes, scan: _scan.Scan) -> bool:
-    ends = _scan.segment_ends(data, scan) if scan.lengths and scan.interval else None
-    if ends is None:
-        return False
-    codes = _scan.end_codes(len(ends) - 1)
-    return all(
-        data[end - 2] == 0xFF and data[end - 1] == code
-        for end, code in zip(ends[1:], codes, strict=True)
-    )
+    return bool(scan.lengths and scan.interval) and _scan.segment_ends(data, scan) is not None
 
 
 def _has_pictures(data: bytes, scan: _scan.Scan) -> bool:

@@ -8,14 +8,14 @@ whole image.
 
 from __future__ import annotations
 
-import itertools
 import struct
 from typing import NamedTuple
+
+import numpy as np
 
 from packio.jpeg import _scan
 
 _KEPT = frozenset({_scan.DHT, _scan.DQT, _scan.DRI, _scan.SOS, _scan.APP0, _scan.APP14})
-_RESTARTS = bytes(range(0xD0, 0xD8))
 _TOO_NARROW = 2  # chroma samples a row; with no more, libjpeg-turbo does not interpolate
 
 
@@ -31,21 +31,25 @@ class _Cut(NamedTuple):
     columns: int
 
 
-def window(data: bytes, box: tuple[int, int, int, int]) -> tuple[bytes, int, int]:
+def window(
+    data: bytes, box: tuple[int, int, int, int], size: tuple[int, int] | None = None
+) -> tuple[bytes, int, int]:
     """Cut out the part of a JPEG that holds a box.
 
     Args:
         data: The JPEG. Only its header and the places where it is cut are looked at.
         box: (top, left, height, width) in pixels as stored, before orientation, within the image.
+        size: (height, width) that the image should have, if known.
 
     Returns:
         A JPEG, and the top and left in the whole image of its first pixel. It has the tables, the
         markers that say what the colours are (JFIF, Adobe) and no other metadata. It is ``data, 0,
         0`` where that cannot be cut (it has no restart markers, none where rows of MCUs end, or not
-        all of them where they should be), where nothing can be left out, and where the header is
-        unusual or damaged: the decoder is to say so.
+        all of them where they should be), where nothing can be left out, where it has another size,
+        and where the header is unusual or damaged: who decodes it is to say so.
     """
-    if (scan := _scan.parse(data)) is None:
+    scan = _scan.parse(data)
+    if scan is None or size not in (None, (scan.height, scan.width)):
         return data, 0, 0
     if (cut := _cut(scan, box)) is None:
         return data, 0, 0
@@ -54,8 +58,7 @@ def window(data: bytes, box: tuple[int, int, int, int]) -> tuple[bytes, int, int
     top, left = cut.row * cut.cell_height, cut.column * cut.cell_width
     height = min(cut.rows * cut.cell_height, scan.height - top)
     width = min(cut.columns * cut.cell_width, scan.width - left)
-    made = _joined(data, _header(data, scan, height, width), ends, cut)
-    return (data, 0, 0) if made is None else (made, top, left)
+    return _joined(data, _header(data, scan, height, width), ends, cut), top, left
 
 
 def _cut(scan: _scan.Scan, box: tuple[int, int, int, int]) -> _Cut | None:
@@ -89,30 +92,17 @@ def _header(data: bytes, scan: _scan.Scan, height: int, width: int) -> bytes:
     return b"".join(parts)
 
 
-def _joined(data: bytes, header: bytes, ends: list[int], cut: _Cut) -> bytes | None:
-    """Put a header before the cells that are kept, and give these new markers.
-
-    Returns:
-        None where the old markers are not where they should be.
-    """
-    codes = _scan.end_codes(len(ends) - 1)
-    view, size = memoryview(data), len(header)
-    parts, markers = [memoryview(header)], []
-    begin = cut.row * cut.across + cut.column
-    for first in range(begin, begin + cut.rows * cut.across, cut.across):
-        start = end = ends[first]
-        if first and (data[start - 2] != 0xFF or data[start - 1] != codes[first - 1]):
-            return None
-        moved = size - start - 1
-        for cell in range(first, first + cut.columns):
-            end = ends[cell + 1]
-            if data[end - 2] != 0xFF or data[end - 1] != codes[cell]:
-                return None
-            markers.append(end + moved)
-        parts.append(view[start:end])
-        size += end - start
-    out = bytearray().join(parts)
-    for marker, code in zip(markers, itertools.cycle(_scan.RESTART_CODES)):
-        out[marker] = code
+def _joined(data: bytes, header: bytes, ends: np.ndarray, cut: _Cut) -> bytes:
+    """Put a header before the cells that are kept, and give these new markers."""
+    first = cut.row * cut.across + cut.column
+    last = first + cut.rows * cut.across
+    starts = ends[first : last : cut.across].tolist()
+    stops = ends[first + cut.columns : last + cut.columns : cut.across].tolist()
+    parts = [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    out = bytearray().join([header, *parts])
+    lengths = (ends[1:] - ends[:-1]).reshape(-1, cut.across)
+    rows, columns = slice(cut.row, cut.row + cut.rows), slice(cut.column, cut.column + cut.columns)
+    kept = lengths[rows, columns].cumsum() + (len(header) - 2)
+    _scan.pairs(out)[kept] = np.frombuffer(_scan.restarts(len(kept)), ">u2")
     out[-1] = _scan.EOI[1]
     return bytes(out)

@@ -1,0 +1,181 @@
+"""Whether memory stays where it is: over epochs, in threads and in DataLoader's workers.
+
+A pack of tiny JPEGs, a million by default, is gone through in an order of `packio.ShuffleSampler`
+with RandomResizedCrop and flips, several times:
+
+* in this process, by threads;
+* by a DataLoader with four persistent workers.
+
+After each epoch, RSS (what a process has in memory) and PSS (pages that are shared counted in
+parts) are summed over this process and its workers. The slope is that of a straight line through
+the epochs but the first, in which libraries load and the pages of the index are touched. Of the
+workers alone, PSS is also compared between a twentieth of the first epoch and its end.
+
+    python benchmarks/memory.py [--samples 1000000] [--epochs 4] [--work FOLDER] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import multiprocessing
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+import packio
+
+SIDE, DIFFERENT, CLASSES = 24, 64, 100
+WORKERS, THREADS, BATCH = 4, 2, 256
+EARLY = 0.05  # of the first epoch
+
+
+def samples(count: int) -> Iterator[tuple[bytes, int]]:
+    """Tiny JPEGs, a few different ones again and again, and labels."""
+    random, datas = np.random.default_rng(0), []
+    for _ in range(DIFFERENT):
+        file = io.BytesIO()
+        Image.fromarray(random.integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(file, "JPEG")
+        datas.append(file.getvalue())
+    for i in range(count):
+        yield datas[i % DIFFERENT], i * CLASSES // count
+
+
+def pack(path: Path, count: int) -> None:
+    """Pack the samples."""
+    packio.pack(samples(count), path)
+
+
+def megabytes(pids: list[int]) -> dict[str, float]:
+    """RSS and PSS of processes, summed."""
+    total = {"rss": 0.0, "pss": 0.0}
+    for pid in pids:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        found = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines}
+        total["rss"] += found["Rss"]
+        total["pss"] += found["Pss"]
+    return {name: round(value, 1) for name, value in total.items()}
+
+
+def slopes(epochs: list[dict[str, float]]) -> dict[str, float]:
+    """Megabytes an epoch, over all but the first."""
+    later = epochs[1:]
+    found = {}
+    for name in ("rss", "pss"):
+        values = [epoch[name] for epoch in later]
+        found[f"{name}_megabytes_an_epoch"] = round(
+            float(np.polyfit(range(len(later)), values, 1)[0]), 2
+        )
+        found[f"{name}_growth_percent"] = round(100 * (values[-1] / values[0] - 1), 2)
+    return found
+
+
+def dataset(path: Path) -> packio.PackDataset:
+    """The pack, cropped and flipped."""
+    crop = packio.RandomResizedCrop(16)
+    return packio.PackDataset(path, crop=crop, hflip=0.5, seed=0, threads=THREADS)
+
+
+def in_threads(path: Path, epochs: int) -> dict[str, Any]:
+    """Memory of this process after each epoch."""
+    ds, seen = dataset(path), []
+    sampler = packio.ShuffleSampler(ds, seed=0)
+    out = torch.empty(BATCH, 3, 16, 16, dtype=torch.uint8)
+    for _ in range(epochs):
+        began = time.perf_counter()
+        order = np.array(list(sampler))
+        for i in range(0, len(order) - BATCH + 1, BATCH):
+            ds.gather(order[i : i + BATCH], out=out)
+        seconds = round(time.perf_counter() - began, 1)
+        seen.append({**megabytes([os.getpid()]), "seconds": seconds})
+    return {"threads": THREADS, **slopes(seen), "epochs": seen}
+
+
+def in_workers(path: Path, epochs: int) -> dict[str, Any]:
+    """Memory of this process and the workers after each epoch; of the workers within the first."""
+    ds = dataset(path)
+    loader = DataLoader(
+        ds.with_options(threads=1), BATCH, sampler=packio.ShuffleSampler(ds, seed=0),
+        num_workers=WORKERS, persistent_workers=True, collate_fn=packio.collate,
+    )  # fmt: skip
+    seen, early = [], 0.0
+    for epoch in range(epochs):
+        began = time.perf_counter()
+        for i, _ in enumerate(loader):
+            if not epoch and i == int(EARLY * len(loader)):
+                early = megabytes(pids(loader))["pss"]
+        seconds = round(time.perf_counter() - began, 1)
+        workers = megabytes(pids(loader))
+        both = megabytes([os.getpid(), *pids(loader)])
+        seen.append({**both, "pss_of_workers": workers["pss"], "seconds": seconds})
+    grown = round(100 * (seen[0]["pss_of_workers"] / early - 1), 2)
+    return {
+        "workers": WORKERS,
+        "pss_of_workers_early": early,
+        "pss_of_workers_growth_percent_in_an_epoch": grown,
+        **slopes(seen),
+        "epochs": seen,
+    }
+
+
+def pids(loader: Any) -> list[int]:
+    """Of a DataLoader's workers."""
+    return [worker.pid for worker in loader._iterator._workers]  # noqa: SLF001 (nothing else says it)
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "packio": packio.__version__,
+        "torch": torch.__version__,
+    }
+
+
+def main() -> None:
+    """Measure and print; with --save into benchmarks/results/memory.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--epochs", type=int, default=4, help="at least 3")
+    parser.add_argument("--work", type=Path, help="folder to write in; default: the temporary one")
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.work) as name:
+        path = Path(name) / "tiny.rec"
+        packing = multiprocessing.get_context("spawn").Process(
+            target=pack, args=(path, given.samples)
+        )
+        packing.start()  # what it needs of memory is not this process's
+        packing.join()
+        result = {
+            "samples": given.samples,
+            "pack_megabytes": round(path.stat().st_size / 1e6, 1),
+            "index_megabytes": round(Path(f"{path}.packio").stat().st_size / 1e6, 1),
+            "workers": in_workers(path, given.epochs),  # before this process has threads
+            "threads": in_threads(path, given.epochs),
+        }
+    text = json.dumps({"machine": machine(), **result}, indent=2)
+    print(text)
+    if given.save:
+        Path(__file__).with_name("results").joinpath("memory.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -73,7 +73,10 @@ LAYERS = {
         "regions",
         "threads",
     },
-    "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
+    "prefetching": {"errors"},
+    "devices": {"errors"},
+    "epochs": {"errors", "sampling"},
+    "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"},
     "dali": _FOUNDATION | {"formats", "packs"},
     "pixel_statistics": _FOUNDATION | {"decoders", "packs"},
     "packing": _FOUNDATION

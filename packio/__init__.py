@@ -18,10 +18,12 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "CenterCrop": "geometry",
     "DecodeError": "errors",
+    "DevicePrefetcher": "devices",
     "FolderDataset": "datasets",
     "IntegrityError": "errors",
     "Hdf5Dataset": "datasets",
     "LmdbDataset": "datasets",
+    "Loader": "loader",
     "N5Dataset": "datasets",
     "Pack": "packs",
     "PackDataset": "datasets",
@@ -46,6 +48,7 @@ _PUBLIC = {
     "merge": "packing.merging",
     "open": "packs",
     "pack": "packing",
+    "prefetch": "prefetching",
     "reindex": "indexing",
     "verify": "verifying",
 }
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from packio.datasets import TarDataset as TarDataset
     from packio.datasets import TFRecordDataset as TFRecordDataset
     from packio.datasets import ZarrDataset as ZarrDataset
+    from packio.devices import DevicePrefetcher as DevicePrefetcher
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
     from packio.geometry import Resize as Resize
     from packio.geometry import ResizeCenterCrop as ResizeCenterCrop
     from packio.indexing import reindex as reindex
+    from packio.loader import Loader as Loader
     from packio.packing import convert as convert
     from packio.packing import pack as pack
     from packio.packing.appending import append as append
@@ -80,6 +85,7 @@ if TYPE_CHECKING:
     from packio.packing.report import PackReport as PackReport
     from packio.packs import Pack as Pack
     from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
+    from packio.prefetching import prefetch as prefetch
     from packio.sample import Sample as Sample
     from packio.sampling import ShuffleSampler as ShuffleSampler
     from packio.tensors import ensure_contiguous as ensure_contiguous

@@ -73,7 +73,10 @@ LAYERS = {
     | _BYTES
     | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
     | {"sampling", "transforms", "folders", "threads"},
-    "loader": _FOUNDATION | {"draws", "tensors", "batches", "sampling", "datasets"},
+    "prefetching": {"errors"},
+    "devices": {"errors"},
+    "epochs": {"errors", "sampling"},
+    "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"},
     "dali": _FOUNDATION | {"formats", "packs"},
     "pixel_statistics": _FOUNDATION | {"decoders", "packs"},
     "packing": _FOUNDATION

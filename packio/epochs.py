@@ -1,0 +1,127 @@
+"""The order of a loader's epochs: which one runs, where it stands, and how to go on with it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, cast
+
+import torch
+
+from packio.errors import OptionError
+from packio.sampling import ShuffleSampler
+
+
+class Epochs:
+    """Batches of indices, an epoch at a time; each iteration of a loader is another epoch.
+
+    Args:
+        dataset: Is told which epoch it is, if it wants to know (``set_epoch``).
+        sampler: As is this; None where there is only a batch sampler.
+        batches: The batches of an epoch.
+        batch_size: Samples in each but the last, where the batches are the sampler's.
+        drop_last: Whether a smaller last one is left out.
+
+    Attributes:
+        next: Number of the next epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: Iterable[int] | None,
+        batches: Iterable[Sequence[int]],
+        *,
+        batch_size: int,
+        drop_last: bool,
+    ) -> None:
+        self._dataset, self._sampler, self._batches = dataset, sampler, batches
+        self._batch_size, self._drop_last = batch_size, drop_last
+        self.next, self._running = 0, -1
+        self._told: Any = None  # the epoch that the sampler was set to last
+        self._loaded: dict[str, Any] | None = None  # state that the next epoch starts from
+        self._state: dict[str, Any] = {}  # that the running one started from
+        self._left = self._delivered = 0  # its batches
+        self._indices: Iterator[list[int]] = iter(())
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._batches))
+
+    def set(self, epoch: int) -> None:
+        """Say which epoch is next, from its beginning."""
+        self.next, self._loaded = epoch, None
+        self._told = getattr(self._sampler, "epoch", None)
+
+    def begin(self) -> None:
+        """Begin the next epoch, or go on with the one that was loaded."""
+        state, self._loaded = self._loaded or {}, None
+        told = getattr(self._sampler, "epoch", None)
+        if state:
+            self.next = state["epoch"]
+        elif isinstance(told, int) and told != self._told:  # the user has set the sampler's
+            self.next = told
+        self._running, self.next = self.next, self.next + 1
+        if state.get("seed") is not None:
+            self._dataset.seed = state["seed"]
+        for part in (self._sampler, self._batches, self._dataset):
+            set_epoch = getattr(part, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(self._running)
+        self._told = getattr(self._sampler, "epoch", None)
+        if isinstance(self._sampler, ShuffleSampler):
+            self._left = self._left_of(self._sampler, state.get("consumed", 0))
+        else:
+            state = {"random": torch.get_rng_state(), **state}
+            self._left = len(self) - state.get("skip", 0)
+        self._state, self._delivered = state, 0
+        self._indices = self._order()
+
+    def _left_of(self, sampler: ShuffleSampler, consumed: int) -> int:
+        """Have the sampler begin after what all ranks have consumed; count the batches left."""
+        state = {"seed": sampler.seed, "epoch": self._running, "consumed": consumed}
+        sampler.load_state_dict(state)
+        samples = len(sampler) - -(-consumed // sampler.world_size)
+        return (samples + (0 if self._drop_last else self._batch_size - 1)) // self._batch_size
+
+    def indices(self) -> Iterator[list[int]]:
+        """Indices of the batches that are left of the running epoch; to be asked for once."""
+        return self._indices
+
+    def _order(self) -> Iterator[list[int]]:
+        if "skip" in self._state:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(self._state["random"])
+                return iter(list(map(list, self._batches))[self._state["skip"] :])
+        order = map(list, self._batches)
+        # samplers draw when they are first asked: here, before anything else draws
+        return itertools.chain(list(itertools.islice(order, 1)), order)
+
+    def delivered(self) -> None:
+        """A batch of the running epoch has been handed out."""
+        self._delivered += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the running epoch stands; plain numbers, and a tensor."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        seed = getattr(self._dataset, "seed", None)
+        if self._delivered >= self._left:
+            return {"epoch": self.next, "seed": seed}
+        state = {"epoch": self._running, "seed": seed}
+        if isinstance(self._sampler, ShuffleSampler):
+            new = self._sampler.state_dict(self._delivered * self._batch_size)["consumed"]
+            consumed = self._state.get("consumed", 0) + new
+            return {**state, "order": self._sampler.seed, "consumed": consumed}
+        skip = self._state.get("skip", 0) + self._delivered
+        return {**state, "skip": skip, "random": self._state["random"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next epoch be the rest of one that stood there.
+
+        Raises:
+            OptionError: the state is of another order.
+        """
+        ours = getattr(self._sampler, "seed", None)
+        if "order" in state and state["order"] != ours:
+            raise OptionError(f"the state is of the seed {state['order']}, the sampler has {ours}")
+        self._loaded = dict(state)

@@ -1,0 +1,141 @@
+"""Making items ahead of their use, in a thread that always ends."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from packio.errors import OptionError
+
+T = TypeVar("T")
+
+
+class prefetch(Generic[T]):  # noqa: N801 (called like a function)
+    """Iterate over something in a background thread, up to ``n`` items ahead.
+
+    An exception of the iterable is raised where its item would have come, with its traceback. The
+    thread ends when the items do, when this is closed or left as a context, when it is no longer
+    referred to, and when the interpreter exits; the iterable is then closed, if it can be.
+
+    Args:
+        iterable: What to iterate over. Its items are made one at a time, in the thread.
+        n: Items that may wait, at least 1; one more is being made.
+
+    Raises:
+        OptionError: n is less than 1.
+    """
+
+    def __init__(self, iterable: Iterable[T], n: int = 2) -> None:
+        if n < 1:
+            raise OptionError(f"n={n}: expected at least 1 item to wait")
+        self._channel: _Channel[T] = _Channel(n)
+        thread = threading.Thread(
+            target=_fill, args=(self._channel, iterable), name="packio-prefetch", daemon=True
+        )  # it does not know this object: so that can be collected, which ends it
+        self._finish = weakref.finalize(self, _end, self._channel, thread)
+        thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            return self._channel.take()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the thread, after the item that it is making; what waits is dropped."""
+        self._finish()
+
+    def __enter__(self) -> prefetch[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Channel(Generic[T]):
+    """Items on their way from one thread to another."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._items = most, deque[T]()
+        self._changed = threading.Condition()
+        self._closed = self._ended = False
+        self._error: BaseException | None = None
+
+    def put(self, item: T) -> bool:
+        """Wait for room; False where nobody wants more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._most)
+            if not self._closed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return not self._closed
+
+    def end(self, error: BaseException | None) -> None:
+        """There are no more; because of an error, perhaps."""
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def take(self) -> T:
+        """Wait for the next one.
+
+        Raises:
+            StopIteration: there is none.
+            BaseException: what ended it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._ended or self._items)
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return item
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Nobody wants more."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+def _fill(channel: _Channel[T], iterable: Iterable[T]) -> None:
+    iterator, error = None, None
+    try:
+        iterator = iter(iterable)
+        for item in iterator:
+            if not channel.put(item):
+                break
+            del item  # not kept until the next one is there
+    except BaseException as caught:  # noqa: BLE001 (raised where the items are taken)
+        error = caught
+    try:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+    except BaseException as caught:  # noqa: BLE001 (as above)
+        error = error or caught
+    del iterable, iterator
+    channel.end(error)
+
+
+def _end(channel: _Channel[T], thread: threading.Thread) -> None:
+    channel.close()
+    if thread is not threading.current_thread():  # collected in the thread itself
+        thread.join()

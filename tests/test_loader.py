@@ -1,0 +1,278 @@
+"""`packio.Loader`: the same batches in threads and in workers, resumed anywhere."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import pathlib
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import packio
+from packio.errors import DecodeError, OptionError
+
+BATCH = 4
+MODES: list[dict[str, Any]] = [{"num_workers": 0}, {"num_workers": 2}]
+
+
+@pytest.fixture(scope="module")
+def pack(image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """25 photographs."""
+    return packio.pack(image_folder, tmp_path_factory.mktemp("loader") / "x.lmdb").out
+
+
+def _dataset(pack: pathlib.Path, **options: Any) -> packio.PackDataset:
+    return packio.PackDataset(
+        pack, crop=packio.RandomResizedCrop(16), hflip=0.5, seed=3,
+        fields=("image", "label", "index"), **options,
+    )  # fmt: skip
+
+
+def _same(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(
+        torch.equal(x, y) for one, other in zip(a, b, strict=True)
+        for x, y in zip(one, other, strict=True)
+    )  # fmt: skip
+
+
+@pytest.fixture
+def nothing_left() -> Any:
+    """No thread and no process more than before."""
+    before = threading.active_count()
+    yield
+    gc.collect()
+    decoding = [t for t in threading.enumerate() if t.name.startswith("packio-decode")]
+    assert threading.active_count() - len(decoding) <= before
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_threads_workers_and_dataloader_give_the_same(pack: pathlib.Path) -> None:
+    plain = torch.utils.data.DataLoader(
+        _dataset(pack), BATCH, sampler=packio.ShuffleSampler(25, 3), collate_fn=packio.collate
+    )
+    expected = list(plain)
+    for mode in (*MODES, {"threads": 1}, {"threads": 3}, {"device": "cpu"}):
+        assert _same(list(packio.Loader(_dataset(pack), BATCH, shuffle=True, **mode)), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_iteration_is_another_epoch(mode: dict[str, Any], pack: pathlib.Path) -> None:
+    loader = packio.Loader(_dataset(pack), BATCH, shuffle=True, **mode)
+    assert len(loader) == 7
+    first, second = list(loader), list(loader)
+    assert sorted(i for b in first for i in b[2].tolist()) == list(range(25))
+    assert [b[2].tolist() for b in first] != [b[2].tolist() for b in second]
+    loader.set_epoch(0)
+    assert _same(list(loader), first)
+    loader.sampler.set_epoch(1)  # type: ignore[union-attr]  # as people do
+    assert _same(list(loader), second)
+    next(iter(loader))
+    assert loader.epoch == 3
+
+
+def test_in_order_by_default_and_the_last_one_left_out(pack: pathlib.Path) -> None:
+    loader = packio.Loader(_dataset(pack), BATCH, drop_last=True)
+    batches = list(loader)
+    assert len(batches) == len(loader) == 6
+    assert [i for b in batches for i in b[2].tolist()] == list(range(24))
+    assert not _same(batches, list(loader))  # another epoch draws other crops
+
+
+class _Foreign(torch.utils.data.Dataset[tuple[int, float]]):
+    """Not packio's: one sample at a time."""
+
+    def __len__(self) -> int:
+        return 25
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        if index == 99:
+            raise ValueError("no such thing")
+        return index, index / 2
+
+
+def _samplers(pack: pathlib.Path) -> list[dict[str, Any]]:
+    data = _dataset(pack)
+    random = torch.utils.data.RandomSampler(data)
+    return [
+        {"shuffle": True},
+        {},
+        {"sampler": random},
+        {"sampler": torch.utils.data.WeightedRandomSampler([1.0] * 25, 25)},
+        {"batch_sampler": torch.utils.data.BatchSampler(random, 3, drop_last=False)},
+        {"sampler": torch.utils.data.SubsetRandomSampler(range(25))},
+        {"sampler": packio.ShuffleSampler(25, 8), "drop_last": True},
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("number", range(7))
+def test_a_resumed_epoch_goes_on_bit_for_bit(
+    number: int, mode: dict[str, Any], pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    def made() -> packio.Loader:
+        options = {"batch_size": BATCH, **_samplers(pack)[number]}
+        if "batch_sampler" in options:
+            del options["batch_size"]
+        return packio.Loader(_dataset(pack), **options, **mode)
+
+    torch.manual_seed(number)
+    loader = made()
+    list(loader)
+    running = iter(loader)
+    for _ in range(1 + number % 4):
+        next(running)
+    torch.save(loader.state_dict(), tmp_path / "first")
+    rest = list(running)
+    assert len(rest) >= 2
+    torch.manual_seed(99)  # as in another process
+    again = made()
+    again.load_state_dict(torch.load(tmp_path / "first", weights_only=True))
+    torch.save(again.state_dict(), tmp_path / "same")
+    running = iter(again)
+    assert _same([next(running)], rest[:1])
+    torch.save(again.state_dict(), tmp_path / "second")
+    assert _same(list(running), rest[1:])
+    for name, left in (("same", rest), ("second", rest[1:])):
+        once_more = made()
+        once_more.load_state_dict(torch.load(tmp_path / name, weights_only=True))
+        assert _same(list(once_more), left)
+
+
+def test_after_the_last_batch_the_next_epoch_comes(pack: pathlib.Path) -> None:
+    loader = packio.Loader(_dataset(pack), BATCH, shuffle=True)
+    list(loader)
+    state = loader.state_dict()
+    assert state["epoch"] == 1
+    again = packio.Loader(_dataset(pack), BATCH, shuffle=True)
+    again.load_state_dict(state)
+    assert _same(list(again), list(loader))
+
+
+def test_a_state_fits_other_batch_sizes_and_no_other_order(pack: pathlib.Path) -> None:
+    loader = packio.Loader(_dataset(pack), 4, shuffle=True)
+    running = iter(loader)
+    next(running)
+    state, rest = loader.state_dict(), [i for b in running for i in b[2].tolist()]
+    again = packio.Loader(_dataset(pack), 7, shuffle=True)
+    again.load_state_dict(state)
+    assert [i for b in again for i in b[2].tolist()] == rest
+    with pytest.raises(OptionError, match="seed"):
+        packio.Loader(_dataset(pack).with_options(seed=4), 4).load_state_dict(state)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.usefixtures("nothing_left")
+def test_a_bad_sample_is_named_and_nothing_stays(mode: dict[str, Any], tmp_path: pathlib.Path,
+                                                 image_folder: pathlib.Path) -> None:  # fmt: skip
+    source = tmp_path / "source"
+    (source / "a").mkdir(parents=True)
+    for i, path in enumerate(sorted(image_folder.rglob("*.jpg"))[:6]):
+        data = path.read_bytes()
+        (source / f"a/{i}.jpg").write_bytes(data if i != 4 else data[: len(data) // 2])
+    packio.pack(source, tmp_path / "x.lmdb")
+    loader = packio.Loader(_dataset(tmp_path / "x.lmdb"), 2, **mode)
+    with pytest.raises(DecodeError, match=r"a/4\.jpg"):
+        list(loader)
+    del loader
+
+
+def test_datasets_of_others_and_their_errors() -> None:
+    loader = packio.Loader(_Foreign(), BATCH)
+    first, half = next(iter(loader))
+    assert (first.tolist(), half.tolist()) == ([0, 1, 2, 3], [0, 0.5, 1, 1.5])
+    with pytest.raises(ValueError, match="no such") as caught:
+        list(packio.Loader(_Foreign(), 2, sampler=[1, 2, 99]))
+    assert getattr(caught.value, "__notes__", ["sample 99 of _Foreign"]) == [
+        "sample 99 of _Foreign"
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.usefixtures("nothing_left")
+def test_left_midway_nothing_stays(mode: dict[str, Any], pack: pathlib.Path) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(30 if not mode["num_workers"] else 3):
+        loader = packio.Loader(_dataset(pack, threads=2), BATCH, shuffle=True, **mode)
+        for _ in itertools.islice(loader, 2):
+            pass
+        del loader
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 3  # the pack itself
+
+
+def test_several_at_once(pack: pathlib.Path) -> None:
+    loaders = [packio.Loader(_dataset(pack), BATCH, shuffle=True) for _ in range(3)]
+    for batches in zip(*loaders, strict=True):
+        assert _same([batches[0]] * 2, list(batches[1:]))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_are_started_either_way(method: str, pack: pathlib.Path) -> None:
+    loader = packio.Loader(
+        _dataset(pack), 13, num_workers=1, multiprocessing_context=method, persistent_workers=True
+    )
+    assert [b[2].tolist() for b in loader] == [list(range(13)), list(range(13, 25))]
+    assert len(list(loader)) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"prefetch_factor": 0}, "prefetch_factor=0"),
+        ({"sampler": [0], "shuffle": True}, "exclude"),
+        ({"batch_sampler": [[0]], "drop_last": True}, "excludes"),
+        ({"dtype": torch.float32}, "need device="),
+        ({"timeout": 3}, "need num_workers="),
+        ({"device": "cpu", "normalize": ([9.0], [1.0])}, "normalize="),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    options: dict[str, Any], message: str, pack: pathlib.Path
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        packio.Loader(_dataset(pack), **options)
+
+
+def test_threads_are_for_our_datasets() -> None:
+    with pytest.raises(OptionError, match="packio's"):
+        packio.Loader(_Foreign(), threads=2)
+
+
+def _rank(rank: int, size: int, pack: str, port: int, out: Any) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size
+    )
+    loader = packio.Loader(_dataset(pathlib.Path(pack)), BATCH, shuffle=True, drop_last=True)
+    out.put((rank, [b[2].tolist() for b in loader]))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def test_ranks_share_an_epoch(pack: pathlib.Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    out, port = context.Queue(), _free_port()
+    ranks = [context.Process(target=_rank, args=(r, 2, str(pack), port, out)) for r in range(2)]
+    for process in ranks:
+        process.start()
+    found = dict(out.get(timeout=120) for _ in ranks)
+    for process in ranks:
+        process.join()
+    assert len(found[0]) == len(found[1])
+    seen = [i for batches in found.values() for b in batches for i in b]
+    assert len(seen) == len(set(seen))

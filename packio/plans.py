@@ -89,31 +89,27 @@ class Plan:
         """The places of one sample, one a view."""
         places = self._places[slot]
         if places is None:
-            drawn = [view[slot] for view in self._numbers]
-            own = [u[FLIPS:] for u in drawn]
-            places = self._places[slot] = _places(self._recipe, self.rows[slot], drawn, own)
+            drawn = [(view[slot], view[slot][FLIPS:]) for view in self._numbers]
+            places = self._places[slot] = _places(self._recipe, self.rows[slot], drawn)
         return places
 
 
 def of_one(recipe: Recipe, row: Row, draw: Draw) -> list[Place]:
     """The places of a single sample, one a view, as the first of a `Plan`; draws what is used."""
     lane, views = draw.lanes.item(0), range(len(recipe.views))
-    flips = [Lane(draw.key, lane, view) for view in views]
-    return _places(recipe, row, flips, [Lane(draw.key, lane, view, FLIPS) for view in views])
+    drawn = [(Lane(draw.key, lane, v), Lane(draw.key, lane, v, FLIPS)) for v in views]
+    return _places(recipe, row, drawn)
 
 
-def _places(
-    recipe: Recipe, row: Row, flips: Sequence[Numbers], own: Sequence[Numbers]
-) -> list[Place]:
+def _places(recipe: Recipe, row: Row, drawn: Sequence[tuple[Numbers, Numbers]]) -> list[Place]:
+    """The places of a sample, of each view's numbers for the flips and for the geometry."""
     orientation = row.orientation if recipe.exif_orientation else 1
-    size = (row.width, row.height) if orientation >= 5 else (row.height, row.width)
-    return [
-        Place(
-            crop.frame(*size, u) if crop else geometry.whole(*size), orientation,
-            f[0] < recipe.hflip, f[1] < recipe.vflip,
-        )
-        for crop, f, u in zip(recipe.views, flips, own, strict=True)
-    ]  # fmt: skip
+    height, width = (row.width, row.height) if orientation >= 5 else (row.height, row.width)
+    hflip, vflip, places = recipe.hflip, recipe.vflip, []
+    for crop, (flips, own) in zip(recipe.views, drawn, strict=True):
+        frame = crop.frame(height, width, own) if crop else geometry.whole(height, width)
+        places.append(Place(frame, orientation, flips[0] < hflip, flips[1] < vflip))
+    return places
 
 
 def numbers(recipe: Recipe, view: int, draw: Draw) -> np.ndarray:

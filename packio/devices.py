@@ -125,7 +125,7 @@ class DevicePrefetcher:
                 yield self._sent(batch)
             return
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch's own
         waiting: Any = None
         for batch in self.loader:
             ready = self._ahead(batch)
@@ -144,7 +144,7 @@ class DevicePrefetcher:
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
             sent = self._sent(batch)
-            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own
             arrived.record(self._stream)
         return sent, arrived
 

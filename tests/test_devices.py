@@ -103,7 +103,8 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any], message: str) 
 
 
 def test_it_has_what_its_loader_has() -> None:
-    loader: Any = torch.utils.data.DataLoader([1, 2, 3], batch_size=2)  # type: ignore[arg-type]
+    items: Any = [1, 2, 3]
+    loader: Any = torch.utils.data.DataLoader(items, batch_size=2)
     ahead = packio.DevicePrefetcher(loader, "cpu")
     assert ahead.batch_size == 2
     assert ahead.dataset == [1, 2, 3]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import coordinates
 import fsspec
+import numpy as np
 import pytest
 import s3fs
 import torch
@@ -355,6 +356,14 @@ def test_a_bucket_that_is_not_there_is_told_before_packing(
     with pytest.raises(CannotCreateError, match="bucket does not exist"):
         packio.pack(image_folder, f"s3://{s3.bucket}-no/x.tar")
     assert not os.path.exists(os.path.join(os.environ["PACKIO_CACHE_DIR"], "uploads"))
+
+
+@pytest.mark.usefixtures("memory")
+def test_objects_are_packed_to_a_url() -> None:
+    samples = [{"image": np.full((3, 4, 3), i, np.uint8), "label": i} for i in range(5)]
+    packio.pack(samples, "memory://objects.tar")
+    with packio.open("memory://objects.tar") as pack:
+        assert [int(sample.decode().max()) for sample in pack] == list(range(5))
 
 
 def test_parts_and_libraries_need_a_disk(memory: Any, image_folder: pathlib.Path) -> None:

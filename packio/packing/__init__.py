@@ -274,9 +274,10 @@ def _sorted_out(
 
 
 def _scratch(reader: Any, source: Any, out: Any) -> dict[str, Any]:
-    """For sources that have to be written down first: a folder with room."""
+    """For sources that have to be written down first: a folder with room, where OUT has one."""
     taking = reader.listing if isinstance(source, (str, Path)) else reader.of
-    if "folder" in inspect.signature(taking).parameters and isinstance(out, Path):
+    takes = "folder" in inspect.signature(taking).parameters
+    if takes and isinstance(out, Path) and not isinstance(out, urls.Url):
         return {"folder": out.parent}
     return {}
 

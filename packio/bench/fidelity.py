@@ -1,7 +1,7 @@
 """How far each decoder's crops are from Pillow's and from torchvision's, at each fidelity.
 
 >>> from packio.bench import fidelity
->>> result = fidelity.measure(limit=1, crops=2, decoders=["simplejpeg"])
+>>> result = fidelity.measure(crops=1, decoders=["simplejpeg"])
 >>> [(row.fidelity, row.torchvision.maximum) for row in result.rows if row.fidelity == "exact"][0]
 ('exact', 0)
 """

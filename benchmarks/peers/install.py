@@ -37,9 +37,14 @@ FFCV = (
     "setuptools<81", "wheel", "pkgconfig", "assertpy", "fastargs", "pandas", "psutil",
     "terminaltables", "tqdm",
 )  # fmt: skip
+PACKIO = (  # what packio needs; itself it is read from this repository
+    "simplejpeg==1.9.0", "lmdb==3.0.0", "google-crc32c==1.9.0", "h5py==3.16.0", "numba==0.68.1",
+    "opencv-python-headless==5.0.0.93", "PyTurboJPEG==1.8.3", "safetensors", "typer", "rich",
+)  # fmt: skip
 
 VENVS = {
-    "torchvision": Venv((*TORCH, NUMPY, PILLOW)),
+    "torchvision": Venv((*TORCH, NUMPY, PILLOW, "timm==1.0.31")),
+    "packio": Venv(PACKIO, borrows_torch=True),
     "webdataset": Venv(("webdataset==1.0.2",), borrows_torch=True),
     "litdata": Venv(("litdata==0.2.76",), borrows_torch=True),
     "streaming": Venv(("mosaicml-streaming==0.13.0",), borrows_torch=True),

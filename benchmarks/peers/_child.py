@@ -109,7 +109,7 @@ def main() -> None:
             result = answer(peer, made, json.loads(line))
         except Exception as error:  # noqa: BLE001 (a peer may raise anything; the run goes on)
             traceback.print_exc()
-            result = {"error": f"{type(error).__name__}: {error}"[:300]}
+            result = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"}
         rest()
         print(json.dumps(result), file=answers, flush=True)
     made.clear()

@@ -30,7 +30,11 @@ class Venv(NamedTuple):
     system: tuple[str, ...] = ()  # Debian's names
 
 
-TORCH = ("torch===2.13.0", "torchvision==0.28.0")  # "===": not a CPU build, 2.13.0+cpu
+TORCH = (
+    "torch===2.13.0",
+    "torchvision==0.28.0",
+    "torchcodec==0.16.0",
+)  # "===": not a CPU build, as 2.13.0+cpu
 NUMPY, PILLOW = "numpy==2.3.5", "pillow==13.0.0"
 FFCV = (
     "torch==2.13.0", NUMPY, PILLOW, "numba==0.68.1", "opencv-python-headless==5.0.0.93",
@@ -43,7 +47,7 @@ PACKIO = (  # what packio needs; itself it is read from this repository
 )  # fmt: skip
 
 VENVS = {
-    "torchvision": Venv((*TORCH, NUMPY, PILLOW, "timm==1.0.31")),
+    "torchvision": Venv((*TORCH, "torchcodec==0.16.0", NUMPY, PILLOW, "timm==1.0.31")),
     "packio": Venv(PACKIO, borrows_torch=True),
     "webdataset": Venv(("webdataset==1.0.2",), borrows_torch=True),
     "litdata": Venv(("litdata==0.2.76",), borrows_torch=True),

@@ -19,9 +19,11 @@ from torchvision import io, tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
+RGB = io.ImageReadMode.RGB
 _BOTH = ("PIL", "decode_jpeg")
 WAYS = {
-    **dict.fromkeys(("rrc224", "photos", "eval224", "bicubic384", "pairs"), _BOTH),
+    **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), _BOTH),
+    "rrc224": (*_BOTH, "torchcodec"),
     "randaugment": ("PIL",),
     "raw224": ("index_select",),
     "raw32": ("index_select", "PIL"),
@@ -31,7 +33,9 @@ WAYS = {
 
 def versions() -> dict[str, str]:
     """What was measured."""
-    return {name: version(name) for name in ("torchvision", "torch", "pillow", "timm")}
+    return {
+        name: version(name) for name in ("torchvision", "torchcodec", "torch", "pillow", "timm")
+    }
 
 
 def prepare(job: Job) -> None:
@@ -64,14 +68,29 @@ def _randaugment() -> Any:
 
 
 def open_pil(path: Any, mode: str = "RGB") -> Image.Image:
-    """An image as torchvision's default loader opens it."""
-    with open(path, "rb") as file:
-        return Image.open(file).convert(mode)
+    """An image as torchvision's default loader opens it, by path or file."""
+    with Image.open(path) as image:
+        return image.convert(mode)
 
 
 def open_tensor(path: Any) -> torch.Tensor:
     """(3, H, W) uint8 RGB."""
-    return io.decode_jpeg(io.read_file(str(path)), mode=io.ImageReadMode.RGB)
+    return io.decode_jpeg(io.read_file(str(path)), mode=RGB)
+
+
+def decode_bytes(data: bytes) -> torch.Tensor:
+    """The same, of bytes; torch can only borrow what may be written to."""
+    return io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=RGB)
+
+
+def open_torchcodec(path: Any) -> torch.Tensor:
+    """The same, by what torchvision's decoders move to."""
+    from torchcodec.decoders import decode_image
+
+    return decode_image(str(path))
+
+
+OPEN = {"PIL": open_pil, "decode_jpeg": open_tensor, "torchcodec": open_torchcodec}
 
 
 class Files(Dataset[Any]):
@@ -79,8 +98,8 @@ class Files(Dataset[Any]):
 
     def __init__(self, job: Job) -> None:
         self.files = [(str(path), label) for path, label in files(job.source)]
-        self.pil = job.way == "PIL"
-        end = [v2.PILToTensor()] if self.pil else []
+        self.open = OPEN[job.way]
+        end = [v2.PILToTensor()] if job.way == "PIL" else []
         self.transform = v2.Compose([*transform(job.work), *end])
 
     def __len__(self) -> int:
@@ -88,7 +107,7 @@ class Files(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self.files[index]
-        return self.transform(open_pil(path) if self.pil else open_tensor(path)), label
+        return self.transform(self.open(path)), label
 
 
 class Pairs(Dataset[Any]):

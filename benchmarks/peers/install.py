@@ -30,11 +30,7 @@ class Venv(NamedTuple):
     system: tuple[str, ...] = ()  # Debian's names
 
 
-TORCH = (
-    "torch===2.13.0",
-    "torchvision==0.28.0",
-    "torchcodec==0.16.0",
-)  # "===": not a CPU build, as 2.13.0+cpu
+TORCH = ("torch===2.13.0", "torchvision==0.28.0")  # "===": not a CPU build, as 2.13.0+cpu
 NUMPY, PILLOW = "numpy==2.3.5", "pillow==13.0.0"
 FFCV = (
     "torch==2.13.0", NUMPY, PILLOW, "numba==0.68.1", "opencv-python-headless==5.0.0.93",

@@ -1,8 +1,9 @@
 """packio: packs of each format, through torch's DataLoader.
 
 A way is named by what makes the batches (``threads`` of the main process, or ``workers``), the
-bytes (``kept`` as they are, or ``seekable``), the fidelity, and the format. Raw pixels:
-``gather`` makes batches in the main process, in one tensor that is used again, or in new ones.
+bytes (``kept`` as they are, or ``seekable``), the fidelity, and the format. Raw pixels: ``gather``
+makes batches in the main process, in one tensor that is reused, or in new ones, in torch's own
+threads, as many as cores, or in one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _MAIN = (
     "workers seekable fast lmdb", "workers seekable exact lmdb", "workers kept exact lmdb",
 )  # fmt: skip
 _FORMATS = ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
-_RAW = ("gather reused lmdb", "gather new lmdb", "workers raw lmdb")
+_RAW = (
+    "gather reused threads lmdb", "gather reused one lmdb", "gather new threads lmdb",
+    "workers raw lmdb",
+)  # fmt: skip
 WAYS = {
     "rrc224": (*_MAIN, *(f"threads seekable fast {name}" for name in _FORMATS)),
     **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), _MAIN),
@@ -93,6 +97,7 @@ def epochs(job: Job) -> Callable[[], Iterable[Any]]:
     threads = 1 if how == "workers" else job.cores
     ds = packio.PackDataset(pack_of(job), threads=threads, **options)
     if how == "gather":
+        torch.set_num_threads(1 if "one" in job.way else job.cores)
         return gathered(ds, job, reused=what == "reused")
     workers = job.cores if how == "workers" else 0
     loader = DataLoader(
@@ -103,8 +108,7 @@ def epochs(job: Job) -> Callable[[], Iterable[Any]]:
 
 
 def gathered(ds: packio.PackDataset, job: Job, *, reused: bool) -> Callable[[], Iterable[Any]]:
-    """Batches of a random order, by torch's own threads."""
-    torch.set_num_threads(job.cores)
+    """Batches of a random order, without a DataLoader."""
     shape = (job.batch, *WORKS[job.work].shape)
     out = torch.empty(shape, dtype=torch.uint8) if reused else None
 

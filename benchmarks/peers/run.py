@@ -76,6 +76,7 @@ class Child:
             raise RuntimeError("its process has ended")
         print(json.dumps(question), file=to, flush=True)
         if not select.select([answers], [], [], PATIENCE)[0]:
+            self._process.kill()
             self.end()
             raise RuntimeError(f"no answer for {PATIENCE} seconds")
         line = answers.readline()
@@ -85,7 +86,11 @@ class Child:
         return result
 
     def end(self) -> None:
-        """End the process and all that it started."""
+        """End the process and all that it started; first ask it to, for what it shares."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            self._process.wait(10)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

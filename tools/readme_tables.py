@@ -132,10 +132,65 @@ def _parity(row: Json) -> str:
     return words + (f"; {refused} of {row['images']} left to Pillow" if refused else "")
 
 
+def peers(result: Json) -> str:
+    """Make the table of peers from what ``benchmarks/peers/run.py`` wrote: packio's over theirs."""
+    works, machine = result["works"].values(), result["machine"]
+    rows = [row for work in works for row in work["candidates"].values()]
+    kinds = {(row["peer"], row["contiguous"]) for row in rows if row["peer"] != "packio"}
+    columns = sorted(kinds, key=lambda kind: (_PEERS.index(kind[0]), not kind[1]))
+    conditions = (
+        f"{machine['cpu']}, {machine['cores']} cores, images in the page cache. In bold lines, "
+        "images per second of each peer's fastest way; below, packio's, and how many times as "
+        "many they are, round by round: medians (lowest to highest)."
+    )
+    lines = [
+        conditions,
+        "",
+        f"| | images/s | {' | '.join(_column(result, *kind) for kind in columns)} |",
+        "|---|" + "---:|" * (len(columns) + 1),
+    ]
+    for work in works:
+        fastest = [_fastest(work, *kind) for kind in columns]
+        cells = [_peer_rate(work["candidates"].get(name)) for name in fastest]
+        lines.append(f"| **{work['says']}** | | {' | '.join(cells)} |")
+        for way, ratios in work["packio_over"].items():
+            rate = _spread(work["candidates"][f"packio, {way}"]["images_per_second"], ",.0f")
+            cells = [_spread(ratios.get(name), ".2f") for name in fastest]
+            lines.append(f"| {way} | {rate} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+_PEERS = ["wall", "torchvision", "ffcv", "dali", "webdataset", "litdata", "streaming", "spdl"]
+
+
+def _column(result: Json, peer: str, contiguous: bool) -> str:
+    """Peer and version; the first package it names is the peer's."""
+    package, version = next(iter(result["versions"][peer].items()))
+    said = "decoding alone" if peer == "wall" else "" if contiguous else "not contiguous"
+    return ", ".join(filter(None, (f"{package} {version}", said)))
+
+
+def _fastest(work: Json, peer: str, contiguous: bool) -> str:
+    kind = {"peer": peer, "contiguous": contiguous}
+    ways = {name: row for name, row in work["candidates"].items() if kind.items() <= row.items()}
+    return max(ways, key=lambda k: float(ways[k]["images_per_second"]["median"]), default="")
+
+
+def _peer_rate(row: Json | None) -> str:
+    return f"{row['images_per_second']['median']:,.0f}, {row['way']}" if row else ""
+
+
+def _spread(values: Json | None, form: str) -> str:
+    if values is None:
+        return ""
+    return f"{values['median']:{form}} ({values['min']:{form}} to {values['max']:{form}})"
+
+
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
     "parity": ("parity.json", parity),
+    "peers": ("peers.json", peers),
 }
 
 

@@ -1,0 +1,129 @@
+"""packio: packs of each format, through torch's DataLoader.
+
+A way is named by what makes the batches (``threads`` of the main process, or ``workers``), the
+bytes (``kept`` as they are, or ``seekable``), the fidelity, and the format. Raw pixels: ``gather``
+makes batches in the main process, in one tensor that is reused, or in new ones, in torch's own
+threads, as many as cores, or in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _contract import RANDAUGMENT, WORKS, Job, pixels
+from torch.utils.data import DataLoader
+
+import packio
+
+_MAIN = (
+    "threads seekable fast lmdb", "threads seekable exact lmdb", "threads kept exact lmdb",
+    "workers seekable fast lmdb", "workers seekable exact lmdb", "workers kept exact lmdb",
+)  # fmt: skip
+_FORMATS = ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
+_RAW = (
+    "gather reused threads lmdb", "gather reused one lmdb", "gather new threads lmdb",
+    "workers raw lmdb",
+)  # fmt: skip
+WAYS = {
+    "rrc224": (*_MAIN, *(f"threads seekable fast {name}" for name in _FORMATS)),
+    **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), _MAIN),
+    "randaugment": _MAIN[3:],
+    **dict.fromkeys(("raw224", "raw32", "raw32_crop"), _RAW),
+}
+_CROP = {"crop": packio.RandomResizedCrop(224), "hflip": 0.5}
+OPTIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("rrc224", "photos", "pairs", "randaugment"), _CROP),
+    "eval224": {"crop": packio.ResizeCenterCrop(224)},
+    "bicubic384": {
+        "crop": packio.RandomResizedCrop(384, interpolation="bicubic"), "hflip": 0.5,
+    },
+    "raw32_crop": {"crop": packio.RandomCrop(32, padding=4), "hflip": 0.5},
+}  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """What was measured."""
+    names = ("torch", "simplejpeg", "opencv-python-headless", "lmdb", "numpy")
+    return {"packio": packio.__version__, **{name: version(name) for name in names}}
+
+
+def pack_of(job: Job) -> Path:
+    """The pack of a way."""
+    words = job.way.split()
+    stored = "raw" if job.work.startswith("raw") else words[1]
+    return job.out / f"{stored}.{words[-1]}"
+
+
+def prepare(job: Job) -> None:
+    """Pack, unless it is there."""
+    path = pack_of(job)
+    if path.exists():
+        return
+    if path.stem == "raw":
+        packio.pack(raw_samples(job), path)
+    else:
+        source = job.source if job.work == "pairs" else job.source / "images"
+        packio.pack(source, path, seekable=path.stem == "seekable")
+
+
+def raw_samples(job: Job) -> list[packio.Sample]:
+    """Raw images as (C, H, W), as training wants them."""
+    images = pixels(job.source)
+    side = images.shape[1]
+    return [
+        packio.Sample(
+            i, f"{i:06d}", np.ascontiguousarray(image.transpose(2, 0, 1)).tobytes(), "raw",
+            i % 10, side, side,
+        )
+        for i, image in enumerate(images)
+    ]  # fmt: skip
+
+
+def epochs(job: Job) -> Callable[[], Iterable[Any]]:
+    """A DataLoader, or gather."""
+    how, what, *_ = job.way.split()
+    options = dict(OPTIONS.get(job.work, {}))
+    if what in ("kept", "seekable"):
+        options["fidelity"] = job.way.split()[2]
+    if job.work == "pairs":
+        options["fields"] = ("image", "mask")
+    if job.work == "randaugment":
+        options.update(output="pil", transform=randaugment())
+    threads = 1 if how == "workers" else job.cores
+    ds = packio.PackDataset(pack_of(job), threads=threads, **options)
+    if how == "gather":
+        torch.set_num_threads(1 if "one" in job.way else job.cores)
+        return gathered(ds, job, reused=what == "reused")
+    workers = job.cores if how == "workers" else 0
+    loader = DataLoader(
+        ds, batch_size=job.batch, shuffle=True, drop_last=True, num_workers=workers,
+        persistent_workers=bool(workers), collate_fn=packio.collate,
+    )  # fmt: skip
+    return lambda: loader
+
+
+def gathered(ds: packio.PackDataset, job: Job, *, reused: bool) -> Callable[[], Iterable[Any]]:
+    """Batches of a random order, without a DataLoader."""
+    shape = (job.batch, *WORKS[job.work].shape)
+    out = torch.empty(shape, dtype=torch.uint8) if reused else None
+
+    def epoch() -> Iterator[Any]:
+        order = np.random.default_rng().permutation(len(ds))
+        for start in range(0, len(ds) - job.batch + 1, job.batch):
+            yield ds.gather(order[start : start + job.batch], out=out)
+
+    return epoch
+
+
+def randaugment() -> Callable[[Any], torch.Tensor]:
+    """Timm's, then a tensor."""
+    from timm.data.auto_augment import rand_augment_transform
+    from torchvision.transforms.functional import pil_to_tensor
+
+    augment = rand_augment_transform(RANDAUGMENT, {"translate_const": 100})
+    return lambda image: pil_to_tensor(augment(image))

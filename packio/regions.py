@@ -17,7 +17,7 @@ import torch
 
 from packio import geometry, registry
 from packio.decoders import Decoder, Described
-from packio.errors import DecodeError
+from packio.errors import DecodeError, MissingPackageError
 from packio.geometry import Box, Frame
 from packio.jpeg.window import window
 
@@ -214,4 +214,7 @@ def _by_pillow(
 
 @functools.cache  # a module or nothing: the same in every process
 def _opencv() -> Any:
-    return registry.require("cv2", "opencv") if registry.installed("cv2") else None
+    try:
+        return registry.require("cv2", "opencv")
+    except MissingPackageError:
+        return None

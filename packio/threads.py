@@ -50,7 +50,7 @@ class Threads:
             ours = torch.get_num_threads()
             # torch's own threads inside ours would only get in each other's way
             self._pool = ThreadPoolExecutor(
-                self.count, "packio-decode", initializer=torch.set_num_threads, initargs=(1,)
+                self.count, "packio-decode", initializer=_without_torchs_threads
             )
             meeting = threading.Barrier(self.count)  # so that all of them start here
             for future in [self._pool.submit(meeting.wait) for _ in range(self.count)]:
@@ -58,6 +58,11 @@ class Threads:
             torch.set_num_threads(ours)  # the initialisers changed the default of new threads
             self._process = os.getpid()
         return self._pool
+
+
+def _without_torchs_threads() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # settles it for this thread: else it takes the default when it asks
 
 
 def each(work: Callable[[int], None], slots: Sequence[int], threads: Threads | None) -> None:

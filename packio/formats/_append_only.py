@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from packio.errors import CannotCreateError, IntegrityError, OutputError, ReadError
-from packio.indexfile import crc32c
+from packio.indexfile import crc32c, crc32c_of
 
 # Bytes put together, written and read back at once: 5,000 photos of 504 MB take 0.42 s by 256 KiB,
 # 0.38 s by 1 MiB and by 8 MiB, 1.10 s by 64 MiB (the best of 7 runs each), which leaves the cache.
 _BLOCK = 1 << 20
+_AT_ONCE = 1000  # pieces that are written by one call; Linux takes 1,024
 _WINDOW = 1 << 15  # bytes read at once where only headers are wanted
 
 
@@ -60,7 +61,7 @@ class Output:
         """
         if self.closed:
             raise OutputError(f"{self.path}: closed already")
-        length = sum(map(len, pieces))
+        length = _length(pieces)
         self._pieces += pieces
         self._held += length
         self.size += length
@@ -68,13 +69,16 @@ class Output:
             self._flush()
 
     def _flush(self) -> None:
-        block = b"".join(self._pieces)
+        pieces, length = self._pieces, self._held
         self._pieces, self._held = [], 0
-        self._blocks.append((len(block), crc32c(block)))
-        left = memoryview(block)
+        self._blocks.append((length, crc32c_of(pieces)))
         with _output_errors(self.path):
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+            for start in range(0, len(pieces), _AT_ONCE):
+                some = pieces[start : start + _AT_ONCE]
+                written = os.writev(self._descriptor, some)  # not joined: a copy less
+                left = memoryview(b"".join(some))[written:] if written < _length(some) else b""
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
 
     def close(self) -> None:
         """Write what is left, and read everything back while it is synced to the disk.
@@ -112,6 +116,10 @@ class Output:
         if descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def _length(pieces: Sequence[bytes]) -> int:
+    return sum(map(len, pieces))
 
 
 @contextlib.contextmanager

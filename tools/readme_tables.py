@@ -133,51 +133,73 @@ def _parity(row: Json) -> str:
 
 
 def peers(result: Json) -> str:
-    """Make the table of peers from what ``benchmarks/peers/run.py`` wrote: packio's over theirs."""
-    works, machine = result["works"].values(), result["machine"]
-    rows = [row for work in works for row in work["candidates"].values()]
-    kinds = {(row["peer"], row["contiguous"]) for row in rows if row["peer"] != "packio"}
-    columns = sorted(kinds, key=lambda kind: (_PEERS.index(kind[0]), not kind[1]))
+    """Make the tables of peers from what ``benchmarks/peers/run.py`` wrote, one a work."""
+    machine = result["machine"]
     conditions = (
-        f"{machine['cpu']}, {machine['cores']} cores, images in the page cache. In bold lines, "
-        "images per second of each peer's fastest way; below, packio's, and how many times as "
-        "many they are, round by round: medians (lowest to highest)."
+        f"{machine['cpu']}, {machine['cores']} cores, images in the page cache. Each peer by its "
+        "fastest way; packio in LMDB, other formats in a row of their own. The last column: how "
+        "many times as many images packio's fastest way made in the same round. Medians (lowest "
+        "to highest)."
     )
-    lines = [
-        conditions,
-        "",
-        f"| | images/s | {' | '.join(_column(result, *kind) for kind in columns)} |",
-        "|---|" + "---:|" * (len(columns) + 1),
-    ]
-    for work in works:
-        fastest = [_fastest(work, *kind) for kind in columns]
-        cells = [_peer_rate(work["candidates"].get(name)) for name in fastest]
-        lines.append(f"| **{work['says']}** | | {' | '.join(cells)} |")
-        for way, ratios in work["packio_over"].items():
-            rate = _spread(work["candidates"][f"packio, {way}"]["images_per_second"], ",.0f")
-            cells = [_spread(ratios.get(name), ".2f") for name in fastest]
-            lines.append(f"| {way} | {rate} | {' | '.join(cells)} |")
+    lines = [conditions]
+    for work in result["works"].values():
+        own = _fastest(work, "packio", True)
+        over = work["packio_over"][own.removeprefix("packio, ")]
+        lines += [
+            "",
+            f"| {work['says']} | images/s | ms of a core | {own} |",
+            "|---|---:|---:|---:|",
+        ]
+        lines += [_peer_row(result, work, name, over.get(name)) for name in _shown(work)]
+        others = [rate for rate in _others(work) if rate]
+        if others:
+            lines.append(
+                f"| packio, in other formats | {min(others):,.0f} to {max(others):,.0f} | | |"
+            )
     return "\n".join(lines)
 
 
 _PEERS = ["wall", "torchvision", "ffcv", "dali", "webdataset", "litdata", "streaming", "spdl"]
 
 
-def _column(result: Json, peer: str, contiguous: bool) -> str:
-    """Peer and version; the first package it names is the peer's."""
+def _shown(work: Json) -> list[str]:
+    """All of packio's ways in LMDB, and the fastest of each peer, contiguous or not; by rate."""
+    rows = work["candidates"]
+    own = [name for name, row in rows.items() if row["peer"] == "packio" and "lmdb" in name]
+    theirs = [_fastest(work, peer, c) for peer in _PEERS for c in (True, False)]
+    return sorted(filter(None, own + theirs), key=lambda name: -_median(rows[name]))
+
+
+def _others(work: Json) -> list[float]:
+    """Rates of packio's ways in other formats."""
+    rows = work["candidates"].items()
+    return [_median(row) for n, row in rows if row["peer"] == "packio" and "lmdb" not in n]
+
+
+def _median(row: Json) -> float:
+    return float(row["images_per_second"]["median"])
+
+
+def _peer_row(result: Json, work: Json, name: str, over: Json | None) -> str:
+    row = work["candidates"][name]
+    way = "JPEGs decoded whole and nothing else" if row["peer"] == "wall" else row["way"]
+    shown = name if row["peer"] == "packio" else f"{_package(result, row['peer'])}, {way}"
+    strong = "**" if row["peer"] == "packio" else ""
+    view = "" if row["contiguous"] else " (not contiguous)"
+    rate, core = _spread(row["images_per_second"], ",.0f"), row["cpu_ms_per_image"]["median"]
+    return f"| {strong}{shown}{strong}{view} | {rate} | {core:.3g} | {_spread(over, '.2f')} |"
+
+
+def _package(result: Json, peer: str) -> str:
+    """Package and version; the first that a peer names is its own."""
     package, version = next(iter(result["versions"][peer].items()))
-    said = "decoding alone" if peer == "wall" else "" if contiguous else "not contiguous"
-    return ", ".join(filter(None, (f"{package} {version}", said)))
+    return f"{package} {version}"
 
 
 def _fastest(work: Json, peer: str, contiguous: bool) -> str:
     kind = {"peer": peer, "contiguous": contiguous}
     ways = {name: row for name, row in work["candidates"].items() if kind.items() <= row.items()}
-    return max(ways, key=lambda k: float(ways[k]["images_per_second"]["median"]), default="")
-
-
-def _peer_rate(row: Json | None) -> str:
-    return f"{row['images_per_second']['median']:,.0f}, {row['way']}" if row else ""
+    return max(ways, key=lambda name: _median(ways[name]), default="")
 
 
 def _spread(values: Json | None, form: str) -> str:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 PACKIO, PEER, WALL, VIEW = "#d1495b", "#4878a8", "#888888", "#a9c1d9"
 mpl.rcParams["svg.hashsalt"] = "packio"  # the same bytes for the same results
+mpl.rcParams["svg.fonttype"] = "none"  # text as text: a tenth of the bytes
 
 
 def colour(row: dict[str, Any]) -> str:

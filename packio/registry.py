@@ -17,6 +17,8 @@ from packio.errors import MissingPackageError, OptionError
 
 KINDS = ("decoders", "formats", "sources")
 
+NO_MEMORY = "failed to map segment"  # what the loader of glibc says, in an ImportError
+
 # What pip cannot install, by the importable name of the package that needs it.
 _SYSTEM_LIBRARIES = {
     "jpeg4py": "apt install libturbojpeg0",
@@ -58,10 +60,13 @@ def require(package: str, extra: str | None = None) -> ModuleType:
 
     Raises:
         MissingPackageError: it is not installed, or does not load; the message has the commands.
+        MemoryError: there is no memory to load it.
     """
     try:
         return importlib.import_module(package)
     except (ImportError, OSError, RuntimeError) as error:  # OSError: its shared library is missing
+        if NO_MEMORY in str(error):
+            raise MemoryError(f"{package}: {error}") from error
         target = f"packio[{extra}]" if extra else package
         commands = f"pip install '{target}'"
         if package in _SYSTEM_LIBRARIES:

@@ -22,7 +22,16 @@ from packio import registry
 from packio.errors import OptionError, WorkerDiedError
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
-_COMMAND = "from packio.packing.executors import serve; serve({fd}, {parent})"
+_NO_MEMORY = 71  # exit code of a process that ran out of it while it started: without a traceback
+_COMMAND = f"""
+try:
+    from packio.packing.executors import serve
+except (MemoryError, ImportError) as error:
+    if isinstance(error, MemoryError) or {registry.NO_MEMORY!r} in str(error):
+        raise SystemExit({_NO_MEMORY}) from None
+    raise
+serve(%d, %d)
+"""
 
 
 @contextlib.contextmanager
@@ -111,7 +120,7 @@ class _Worker:
         self._line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own code)
-                [sys.executable, "-c", _COMMAND.format(fd=theirs.fileno(), parent=os.getpid())],
+                [sys.executable, "-c", _COMMAND % (theirs.fileno(), os.getpid())],
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self._line.send(sys.path)
@@ -140,7 +149,7 @@ class _Worker:
 
 def _end(code: int) -> str:
     if code >= 0:
-        return f"exit code {code}"
+        return "for lack of memory" if code == _NO_MEMORY else f"exit code {code}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
     return f"{name}, perhaps for lack of memory" if -code == signal.SIGKILL else name
 
@@ -157,11 +166,22 @@ def serve(descriptor: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
+    sys.unraisablehook = _unraisable
     line = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         sys.path[:] = line.recv()
         while True:
-            line.send(_outcome(*line.recv()))
+            good, value = _outcome(*line.recv())
+            if isinstance(value, WorkerDiedError):  # what is left of this process may hang
+                os._exit(_NO_MEMORY)
+            line.send((good, value))
+
+
+def _unraisable(error: sys.UnraisableHookArgs) -> None:
+    """End a process in which a thread cannot begin: who started it would wait for ever."""
+    if error.exc_type is MemoryError:
+        os._exit(_NO_MEMORY)
+    sys.__unraisablehook__(error)
 
 
 def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:

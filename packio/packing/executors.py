@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import queue
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection, Pipe
@@ -22,6 +25,7 @@ from packio import registry
 from packio.errors import OptionError, WorkerDiedError
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
+_LITTLE = 1 << 20  # bytes without which no process of ours gets far
 _NO_MEMORY = 71  # exit code of a process that ran out of it while it started: without a traceback
 _COMMAND = f"""
 try:
@@ -166,22 +170,25 @@ def serve(descriptor: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    sys.unraisablehook = _unraisable
+    threading.Thread(target=_watch_memory, daemon=True).start()
     line = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         sys.path[:] = line.recv()
         while True:
             good, value = _outcome(*line.recv())
-            if isinstance(value, WorkerDiedError):  # what is left of this process may hang
+            if isinstance(value, WorkerDiedError):  # it is of no more use
                 os._exit(_NO_MEMORY)
             line.send((good, value))
 
 
-def _unraisable(error: sys.UnraisableHookArgs) -> None:
-    """End a process in which a thread cannot begin: who started it would wait for ever."""
-    if error.exc_type is MemoryError:
-        os._exit(_NO_MEMORY)
-    sys.__unraisablehook__(error)
+def _watch_memory() -> None:
+    """End this process when it has no memory left: in CPython, who starts a thread then hangs."""
+    while True:
+        time.sleep(1)
+        try:
+            mmap.mmap(-1, _LITTLE).close()
+        except (OSError, MemoryError):
+            os._exit(_NO_MEMORY)
 
 
 def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:

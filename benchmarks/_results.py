@@ -63,6 +63,12 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
+def memory(pid: int) -> dict[str, int]:
+    """Bytes of a process: "Rss", "Pss", "Pss_Anon", and so on. Source: proc_pid_smaps(5)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
 def summary(values: list[float], digits: int, *, quartiles: bool = False) -> dict[str, float]:
     """Median, quartiles if asked for, minimum and maximum, rounded; to integers with no digits."""
     found = {"median": statistics.median(values)}

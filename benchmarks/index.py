@@ -138,9 +138,8 @@ def lookup_micros(path: Path, count: int, rounds: int) -> dict[str, Any]:
 
 def megabytes(pid: int) -> dict[str, float]:
     """PSS of a process: all of it, and what belongs to no file."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    found = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines}
-    return {"pss": found["Pss"], "anonymous": found["Pss_Anon"]}
+    found = _results.memory(pid)
+    return {"pss": found["Pss"] / 1e6, "anonymous": found["Pss_Anon"] / 1e6}
 
 
 def together(pids: list[int]) -> dict[str, float]:

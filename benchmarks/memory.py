@@ -16,9 +16,7 @@ workers alone, PSS is also compared between a twentieth of the first epoch and i
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import multiprocessing
 import os
 import platform
@@ -28,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import _results
 import numpy as np
 import torch
 from PIL import Image
@@ -58,13 +57,8 @@ def pack(path: Path, count: int) -> None:
 
 def megabytes(pids: list[int]) -> dict[str, float]:
     """RSS and PSS of processes, summed."""
-    total = {"rss": 0.0, "pss": 0.0}
-    for pid in pids:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-        found = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines}
-        total["rss"] += found["Rss"]
-        total["pss"] += found["Pss"]
-    return {name: round(value, 1) for name, value in total.items()}
+    each = [_results.memory(pid) for pid in pids]
+    return {n: round(sum(e[n.title()] for e in each) / 1e6, 1) for n in ("rss", "pss")}
 
 
 def slopes(epochs: list[dict[str, float]]) -> dict[str, float]:
@@ -133,29 +127,12 @@ def pids(loader: Any) -> list[int]:
     return [worker.pid for worker in loader._iterator._workers]  # noqa: SLF001 (nothing else says it)
 
 
-def machine() -> dict[str, Any]:
-    """What it ran on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "packio": packio.__version__,
-        "torch": torch.__version__,
-    }
-
-
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/memory.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = _results.parser(__doc__)
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--epochs", type=int, default=4, help="at least 3")
     parser.add_argument("--work", type=Path, help="folder to write in; default: the temporary one")
-    parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.work) as name:
         path = Path(name) / "tiny.rec"
@@ -171,10 +148,8 @@ def main() -> None:
             "workers": in_workers(path, given.epochs),  # before this process has threads
             "threads": in_threads(path, given.epochs),
         }
-    text = json.dumps({"machine": machine(), **result}, indent=2)
-    print(text)
-    if given.save:
-        Path(__file__).with_name("results").joinpath("memory.json").write_text(text + "\n")
+    machine = _results.machine("torch", kernel=platform.release())
+    _results.finish("memory", {"machine": machine, **result}, keep=given.save)
 
 
 if __name__ == "__main__":

@@ -60,9 +60,7 @@ def tree_pss() -> int:
         pid = waiting.pop()
         waiting += parents.get(pid, [])
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) * 1024
+            total += _results.memory(pid).get("Pss", 0)
     return total
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, cast
 
 import torch
 
 from packio.errors import OptionError
+from packio.tensors import mapped
 
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -159,24 +160,3 @@ class DevicePrefetcher:
             return tensor
 
         return mapped(batch, keep)
-
-
-def mapped(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """The same batch, with each tensor in it replaced by what a function makes of it.
-
-    Args:
-        batch: A tensor, or tuples (named ones too), lists and mappings of such, nested; other
-            values stay.
-        function: Of a tensor.
-    """
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, Mapping):
-        made = {k: mapped(v, function) for k, v in batch.items()}
-        return made if type(batch) is dict else cast("Any", type(batch))(made)
-    if not isinstance(batch, (tuple, list)):
-        return batch
-    values = [mapped(v, function) for v in batch]
-    if hasattr(batch, "_fields"):
-        return cast("Any", type(batch))(*values)
-    return cast("Any", type(batch))(values)

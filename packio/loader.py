@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from packio import batches, tensors
-from packio.devices import DevicePrefetcher, mapped
+from packio.devices import DevicePrefetcher
 from packio.epochs import Epochs
 from packio.errors import OptionError
 from packio.prefetching import prefetch
@@ -179,7 +179,7 @@ def _made(
                 made = gather(batch)
             else:
                 made = (collate or batches.collate)(_samples(dataset, batch))
-        yield mapped(made, torch.Tensor.pin_memory) if pin else made
+        yield tensors.mapped(made, torch.Tensor.pin_memory) if pin else made
 
 
 def _samples(dataset: Any, indices: list[int]) -> list[Any]:

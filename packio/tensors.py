@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -78,14 +78,25 @@ def ensure_contiguous(batch: Any) -> Any:
     Args:
         batch: A tensor, or tuples (named ones too), lists and mappings of such, nested.
     """
-    if is_contiguous_batch(batch):
-        return batch
+    return batch if is_contiguous_batch(batch) else mapped(batch, torch.Tensor.contiguous)
+
+
+def mapped(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """The same batch, with each tensor in it replaced by what a function makes of it.
+
+    Args:
+        batch: A tensor, or tuples (named ones too), lists and mappings of such, nested; other
+            values stay.
+        function: Of a tensor.
+    """
     if isinstance(batch, torch.Tensor):
-        return batch.contiguous()
+        return function(batch)
     if isinstance(batch, Mapping):
-        made = {k: ensure_contiguous(v) for k, v in batch.items()}
+        made = {k: mapped(v, function) for k, v in batch.items()}
         return made if type(batch) is dict else cast("Any", type(batch))(made)
-    values = [ensure_contiguous(v) for v in batch]
+    if not isinstance(batch, (tuple, list)):
+        return batch
+    values = [mapped(v, function) for v in batch]
     if hasattr(batch, "_fields"):
         return cast("Any", type(batch))(*values)
     return cast("Any", type(batch))(values)

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+import packio
+
 if TYPE_CHECKING:
+    import pathlib
+
     import torch
 
 _ORIENTATION = 0x0112  # Exif tag
@@ -70,3 +74,8 @@ def stored_places(image: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """Return x and y of each pixel in the stored image, and whether it is of the image at all."""
     r, g, b = image.numpy().astype(int)
     return r - 1, g - 1, b > 0
+
+
+def packed(folder: pathlib.Path, suffix: str) -> pathlib.Path:
+    """A pack of `samples`, of a format."""
+    return packio.pack(samples(), folder / f"a{suffix}").out

@@ -74,7 +74,7 @@ LAYERS = {
     | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
     | {"sampling", "transforms", "folders", "threads"},
     "prefetching": {"errors"},
-    "devices": {"errors"},
+    "devices": {"errors", "tensors"},
     "epochs": {"errors", "sampling"},
     "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"},
     "dali": _FOUNDATION | {"formats", "packs"},

@@ -31,16 +31,12 @@ _FIELDS = ("image", "boxes", "box_labels", "index")
 
 @pytest.fixture(scope="module", params=[".lmdb", ".tfrecord", ".zarr"])
 def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packs") / f"a{request.param}"
-    packio.pack(coordinates.samples(), out)
-    return out
+    return coordinates.packed(tmp_path_factory.mktemp("packs"), request.param)
 
 
 @pytest.fixture(scope="module")
 def lmdb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packs") / "a.lmdb"
-    packio.pack(coordinates.samples(), out)
-    return out
+    return coordinates.packed(tmp_path_factory.mktemp("packs"), ".lmdb")
 
 
 @pytest.fixture(scope="module")

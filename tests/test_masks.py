@@ -41,16 +41,12 @@ def assert_aligned(image: torch.Tensor, mask: torch.Tensor, *, ignore: int, wide
 
 @pytest.fixture(scope="module", params=[".lmdb", ".tar", ".h5"])
 def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packs") / f"a{request.param}"
-    packio.pack(coordinates.samples(), out)
-    return out
+    return coordinates.packed(tmp_path_factory.mktemp("packs"), request.param)
 
 
 @pytest.fixture(scope="module")
 def lmdb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packs") / "a.lmdb"
-    packio.pack(coordinates.samples(), out)
-    return out
+    return coordinates.packed(tmp_path_factory.mktemp("packs"), ".lmdb")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["8 bits", "16 bits"])

@@ -20,7 +20,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import re
 import select
 import signal
@@ -36,6 +35,9 @@ from _contract import WORKS, Job, Work, files
 from _sources import source
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+import _results  # noqa: E402 (it lies beside this folder)
+
 PEERS = sorted(path.stem.removeprefix("read_") for path in HERE.glob("read_*.py"))
 OWN = ("packio", "wall")  # both run with packio's packages
 PATIENCE = 600  # seconds for an answer
@@ -183,8 +185,8 @@ def reported(candidate: Candidate, cores: int) -> Json:
     cpu = [1e3 * turn["cpu_seconds"] / turn["images"] for turn in candidate.turns]
     return {
         "peer": candidate.child.peer, "way": candidate.way,
-        "images_per_second": summary(candidate.rates(cores)),
-        "cpu_ms_per_image": summary(cpu, 4), **candidate.looks,
+        "images_per_second": _results.summary(candidate.rates(cores), 1),
+        "cpu_ms_per_image": _results.summary(cpu, 4), **candidate.looks,
     }  # fmt: skip
 
 
@@ -194,17 +196,11 @@ def ratios(candidates: list[Candidate], cores: int) -> Json:
     others = [c for c in candidates if c.child.peer != "packio"]
     return {
         a.way: {
-            b.name: summary([x / y for x, y in zip(a.rates(cores), b.rates(cores), strict=True)], 2)
+            b.name: _results.summary(_results.ratios(a.rates(cores), b.rates(cores)), 2)
             for b in others
         }
         for a in own
     }
-
-
-def summary(values: list[float], digits: int = 1) -> dict[str, float]:
-    """Median, minimum and maximum, rounded."""
-    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, digits) for name, value in found.items()}
 
 
 def described(folder: Path) -> Json:
@@ -213,15 +209,6 @@ def described(folder: Path) -> Json:
         return {"bytes": (folder / "pixels.npy").stat().st_size}
     sizes = [path.stat().st_size for path, _ in files(folder)]
     return {"images": len(sizes), "kilobytes_per_image": round(sum(sizes) / len(sizes) / 1e3, 1)}
-
-
-def machine(cores: int) -> Json:
-    """What it ran on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {"cpu": names[0] if names else platform.processor(), "cores": cores,
-            "python": platform.python_version()}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -291,7 +278,7 @@ def save(given: argparse.Namespace, children: list[Child], work: str, result: Js
     versions = kept.get("versions", {}) | {child.peer: child.versions for child in children}
     works = kept.get("works", {}) | {work: result}
     text = json.dumps(
-        {"machine": machine(given.cores), "versions": versions, "works": works}, indent=1
+        {"machine": _results.machine(), "versions": versions, "works": works}, indent=1
     )
     given.json.write_text(text + "\n")
 

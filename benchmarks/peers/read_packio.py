@@ -1,9 +1,10 @@
-"""packio: packs of each format, through torch's DataLoader.
+"""packio: packs of each format, through torch's DataLoader, and through packio's Loader.
 
-A way is named by what makes the batches (``threads`` of the main process, or ``workers``), the
-bytes (``kept`` as they are, or ``seekable``), the fidelity, and the format. Raw pixels: ``gather``
-makes batches in the main process, in one tensor that is reused, or in new ones, in torch's own
-threads, as many as cores, or in one.
+A way is named by what makes the batches (``threads`` of the main process, or ``workers``, for
+DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are, or
+``seekable``), the fidelity, and the format. Raw pixels: ``gather`` makes batches in the main
+process, in one tensor that is reused, or in new ones, in torch's own threads, as many as cores, or
+in one.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ _MAIN = (
     "threads seekable fast lmdb", "threads seekable exact lmdb", "threads kept exact lmdb",
     "workers seekable fast lmdb", "workers seekable exact lmdb", "workers kept exact lmdb",
 )  # fmt: skip
+_LOADER = (
+    "Loader seekable fast lmdb", "Loader seekable exact lmdb", "Loader kept exact lmdb",
+)  # fmt: skip
 _FORMATS = ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
 _RAW = (
     "gather reused threads lmdb", "gather reused one lmdb", "gather new threads lmdb",
     "workers raw lmdb",
 )  # fmt: skip
 WAYS = {
-    "rrc224": (*_MAIN, *(f"threads seekable fast {name}" for name in _FORMATS)),
+    "rrc224": (*_MAIN, *_LOADER, *(f"threads seekable fast {name}" for name in _FORMATS)),
     **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), _MAIN),
     "randaugment": _MAIN[3:],
     **dict.fromkeys(("raw224", "raw32", "raw32_crop"), _RAW),
@@ -85,7 +89,7 @@ def raw_samples(job: Job) -> list[packio.Sample]:
 
 
 def epochs(job: Job) -> Callable[[], Iterable[Any]]:
-    """A DataLoader, or gather."""
+    """A DataLoader, a Loader, or gather."""
     how, what, *_ = job.way.split()
     options = dict(OPTIONS.get(job.work, {}))
     if what in ("kept", "seekable"):
@@ -99,6 +103,9 @@ def epochs(job: Job) -> Callable[[], Iterable[Any]]:
     if how == "gather":
         torch.set_num_threads(1 if "one" in job.way else job.cores)
         return gathered(ds, job, reused=what == "reused")
+    if how == "Loader":
+        ahead = packio.Loader(ds, job.batch, shuffle=True, drop_last=True)
+        return lambda: ahead
     workers = job.cores if how == "workers" else 0
     loader = DataLoader(
         ds, batch_size=job.batch, shuffle=True, drop_last=True, num_workers=workers,

@@ -108,6 +108,8 @@ class DevicePrefetcher:
         batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.loader, self.device = loader, torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise OptionError(f"device={device}: PyTorch {torch.__version__} finds no GPU here")
         self._prepare = Preparation(dtype, memory_format, normalize)
         self._transform = batch_transform
         self._stream: Any = None  # a torch.cuda.Stream, once there is one

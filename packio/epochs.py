@@ -24,6 +24,7 @@ class Epochs:
 
     Attributes:
         next: Number of the next epoch.
+        resumed: Whether the running one is the rest of one that was loaded.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Epochs:
         self._dataset, self._sampler, self._batches = dataset, sampler, batches
         self._batch_size, self._drop_last = batch_size, drop_last
         self.next, self._running = 0, -1
+        self.resumed = False
         self._told: Any = None  # the epoch that the sampler was set to last
         self._loaded: dict[str, Any] | None = None  # state that the next epoch starts from
         self._state: dict[str, Any] = {}  # that the running one started from
@@ -55,6 +57,7 @@ class Epochs:
     def begin(self) -> None:
         """Begin the next epoch, or go on with the one that was loaded."""
         state, self._loaded = self._loaded or {}, None
+        self.resumed = bool(state)
         told = getattr(self._sampler, "epoch", None)
         if state:
             self.next = state["epoch"]

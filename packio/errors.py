@@ -123,6 +123,12 @@ class ReadError(PackioError, OSError):
     exit_code = 74
 
 
+class SharedMemoryError(PackioError, MemoryError):
+    """There is no room in shared memory for a batch that a DataLoader's worker makes."""
+
+    exit_code = 74
+
+
 class TransformError(PackioError, RuntimeError):
     """A transform of the user's raised an exception; it is the cause of this one."""
 

@@ -126,7 +126,9 @@ class Loader:
         with contextlib.ExitStack() as stack:
             source: Iterable[Any]
             if self._workers is not None:
-                source = self._workers
+                # DataLoader draws a seed for its workers; torch's state is to be as if it had not
+                with torch.random.fork_rng(devices=[], enabled=self._epochs.resumed):
+                    source = _started(self._workers)
             else:
                 made = _made(self.dataset, self._collate, self._epochs.indices(), pin=self._pin)
                 source = stack.enter_context(prefetch(made, self._ahead))
@@ -156,12 +158,31 @@ class Loader:
 
         In a `ShuffleSampler`'s order also with another batch size or world size. A sampler of
         others is gone through again, without reading samples, with torch's random numbers as they
-        were.
+        were; what it draws in later epochs follows torch's state (`torch.get_rng_state`), which a
+        checkpoint has to have, too.
 
         Raises:
             OptionError: the state is of another order.
         """
         self._epochs.load_state_dict(state)
+
+
+def _started(workers: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
+    """Start the workers, or ask those that are there for another epoch.
+
+    Raises:
+        OptionError: the dataset cannot be sent to them.
+    """
+    try:
+        return iter(workers)
+    except Exception as error:
+        if not any(sign in repr(error) for sign in ("ickl", "local object")):
+            raise
+        raise OptionError(
+            f"{type(workers.dataset).__name__}: cannot be sent to workers that are not forked: "
+            f"{error}; define its transforms and collate_fn at the top of a module, "
+            "or take num_workers=0"
+        ) from error
 
 
 def _made(
@@ -179,7 +200,7 @@ def _made(
                 made = gather(batch)
             else:
                 made = (collate or batches.collate)(_samples(dataset, batch))
-        yield tensors.mapped(made, torch.Tensor.pin_memory) if pin else made
+        yield tensors.mapped(made, tensors.pin) if pin else made
 
 
 def _samples(dataset: Any, indices: list[int]) -> list[Any]:

@@ -7,13 +7,17 @@ warning: every kernel that wants planes has to gather them. What packio hands ou
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 import torch
+
+from packio import shared_memory
 
 
 def to_planes(pixels: np.ndarray, out: np.ndarray) -> None:
@@ -48,13 +52,32 @@ def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
     A worker's tensors travel to the main process through shared memory. One that lies there already
     is not copied again.
+
+    Raises:
+        SharedMemoryError: there is no room for it there.
     """
-    if torch.utils.data.get_worker_info() is None:
-        return torch.empty(shape, dtype=dtype, pin_memory=getattr(_PINNED, "on", False))
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    shared: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 (as torch's default_collate)
-    strides = torch.empty(shape, dtype=dtype, device="meta").stride()
-    return torch.empty(0, dtype=dtype).set_(shared(count), 0, shape, strides)
+    if torch.utils.data.get_worker_info() is not None:
+        storage = shared_memory.new_storage(math.prod(shape) * dtype.itemsize)
+        strides = torch.empty(shape, dtype=dtype, device="meta").stride()
+        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)  # type: ignore[call-overload]  # torch's stub knows no such storage
+    if getattr(_PINNED, "on", False):
+        with contextlib.suppress(RuntimeError):  # there is none; `pin` will say so
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
+    return torch.empty(shape, dtype=dtype)
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """Move a tensor to pinned memory, if it is not there; where that is not to be had, warn."""
+    try:
+        return tensor.pin_memory()
+    except RuntimeError as error:  # torch's own, whatever the reason
+        warnings.warn(
+            f"batches stay out of pinned memory: {str(error).splitlines()[0]}; "
+            "copies to a GPU will be slower, and will wait",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return tensor
 
 
 def is_contiguous_batch(batch: Any) -> bool:

@@ -27,7 +27,7 @@ REPOSITORY = ROOT.parent
 # Part of packio → the parts that it may import, from the bottom up. A part is a module or a folder.
 # Its own modules each part may import; plugins have rules of their own below.
 _FOUNDATION = {"errors", "registry", "encodings", "jpeg", "processors"}
-_PIXELS = {"draws", "tensors", "geometry", "decoders"}
+_PIXELS = {"draws", "shared_memory", "tensors", "geometry", "decoders"}
 _BYTES = {"storage", "indexfile", "formats", "columns", "cache", "raw_blocks"}
 LAYERS = {
     "errors": set(),
@@ -37,7 +37,8 @@ LAYERS = {
     "threads": {"processors"},
     "encodings": {"errors", "jpeg"},
     "draws": {"errors"},
-    "tensors": {"errors"},
+    "shared_memory": {"errors"},
+    "tensors": {"errors", "shared_memory"},
     "geometry": {"errors", "draws", "tensors"},
     "storage": {"errors", "registry", "cache", "indexfile"},
     "cache": set(),

@@ -49,8 +49,9 @@ def _reserve(storage: torch.UntypedStorage, count: int) -> None:
     number = ctypes.get_errno()
     if number != errno.EINVAL:
         raise OSError(number, os.strerror(number))
-    if torch.multiprocessing.get_sharing_strategy() == "file_descriptor":  # an older kernel
-        descriptor, size = storage._share_fd_cpu_()  # type: ignore[attr-defined]
+    strategy: Any = torch.multiprocessing.get_sharing_strategy
+    if strategy() == "file_descriptor":  # an older kernel
+        descriptor, size = storage._share_fd_cpu_()
         os.posix_fallocate(descriptor, 0, size)
 
 

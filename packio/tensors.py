@@ -59,7 +59,7 @@ def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     if torch.utils.data.get_worker_info() is not None:
         storage = shared_memory.new_storage(math.prod(shape) * dtype.itemsize)
         strides = torch.empty(shape, dtype=dtype, device="meta").stride()
-        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)  # type: ignore[call-overload]  # torch's stub knows no such storage
+        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
     if getattr(_PINNED, "on", False):
         with contextlib.suppress(RuntimeError):  # there is none; `pin` will say so
             return torch.empty(shape, dtype=dtype, pin_memory=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -115,7 +115,7 @@ def cut(data: bytes, stored: Described, wanted: Wanted) -> tuple[bytes, Box, int
     box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
     if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
         piece, top, left = window(data, box, (stored.height, stored.width))
-        return piece, box, top, left
+        return cast("bytes", piece), box, top, left  # a buffer, as good to decoders
     return data, box, 0, 0
 
 

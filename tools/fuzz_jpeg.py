@@ -54,7 +54,7 @@ def _check_window(data: bytes) -> None:
     if cut is data:
         _demand((top, left) == (0, 0))
     else:
-        _demand(header.parse(cut) is not None and cut.endswith(b"\xff\xd9"))
+        _demand(header.parse(bytes(cut)) is not None and cut.endswith(b"\xff\xd9"))
 
 
 def _check_restarts(data: bytes) -> None:

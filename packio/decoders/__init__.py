@@ -12,8 +12,9 @@ A decoder module has, as constants,
 and these functions:
 
 * ``decode(data, mode) -> (H, W, C) uint8`` (uint16 or float32 under UNCHANGED), C-contiguous, as
-  stored (orientation is not applied). It raises DecodeError on everything that it cannot do, and
-  on the slightest doubt of its library; Pillow then has the last word.
+  stored (orientation is not applied). ``data`` is bytes, or a bytearray where it was cut out of a
+  larger JPEG. It raises DecodeError on everything that it cannot do, and on the slightest doubt of
+  its library; Pillow then has the last word.
 * ``decode_fast(data, mode, scale) -> (H, W, C)``: optional, for JPEGs: at 1/scale of the size (1,
   2, 4 or 8; each side rounded up), with whatever the library does faster and less exactly. It
   raises DecodeError as ``decode`` does.

@@ -33,7 +33,7 @@ class _Cut(NamedTuple):
 
 def window(
     data: bytes, box: tuple[int, int, int, int], size: tuple[int, int] | None = None
-) -> tuple[bytes, int, int]:
+) -> tuple[bytes | bytearray, int, int]:
     """Cut out the part of a JPEG that holds a box.
 
     Args:
@@ -42,7 +42,8 @@ def window(
         size: (height, width) that the image should have, if known.
 
     Returns:
-        A JPEG, and the top and left in the whole image of its first pixel. It has the tables, the
+        A JPEG (a bytearray, where it was cut: another copy would take as long as all the rest), and
+        the top and left in the whole image of its first pixel. It has the tables, the
         markers that say what the colours are (JFIF, Adobe) and no other metadata. It is ``data, 0,
         0`` where that cannot be cut (it has no restart markers, none where rows of MCUs end, or not
         all of them where they should be), where nothing can be left out, where it has another size,
@@ -92,17 +93,18 @@ def _header(data: bytes, scan: _scan.Scan, height: int, width: int) -> bytes:
     return b"".join(parts)
 
 
-def _joined(data: bytes, header: bytes, ends: np.ndarray, cut: _Cut) -> bytes:
+def _joined(data: bytes, header: bytes, ends: np.ndarray, cut: _Cut) -> bytearray:
     """Put a header before the cells that are kept, and give these new markers."""
     first = cut.row * cut.across + cut.column
     last = first + cut.rows * cut.across
     starts = ends[first : last : cut.across].tolist()
     stops = ends[first + cut.columns : last + cut.columns : cut.across].tolist()
-    parts = [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    out = bytearray().join([header, *parts])
+    view, parts = memoryview(data), [memoryview(header)]
+    parts += [view[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    out = bytearray().join(parts)  # the one copy that is made
     lengths = (ends[1:] - ends[:-1]).reshape(-1, cut.across)
     rows, columns = slice(cut.row, cut.row + cut.rows), slice(cut.column, cut.column + cut.columns)
     kept = lengths[rows, columns].cumsum() + (len(header) - 2)
     _scan.pairs(out)[kept] = np.frombuffer(_scan.restarts(len(kept)), ">u2")
     out[-1] = _scan.EOI[1]
-    return bytes(out)
+    return out

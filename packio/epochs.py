@@ -59,10 +59,8 @@ class Epochs:
         state, self._loaded = self._loaded or {}, None
         self.resumed = bool(state)
         told = getattr(self._sampler, "epoch", None)
-        if state:
-            self.next = state["epoch"]
-        elif isinstance(told, int) and told != self._told:  # the user has set the sampler's
-            self.next = told
+        if not state and isinstance(told, int) and told != self._told:
+            self.next = told  # the user has set the sampler's
         self._running, self.next = self.next, self.next + 1
         if state.get("seed") is not None:
             self._dataset.seed = state["seed"]
@@ -127,4 +125,4 @@ class Epochs:
         ours = getattr(self._sampler, "seed", None)
         if "order" in state and state["order"] != ours:
             raise OptionError(f"the state is of the seed {state['order']}, the sampler has {ours}")
-        self._loaded = dict(state)
+        self._loaded, self.next = dict(state), state["epoch"]

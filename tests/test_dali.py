@@ -312,6 +312,11 @@ def test_it_goes_on_where_it_stood(numbered: pathlib.Path) -> None:
     again.load_state_dict(state)
     for one, other in zip(rest, again, strict=True):
         assert torch.equal(one[0], other[0])
+    ours = _own(numbered, shuffle=True)
+    next(iter(ours))
+    again.load_state_dict(ours.state_dict())
+    for one, other in zip(rest, again, strict=True):
+        assert torch.equal(one[0], other[0])
     with pytest.raises(OptionError, match="reader='packio' can"):
         _loader(numbered, reader="native").state_dict()
 

@@ -59,13 +59,16 @@ class Feeder:
         seed: Of the crops and flips.
         threads: That read; None: this one.
         skip: Whether bad samples are replaced by others of their batch, not raised.
+
+    Attributes:
+        seed: As given; may be set.
     """
 
     def __init__(
         self, pack: Pack, recipe: Recipe, chosen: np.ndarray | None, seed: int,
         threads: Threads | None, *, skip: bool,
     ) -> None:  # fmt: skip
-        self._pack, self._recipe, self._chosen, self._seed = pack, recipe, chosen, seed
+        self._pack, self._recipe, self._chosen, self.seed = pack, recipe, chosen, seed
         self._threads, self._skip = threads, skip
         self._ours: set[int] = set()  # samples on which DALI has failed: never again
 
@@ -84,7 +87,7 @@ class Feeder:
         if self._chosen is not None:
             positions = self._chosen[positions]
         rows = self._pack.rows(positions)
-        draw = plans.by_position(self._seed, drawn[0].epoch, [i.position for i in drawn])
+        draw = plans.by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
         plan, pack = Plan(self._recipe, rows, draw), self._pack.fetched(rows)
         data = [np.empty(0, np.uint8)] * len(rows)
         places = np.zeros((len(rows), 12), np.int32)

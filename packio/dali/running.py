@@ -87,8 +87,7 @@ class Runner:
                 except RuntimeError as error:  # all that DALI raises
                     if all(batch.settled for batch in feed.waiting):
                         raise DecodeError(f"DALI: {said(error)}") from error
-                    del pipeline
-                    failed = feed
+                    pipeline, failed = None, feed
                     pipeline, feed = self._new()
                     feed.source = failed.rest(self._settle)
                     continue
@@ -99,7 +98,7 @@ class Runner:
             pipeline.reset()
             self._idle = pipeline, feed
         finally:
-            del pipeline  # before the bytes that it reads
+            pipeline = None  # it ends before the bytes that it reads do
 
     def _new(self) -> tuple[Any, _Feed]:
         feed = _Feed()

@@ -33,6 +33,7 @@ READERS = ("native", "packio")
 DEVICES = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
 CROP = packio.RandomResizedCrop((40, 48))
 BATCH = 7  # 25 samples: the last batch has 4
+ORDER = packio.ShuffleSampler(BATCH, shuffle=False)
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +91,30 @@ def _difference(a: torch.Tensor, b: torch.Tensor) -> tuple[float, int]:
     return levels.double().mean().item(), int(levels.max())
 
 
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each pipeline that is built."""
+    pipelines: list[int] = []
+    build = graphs.fed
+
+    def counted(*arguments: Any) -> Any:
+        pipelines.append(1)
+        return build(*arguments)
+
+    monkeypatch.setattr(graphs, "fed", counted)
+    return pipelines
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("form", FORMATS)
 def test_batches_are_those_of_packios_loader(
-    form: str, shards: int, device: str, folder: pathlib.Path, image_folder: pathlib.Path
+    form: str,
+    shards: int,
+    device: str,
+    folder: pathlib.Path,
+    image_folder: pathlib.Path,
+    built: list[int],
 ) -> None:
     pack = _packed(folder, image_folder, f"images-{shards}", form, shards=shards)
     how: dict[str, Any] = {"hflip": 0.5, "vflip": 0.3, "shuffle": True}
@@ -108,6 +128,7 @@ def test_batches_are_those_of_packios_loader(
             assert torch.equal(labels.cpu(), own[1])
             mean, most = _difference(images, own[0])
             assert (mean < 0.5 and most <= 16) if device == "cpu" else mean < 2
+    assert len(built) == 1  # DALI has refused nothing
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -142,12 +163,17 @@ def test_dali_has_readers_of_its_own_for_several_formats(
 )
 @pytest.mark.parametrize("exif_orientation", [True, False])
 def test_pixels_that_are_not_resized_are_identical(
-    crop: Any, exif_orientation: bool, folder: pathlib.Path, image_folder: pathlib.Path
+    crop: Any,
+    exif_orientation: bool,
+    folder: pathlib.Path,
+    image_folder: pathlib.Path,
+    built: list[int],
 ) -> None:
     pack = _packed(folder, image_folder, "images-1", "tar")
     how = {"crop": crop, "hflip": 0.5, "exif_orientation": exif_orientation}
     for made, own in zip(_loader(pack, **how), _own(pack, **how), strict=True):
         assert torch.equal(made[0], own[0])
+    assert len(built) == 1  # DALI has refused nothing
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
@@ -169,7 +195,9 @@ def _encoded(pixels: np.ndarray, encoding: str, mode: str = "RGB", **options: An
     return file.getvalue()
 
 
-def test_any_encoding_goes(tmp_path: pathlib.Path, photos: list[np.ndarray]) -> None:
+def test_any_encoding_goes(
+    tmp_path: pathlib.Path, photos: list[np.ndarray], built: list[int]
+) -> None:
     photo = photos[0][:90, :110]
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -183,18 +211,27 @@ def test_any_encoding_goes(tmp_path: pathlib.Path, photos: list[np.ndarray]) -> 
     how = {"crop": packio.RandomCrop(64), "batch_size": 12}
     (made,), (own,) = _loader(tmp_path / "x.rec", **how), _own(tmp_path / "x.rec", **how)
     assert torch.equal(made[0], own[0])
+    assert len(built) == 1  # DALI has refused nothing
 
 
-@pytest.mark.parametrize("options", [{"encode": "raw", "resize": "exact=80x70"},
-                                     {"seekable": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [{"encode": "raw", "resize": "exact=180x170"}, {"seekable": True}]
+)
 def test_raw_pixels_and_seekable_jpegs_go(
-    options: dict[str, Any], tmp_path: pathlib.Path, image_folder: pathlib.Path
+    options: dict[str, Any], tmp_path: pathlib.Path, photos: list[np.ndarray], built: list[int]
 ) -> None:
-    packio.pack(image_folder, tmp_path / "x.h5", **options)
+    images = [_encoded(photo, "JPEG", quality=90) for photo in photos]
+    packio.pack([{"image": image, "label": 0} for image in images], tmp_path / "x.h5", **options)
+    fed = _loader(tmp_path / "x.h5", crop=packio.RandomCrop(32))._feeder(list(ORDER))
+    with packio.open(tmp_path / "x.h5") as pack:
+        stored = [len(pack[i].data) for i in range(BATCH)]
+    assert all(len(part) < size for part, size in zip(fed.data, stored, strict=True))  # is cut
     how = {"crop": packio.RandomCrop(32), "shuffle": True}
-    for made, own in zip(_loader(tmp_path / "x.h5", **how), _own(tmp_path / "x.h5", **how),
-                         strict=True):  # fmt: skip
+    for made, own in zip(
+        _loader(tmp_path / "x.h5", **how), _own(tmp_path / "x.h5", **how), strict=True
+    ):
         assert torch.equal(made[0], own[0])
+    assert len(built) == 1  # DALI has refused nothing
 
 
 def test_16_bits_are_refused_as_packio_does(tmp_path: pathlib.Path) -> None:
@@ -243,7 +280,9 @@ def test_labels_are_the_packs(label: Any, tmp_path: pathlib.Path) -> None:
 
 
 def _labels(loader: Any) -> list[list[int]]:
-    return [labels.tolist() for _, labels in loader]
+    batches = list(loader)
+    assert all(len(images) == len(labels) for images, labels in batches)
+    return [labels.tolist() for _, labels in batches]
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -286,6 +325,7 @@ def test_the_last_batch_has_what_is_left(reader: str, numbered: pathlib.Path) ->
     loader = _loader(numbered, reader=reader, drop_last=True)
     assert [len(labels) for labels in _labels(loader)] == [7] * len(loader) == [7, 7, 7]
     assert _labels(_loader(numbered, reader=reader, batch_size=100)) == [list(range(25))]
+    assert _labels(_loader(numbered, reader=reader, batch_size=100, drop_last=True)) == []
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -364,20 +404,6 @@ def damaged(tmp_path: pathlib.Path, image_folder: pathlib.Path) -> pathlib.Path:
     for name, data in _damaged(image_folder).items():
         (source / "nature" / name).write_bytes(data)
     return packio.pack(source, tmp_path / "x.tar").out
-
-
-@pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows with each pipeline that is built."""
-    pipelines: list[int] = []
-    build = graphs.fed
-
-    def counted(*arguments: Any) -> Any:
-        pipelines.append(1)
-        return build(*arguments)
-
-    monkeypatch.setattr(graphs, "fed", counted)
-    return pipelines
 
 
 def _quiet(loader: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 A graph decodes what a crop needs and nothing beyond it, resizes with antialiasing, cuts or pads
 with black, and mirrors. JPEGs are decoded with smooth ("fancy") chroma upsampling, as libjpeg and
-Pillow do by default and DALI does not.
+Pillow do by default, and DALI on a GPU only where it is asked to.
 
 Source: DALI 2.4, operators reference (``fn.decoders.image_slice``, ``fn.decoders.
 image_random_crop``, ``fn.external_source``, ``fn.resize``, ``fn.slice``).

@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "CenterCrop": "geometry",
+    "DaliLoader": "dali",
     "DecodeError": "errors",
     "DevicePrefetcher": "devices",
     "FolderDataset": "datasets",
@@ -57,6 +58,7 @@ __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, 
 
 if TYPE_CHECKING:
     from packio.batches import collate as collate
+    from packio.dali import DaliLoader as DaliLoader
     from packio.datasets import FolderDataset as FolderDataset
     from packio.datasets import Hdf5Dataset as Hdf5Dataset
     from packio.datasets import LmdbDataset as LmdbDataset

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio import annotated, draws, options, outputs, packs
+from packio import annotated, draws, options, outputs, packs, plans
 from packio import fields as sample_fields
 from packio.annotated import Columns, Samples
 from packio.batches import Batch
@@ -27,7 +27,6 @@ from packio.threads import Threads, automatic_threads
 from packio.transforms import Apply
 
 _WORKERS = 256  # DataLoader workers with a counter of their own
-_BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
 _EPOCH, _REPLACED, _FALLBACKS = range(3)  # rows of the shared counters
 
 Self = TypeVar("Self", bound="PackDataset")
@@ -328,8 +327,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             return Draw(0, np.zeros(len(indices), np.int64))
         drawn = [i for i in indices if isinstance(i, Drawn)]
         if len(drawn) == len(indices) and len({i.epoch for i in drawn}) == 1:
-            lanes = np.array([i.position for i in drawn], np.int64)
-            return Draw(draws.mix(self.seed, drawn[0].epoch, _BY_POSITION), lanes)
+            return plans.by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
         key = draws.mix(self.seed, self.epoch, draws.digest(indices))
         return Draw(key, np.arange(len(indices)))
 

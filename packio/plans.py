@@ -18,6 +18,7 @@ from packio.geometry import Frame, Geometry, Numbers
 from packio.packs import Row
 
 FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
+_BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,17 @@ class Draw(NamedTuple):
 
     key: int
     lanes: np.ndarray
+
+
+def by_position(seed: int, epoch: int, positions: Sequence[int]) -> Draw:
+    """What samples draw by their positions in the order of an epoch, whatever batches they are in.
+
+    Args:
+        seed: Of the dataset.
+        epoch: Which one.
+        positions: Of the samples, counted over all ranks.
+    """
+    return Draw(draws.mix(seed, epoch, _BY_POSITION), np.array(positions, np.int64))
 
 
 class Place(NamedTuple):

@@ -78,7 +78,11 @@ LAYERS = {
     "devices": {"errors", "tensors"},
     "epochs": {"errors", "sampling"},
     "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"},
-    "dali": _FOUNDATION | {"formats", "packs"},
+    "dali": _FOUNDATION
+    | _PIXELS
+    | _BYTES
+    | {"packs", "plans", "regions", "sampling", "threads"}
+    | {"prefetching", "devices", "epochs"},
     "pixel_statistics": _FOUNDATION | {"decoders", "packs"},
     "packing": _FOUNDATION
     | _BYTES

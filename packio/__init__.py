@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "CenterCrop": "geometry",
+    "ConcatPacks": "concat",
     "DecodeError": "errors",
     "DevicePrefetcher": "devices",
     "FolderDataset": "datasets",
@@ -24,6 +25,7 @@ _PUBLIC = {
     "Hdf5Dataset": "datasets",
     "LmdbDataset": "datasets",
     "Loader": "loader",
+    "MixedSampler": "mixing",
     "N5Dataset": "datasets",
     "Pack": "packs",
     "PackDataset": "datasets",
@@ -33,6 +35,7 @@ _PUBLIC = {
     "RandomCrop": "geometry",
     "RandomResizedCrop": "geometry",
     "RecordIODataset": "datasets",
+    "RepeatAugSampler": "sampling",
     "ShuffleSampler": "sampling",
     "Resize": "geometry",
     "ResizeCenterCrop": "geometry",
@@ -57,6 +60,7 @@ __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, 
 
 if TYPE_CHECKING:
     from packio.batches import collate as collate
+    from packio.concat import ConcatPacks as ConcatPacks
     from packio.datasets import FolderDataset as FolderDataset
     from packio.datasets import Hdf5Dataset as Hdf5Dataset
     from packio.datasets import LmdbDataset as LmdbDataset
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
     from packio.geometry import ResizeCenterCrop as ResizeCenterCrop
     from packio.indexing import reindex as reindex
     from packio.loader import Loader as Loader
+    from packio.mixing import MixedSampler as MixedSampler
     from packio.packing import convert as convert
     from packio.packing import pack as pack
     from packio.packing.appending import append as append
@@ -87,6 +92,7 @@ if TYPE_CHECKING:
     from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
     from packio.prefetching import prefetch as prefetch
     from packio.sample import Sample as Sample
+    from packio.sampling import RepeatAugSampler as RepeatAugSampler
     from packio.sampling import ShuffleSampler as ShuffleSampler
     from packio.tensors import ensure_contiguous as ensure_contiguous
     from packio.tensors import is_contiguous_batch as is_contiguous_batch

@@ -260,7 +260,7 @@ class _Packs:
         """Labels of some samples."""
         numbers = np.searchsorted(self._ends, indices, "right")
         slots, found = [], []
-        for number in np.unique(numbers).tolist():
+        for number in np.unique(numbers).tolist() or [0]:
             slots.append(np.flatnonzero(numbers == number))
             labels = self._packs[number].take_labels(indices[slots[-1]] - self.starts[number])
             found.append(self.named(number, labels))

@@ -113,8 +113,8 @@ class ResumableSampler(torch.utils.data.Sampler[int]):
 
     @property
     def order(self) -> dict[str, Any]:
-        """What the order depends on, beside the epoch: plain numbers and lists of them."""
-        return {"seed": self.seed, "samples": self.count}
+        """What the order depends on, beside the epoch; for `torch.save` and JSON."""
+        return {"sampler": type(self).__name__, "seed": self.seed, "samples": self.count}
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         """The index at each of some ascending positions, 0..count-1, of an epoch."""
@@ -220,7 +220,7 @@ class ShuffleSampler(ResumableSampler):
     def order(self) -> dict[str, Any]:
         """What the order depends on, beside the epoch."""
         order = {**super().order, "shuffle": self.shuffle}
-        return order if self.shuffle else {n: order[n] for n in ("samples", "shuffle")}
+        return order if self.shuffle else {n: order[n] for n in order if n != "seed"}
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if not self.shuffle:

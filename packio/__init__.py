@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "CenterCrop": "geometry",
     "DaliLoader": "dali",
+    "ConcatPacks": "concat",
     "DecodeError": "errors",
     "DevicePrefetcher": "devices",
     "FolderDataset": "datasets",
@@ -25,6 +26,7 @@ _PUBLIC = {
     "Hdf5Dataset": "datasets",
     "LmdbDataset": "datasets",
     "Loader": "loader",
+    "MixedSampler": "mixing",
     "N5Dataset": "datasets",
     "Pack": "packs",
     "PackDataset": "datasets",
@@ -34,6 +36,7 @@ _PUBLIC = {
     "RandomCrop": "geometry",
     "RandomResizedCrop": "geometry",
     "RecordIODataset": "datasets",
+    "RepeatAugSampler": "sampling",
     "ShuffleSampler": "sampling",
     "Resize": "geometry",
     "ResizeCenterCrop": "geometry",
@@ -58,6 +61,7 @@ __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, 
 
 if TYPE_CHECKING:
     from packio.batches import collate as collate
+    from packio.concat import ConcatPacks as ConcatPacks
     from packio.dali import DaliLoader as DaliLoader
     from packio.datasets import FolderDataset as FolderDataset
     from packio.datasets import Hdf5Dataset as Hdf5Dataset
@@ -80,6 +84,7 @@ if TYPE_CHECKING:
     from packio.geometry import ResizeCenterCrop as ResizeCenterCrop
     from packio.indexing import reindex as reindex
     from packio.loader import Loader as Loader
+    from packio.mixing import MixedSampler as MixedSampler
     from packio.packing import convert as convert
     from packio.packing import pack as pack
     from packio.packing.appending import append as append
@@ -89,6 +94,7 @@ if TYPE_CHECKING:
     from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
     from packio.prefetching import prefetch as prefetch
     from packio.sample import Sample as Sample
+    from packio.sampling import RepeatAugSampler as RepeatAugSampler
     from packio.sampling import ShuffleSampler as ShuffleSampler
     from packio.tensors import ensure_contiguous as ensure_contiguous
     from packio.tensors import is_contiguous_batch as is_contiguous_batch

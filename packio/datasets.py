@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio import annotated, draws, options, outputs, packs, plans
+from packio import annotated, draws, options, outputs, packs, plans, selection
 from packio import fields as sample_fields
 from packio.annotated import Columns, Samples
 from packio.batches import Batch
@@ -22,6 +23,7 @@ from packio.geometry import Geometry
 from packio.outputs import Outputs
 from packio.packs import Row
 from packio.plans import Draw, Recipe
+from packio.positions import Positions, checked
 from packio.sampling import Drawn
 from packio.threads import Threads, automatic_threads
 from packio.transforms import Apply
@@ -40,7 +42,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
     batch. Works under fork, spawn and forkserver, whatever the parent has read before.
 
     Args:
-        path: A pack.
+        path: A pack: its path or URL, or as `packio.open` gave it.
         crop: What to take of each image and how large: `RandomResizedCrop`, `CenterCrop`,
             `Resize`, `ResizeCenterCrop`, `RandomCrop`; None: the whole image.
         hflip, vflip: Probabilities of mirroring left-right and top-bottom.
@@ -70,7 +72,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             control group and SLURM), divided by LOCAL_WORLD_SIZE and by the DataLoader's workers.
         split: Name of a split, in a pack that has splits: the dataset is its samples.
         seed: Of the random numbers; None takes one from torch's generator.
-        access: "range", or the container's library, as "lmdb"; None: as the pack recommends.
+        access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
+            opened.
         max_pixels: Refuse larger images.
 
     Every geometry takes the same box of image, mask and boxes, and mirrors them alike; with `views`
@@ -100,7 +103,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | packs.Pack,
         *,
         crop: Geometry | None = None,
         hflip: float = 0.0,
@@ -126,9 +129,13 @@ class PackDataset(torch.utils.data.Dataset[Any]):
     ) -> None:
         self._options = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         options.check(self._options)
-        self.pack = self._opened(path, access)
+        if not isinstance(path, packs.Pack):
+            self.pack = self._opened(path, access)
+        else:
+            self.pack = path if access in (None, path.access) else path.reopened(str(access))
         self._check_format()
-        self._chosen = None if split is None else self.pack.split(split)
+        self._chosen = None if split is None else Positions(self.pack.split(split))
+        self._is_part = False  # whether of what was chosen only some are left
         # mapped here, so that forked workers share the map, and what has been checked in it
         _ = self.pack.raw_rows
         self.transform, self.target_transform = transform, target_transform
@@ -144,8 +151,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
         self._threads: Threads | None = None
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
-        self._counters = torch.zeros(3, _WORKERS + 1, dtype=torch.int64)
-        self._counters.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+        self._counters = _new_counters()
         self._apply = Apply()
 
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> packs.Pack:
@@ -160,12 +166,13 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             )
 
     def __len__(self) -> int:
-        return len(self.pack) if self._chosen is None else len(self._chosen)
+        return len(self.pack) if self._chosen is None else len(self._chosen.array)
 
     def __repr__(self) -> str:
         shown = {k: v for k, v in self._options.items() if k != "path" and v is not None}
         options = "".join(f", {k}={v!r}" for k, v in shown.items() if v != _DEFAULTS.get(k))
-        return f"{type(self).__name__}({os.fspath(self.pack.path)!r}{options})"
+        part = f"[{len(self)} of {len(self.pack)} samples]" if self._is_part else ""
+        return f"{type(self).__name__}({os.fspath(self.pack.path)!r}{options}){part}"
 
     @property
     def classes(self) -> list[str]:
@@ -181,7 +188,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
     def targets(self) -> np.ndarray | None:
         """All labels: (N,) int64 or (N, k) float32, read-only; None if there are none."""
         labels = self.pack.labels
-        return labels if labels is None or self._chosen is None else labels[self._chosen]
+        return labels if labels is None or self._chosen is None else labels[self._chosen.array]
 
     @property
     def epoch(self) -> int:
@@ -215,24 +222,83 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return self._one(self.pack.row(self.pack.find(key)), None)
 
     def with_options(self: Self, **options: Any) -> Self:
-        """The same pack with some options changed, as crop=… for evaluation.
+        """The same samples with some options changed, as crop=… for evaluation.
 
         Raises:
-            OptionError: there is no such option.
+            OptionError: there is no such option; or split= is to change of some samples of one.
         """
         unknown = sorted(set(options) - (set(self._options) - {"path"}))
         if unknown:
             raise OptionError(f"no such option: {', '.join(unknown)}")
         names = ("transform", "target_transform", "transforms")
         current = {name: getattr(self, name) for name in names}
-        return type(self)(**{**self._options, "seed": self.seed, **current, **options})
+        split = self._options["split"]
+        if self._is_part and options.get("split", split) != split:
+            raise OptionError("split=: this is a part of a dataset; take the split first")
+        same = {"path": self.pack, "seed": self.seed, **current}
+        made = type(self)(**{**self._options, **same, **options})
+        if self._is_part:
+            vars(made).update(_chosen=self._chosen, _is_part=True)
+        return made
+
+    def where(
+        self: Self,
+        /,
+        *,
+        label: selection.Labels | None = None,
+        key: selection.Keys | None = None,
+        **meta: Any,
+    ) -> Self:
+        """Those of the samples that match all that is asked for, in their order; nothing is copied.
+
+        Args:
+            label: Name or index of a class, or several; label vectors are of each class whose entry
+                is above 0.
+            key: A key, or a glob as "n01440764/*" (`fnmatch.fnmatchcase`: * matches / as well), or
+                several; as bytes, too.
+            meta: Name of the samples' metadata → a value, or a function that is called with it; it
+                is None where a sample has no such name.
+
+        Returns:
+            A dataset with the same options and an epoch of its own.
+
+        Raises:
+            OptionError: there is no such class or name in the metadata, or no sample matches.
+            KeyNotFoundError: the pack has no such key.
+        """
+        among = self._positions(np.arange(len(self)))
+        found = np.flatnonzero(selection.matching(self.pack, among, label, key, meta))
+        if not len(found):
+            wanted = {"label": label, "key": key, **meta}
+            asked = ", ".join(f"{n}={v!r}" for n, v in wanted.items() if v is not None)
+            raise OptionError(f"{self.pack.path}: none of {len(self)} samples has {asked}")
+        return self.subset(found)
+
+    def subset(self: Self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> Self:
+        """The samples at some indices, in the order given; nothing is copied.
+
+        Args:
+            indices: Positions in this dataset, one perhaps several times; or a bool for each.
+
+        Returns:
+            A dataset with the same options and an epoch of its own.
+
+        Raises:
+            OptionError: no integers, or not as many bools as there are samples.
+            IndexError: an index is out of range.
+        """
+        made = copy.copy(self)
+        chosen = Positions(self._positions(checked(len(self), indices)))
+        vars(made).update(_chosen=chosen, _is_part=True, _counters=_new_counters())
+        made.set_epoch(self.epoch)
+        return made
 
     def __getitem__(self, index: int) -> Any:
         position = index
         if self._chosen is not None:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"index {index} is out of range: {len(self)} samples")
-            position = self._chosen.item(index)
+            position = self._chosen.array.item(index)
         return self._one(self.pack.row(position), index)
 
     def _one(self, row: Row, index: int | None) -> Any:
@@ -255,7 +321,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """Samples of a batch; the images are views of one tensor where they are all alike.
 
         Args:
-            indices: Positions in the pack, in the batch's order; the same one may be there twice.
+            indices: Positions in the dataset, in the batch's order; one may be there twice.
 
         Returns:
             A list of samples, as ``ds[i]`` gives them; `packio.collate` makes a batch of it.
@@ -303,33 +369,37 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None
     ) -> tuple[Columns, np.ndarray]:
         """What is decoded or moved, a column a view, and the positions of the samples it is of."""
-        if self._chosen is None:
-            positions = self.pack.positions(indices)
-        else:
-            positions = self._chosen[np.asarray(indices, np.int64)]
+        positions = self._positions(indices)
         if not self._recipe.fields:
             return {}, positions
-        draw, threads = self._draw(indices), self._decoding_threads()
+        made = self._make(positions, self._draw(indices), self._decoding_threads(), out)
+        if made.errors:
+            positions = self._replace(made, positions)
+        return made.columns, positions
+
+    def _positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        if self._chosen is None:
+            return self.pack.positions(indices)
+        chosen: np.ndarray = self._chosen.array[np.asarray(indices, np.int64)]
+        return chosen
+
+    def _make(
+        self, positions: np.ndarray, draw: Draw, threads: Threads | None, out: torch.Tensor | None
+    ) -> Samples:
+        """What is decoded or moved of some samples, bad ones among them."""
         given = None if self._dtype in options.FLOATS else out
         with self._counting_fallbacks():
             made = annotated.make(self.pack, self._recipe, positions, draw, threads, given)
-        if made.errors:
-            positions = self._replace(made, positions)
         columns = made.columns
         if "image" in columns:
             images = columns["image"]
             columns["image"] = [outputs.scaled(view, self._dtype, out) for view in images]
-        return columns, positions
+        return made
 
     def _draw(self, indices: Sequence[int] | np.ndarray) -> Draw:
-        """What a batch draws: by position in the epoch where its indices say it, else by slot."""
         if not self._is_random():
             return Draw(0, np.zeros(len(indices), np.int64))
-        drawn = [i for i in indices if isinstance(i, Drawn)]
-        if len(drawn) == len(indices) and len({i.epoch for i in drawn}) == 1:
-            return plans.by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
-        key = draws.mix(self.seed, self.epoch, draws.digest(indices))
-        return Draw(key, np.arange(len(indices)))
+        return drawn(indices, self.seed, self.epoch)
 
     def _made_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
         """What is decoded or moved of one sample, a value a view, in the form asked for."""
@@ -374,10 +444,14 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         if not self._skip or len(errors) == len(positions):
             raise errors[min(errors)]
         source = annotated.replace(made)
-        for _, error in sorted(errors.items()):
-            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=4)
-        self._count(_REPLACED, len(errors))
+        self._report([error for _, error in sorted(errors.items())])
         return positions[source]
+
+    def _report(self, errors: Sequence[Exception]) -> None:
+        """Samples of a batch have been replaced: say so, and count them."""
+        for error in errors:
+            warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=5)
+        self._count(_REPLACED, len(errors))
 
     def _count(self, counter: int, number: int) -> None:
         info = torch.utils.data.get_worker_info()
@@ -395,6 +469,20 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         if self.target_transform is not None and "label" in values:
             values["label"] = self.target_transform(values["label"])
         return values
+
+
+def drawn(indices: Sequence[int] | np.ndarray, seed: int, epoch: int) -> Draw:
+    """What a batch draws: by position in the epoch where its indices say it, else by slot.
+
+    Args:
+        indices: Of its samples.
+        seed: Of the dataset.
+        epoch: Of the dataset, for indices that do not say theirs.
+    """
+    known = [i for i in indices if isinstance(i, Drawn)]
+    if len(known) == len(indices) and len({i.epoch for i in known}) == 1:
+        return plans.by_position(seed, known[0].epoch, [i.position for i in known])
+    return Draw(draws.mix(seed, epoch, draws.digest(indices)), np.arange(len(indices)))
 
 
 class FolderDataset(PackDataset):
@@ -471,6 +559,12 @@ class ZarrDataset(PackDataset):
     """Samples of a Zarr pack; see `PackDataset` for the arguments."""
 
     format = "zarr"
+
+
+def _new_counters() -> torch.Tensor:
+    counters = torch.zeros(3, _WORKERS + 1, dtype=torch.int64)
+    counters.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+    return counters
 
 
 _DEFAULTS: dict[str, Any] = PackDataset.__init__.__kwdefaults__ or {}

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from packio.errors import OptionError
-from packio.sampling import ShuffleSampler
+from packio.sampling import ResumableSampler
 
 
 class Epochs:
@@ -36,7 +36,7 @@ class Epochs:
         batch_size: int,
         drop_last: bool,
     ) -> None:
-        self._dataset, self._sampler, self._batches = dataset, sampler, batches
+        self._dataset, self._sampler, self._batches = drawing(dataset), sampler, batches
         self._batch_size, self._drop_last = batch_size, drop_last
         self.next, self._running = 0, -1
         self.resumed = False
@@ -64,12 +64,13 @@ class Epochs:
         self._running, self.next = self.next, self.next + 1
         if state.get("seed") is not None:
             self._dataset.seed = state["seed"]
-        for part in (self._sampler, self._batches, self._dataset):
+        within = getattr(self._batches, "sampler", None)  # of a BatchSampler
+        for part in (self._sampler, self._batches, within, self._dataset):
             set_epoch = getattr(part, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(self._running)
         self._told = getattr(self._sampler, "epoch", None)
-        if isinstance(self._sampler, ShuffleSampler):
+        if isinstance(self._sampler, ResumableSampler):
             self._left = self._left_of(self._sampler, state.get("consumed", 0))
         else:
             state = {"random": torch.get_rng_state(), **state}
@@ -77,10 +78,9 @@ class Epochs:
         self._state, self._delivered = state, 0
         self._indices = self._order()
 
-    def _left_of(self, sampler: ShuffleSampler, consumed: int) -> int:
+    def _left_of(self, sampler: ResumableSampler, consumed: int) -> int:
         """Have the sampler begin after what all ranks have consumed; count the batches left."""
-        state = {"seed": sampler.seed, "epoch": self._running, "consumed": consumed}
-        sampler.load_state_dict(state)
+        sampler.go_on(self._running, consumed)
         samples = len(sampler) - -(-consumed // sampler.world_size)
         return (samples + (0 if self._drop_last else self._batch_size - 1)) // self._batch_size
 
@@ -109,10 +109,10 @@ class Epochs:
         if self._delivered >= self._left:
             return {"epoch": self.next, "seed": seed}
         state = {"epoch": self._running, "seed": seed}
-        if isinstance(self._sampler, ShuffleSampler):
+        if isinstance(self._sampler, ResumableSampler):
             new = self._sampler.state_dict(self._delivered * self._batch_size)["consumed"]
             consumed = self._state.get("consumed", 0) + new
-            return {**state, "order": self._sampler.seed, "consumed": consumed}
+            return {**state, "order": self._sampler.order, "consumed": consumed}
         skip = self._state.get("skip", 0) + self._delivered
         return {**state, "skip": skip, "random": self._state["random"]}
 
@@ -122,7 +122,15 @@ class Epochs:
         Raises:
             OptionError: the state is of another order.
         """
-        ours = getattr(self._sampler, "seed", None)
-        if "order" in state and state["order"] != ours:
-            raise OptionError(f"the state is of the seed {state['order']}, the sampler has {ours}")
+        if isinstance(self._sampler, ResumableSampler):
+            self._sampler.check(state.get("order", {} if "skip" in state else self._sampler.order))
+        elif "order" in state:
+            raise OptionError(f"the state is of a sampler of packio's, of {state['order']}")
         self._loaded, self.next = dict(state), state["epoch"]
+
+
+def drawing(dataset: Any) -> Any:
+    """What torch's subsets are of, one of another: it draws, not they."""
+    while isinstance(dataset, torch.utils.data.Subset):
+        dataset = dataset.dataset
+    return dataset

@@ -11,7 +11,7 @@ import torch
 
 from packio import batches, tensors
 from packio.devices import DevicePrefetcher
-from packio.epochs import Epochs
+from packio.epochs import Epochs, drawing
 from packio.errors import OptionError
 from packio.prefetching import prefetch
 from packio.sampling import ShuffleSampler
@@ -85,7 +85,7 @@ class Loader:
             dataset = dataset.with_options(threads=threads)
         self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
         if sampler is None and batch_sampler is None:
-            seed = getattr(dataset, "seed", None)
+            seed = getattr(drawing(dataset), "seed", None)
             if generator is not None or seed is None:
                 seed = int(torch.randint(1 << 62, (), generator=generator).item())
             sampler = ShuffleSampler(dataset, seed, shuffle=shuffle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from packio import batches
 from packio.annotated import FIELDS, Columns
 from packio.fields import Fields
 from packio.options import FLOATS
-from packio.packs import Pack
 
 
 def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
@@ -59,6 +58,19 @@ def values(field: str, column: torch.Tensor | Sequence[torch.Tensor], output: st
     return [Image.fromarray(a[:, :, 0] if a.shape[2:] == (1,) else a) for a in arrays]
 
 
+class Annotations(Protocol):
+    """What is asked of a pack: see `packio.Pack`."""
+
+    def key(self, index: int) -> str:
+        """Key of a sample."""
+
+    def meta(self, index: int) -> dict[str, Any] | None:
+        """Metadata of a sample."""
+
+    def take_labels(self, indices: np.ndarray) -> np.ndarray:
+        """Labels of some samples."""
+
+
 class Outputs:
     """Hands out what was made of a batch, with what else its samples consist of.
 
@@ -69,7 +81,7 @@ class Outputs:
         several: Whether the fields that are made come as a tuple, one a view.
     """
 
-    def __init__(self, pack: Pack, fields: Fields, output: str, *, several: bool) -> None:
+    def __init__(self, pack: Annotations, fields: Fields, output: str, *, several: bool) -> None:
         self._pack, self._fields, self._output, self._several = pack, fields, output, several
 
     def columns(

@@ -162,6 +162,16 @@ class Pack(Sequence[Sample]):
         more = {n: options[n] for n in ("image", "layout") if n in options}
         return [self.format.Reader(root / name, **more) for name, _ in self._shards]
 
+    def reopened(self, access: str) -> Pack:
+        """The same pack, read in another way; see `packio.open`.
+
+        Raises:
+            IntegrityError: it has changed since.
+        """
+        return Pack(
+            self._absolute, access=access, expect_digest=self.digest, located=self._elsewhere
+        )
+
     def __reduce__(self) -> tuple[object, ...]:
         made_again = functools.partial(
             Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere

@@ -1,9 +1,15 @@
-"""Some samples of a pack: those of some classes."""
+"""Some samples of a pack: those of some classes, with some keys, or some metadata."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import fnmatch
+import json
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,6 +17,10 @@ from packio import packs
 from packio.errors import OptionError
 
 _CHUNK = 4096  # samples whose index rows are looked at together
+_TEXTS = 1 << 16  # samples whose keys or metadata are
+
+Labels = str | int | Iterable[str | int]  # class names, indices
+Keys = str | bytes | Iterable[str | bytes]  # keys, globs
 
 
 def selected(pack: packs.Pack, classes: Iterable[str] | None = None) -> Iterator[np.ndarray]:
@@ -35,12 +45,18 @@ def _chunks(pack: packs.Pack, wanted: list[int] | None) -> Iterator[np.ndarray]:
     for start in range(0, len(pack), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(pack)))
         if wanted is not None:
-            labels = pack.take_labels(rows)
-            rows = rows[
-                np.isin(labels, wanted) if labels.ndim == 1 else (labels[:, wanted] > 0).any(axis=1)
-            ]
+            rows = np.compress(_is_of(pack, rows, wanted), rows)
         if len(rows):
             yield rows
+
+
+def _is_of(pack: packs.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarray:
+    """Which of some samples are of some classes: (n,) bool."""
+    labels = pack.take_labels(rows)
+    if labels.ndim == 1:
+        return np.isin(labels, wanted)
+    found: np.ndarray = np.any(labels[:, wanted] > 0, axis=1)
+    return found
 
 
 def class_index(pack: packs.Pack, name: str) -> int:
@@ -58,3 +74,134 @@ def class_index(pack: packs.Pack, name: str) -> int:
     raise OptionError(
         f"{pack.path}: no class {name!r} among {len(names)}; there are: {', '.join(near)}"
     )
+
+
+def matching(
+    pack: packs.Pack,
+    positions: np.ndarray,
+    label: Labels | None,
+    key: Keys | None,
+    meta: Mapping[str, Any],
+) -> np.ndarray:
+    """Which of some samples match: label, key and metadata, as far as they are asked for.
+
+    Args:
+        pack: Of the samples.
+        positions: (n,) int64, in any order.
+        label: Names or indices of classes, one of which it has.
+        key: Globs (`fnmatch.fnmatchcase`) or keys, one of which it has.
+        meta: Name → the value that it has, or a function that is true of it. None stands for the
+            value of a sample that has no such name.
+
+    Returns:
+        (n,) bool.
+
+    Raises:
+        OptionError: no class of such a name, or no sample has metadata of such a name.
+        KeyNotFoundError: no sample of the pack has such a key.
+    """
+    rows = np.zeros(len(pack), bool)
+    rows[positions] = True
+    if label is not None:
+        _keep_labels(pack, rows, label)
+    if key is not None:
+        _keep_keys(pack, rows, key)
+    if meta:
+        _keep_meta(pack, rows, meta)
+    found: np.ndarray = rows[positions]
+    return found
+
+
+def _keep_labels(pack: packs.Pack, rows: np.ndarray, label: Labels) -> None:
+    labels = pack.labels
+    if labels is None:
+        raise OptionError(f"label={label!r}: {pack.path} has no labels")
+    each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
+    wanted = [class_index(pack, c) if isinstance(c, str) else operator.index(c) for c in each]
+    size = labels.shape[1] if labels.ndim == 2 else None
+    for number in wanted:
+        if size is not None and not 0 <= number < size:
+            raise OptionError(f"label={number}: {pack.path} has labels 0..{size - 1}")
+    for start in range(0, len(rows), _CHUNK):
+        some = start + np.flatnonzero(rows[start : start + _CHUNK])
+        if len(some):
+            rows[some] = _is_of(pack, some, wanted)
+
+
+def _keep_keys(pack: packs.Pack, rows: np.ndarray, key: Keys) -> None:
+    each = [key] if isinstance(key, (str, bytes)) else list(key)
+    whole = [k for k in each if not re.search(rb"[*?[]", os.fsencode(k))]
+    kept = np.zeros_like(rows)
+    kept[[pack.find(k) for k in whole]] = True
+    kept &= rows
+    texts = _pattern([k for k in each if isinstance(k, str) and k not in whole])
+    raw = _pattern([os.fsencode(k).decode("latin-1") for k in each
+                    if isinstance(k, bytes) and k not in whole])  # fmt: skip
+    if texts is not None or raw is not None:
+
+        def test(data: list[bytes]) -> list[bool]:
+            return [
+                (texts is not None and texts(os.fsdecode(d)) is not None)
+                or (raw is not None and raw(d.decode("latin-1")) is not None)
+                for d in data
+            ]
+
+        globbed = rows & ~kept
+        _keep(pack, "key", globbed, test)
+        kept |= globbed
+    rows &= kept
+
+
+def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
+    """One test for several globs; None where there are none."""
+    return re.compile("|".join(map(fnmatch.translate, globs))).match if globs else None
+
+
+def _keep_meta(pack: packs.Pack, rows: np.ndarray, meta: Mapping[str, Any]) -> None:
+    if "meta_data" not in pack.index_file:
+        raise OptionError(f"{next(iter(meta))}=: {pack.path} has no metadata")
+    seen: set[str] = set()
+    tests = {name: v if callable(v) else _equals(v) for name, v in meta.items()}
+
+    def test(data: list[bytes]) -> list[bool]:
+        text = b"[" + b",".join(data) + b"]"
+        values = cast("list[dict[str, Any]]", json.loads(text.decode("utf-8", "surrogatepass")))
+        seen.update(*values)
+        return [all(tests[name](value.get(name)) for name in tests) for value in values]
+
+    there = bool(rows.any())
+    _keep(pack, "meta", rows, test)
+    for name in meta:
+        if there and name not in seen:
+            near = difflib.get_close_matches(name, sorted(seen), 3) or sorted(seen)[:10]
+            raise OptionError(
+                f"{pack.path}: no metadata {name!r} in these samples; there are: {', '.join(near)}"
+            )
+
+
+def _equals(wanted: Any) -> Callable[[Any], bool]:
+    return lambda value: bool(value == wanted)
+
+
+def _keep(
+    pack: packs.Pack, column: str, rows: np.ndarray, test: Callable[[list[bytes]], Sequence[bool]]
+) -> None:
+    """Take those rows out whose text does not pass.
+
+    Args:
+        pack: Of the samples.
+        column: "key" or "meta".
+        rows: (N,) bool, of all samples of the pack; it is changed.
+        test: Some texts → whether each passes.
+    """
+    offsets = pack.index_file.column(f"{column}_offsets")
+    data = pack.index_file.column(f"{column}_data")
+    for start in range(0, len(rows), _TEXTS):
+        some = np.flatnonzero(rows[start : start + _TEXTS])
+        if not len(some):
+            continue
+        edges = offsets.span(start, min(start + _TEXTS, len(rows)) + 1)
+        text = data.span(int(edges[0]), int(edges[-1])).tobytes()
+        first, last = ((edges[some + i] - edges[0]).tolist() for i in (0, 1))
+        texts = [text[a:b] for a, b in zip(first, last, strict=True)]
+        rows[start + some] = test(texts)

@@ -66,14 +66,19 @@ LAYERS = {
     "annotated": {"packs", "plans", "batches", "masks", "boxes", "threads"},
     "fields": {"errors", "packs"},
     "options": {"errors", "draws", "regions"},
-    "outputs": {"packs", "batches", "annotated", "fields", "options"},
+    "outputs": {"batches", "annotated", "fields", "options"},
     "transforms": {"errors", "tensors"},
     "sampling": {"errors", "draws"},
+    "positions": {"errors"},
     "datasets": _FOUNDATION
     | _PIXELS
     | _BYTES
     | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
-    | {"sampling", "transforms", "folders", "threads"},
+    | {"positions", "sampling", "selection", "transforms", "folders", "threads"},
+    "classnames": {"errors", "packs"},
+    "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
+    | {"positions", "sampling", "datasets"},
+    "mixing": {"errors", "draws", "sampling"},
     "prefetching": {"errors"},
     "devices": {"errors", "tensors"},
     "epochs": {"errors", "sampling"},

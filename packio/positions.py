@@ -1,0 +1,64 @@
+"""Positions of some samples among all, and indices that users choose them by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from packio.errors import OptionError
+
+
+class Positions:
+    """Positions of some samples of a pack.
+
+    Forked processes share the array as it is; to those that torch spawns it goes once, through
+    shared memory, whatever their number.
+
+    Attributes:
+        array: (n,) int64, read-only.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.array.flags.writeable = False
+        self._tensor: torch.Tensor | None = None  # that travels, kept so that it does so once
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._tensor is None:
+            self._tensor = torch.from_numpy(self.array.copy())
+        return _received, (self._tensor,)
+
+
+def _received(tensor: torch.Tensor) -> Positions:
+    return Positions(tensor.numpy())
+
+
+def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
+    """Check indices of one of ``size`` samples.
+
+    Args:
+        size: Samples there are.
+        indices: Numbers, those below 0 counted from the end, or ``size`` bools.
+
+    Returns:
+        (n,) int64, from 0 on.
+
+    Raises:
+        OptionError: they are no numbers, or not as many bools.
+        IndexError: one is out of range.
+    """
+    wanted = np.asarray(indices)
+    if wanted.dtype == bool and wanted.shape == (size,):
+        return np.flatnonzero(wanted)
+    if wanted.ndim != 1 or (len(wanted) and wanted.dtype.kind not in "iu"):
+        raise OptionError(
+            f"indices: {wanted.dtype} {wanted.shape}; expected a list of integers, or {size} bools"
+        )
+    bad = wanted[(wanted < -size) | (wanted >= size)]
+    if len(bad):
+        raise IndexError(f"index {bad[0]} is out of range: {size} samples")
+    chosen: np.ndarray = wanted.astype(np.int64)
+    chosen[chosen < 0] += size
+    return chosen

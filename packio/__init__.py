@@ -39,6 +39,7 @@ _PUBLIC = {
     "Sample": "sample",
     "TFRecordDataset": "datasets",
     "TarDataset": "datasets",
+    "Timer": "timing",
     "ZarrDataset": "datasets",
     "collate": "batches",
     "convert": "packing",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from packio.sampling import ShuffleSampler as ShuffleSampler
     from packio.tensors import ensure_contiguous as ensure_contiguous
     from packio.tensors import is_contiguous_batch as is_contiguous_batch
+    from packio.timing import Timer as Timer
     from packio.verifying import verify as verify
 
 

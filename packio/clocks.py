@@ -85,7 +85,9 @@ def device_clock(
     """
     import torch
 
-    asked = torch.device("cuda" if device is None else device)
+    asked = (
+        torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
+    )
     if asked.type != "cuda":
         return HostClock(read, f" (cuda={kind!r} means nothing on device {asked})")
     if not torch.cuda.is_available():

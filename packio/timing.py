@@ -33,7 +33,7 @@ from packio.errors import CannotCreateError, OptionError
 
 if TYPE_CHECKING:
     import torch
-    from rich.table import Table
+    from rich.console import Group
 
 T = TypeVar("T")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -107,7 +107,8 @@ class Timer:
 
         The first wait has making the iterator in it, as starting a DataLoader's workers;
         ``warmup=1`` leaves it out. When the loop is left, the last step ends, and the iterator is
-        closed if it can be. Names used in the loop's body do not become part of "compute".
+        closed if it can be. Names used in the loop's body do not become part of "compute". By
+        "events", waiting is the time in which the device had nothing to do.
 
         Args:
             iterable: A DataLoader, or any other.
@@ -174,12 +175,12 @@ class Timer:
         Console(file=text, width=200, color_system=None).print(self.__rich__())
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Group:
+        from rich.console import Group
         from rich.table import Table
 
         named = self.as_dict()
-        caption = self._caption(named)
-        table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
+        table = Table(box=None, pad_edge=False)
         table.add_column("name", overflow="fold")
         for title in ("count", "total s", "mean ms", "p50", "p90", "p99", "min", "max"):
             table.add_column(title, justify="right")
@@ -187,18 +188,18 @@ class Timer:
             count, total, *seconds = row.values()
             cells = (f"{1e3 * s:,.3f}" for s in seconds)
             table.add_row(name, f"{count:,}", f"{total:,.3f}", *cells)
-        return table
+        return Group(table, *self._remarks(named))
 
-    def _caption(self, named: Iterable[str]) -> str:
+    def _remarks(self, named: Iterable[str]) -> list[str]:
         loops = [name.rpartition("/")[0] for name in named if name.split("/")[-1] == "wait"]
         shares = ((within, self.wait_share(within)) for within in loops)
-        lines = [
-            f"{within + ': ' if within else ''}{share:.1%} of the loop was waiting for data"
+        found = [
+            f"{within + ': ' if within else ''}{share:.1%} of the loop's time was waiting for data"
             for within, share in shares
             if share is not None
         ]
         left_out = f"; the first {self._warmup} of each name left out" if self._warmup else ""
-        return "\n".join([*lines, f"by {self._clock}{left_out}"])
+        return [*found, f"measured by {self._clock}{left_out}"]
 
     def _within(self) -> str:
         """What names begin with here, in this thread."""
@@ -206,12 +207,16 @@ class Timer:
 
     def _lock(self) -> threading.Lock:
         """One a process: what another thread held when this one was forked stays locked."""
-        return self._locks.setdefault(os.getpid(), threading.Lock())
+        process = os.getpid()
+        return self._locks.get(process) or self._locks.setdefault(process, threading.Lock())
 
     def _add(self, name: str, clock: Clock, begin: object, end: object) -> None:
         with self._lock():
-            self._pending.append(_Measurement(name, clock, begin, end))
-            self._settle(_PENDING)
+            if not self._pending and clock.is_over(end):
+                self._count(name, clock.between(begin, end))
+            else:
+                self._pending.append(_Measurement(name, clock, begin, end))
+                self._settle(_PENDING)
 
     def _settle(self, most: int) -> None:
         """Count what has been measured to its end; the GPU is waited for beyond so many."""
@@ -220,9 +225,13 @@ class Timer:
             if len(self._pending) <= most and not clock.is_over(end):
                 return
             self._pending.popleft()
-            if name not in self._durations:
-                self._durations[name] = Durations(self._warmup)
-            self._durations[name].add(clock.between(begin, end))
+            self._count(name, clock.between(begin, end))
+
+    def _count(self, name: str, duration: int) -> None:
+        durations = self._durations.get(name)
+        if durations is None:
+            durations = self._durations[name] = Durations(self._warmup)
+        durations.add(duration)
 
 
 class Span:
@@ -249,8 +258,10 @@ class Span:
     ) -> None:
         end = self._clock.mark()
         still_open = self._timer._here.open  # noqa: SLF001 (a part of it)
-        place = next(i for i in reversed(range(len(still_open))) if still_open[i].span is self)
-        opened = still_open.pop(place)  # the last one, but where generators take turns
+        place = -1
+        while still_open[place].span is not self:  # where generators take turns
+            place -= 1
+        opened = still_open.pop(place)
         self._timer._add(opened.name, self._clock, opened.begin, end)  # noqa: SLF001 (a part of it)
 
     def __call__(self, function: _Function) -> _Function:

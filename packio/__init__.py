@@ -24,6 +24,7 @@ _PUBLIC = {
     "Hdf5Dataset": "datasets",
     "LmdbDataset": "datasets",
     "Loader": "loader",
+    "MemoryFormatWarning": "watching",
     "N5Dataset": "datasets",
     "Pack": "packs",
     "PackDataset": "datasets",
@@ -52,6 +53,7 @@ _PUBLIC = {
     "prefetch": "prefetching",
     "reindex": "indexing",
     "verify": "verifying",
+    "watch": "watching",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
@@ -93,6 +95,8 @@ if TYPE_CHECKING:
     from packio.tensors import is_contiguous_batch as is_contiguous_batch
     from packio.timing import Timer as Timer
     from packio.verifying import verify as verify
+    from packio.watching import MemoryFormatWarning as MemoryFormatWarning
+    from packio.watching import watch as watch
 
 
 def __getattr__(name: str) -> Any:

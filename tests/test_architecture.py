@@ -82,6 +82,7 @@ LAYERS = {
     "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"},
     "dali": _FOUNDATION | {"formats", "packs"},
     "pixel_statistics": _FOUNDATION | {"decoders", "packs"},
+    "watching": set(),
     "packing": _FOUNDATION
     | _BYTES
     | {"decoders", "sample", "packs", "sources", "pixel_statistics"},

@@ -70,7 +70,7 @@ class EventClock:
         """Nanoseconds."""
         begin.synchronize()  # of another stream, perhaps
         end.synchronize()
-        return round(begin.elapsed_time(end) * 1e6)
+        return int(begin.elapsed_time(end) * 1e6)
 
 
 def device_clock(
@@ -92,8 +92,8 @@ def device_clock(
         return HostClock(read, f" (cuda={kind!r} means nothing on device {asked})")
     if not torch.cuda.is_available():
         return HostClock(read, f" (cuda={kind!r}, but there is no GPU)")
-    index = torch.cuda.current_device() if asked.index is None else asked.index
-    gpu = torch.device("cuda", index)
+    without_index = str(asked) == "cuda"
+    gpu = torch.device("cuda", torch.cuda.current_device()) if without_index else asked
     if kind == "events":
         return EventClock(gpu)
 

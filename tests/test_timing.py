@@ -159,6 +159,10 @@ class _Loader:
         self.clock, self.closed = clock, False
 
     def __iter__(self) -> Iterator[int]:
+        self.items = self._items()  # kept here, too: nothing but close() ends it
+        return self.items
+
+    def _items(self) -> Iterator[int]:
         try:
             for number in range(4):
                 self.clock.spend(3)

@@ -270,7 +270,7 @@ def test_a_model_compiled_while_watched_is_one_graph_and_tells_where_it_is_not()
         return graph.forward
 
     with packio.watch(model, deep=True):
-        whole = torch.compile(model, backend=backend, fullgraph=True)
+        whole: Any = torch.compile(model, backend=backend, fullgraph=True)
         for _ in range(3):
             whole(IMAGES)
         assert len(graphs) == 1

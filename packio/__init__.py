@@ -27,6 +27,7 @@ _PUBLIC = {
     "LmdbDataset": "datasets",
     "Loader": "loader",
     "MixedSampler": "mixing",
+    "MemoryFormatWarning": "watching",
     "N5Dataset": "datasets",
     "Pack": "packs",
     "PackDataset": "datasets",
@@ -43,6 +44,7 @@ _PUBLIC = {
     "Sample": "sample",
     "TFRecordDataset": "datasets",
     "TarDataset": "datasets",
+    "Timer": "timing",
     "ZarrDataset": "datasets",
     "collate": "batches",
     "convert": "packing",
@@ -55,6 +57,7 @@ _PUBLIC = {
     "prefetch": "prefetching",
     "reindex": "indexing",
     "verify": "verifying",
+    "watch": "watching",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
@@ -98,7 +101,10 @@ if TYPE_CHECKING:
     from packio.sampling import ShuffleSampler as ShuffleSampler
     from packio.tensors import ensure_contiguous as ensure_contiguous
     from packio.tensors import is_contiguous_batch as is_contiguous_batch
+    from packio.timing import Timer as Timer
     from packio.verifying import verify as verify
+    from packio.watching import MemoryFormatWarning as MemoryFormatWarning
+    from packio.watching import watch as watch
 
 
 def __getattr__(name: str) -> Any:

@@ -39,10 +39,13 @@ LAYERS = {
     "draws": {"errors"},
     "shared_memory": {"errors"},
     "tensors": {"errors", "shared_memory"},
+    "timing": {"errors", "clocks", "durations"},
     "geometry": {"errors", "draws", "tensors"},
     "storage": {"errors", "registry", "cache", "indexfile"},
     "cache": set(),
+    "clocks": set(),
     "columns": set(),
+    "durations": set(),
     "raw_blocks": {"encodings", "indexfile"},
     "raw": _FOUNDATION | _PIXELS | _BYTES,
     "decoders": _FOUNDATION | {"sample", "cache"},
@@ -89,6 +92,7 @@ LAYERS = {
     | {"packs", "plans", "regions", "sampling", "threads"}
     | {"prefetching", "devices", "epochs"},
     "pixel_statistics": _FOUNDATION | {"decoders", "packs"},
+    "watching": set(),
     "packing": _FOUNDATION
     | _BYTES
     | {"decoders", "sample", "packs", "sources", "pixel_statistics"},

@@ -159,6 +159,37 @@ def peers(result: Json) -> str:
     return "\n".join(lines)
 
 
+def memory_format(result: Json) -> str:
+    """Make the tables of layouts from what ``packio bench-memory-format --json`` wrote."""
+    machine, rows = result["machine"], result["rows"]
+    on = machine["cpu"] if machine["device"] == "cpu" else machine["device"]
+    size = f"{result['size']} x {result['size']}"
+    conditions = (
+        f"Batches of {result['batch_size']} images of {size}; {on}, {machine['threads']} threads, "
+        f"torch {machine['torch']}. Milliseconds, and times as long as contiguous ones in the same "
+        f"round: medians of {result['rounds']} rounds (lowest to highest)."
+    )
+    lines = [conditions]
+    for first, is_data in (("images, model", False), ("uint8 images", True)):
+        chosen = [r for r in rows if (r["part"] == "data") == is_data]
+        columns = list(dict.fromkeys((r["part"], r["stage"], r["dtype"]) for r in chosen))
+        titles = [
+            stage if is_data else f"{part} {stage}, {dtype}" for part, stage, dtype in columns
+        ]
+        lines += ["", f"| {first} | {' | '.join(titles)} |", "|---|" + "---:|" * len(columns)]
+        for layout in dict.fromkeys((r["images"], r["model"]) for r in chosen):
+            here = [r for r in chosen if (r["images"], r["model"]) == layout]
+            cells = {(r["part"], r["stage"], r["dtype"]): _times(r) for r in here}
+            name = ", ".join(filter(None, layout))
+            lines.append(f"| {name} | {' | '.join(cells[column] for column in columns)} |")
+    return "\n".join(lines)
+
+
+def _times(row: Json) -> str:
+    spread = f"{row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})"
+    return f"{row['milliseconds']:.3g} ms, {spread}"
+
+
 _PEERS = ["wall", "torchvision", "ffcv", "dali", "webdataset", "litdata", "streaming", "spdl"]
 
 
@@ -211,6 +242,7 @@ def _spread(values: Json | None, form: str) -> str:
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
+    "memory-format": ("memory_format.json", memory_format),
     "parity": ("parity.json", parity),
     "peers": ("peers.json", peers),
 }

@@ -10,7 +10,7 @@ import numpy as np
 from packio import registry
 
 if TYPE_CHECKING:
-    from packio.bench import load
+    from packio.bench import load, memory_format
     from packio.bench.decode import Result, Row
     from packio.packs import Pack
 
@@ -119,4 +119,37 @@ def plot_load(result: load.Result, path: str | os.PathLike[str]) -> None:
     stages.invert_yaxis()
     stages.set_xlabel("µs an image, on one core")
     figure.suptitle(f"{result.path}: {result.fidelity}, {result.cpus} CPUs", fontsize=10)
+    figure.savefig(path)
+
+
+def plot_memory_formats(result: memory_format.Result, path: str | os.PathLike[str]) -> None:
+    """Draw how many times as long as contiguous images each layout takes, a panel a stage.
+
+    Args:
+        result: From `packio.bench.memory_format.measure`.
+        path: The file; its suffix says which kind, as ``.png`` or ``.svg``.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    registry.require("matplotlib", "bench")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = list(dict.fromkeys((r.part, r.stage, r.dtype) for r in result.rows))
+    figure = Figure(figsize=(12, 2.4 * -(-len(panels) // 2)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, panel in enumerate(panels):
+        rows = [r for r in result.rows if (r.part, r.stage, r.dtype) == panel]
+        axes = figure.add_subplot(-(-len(panels) // 2), 2, number + 1)
+        names = [f"{r.images}, {r.model} model" if r.model else r.images for r in rows]
+        spread = [[r.ratio - r.lowest for r in rows], [r.highest - r.ratio for r in rows]]
+        axes.barh(names, [r.ratio for r in rows], xerr=spread, color="#4878a8", capsize=3)
+        axes.axvline(1, color="#c44", linestyle="--")
+        axes.invert_yaxis()
+        axes.tick_params(labelsize=8)
+        axes.set_title(", ".join(panel), fontsize=9)
+    machine = result.machine
+    on = machine["cpu"] if machine["device"] == "cpu" else machine["device"]
+    figure.suptitle(f"times as long as contiguous (whiskers: all rounds); {on}", fontsize=10)
     figure.savefig(path)

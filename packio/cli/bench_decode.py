@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from packio import processors
+from packio.cli._output import print_table, write_results
 
 if TYPE_CHECKING:
     from packio.bench import fidelity
@@ -20,6 +20,7 @@ _PARITY_COLUMNS = (
     "decoder", "fidelity", "JPEGs", "max", "mean", "PSNR mean", "min", "off by > 1",
     "max to Pillow", "as not cut",
 )  # fmt: skip
+_LEFT = ("encoding", "decoder", "on", "pixels", "fidelity", "JPEGs")
 _COLUMNS = ("decoder", "on", "img/s", "spread", "Mpx/s", "ms p50", "ms p99", "refused", "pixels")
 
 
@@ -96,6 +97,7 @@ def run(
     """
     from packio import registry
     from packio.bench import decode
+    from packio.bench._plots import plot_decoders
     from packio.cli._progress import ProgressLine
     from packio.errors import OptionError
 
@@ -118,7 +120,8 @@ def run(
         )
     if as_json != "-":
         _print(result)
-    _write(result, as_json, plot)
+    draw = functools.partial(plot_decoders, result, plot) if plot is not None else None
+    write_results(result.as_dict(), as_json, draw)
     if save:
         print(f"saved for decoder='auto': {result.save()}", file=sys.stderr)
 
@@ -133,7 +136,7 @@ def _run_parity(
         result = fidelity.measure(path, decoders=decoders, limit=limit, progress=progress)
     if as_json != "-":
         _print_parity(result)
-    _write(result, as_json, None)
+    write_results(result.as_dict(), as_json, None)
 
 
 def _print_parity(result: fidelity.Result) -> None:
@@ -142,7 +145,7 @@ def _print_parity(result: fidelity.Result) -> None:
         f"to {result.size}x{result.size}, {result.interpolation}; against {result.reference}"
     )
     cells = [_parity_cells(row, result) for row in result.rows]
-    (_print_rich if sys.stdout.isatty() else _print_plain)(_PARITY_COLUMNS, cells)
+    print_table(_PARITY_COLUMNS, cells, left=_LEFT)
 
 
 def _parity_cells(row: fidelity.Row, result: fidelity.Result) -> tuple[str, ...]:
@@ -161,22 +164,6 @@ def _parity_cells(row: fidelity.Row, result: fidelity.Result) -> tuple[str, ...]
     )
 
 
-def _write(result: Result | fidelity.Result, as_json: str | None, plot: Path | None) -> None:
-    from packio.bench._plots import plot_decoders
-    from packio.errors import CannotCreateError
-
-    text = json.dumps(result.as_dict(), indent=2)
-    if as_json == "-":
-        print(text)
-    try:
-        if as_json and as_json != "-":
-            Path(as_json).write_text(text + "\n", encoding="utf-8")
-        if plot is not None:
-            plot_decoders(result, plot)  # type: ignore[arg-type]  # of speed, where there is a plot
-    except OSError as error:
-        raise CannotCreateError(f"{error.filename}: {error.strerror}") from error
-
-
 def _print(result: Result) -> None:
     print(
         f"{result.images} images from {result.origin}: {result.pixels / 1e6:,.1f} megapixels, "
@@ -191,10 +178,7 @@ def _print(result: Result) -> None:
     )
     header = ("encoding", *_COLUMNS) if several else _COLUMNS
     cells = [((row.encoding,) if several else ()) + _cells(row, result) for row in ordered]
-    if sys.stdout.isatty():
-        _print_rich(header, cells)
-    else:
-        _print_plain(header, cells)
+    print_table(header, cells, left=_LEFT)
     for name, reason in result.missing.items():
         print(f"{name}: not measured; {reason}")
 
@@ -225,24 +209,3 @@ def _parity(row: Row) -> str:
         return "identical"
     d = row.difference
     return f"max {d.maximum}, mean {d.mean:.2g}, {d.share:.2%} differ"
-
-
-def _print_rich(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in header:
-        left = name in ("encoding", "decoder", "on", "pixels", "fidelity", "JPEGs")
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
-    for line in cells:
-        table.add_row(*line)
-    Console().print(table)
-
-
-def _print_plain(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
-    for line in (header, *cells):
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        )

@@ -1,0 +1,188 @@
+"""Watching a model for batches whose memory layout slows it down, which nothing else tells of."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+_CONVOLUTIONS = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+)  # fmt: skip
+_LEAVES = (*_CONVOLUTIONS, nn.Linear)
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_NOT_THE_USERS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(__file__) + os.sep,
+    threading.__file__,  # where torch.nn.DataParallel runs a replica
+    "<eval_with_key>",  # what torch.compile and torch.fx make of a model
+)
+
+
+_CONTIGUOUS = "write batch = packio.ensure_contiguous(batch), or .contiguous(), where it is made"
+_FIXES = {
+    "contiguous": (
+        "write model = model.to(memory_format=torch.channels_last) once, or batch.contiguous()"
+    ),
+    "channels_last": (
+        "write batch = batch.to(memory_format=torch.channels_last) on the device, or model = "
+        "model.to(memory_format=torch.contiguous_format) once"
+    ),
+}  # by what the weights are in
+_SAME = "write batch = packio.ensure_contiguous(batch) for all of them"
+
+
+class MemoryFormatWarning(UserWarning):
+    """A model was given a batch in a memory layout that costs time."""
+
+
+class Watch:
+    """The hooks of `watch`; a context manager that removes them."""
+
+    def __init__(self, hooks: list[torch.utils.hooks.RemovableHandle]) -> None:
+        self._hooks = hooks
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def watch(model: nn.Module, *, deep: bool = False) -> Watch:
+    """Warn, once a place, when a model is given a batch in a layout that slows it down.
+
+    That is a tensor of three or more dimensions that is neither contiguous nor channels_last; or
+    images in another memory format than the model's weights or, where the weights have none, than
+    those before. The `MemoryFormatWarning` names the module, the shape, the strides and what to
+    do, and its place is the line of your code that handed the batch over: the first outside torch
+    and packio. Batches are not changed. A call takes some microseconds longer.
+
+    DataParallel and DistributedDataParallel may be put around the model before or after. Watch
+    what torch.compile returns; a model that was watched before is looked at while it is traced,
+    which costs nothing later, but a warning then breaks the graph (with ``fullgraph=True`` it is
+    an error).
+
+    Args:
+        model: Any module.
+        deep: Watch every convolution and linear layer as well, for a transpose within the model.
+            Compiled ones are left out: what is compiled lays its tensors out by itself.
+
+    Returns:
+        What ends it: call ``remove()``, or use it as a context.
+    """
+    watched = [("", model)]
+    if deep:
+        watched += [(n, m) for n, m in model.named_modules() if n and isinstance(m, _LEAVES)]
+    hooks = [
+        module.register_forward_pre_hook(_Hook(name, module), with_kwargs=True)
+        for name, module in watched
+    ]
+    return Watch(hooks)
+
+
+class _Hook:
+    """Looks at what one module is given."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        kind = type(module).__name__
+        self._where, self._is_part = f"{name} ({kind})" if name else kind, bool(name)
+        self._convolution = next((m for m in module.modules() if _has_format(m)), None)
+        self._earlier: torch.memory_format | None = None
+        self._told: dict[tuple[str, str, int], object] = {}
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._is_part and torch.compiler.is_compiling():
+            return
+        for tensor in _tensors([args, kwargs], []):
+            found = self._look(tensor)
+            if found:
+                self._tell(tensor, *found)
+
+    def _look(self, tensor: torch.Tensor) -> tuple[str, str] | None:
+        """What is wrong with a tensor, and what to do; None where nothing is."""
+        if tensor.ndim < 3 or tensor.layout != torch.strided:
+            return None
+        given = _formats(tensor)
+        if not given:
+            return "neither contiguous nor channels_last", _CONTIGUOUS
+        if len(given) > 1 or tensor.ndim not in _CHANNELS_LAST:
+            return None
+        if self._convolution is not None:
+            weight: Any = self._convolution.weight
+            wanted = _formats(weight) if weight.ndim == tensor.ndim else given
+            if len(wanted) > 1 or wanted == given:
+                return None
+            return f"{_name(given)} for weights that are {_name(wanted)}", _FIXES[_name(wanted)]
+        if torch.compiler.is_compiling():  # what changes between calls would have it traced anew
+            return None
+        earlier, self._earlier = self._earlier or given[0], self._earlier or given[0]
+        if earlier == given[0]:
+            return None
+        return f"{_name(given)}, and others before it {_name([earlier])}", _SAME
+
+    def _tell(self, tensor: torch.Tensor, found: str, fix: str) -> None:
+        file, line = _place(inspect.currentframe())
+        this = object()
+        if self._told.setdefault((found, file, line), this) is not this:
+            return
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        message = f"{self._where}: a {shape} input of strides {strides} is {found}; {fix}"
+        warnings.warn_explicit(message, MemoryFormatWarning, file, line)
+
+
+def _tensors(values: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors in nested arguments, appended to a list."""
+    for value in values.values() if isinstance(values, Mapping) else values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list, Mapping)):
+            _tensors(value, found)
+    return found
+
+
+def _formats(tensor: torch.Tensor) -> list[torch.memory_format]:
+    """The memory formats that a tensor has: none, one, or, of few channels or pixels, both."""
+    found = [torch.contiguous_format] if tensor.is_contiguous() else []
+    last = _CHANNELS_LAST.get(tensor.ndim)
+    if last is not None and tensor.is_contiguous(memory_format=last):
+        found.append(last)
+    return found
+
+
+def _name(formats: list[torch.memory_format]) -> str:
+    return "contiguous" if torch.contiguous_format in formats else "channels_last"
+
+
+def _has_format(module: nn.Module) -> bool:
+    """Whether it is a convolution by whose weights it can be told which format they are in."""
+    if not isinstance(module, _CONVOLUTIONS):
+        return False
+    weight = module.weight
+    return not isinstance(weight, nn.UninitializedParameter) and len(_formats(weight)) == 1
+
+
+def _place(frame: FrameType | None) -> tuple[str, int]:
+    """File and line of the innermost caller that is neither of torch nor of packio."""
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "torch", 0  # in a thread of torch's, all the way

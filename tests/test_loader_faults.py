@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import threading
 from typing import Any
 
+import leftovers
 import pytest
 import torch
 
@@ -35,13 +33,11 @@ def _dataset(pack: pathlib.Path, **options: Any) -> packio.PackDataset:
 @pytest.fixture
 def nothing_left() -> Any:
     """No thread, no process and no shared memory more than before."""
-    before = threading.active_count(), sorted(os.listdir("/dev/shm"))  # noqa: S108 (listed)
+    kinds = ("threads", "processes", "shared memory")
+    before = leftovers.held()
     yield
-    gc.collect()
-    decoding = [t for t in threading.enumerate() if t.name.startswith("packio-decode")]
-    after = threading.active_count() - len(decoding), sorted(os.listdir("/dev/shm"))  # noqa: S108 (listed)
-    assert after == before
-    assert multiprocessing.active_children() == []
+    after = leftovers.held()
+    assert [after[kind] for kind in kinds] == [before[kind] for kind in kinds]
 
 
 def _die(_: Any) -> Any:

@@ -5,9 +5,7 @@ PACKIO_LONG=1 is the long form: 1,000 loaders, 20 kills, 20 minutes of epochs.
 
 from __future__ import annotations
 
-import gc
 import json
-import multiprocessing
 import os
 import pathlib
 import random
@@ -15,9 +13,9 @@ import signal
 import statistics
 import subprocess
 import sys
-import threading
 from typing import Any
 
+import leftovers
 import pytest
 
 import packio
@@ -36,16 +34,6 @@ def _dataset(pack: pathlib.Path) -> packio.PackDataset:
     return packio.PackDataset(pack, crop=packio.RandomResizedCrop(32), hflip=0.5, seed=3, threads=2)
 
 
-def _held() -> dict[str, int]:
-    gc.collect()
-    return {
-        "threads": sum(not t.name.startswith("packio-decode") for t in threading.enumerate()),
-        "processes": len(multiprocessing.active_children()),
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "shared memory": len(os.listdir("/dev/shm")),  # noqa: S108 (listed)
-    }
-
-
 def test_loaders_left_midway_hold_nothing(pack: pathlib.Path) -> None:
     draw = random.Random(1)
     loader: Any = None
@@ -57,9 +45,9 @@ def test_loaders_left_midway_hold_nothing(pack: pathlib.Path) -> None:
             next(taken)
         if number == 9:
             del taken, loader
-            before = _held()  # torch's own helpers are there by now
+            before = leftovers.held()  # torch's own helpers are there by now
     del taken, loader
-    after = _held()
+    after = leftovers.held()
     print(before, after)
     assert after == before
 

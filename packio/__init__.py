@@ -51,6 +51,7 @@ _PUBLIC = {
     "prefetch": "prefetching",
     "reindex": "indexing",
     "verify": "verifying",
+    "warm": "residency",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from packio.packs import Pack as Pack
     from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
     from packio.prefetching import prefetch as prefetch
+    from packio.residency import warm as warm
     from packio.sample import Sample as Sample
     from packio.sampling import ShuffleSampler as ShuffleSampler
     from packio.tensors import ensure_contiguous as ensure_contiguous

@@ -42,13 +42,8 @@ def kind(path: str | os.PathLike[str], mounts: str | None = None) -> str:
 
     Source: proc_pid_mountinfo(5): mount point in the fifth field, type behind a lone hyphen.
     """
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-        except OSError:  # not Linux
-            return ""
     real, best, name = os.path.realpath(path), "", ""
-    for line in mounts.splitlines():
+    for line in (_mounts() if mounts is None else mounts).splitlines():
         before, _, after = line.partition(" - ")
         if len(before.split()) < 5 or not after.split():
             continue
@@ -59,31 +54,33 @@ def kind(path: str | os.PathLike[str], mounts: str | None = None) -> str:
     return name
 
 
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:  # not Linux
+        return ""
+
+
 def is_far(path: str | os.PathLike[str], mounts: str | None = None) -> bool:
     """Tell whether a path is on another machine's disks, or many machines'; see `kind`."""
     name = kind(path, mounts)
     return name in _KINDS or (name.startswith("fuse.") and name not in _NEAR)
 
 
-def advice(out: Path, container: str, mounts: str | None = None) -> str | None:
+def advice(out: Path, container: str) -> str | None:
     """What to say to somebody who packs into a container there; None: nothing."""
-    if container != "lmdb" or not is_far(out, mounts):
+    if container != "lmdb" or not is_far(out):
         return None
     return (
-        f"{out}: on {kind(out, mounts)}, where LMDB's own readers are slow and its locks do not "
+        f"{out}: on {kind(out)}, where LMDB's own readers are slow and its locks do not "
         "hold; tar or TFRecord fits a network file system better"
     )
 
 
-def nearby(index: Path, mounts: str | None = None) -> Path | None:
-    """A copy of an index in the user's cache, made if need be; None where it needs no copy.
-
-    Args:
-        index: Path of an index file.
-        mounts: As of `kind`.
-    """
+def nearby(index: Path) -> Path | None:
+    """A copy of an index in the user's cache, made if need be; None where it needs no copy."""
     try:
-        if not is_far(index, mounts) or is_far(cache.folder(), mounts):
+        if not is_far(index) or is_far(cache.folder()):
             return None
         status = index.stat()
         name = f"{os.path.realpath(index)}\0{status.st_size} {status.st_mtime_ns} {status.st_ino}"

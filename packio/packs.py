@@ -373,13 +373,15 @@ class Pack(Sequence[Sample]):
         return data
 
     def fetched(self, rows: Sequence[Row], *, images: bool = True, masks: bool = False) -> Pack:
-        """This pack, where it is at a URL with the bytes of some samples at hand, read at once.
+        """This pack, with the bytes of some samples at hand, or on their way, read at once.
+
+        At a URL they are fetched; of files on a disk the system is told which ranges come next.
 
         Args:
             rows: Of the samples.
             images, masks: Which of their bytes.
         """
-        if not isinstance(self._files, RemoteFiles):
+        if self._readers or isinstance(self._files, FolderFiles):
             return self
         kept = self.ram.holds if self.ram is not None else lambda _: False
         missing = [row for row in rows if not kept(row.position)] if images else []
@@ -387,6 +389,9 @@ class Pack(Sequence[Sample]):
         if masks and "mask_offset" in self.index_file:
             missing = [row for row in rows if not kept(len(self) + row.position)]
             ranges += [self._mask_place(row.position)[:3] for row in missing]
+        if isinstance(self._files, LocalFiles):
+            self._files.announce(ranges)
+            return self
         pack = object.__new__(Pack)
         pack.__dict__.update(self.__dict__)
         pack._files = self._files.fetched(ranges)

@@ -56,9 +56,7 @@ LAYERS = {
     "filesystems": {"errors", "cache", "indexfile"},
     "ram": {"errors", "indexfile", "memory", "processors"},
     "lookup": {"errors", "indexfile"},
-    "packs": _FOUNDATION
-    | _BYTES
-    | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"},
+    "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"},
     "local_copy": {"errors", "indexfile", "storage", "packs"},
     "residency": {"errors", "memory", "storage", "packs"},
     "regions": _FOUNDATION | _PIXELS,

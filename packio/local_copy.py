@@ -184,7 +184,8 @@ def _locked(path: Path) -> Iterator[Path]:
                 )
             time.sleep(_POLL)
         file.truncate(0)
-        print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
         yield path
 
 

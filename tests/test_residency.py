@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -42,9 +43,16 @@ def cold(pack: pathlib.Path) -> pathlib.Path:
     return pack
 
 
+_MOST = 0.9  # of what was brought there: the kernel may drop some pages at any moment
+
+
 def _of(report: Any, path: pathlib.Path) -> Any:
     (found,) = [file for file in report.files if file.path == path]
     return found
+
+
+def _share(report: residency.WarmReport) -> float:
+    return (report.after or 0) / report.bytes
 
 
 def test_warming_reads_what_is_not_in_memory(cold: pathlib.Path) -> None:
@@ -52,14 +60,14 @@ def test_warming_reads_what_is_not_in_memory(cold: pathlib.Path) -> None:
     report = packio.warm(cold, progress=lambda done, total: told.append((done, total)))
     file = _of(report, cold)
     assert file.before < file.bytes // 2
-    assert file.after == file.bytes == cold.stat().st_size
-    assert report.after == report.bytes
+    assert file.bytes == cold.stat().st_size
+    assert _share(report) >= _MOST
     assert report.fits
     assert report.read >= file.bytes - file.before
     assert told[-1] == (report.bytes, report.bytes)
     again = packio.warm(cold)
-    assert again.before == again.bytes
-    assert again.read == 0
+    assert (again.before or 0) >= _MOST * again.bytes
+    assert again.read < report.read
 
 
 def test_checking_reads_nothing(cold: pathlib.Path) -> None:
@@ -87,7 +95,7 @@ def test_mincore_is_enough(cold: pathlib.Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(residency, "_MAPPED", 1 << 20)
     report = packio.warm(cold)
     assert _of(report, cold).before < _of(report, cold).bytes // 2
-    assert report.after == report.bytes
+    assert _share(report) >= _MOST
 
 
 def test_no_more_is_read_than_memory_takes(
@@ -133,10 +141,11 @@ def test_the_command_shows_shares_before_and_after(cold: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "% of 25.3 MB in memory" in done.stdout
     done = _cli(str(cold))
-    assert "now 100%" in done.stdout
+    assert re.search(r"in memory, now (100|9\d)%; [1-9]", done.stdout)
     assert f"{cold}\t{cold.stat().st_size:,} bytes\t" in done.stdout
     summary = json.loads(_cli(str(cold), "--json").stdout)
-    assert summary["before"] == summary["after"] == summary["bytes"]
+    assert summary["bytes"] >= summary["after"] >= _MOST * summary["bytes"]
+    assert [file["path"] for file in summary["files"]] == [f"{cold}.packio", str(cold)]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ _PUBLIC = {
     "reindex": "indexing",
     "verify": "verifying",
     "watch": "watching",
+    "warm": "residency",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from packio.packs import Pack as Pack
     from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
     from packio.prefetching import prefetch as prefetch
+    from packio.residency import warm as warm
     from packio.sample import Sample as Sample
     from packio.sampling import RepeatAugSampler as RepeatAugSampler
     from packio.sampling import ShuffleSampler as ShuffleSampler

@@ -14,6 +14,7 @@ import torch
 
 from packio import annotated, draws, options, outputs, packs, plans, selection
 from packio import fields as sample_fields
+from packio import local_copy as copies
 from packio.annotated import Columns, Samples
 from packio.batches import Batch
 from packio.decoders import MAX_PIXELS, Decoder
@@ -24,6 +25,7 @@ from packio.outputs import Outputs
 from packio.packs import Row
 from packio.plans import Draw, Recipe
 from packio.positions import Positions, checked
+from packio.ram import RamCache
 from packio.sampling import Drawn
 from packio.threads import Threads, automatic_threads
 from packio.transforms import Apply
@@ -75,6 +77,14 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
             opened.
         max_pixels: Refuse larger images.
+        cache: "ram": keep the bytes of samples, once read, in memory that workers share, with a
+            checksum on each use. For packs at URLs and on slow disks; files that are read again and
+            again are in the page cache anyway, and raw pixels are mapped: nothing is kept of those.
+        cache_bytes: That may be kept so; None: half of the memory available, shared evenly among
+            torchrun's processes of this machine. Nothing is thrown out for what comes later.
+        local_copy: Folder on a disk of this machine, as "$TMPDIR": the pack is copied there, once
+            for all processes, checked, and read from there. Where there is no room, it is read
+            where it is, with a warning.
 
     Every geometry takes the same box of image, mask and boxes, and mirrors them alike; with `views`
     each of them is a tuple, too. A mask has to have the size of its image, as both are stored:
@@ -97,6 +107,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         NotAPackError, UnfinishedPackError, IntegrityError: see `packio.open`.
         OptionError: an argument that cannot be meant.
         MissingPackageError: the decoder's package is not installed.
+        CannotCreateError, LockedError: the local copy cannot be made.
     """
 
     format: str | None = None  # the only container format accepted
@@ -126,6 +137,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         seed: int | None = None,
         access: str | None = None,
         max_pixels: int = MAX_PIXELS,
+        cache: str | None = None,
+        cache_bytes: int | None = None,
+        local_copy: str | os.PathLike[str] | None = None,
     ) -> None:
         self._options = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         options.check(self._options)
@@ -134,6 +148,10 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         else:
             self.pack = path if access in (None, path.access) else path.reopened(str(access))
         self._check_format()
+        if local_copy is not None:
+            self.pack = copies.opened(self.pack, local_copy)
+        if cache is not None:
+            self.pack.keep_in_ram(cache_bytes)
         self._chosen = None if split is None else Positions(self.pack.split(split))
         self._is_part = False  # whether of what was chosen only some are left
         # mapped here, so that forked workers share the map, and what has been checked in it
@@ -212,6 +230,11 @@ class PackDataset(torch.utils.data.Dataset[Any]):
     def fallbacks(self) -> int:
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
         return int(self._counters[_FALLBACKS].sum())
+
+    @property
+    def ram(self) -> RamCache | None:
+        """What cache="ram" keeps: its samples, bytes, room, hits and misses, of all processes."""
+        return self.pack.ram
 
     def by_key(self, key: str | bytes) -> Any:
         """The sample with this key, as ``ds[i]``.

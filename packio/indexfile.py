@@ -152,6 +152,7 @@ class Index:
 
     Args:
         path: Of the index file.
+        copy: Of it, on a disk that is nearer; None maps the file itself.
 
     Attributes:
         metadata: The canonical metadata, parsed.
@@ -165,9 +166,9 @@ class Index:
         ReadError: the file cannot be read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], copy: Path | None = None) -> None:
         self.path = Path(path)
-        self._map = _mapped(self.path)
+        self._map = _mapped(copy or self.path)
         header, start = _header(self._map, self.path)
         self._layout = _columns(header, len(self._map) - start, self.path)
         self.metadata: dict[str, Any] = _metadata(header, self.path)

@@ -20,7 +20,7 @@ def check(options: Mapping[str, Any]) -> None:
     Raises:
         OptionError: a value that cannot be meant, or two that exclude each other.
     """
-    choices = {"output": OUTPUTS, "on_error": ("raise", "skip"),
+    choices = {"output": OUTPUTS, "on_error": ("raise", "skip"), "cache": (None, "ram"),
                "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *FLOATS)}  # fmt: skip
     for name, allowed in choices.items():
         if options[name] not in allowed:
@@ -38,8 +38,18 @@ def check(options: Mapping[str, Any]) -> None:
     ignored = options["ignore_index"]
     if type(ignored) is not int or not -(1 << 31) <= ignored < 1 << 31:
         raise OptionError(f"ignore_index={ignored!r}: expected an int of 32 bits")
+    _check_cache(options["cache"], options["cache_bytes"])
     _check_views(options)
     _check_transforms(options)
+
+
+def _check_cache(cache: str | None, cache_bytes: Any) -> None:
+    if cache_bytes is None:
+        return
+    if cache is None:
+        raise OptionError("cache_bytes= is of a cache: expected cache='ram' with it")
+    if type(cache_bytes) is not int or cache_bytes < 1:
+        raise OptionError(f"cache_bytes={cache_bytes!r}: expected a number of bytes, at least 1")
 
 
 def _check_views(options: Mapping[str, Any]) -> None:

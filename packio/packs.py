@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from packio import encodings, indexing, registry
+from packio import encodings, filesystems, indexing, ram, registry
 from packio.errors import (
     IntegrityError,
     NotAPackError,
@@ -36,6 +36,7 @@ from packio.storage.urls import Url
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from packio.ram import RamCache
     from packio.raw import RawRows
 
 UNFINISHED_SUFFIX = ".packio-tmp"  # of the folder in which a pack is built
@@ -101,6 +102,9 @@ class Pack(Sequence[Sample]):
 
     Safe in threads and forked workers; pickles as its path and the digest of its index, so that a
     pack changed in between is noticed.
+
+    Attributes:
+        ram: What `keep_in_ram` keeps, and how much of it; None: nothing.
     """
 
     def __init__(
@@ -110,12 +114,14 @@ class Pack(Sequence[Sample]):
         access: str | None = None,
         expect_digest: str | None = None,
         located: tuple[Path, Path] | None = None,
+        kept: RamCache | None = None,
     ) -> None:
         self.path = urls.place(path)
         self._absolute = urls.absolute(path)  # a later chdir changes nothing
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         index_path, root = located or _located(self._absolute)
-        self.index_file = Index(index_path)
+        self.index_file = Index(index_path, filesystems.nearby(index_path))
+        self.ram = kept
         if expect_digest is not None and self.index_file.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
         self.format = _format(self.index_file)
@@ -174,8 +180,9 @@ class Pack(Sequence[Sample]):
 
     def __reduce__(self) -> tuple[object, ...]:
         made_again = functools.partial(
-            Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere
-        )
+            Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere,
+            kept=self.ram,
+        )  # fmt: skip
         return made_again, (self._absolute,)
 
     def __repr__(self) -> str:
@@ -258,6 +265,21 @@ class Pack(Sequence[Sample]):
         counts = [b - a for a, b in itertools.pairwise(edges)]
         return raw.find(self.index_file, self._files, counts, self.key)
 
+    def keep_in_ram(self, room: int | None = None) -> None:
+        """Keep the bytes of samples, once read, in memory that workers share; see `RamCache`.
+
+        Not where all samples are mapped (`raw_rows`): those are in the page cache as they are.
+
+        Args:
+            room: Bytes; None takes half of the memory that is available.
+
+        Raises:
+            OutputError: the system gives no memory for it.
+        """
+        if self.raw_rows is None:
+            kinds = 2 if "mask_offset" in self.index_file else 1
+            self.ram = ram.shared(self.digest, len(self), kinds, room)
+
     def read(self, row: Row, *, check: bool = True) -> bytes:
         """Read the encoded bytes of a sample.
 
@@ -275,6 +297,10 @@ class Pack(Sequence[Sample]):
     def _data(
         self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int
     ) -> bytes:
+        if self.ram is not None and crc is not None:
+            kept = self.ram.get(position, crc)
+            if kept is not None:
+                return kept
         if self._readers:
             data = self._record(position, offset)
         else:
@@ -286,6 +312,8 @@ class Pack(Sequence[Sample]):
                 f"{self._files.path(file)}: record {position} ({self.key(position)!r}, "
                 f"{length} bytes at {offset}) is damaged: CRC32C differs"
             )
+        if self.ram is not None and crc is not None:
+            self.ram.put(position, data)
         return data
 
     def _record(self, position: int, offset: int) -> bytes:
@@ -305,12 +333,17 @@ class Pack(Sequence[Sample]):
             return None
         position = self._position(index)
         file, offset, length, crc = self._mask_place(position)
+        slot = len(self) + position
+        if self.ram is not None and (kept := self.ram.get(slot, crc)) is not None:
+            return kept
         data = self._files.read(file, offset, length)
         if crc32c(data) != crc:
             raise IntegrityError(
                 f"{self._files.path(file)}: mask of record {position} ({self.key(position)!r}, "
                 f"{length} bytes at {offset}) is damaged: CRC32C differs"
             )
+        if self.ram is not None:
+            self.ram.put(slot, data)
         return data
 
     def _mask_place(self, position: int) -> tuple[int, int, int, int]:
@@ -350,21 +383,34 @@ class Pack(Sequence[Sample]):
         return data
 
     def fetched(self, rows: Sequence[Row], *, images: bool = True, masks: bool = False) -> Pack:
-        """This pack, where it is at a URL with the bytes of some samples at hand, read at once.
+        """This pack, with the bytes of some samples at hand, or on their way, read at once.
+
+        At a URL they are fetched; of files on a disk the system is told which ranges come next.
 
         Args:
             rows: Of the samples.
             images, masks: Which of their bytes.
         """
-        if not isinstance(self._files, RemoteFiles):
+        if self._readers or isinstance(self._files, FolderFiles):
             return self
-        ranges = [(row.file, row.offset, row.length) for row in rows] if images else []
+        kept = self.ram.holds if self.ram is not None else lambda _: False
+        missing = [row for row in rows if not kept(row.position)] if images else []
+        ranges = [(row.file, row.offset, row.length) for row in missing]
         if masks and "mask_offset" in self.index_file:
-            ranges += [self._mask_place(row.position)[:3] for row in rows]
+            missing = [row for row in rows if not kept(len(self) + row.position)]
+            ranges += [self._mask_place(row.position)[:3] for row in missing]
+        if isinstance(self._files, LocalFiles):
+            self._files.announce(ranges)
+            return self
         pack = object.__new__(Pack)
         pack.__dict__.update(self.__dict__)
         pack._files = self._files.fetched(ranges)
         return pack
+
+    @property
+    def storage(self) -> LocalFiles | FolderFiles | RemoteFiles:
+        """What reads byte ranges of the pack's files."""
+        return self._files
 
     def key(self, index: int) -> str:
         """Key of a sample; bytes that are not UTF-8 are surrogate-escaped."""

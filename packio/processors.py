@@ -30,8 +30,12 @@ def share(parts: int = 1) -> int:
     Where several processes train on one machine, as torchrun starts them, LOCAL_WORLD_SIZE of them
     share the processors.
     """
-    processes = next(_number("LOCAL_WORLD_SIZE"), 1)
-    return max(1, usable() // (processes * max(1, parts)))
+    return max(1, usable() // (ranks() * max(1, parts)))
+
+
+def ranks() -> int:
+    """Count the processes that train on this machine together: LOCAL_WORLD_SIZE, or 1."""
+    return next(_number("LOCAL_WORLD_SIZE"), 1)
 
 
 def quotas(process: Path = Path("/proc/self")) -> list[float]:
@@ -42,32 +46,40 @@ def quotas(process: Path = Path("/proc/self")) -> list[float]:
 
     Source: cgroups(7) of Linux; cpu.max of version 2, cpu.cfs_quota_us of version 1.
     """
+    return [limit for folder in groups("cpu", process) if (limit := _limit(folder))]
+
+
+def groups(controller: str, process: Path = Path("/proc/self")) -> Iterator[Path]:
+    """Folders of the control groups that a process is in, and of those above them.
+
+    Args:
+        controller: "cpu" or "memory"; only version 1 tells them apart.
+        process: Its folder in /proc.
+    """
     try:
-        groups = (process / "cgroup").read_text().splitlines()
+        lines = (process / "cgroup").read_text().splitlines()
         mounts = (process / "mountinfo").read_text().splitlines()
     except OSError:  # not Linux
-        return []
-    found = []
-    for line in groups:
+        return
+    for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        for root, mounted in _mounted(mounts, version=1 if controllers else 2):
+        for root, mounted in _mounted(mounts, controller if controllers else ""):
             folder = mounted / path.removeprefix(root).lstrip("/")
             while folder != mounted.parent:  # a group is bound by those above it
-                found += [limit for limit in [_limit(folder)] if limit]
+                yield folder
                 folder = folder.parent
-    return found
 
 
-def _mounted(mounts: list[str], version: int) -> Iterator[tuple[str, Path]]:
-    """Root and folder of each mount of the processor's groups."""
+def _mounted(mounts: list[str], controller: str) -> Iterator[tuple[str, Path]]:
+    """Root and folder of each mount of a controller's groups; "": of version 2's."""
     for line in mounts:
         before, _, after = line.partition(" - ")
         root, folder = before.split()[3:5]
         kind, _, options = after.split()[:3]
-        if kind == ("cgroup2" if version == 2 else "cgroup") and (
-            version == 2 or "cpu" in options.split(",")
+        if kind == ("cgroup" if controller else "cgroup2") and (
+            not controller or controller in options.split(",")
         ):
             yield root, Path(folder)
 

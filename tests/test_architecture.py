@@ -34,6 +34,7 @@ LAYERS = {
     "registry": {"errors"},
     "jpeg": {"errors", "registry"},
     "processors": set(),
+    "memory": {"processors"},
     "threads": {"processors"},
     "encodings": {"errors", "jpeg"},
     "draws": {"errors"},
@@ -56,8 +57,12 @@ LAYERS = {
     "sources": _FOUNDATION | {"sample", "indexfile", "packs", "storage"},  # a pack is a source, too
     "sample": _FOUNDATION | _PIXELS,
     "indexfile": _FOUNDATION,
+    "filesystems": {"errors", "cache", "indexfile"},
+    "ram": {"errors", "indexfile", "memory", "processors"},
     "lookup": {"errors", "indexfile"},
-    "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw"},
+    "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"},
+    "local_copy": {"errors", "indexfile", "storage", "packs"},
+    "residency": {"errors", "memory", "storage", "packs"},
     "regions": _FOUNDATION | _PIXELS,
     "plans": {"draws", "geometry", "decoders", "packs"},
     "batches": _FOUNDATION
@@ -77,7 +82,8 @@ LAYERS = {
     | _PIXELS
     | _BYTES
     | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
-    | {"positions", "sampling", "selection", "transforms", "folders", "threads"},
+    | {"positions", "sampling", "selection", "transforms", "folders", "threads"}
+    | {"local_copy", "ram"},
     "classnames": {"errors", "packs"},
     "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
     | {"positions", "sampling", "datasets"},
@@ -95,7 +101,7 @@ LAYERS = {
     "watching": set(),
     "packing": _FOUNDATION
     | _BYTES
-    | {"decoders", "sample", "packs", "sources", "pixel_statistics"},
+    | {"decoders", "sample", "packs", "sources", "pixel_statistics", "filesystems"},
     "folders": _FOUNDATION | _BYTES | {"sources", "packing"},
     "mmengine": {"errors", "registry", "packs"},
     "selection": {"errors", "packs"},

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packio import indexfile, packs, processors, registry
+from packio import filesystems, indexfile, packs, processors, registry
 from packio.errors import DecodeError, OptionError, OutputExistsError, ReadError
 from packio.packing import advising, existing, preflight, publish, remote
 from packio.packing import plan as planning
@@ -134,6 +134,8 @@ def pack(
         )
     else:
         report = make(out, overwrite=overwrite)
+        if (advice := filesystems.advice(out, plan.format)) is not None:
+            report = dataclasses.replace(report, warnings=(*report.warnings, advice))
     if quarantine is not None and not report.up_to_date:
         return dataclasses.replace(
             report, quarantined=_quarantine(plan.listing, report, Path(quarantine))

@@ -124,4 +124,4 @@ class Epochs:
         ours = getattr(self._sampler, "seed", None)
         if "order" in state and state["order"] != ours:
             raise OptionError(f"the state is of the seed {state['order']}, the sampler has {ours}")
-        self._loaded = dict(state)
+        self._loaded, self.next = dict(state), state["epoch"]

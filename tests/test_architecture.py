@@ -124,7 +124,7 @@ _KNOWN_PLUGINS = {  # Pillow is the decoder of last resort, and what all others 
 _SOURCES = sorted(p for p in ROOT.rglob("*.py"))
 _ALL_SOURCES = sorted(
     p
-    for folder in ("packio", "tests", "tools", "benchmarks")
+    for folder in ("packio", "tests", "tools", "benchmarks", "examples")
     for p in (REPOSITORY / folder).rglob("*.py")
 )
 
@@ -200,6 +200,17 @@ def test_importing_packio_imports_nothing_heavy() -> None:
     loaded = json.loads(_run("import json, sys, packio; print(json.dumps(list(sys.modules)))"))
     heavy = {"numpy", "torch", "cv2", "h5py", "lmdb", "PIL", "safetensors", "typer", "rich"}
     assert heavy & set(loaded) == set()
+
+
+def test_examples_use_public_names_only() -> None:
+    examples = sorted((REPOSITORY / "examples").glob("*.py"))
+    assert {name for path in examples for name in _imports(path)} <= {"packio", "packio.mmengine"}
+    used = {
+        name
+        for path in examples
+        for name in re.findall(r"\bpackio\.([A-Za-z_]\w*)", path.read_text())
+    }
+    assert used - {"mmengine"} <= set(packio.__all__)
 
 
 def test_no_module_bears_an_exported_name() -> None:

@@ -151,7 +151,7 @@ def test_after_the_last_batch_the_next_epoch_comes(pack: pathlib.Path) -> None:
     assert state["epoch"] == 1
     again = packio.Loader(_dataset(pack), BATCH, shuffle=True)
     again.load_state_dict(state)
-    assert again.epoch == 1
+    assert again.epoch == 1  # as `range(loader.epoch, epochs)` wants to know
     assert _same(list(again), list(loader))
 
 

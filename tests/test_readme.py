@@ -1,4 +1,4 @@
-"""README.md and EXTENDING.md run as they are printed."""
+"""README.md, EXTENDING.md and the pages in docs/ run as they are printed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,54 @@ def test_the_python_of_the_readme_runs(
     for split in ("train", "val"):
         shutil.copytree(image_folder, tmp_path / "photos" / split)
     monkeypatch.chdir(tmp_path)
-    text = (REPOSITORY / "README.md").read_text()
+    assert _run_blocks(REPOSITORY / "README.md") >= 4
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset's
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize("page", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda p: p.stem)
+def test_the_python_of_a_page_runs(
+    page: pathlib.Path,
+    tmp_path: pathlib.Path,
+    image_folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(image_folder, tmp_path / "photos" / "train")
+    shutil.copy(REPOSITORY / "tests/frozen/foreign/photos.beton", tmp_path / "train.beton")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+    assert _run_blocks(page) >= 1
+
+
+def _run_blocks(page: pathlib.Path) -> int:
+    """Run the Python blocks of a page, in order, as one program; tell how many there are."""
+    text = page.read_text()
     blocks = _PYTHON.findall(text)
-    assert len(blocks) >= 4
-    program = types.ModuleType("readme")
+    program = types.ModuleType("page")
     for block in blocks:
         line = text[: text.index(block)].count("\n")
-        exec(compile("\n" * line + block, "README.md", "exec"), vars(program))  # noqa: S102 (ours)
+        exec(compile("\n" * line + block, page.name, "exec"), vars(program))  # noqa: S102 (ours)
+    return len(blocks)
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    found = [
+        (page, link.partition("#")[0])
+        for page in pages
+        for link in re.findall(r"\]\((?!http)([^)#]+[^)]*)\)", page.read_text())
+    ]
+    assert len(found) >= 8
+    assert [(page, link) for page, link in found if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_names_every_example() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    commands = re.findall(
+        r"^\| `(?:python|torchrun [^`]*) (examples/\w+\.py)` \|", text, re.MULTILINE
+    )
+    examples = sorted((REPOSITORY / "examples").glob("*.py"))
+    assert sorted(commands) == [f"examples/{path.name}" for path in examples]
 
 
 def test_the_readme_names_every_exit_code() -> None:

@@ -1,0 +1,296 @@
+"""What might help, as loops that are made and run: a first look at each, then the best in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from packio import batches
+from packio.datasets import PackDataset
+from packio.diagnosis.findings import shares
+from packio.diagnosis.loops import Loop, Run, Step
+from packio.diagnosis.measured import Kind, Measured, Spread, Trial
+from packio.diagnosis.setups import Setup
+from packio.errors import DiagnosisError
+from packio.loader import Loader
+from packio.tensors import ensure_contiguous, mapped
+
+_WORTH = 0.08  # share of the loop's time from which on a remedy is worth a try
+_PROMISING = 1.05  # gain at first look that is worth more
+_CONFIRMED = 3  # changes that are measured in turns
+_MOST_WORKERS = 64
+
+
+class Change(NamedTuple):
+    """Something to try.
+
+    Attributes:
+        kind, what, code, note: As of `Trial`.
+        options: Changes of the loader, as `Setup.make` takes them.
+        size: Samples a batch, where it changes.
+        step: Makes another step of the step, where it changes.
+        kept: How many samples to go through again and again; None: all.
+    """
+
+    kind: Kind
+    what: str
+    code: str
+    options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
+    size: int | None = None
+    step: Callable[[Step], Step] | None = None
+    kept: int | None = None
+    note: str = ""
+
+
+class _Kept(Dataset[Any]):
+    """A dataset whose samples are kept in memory once they are made."""
+
+    def __init__(self, dataset: Any, indices: list[Any]) -> None:
+        self._samples = [dataset[i] for i in indices]
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> Any:
+        return self._samples[index % len(self._samples)]
+
+
+def changes(
+    setup: Setup, measured: Measured, samples: list[Any], indices: list[Any]
+) -> Iterator[Change]:
+    """List what might help, by where the time goes."""
+    parts = shares(measured)
+    waiting = sum(share for kind, share in parts.items()
+                  if kind not in (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT))  # fmt: skip
+    if not measured.contiguous and measured.has_step:
+        yield Change(
+            Kind.MEMORY_FORMAT, "contiguous batches", "batch = packio.ensure_contiguous(batch)",
+            step=_contiguous,
+        )  # fmt: skip
+    if measured.has_step and parts[Kind.STEP] >= 0.5:
+        yield Change(
+            Kind.STEP, "batches in channels_last",
+            "images = images.contiguous(memory_format=torch.channels_last)", step=_channels_last,
+            note="with model.to(memory_format=torch.channels_last) it may bring more",
+        )  # fmt: skip
+    if not setup.is_known:
+        return
+    yield from _workers(setup, measured, waiting)
+    if setup.has_batches and measured.batch_size <= 1024:
+        size = 4 * measured.batch_size
+        yield Change(
+            Kind.BATCH_SIZE, f"batches of {size}", f"batch_size={size}", size=size,
+            note="it changes the training: learning rate, batch norm",
+        )  # fmt: skip
+    if parts.get(Kind.COLLATE, 0) >= _WORTH and setup.collate is not batches.collate:
+        if setup.collate is not default_collate and _collates_alike(setup, samples):
+            yield Change(Kind.COLLATE, "packio.collate", "collate_fn=packio.collate",
+                         {"collate_fn": batches.collate})  # fmt: skip
+    elif parts.get(Kind.HAND_OVER, 0) >= _WORTH and hasattr(setup.dataset, "gather"):
+        if setup.collate is default_collate:
+            yield Change(Kind.HAND_OVER, "packio.collate: no copy", "collate_fn=packio.collate",
+                         {"collate_fn": batches.collate})  # fmt: skip
+    yield from _dataset(setup, parts, waiting)
+    if parts.get(Kind.STORAGE, 0) >= 0.2 and setup.has_batches:
+        yield Change(
+            Kind.STORAGE, "samples kept in memory",
+            f"samples = [dataset[i] for i in range(len(dataset))]  # {_memory(measured, setup)}",
+            {"dataset": _Kept(setup.dataset, indices)},
+            note="what is drawn at random in the dataset is kept, too",
+        )  # fmt: skip
+    if torch.cuda.is_available() and not setup.is_pinned and parts[Kind.COPY] >= _WORTH:
+        yield Change(Kind.COPY, "pinned memory", "pin_memory=True  # and .to(…, non_blocking=True)",
+                     {"pin_memory": True})  # fmt: skip
+
+
+def _memory(measured: Measured, setup: Setup) -> str:
+    count = len(setup.dataset) if hasattr(setup.dataset, "__len__") else 0
+    size = measured.stages.batch_bytes / measured.batch_size * count
+    return f"{size / 1e9:,.1f} GB"
+
+
+def _workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Change]:
+    now, cpus = setup.workers or 0, measured.cpus
+    if waiting >= _WORTH:
+        more = {1, cpus, 4} if not now else {2 * now, 4 * now}
+        for count in sorted(c for c in more if now < c <= max(_MOST_WORKERS, now)):
+            yield Change(Kind.WORKERS_TOO_FEW, _counted(count), f"num_workers={count}",
+                         {"num_workers": count})  # fmt: skip
+    if now > 1 and (waiting >= _WORTH or now > cpus):
+        for count in sorted({now // 2, now // 4, min(now - 1, cpus)} - {0}):
+            yield Change(Kind.WORKERS_TOO_MANY, _counted(count), f"num_workers={count}",
+                         {"num_workers": count})  # fmt: skip
+
+
+def _counted(workers: int) -> str:
+    return f"{workers} worker" + "s" * (workers != 1)
+
+
+def _dataset(setup: Setup, parts: dict[Kind, float], waiting: float) -> Iterator[Change]:
+    """What packio's datasets offer."""
+    dataset = setup.dataset
+    if not hasattr(dataset, "with_options") or not hasattr(dataset, "gather"):
+        return
+    options = dataset.options
+    if waiting >= _WORTH and setup.workers and setup.collate is batches.collate:
+        yield Change(Kind.HAND_OVER, "threads of this process", "packio.Loader(dataset, …)",
+                     {"loader": Loader, "num_workers": 0, "prefetch_factor": None})  # fmt: skip
+    if parts.get(Kind.DECODE, 0) < _WORTH:
+        return
+    if options["fidelity"] == "exact":
+        yield Change(Kind.DECODE, "fast decoding", 'fidelity="fast"',
+                     {"dataset": dataset.with_options(fidelity="fast")},
+                     note="pixels differ: above 35 dB")  # fmt: skip
+    if options["decoder"] != "auto":
+        yield Change(Kind.DECODE, "the fastest decoder", 'decoder="auto"',
+                     {"dataset": dataset.with_options(decoder="auto")})  # fmt: skip
+
+
+def _contiguous(step: Step) -> Step:
+    return lambda batch: step(ensure_contiguous(batch))
+
+
+def _channels_last(step: Step) -> Step:
+    def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim != 4:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
+
+    return lambda batch: step(mapped(batch, laid_out))
+
+
+def _collates_alike(setup: Setup, samples: list[Any]) -> bool:
+    """Whether packio's collate gives what the loader's own gives."""
+    with contextlib.suppress(Exception):  # whatever samples the user has
+        return _shape(batches.collate(samples)) == _shape(setup.collate(samples))
+    return False
+
+
+def _shape(batch: Any) -> Any:
+    return mapped(batch, lambda t: (tuple(t.shape), t.dtype)) if batch is not None else None
+
+
+class Trials:
+    """Tries changes, within a time.
+
+    Args:
+        baseline: The loop as it is.
+        make: Makes the loop of a change.
+        timed: Runs a loop once.
+        say: Told what is tried.
+    """
+
+    def __init__(
+        self,
+        baseline: Loop,
+        make: Callable[[Change], Loop],
+        timed: Callable[[Loop, Change | None], Run],
+        say: Callable[[str], None],
+    ) -> None:
+        self._baseline, self._make, self._timed, self._say = baseline, make, timed, say
+        self.baseline_runs: list[Run] = []
+
+    def run(self, candidates: list[Change], until: float) -> list[Trial]:
+        """Look at each once, then measure the most promising in turns with the loop as it is.
+
+        Args:
+            candidates: To try; those after half of the time are not.
+            until: When to be done, by time.monotonic; the rounds that it takes are made anyway.
+        """
+        looks: list[tuple[float, Change]] = []
+        half = (time.monotonic() + until) / 2
+        for change in candidates:
+            if time.monotonic() > half and looks:
+                break
+            self._say(f"trying {change.what}")
+            with contextlib.suppress(DiagnosisError):  # a loader that does not take this change
+                looks.append((self._look(change), change))
+        chosen = self._best(looks)
+        ratios = self._in_turns([change for _, change in chosen], until)
+        seconded = {id(change) for _, change in chosen}
+        trials = [_trial(c, ratios[id(c)]) for _, c in chosen if len(ratios[id(c)]) >= 3]
+        return trials + [
+            _trial(c, [gain], pairs=0) for gain, c in looks if id(c) not in seconded
+        ]
+
+    def _look(self, change: Change) -> float:
+        loop = self._make(change)
+        try:
+            before = self._base()
+            gain = self._timed(loop, change).rate / before
+        finally:
+            loop.close()
+        return gain
+
+    def _base(self) -> float:
+        run = self._timed(self._baseline, None)
+        self.baseline_runs.append(run)
+        return run.rate
+
+    @staticmethod
+    def _best(looks: list[tuple[float, Change]]) -> list[tuple[float, Change]]:
+        """The most promising change of each kind, and of these the best."""
+        best: dict[Kind, tuple[float, Change]] = {}
+        for gain, change in looks:
+            if gain >= _PROMISING and gain > best.get(change.kind, (0.0, None))[0]:
+                best[change.kind] = (gain, change)
+        return sorted(best.values(), key=lambda found: -found[0])[:_CONFIRMED]
+
+    def _in_turns(self, chosen: list[Change], until: float) -> dict[int, list[float]]:
+        ratios: dict[int, list[float]] = {id(change): [] for change in chosen}
+        loops = {id(change): self._make(change) for change in chosen}
+        try:
+            number, before = 0, self._base() if chosen else 0.0
+            while chosen and (number < 3 or (time.monotonic() < until and number < 9)):
+                self._say(f"round {number + 1}: {', '.join(c.what for c in chosen)}")
+                rates = {id(c): self._timed(loops[id(c)], c).rate for c in chosen}
+                after = self._base()
+                for change in chosen:
+                    ratios[id(change)].append(rates[id(change)] / statistics.mean((before, after)))
+                number, before = number + 1, after
+        finally:
+            for loop in loops.values():
+                loop.close()
+        return ratios
+
+
+def _trial(change: Change, ratios: list[float], pairs: int | None = None) -> Trial:
+    return Trial(
+        change.kind, change.what, change.code, Spread.of(ratios),
+        len(ratios) if pairs is None else pairs, change.note,
+    )  # fmt: skip
+
+
+def of_starting(setup: Setup, measured: Measured, starting: list[float]) -> list[Trial]:
+    """What workers that stay from epoch to epoch save: worked out of the times of their starts."""
+    epoch = (measured.epoch_batches or 0) * measured.batch_seconds
+    if not starting or not epoch:
+        return []
+    factors = [(seconds + epoch) / epoch for seconds in starting]
+    return [Trial(Kind.START_UP, "workers that stay", "persistent_workers=True",
+                  Spread.of(factors), len(factors))]  # fmt: skip
+
+
+def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> list[Trial]:
+    """What packing otherwise would bring, measured on some of the images."""
+    dataset, share = setup.dataset, shares(measured).get(Kind.DECODE, 0.0)
+    options = getattr(dataset, "options", None)
+    if share < _WORTH or not isinstance(dataset, PackDataset) or options["crop"] is None:
+        return []
+    from packio.bench import load
+
+    say("what packing otherwise would bring")
+    found = []
+    for gain in load.gains(dataset):
+        whole = 1 / (1 - share + share / gain.factor)
+        found.append(Trial(
+            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), 3,
+            f"decoding alone {gain.factor:.1f} times, on one core; the loop's gain is worked out",
+        ))  # fmt: skip
+    return found

@@ -1,4 +1,4 @@
-"""What bounds a training loop, and what would help: measured, by running the loop and changes of it.
+"""What bounds a training loop, and what would help: measured, by running it, as it is and changed.
 
 In four steps: numbers (`measured`, by `stages` and `loops`), what they say (`findings`, a pure
 function), what helps (`remedies`, each tried), and how it is told (`wording`, `page`).
@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import os
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -231,14 +230,14 @@ class _Examination:
             self._alone = stages.median_time(alone, budget)
             return
         times: list[tuple[float, float]] = []
-        for _ in range(3):  # in turns
-            times.append((stages.median_time(alone, budget / 3, least=2),
-                          stages.median_time(contiguous, budget / 3, least=2)))  # fmt: skip
+        while len(times) < 3:  # in turns
+            before = stages.median_time(alone, budget / 3, least=2)
+            times += [(before, stages.median_time(contiguous, budget / 3, least=2))]
         self._alone = statistics.median(before for before, _ in times)
         self._contiguous = statistics.median(after for _, after in times)
 
     def _choose_pieces(self) -> None:
-        """Where a batch takes long and the step does not, run the loader alone, in small batches."""
+        """Where batches take long and the step does not, run the loader alone, in small ones."""
         workers = self._setup.workers or 0
         slow = self._waits / max(1, workers) > 1.5 * (self._alone or 0.0)
         if self._setup.has_batches and self._waits > _LONG and slow and self._size > 1:
@@ -254,14 +253,12 @@ class _Examination:
         runs = [self._timed(baseline) for _ in range(3)]
         measured = self._measured(runs, starting, ())
         trials = remedies.Trials(baseline, self._changed, self._timed, self._say)
-        candidates = list(
-            remedies.changes(self._setup, measured, self._samples, self._indices)
-        )
+        candidates = remedies.changes(self._setup, measured, self._samples, self._indices)
         if self._piece:
             candidates = [c for c in candidates if c.size is None]
         found = trials.run(candidates, self._until)
         runs += trials.baseline_runs
-        found += remedies.of_starting(self._setup, measured, starting)
+        found += remedies.of_starting(measured, starting)
         found += remedies.of_packing(self._setup, measured, self._say)
         return self._measured(runs, starting, tuple(found))
 
@@ -270,7 +267,7 @@ class _Examination:
     ) -> Measured:
         waiting = [run.waited / max(run.waited + run.computed, 1e-9) for run in runs]
         cuda = torch.cuda.is_available()
-        start_up = statistics.median(starting) if starting else None
+        start_up = min(starting) if starting else None
         return Measured(
             str(self._setup), self._size, self._setup.workers, processors.usable(),
             torch.cuda.get_device_name() if cuda else "cpu", self._step is not None,

@@ -146,7 +146,7 @@ def call(step: Step, batch: Any) -> None:
     """
     with explained("the step failed"):
         step(batch)
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
             torch.cuda.synchronize()
 
 

@@ -33,7 +33,7 @@ class Spread(NamedTuple):
 
     Attributes:
         median: The middle one.
-        low, high: The lowest and the highest, of five and more but for one at either end.
+        low, high: The lowest and the highest.
     """
 
     median: float
@@ -43,9 +43,7 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Sum up at least one value."""
-        ordered = sorted(values)
-        kept = ordered[1:-1] if len(ordered) >= 5 else ordered
-        return cls(statistics.median(ordered), kept[0], kept[-1])
+        return cls(statistics.median(values), min(values), max(values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +85,7 @@ class Trial:
         factor: Times as many samples a second, pair by pair.
         pairs: How many pairs; 0: it was not worth more than a first look.
         note: What to mind.
+        noise: How far the loop as it is was from itself, pair by pair: 0.1 is a tenth.
     """
 
     kind: Kind
@@ -95,11 +94,13 @@ class Trial:
     factor: Spread
     pairs: int
     note: str = ""
+    noise: float = 0.0
 
     @property
     def is_gain(self) -> bool:
-        """Whether it is clearly faster: beyond the noise, in nearly every pair."""
-        return self.pairs >= 3 and self.factor.median >= 1.1 and self.factor.low > 1.03
+        """Whether it is clearly faster: beyond the noise, and in every pair."""
+        least = max(1.1, 1 + 1.5 * self.noise)
+        return self.pairs >= 4 and self.factor.median >= least and self.factor.low > 1.03
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ from packio.tensors import ensure_contiguous, mapped
 _WORTH = 0.08  # share of the loop's time from which on a remedy is worth a try
 _PROMISING = 1.05  # gain at first look that is worth more
 _CONFIRMED = 3  # changes that are measured in turns
+_LEAST, _MOST = 4, 9  # rounds of these
 _MOST_WORKERS = 64
 
 
@@ -63,47 +64,58 @@ class _Kept(Dataset[Any]):
 
 def changes(
     setup: Setup, measured: Measured, samples: list[Any], indices: list[Any]
-) -> Iterator[Change]:
-    """List what might help, by where the time goes."""
+) -> list[Change]:
+    """List what might help, what takes most of the loop's time first."""
     parts = shares(measured)
-    waiting = sum(share for kind, share in parts.items()
-                  if kind not in (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT))  # fmt: skip
-    if not measured.contiguous and measured.has_step:
+    waiting = 1 - sum(parts[kind] for kind in (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT))
+    found = list(_of_step(measured, parts))
+    if setup.is_known:
+        found += _workers(setup, measured, waiting)
+        found += _of_batches(setup, measured, parts, samples)
+        found += _of_dataset(setup, measured, parts, waiting, indices)
+    weights = {**parts, Kind.WORKERS_TOO_FEW: 0.6 * waiting, Kind.WORKERS_TOO_MANY: 0.5 * waiting,
+               Kind.BATCH_SIZE: 0.3}  # fmt: skip
+    return sorted(found, key=lambda change: -weights.get(change.kind, 0.0))
+
+
+def _of_step(measured: Measured, parts: dict[Kind, float]) -> Iterator[Change]:
+    """Other layouts of the batches' tensors."""
+    if not measured.has_step:
+        return
+    if not measured.contiguous:
         yield Change(
             Kind.MEMORY_FORMAT, "contiguous batches", "batch = packio.ensure_contiguous(batch)",
             step=_contiguous,
         )  # fmt: skip
-    if measured.has_step and parts[Kind.STEP] >= 0.5:
+    if parts[Kind.STEP] >= 0.5:
         yield Change(
             Kind.STEP, "batches in channels_last",
             "images = images.contiguous(memory_format=torch.channels_last)", step=_channels_last,
             note="with model.to(memory_format=torch.channels_last) it may bring more",
         )  # fmt: skip
-    if not setup.is_known:
-        return
-    yield from _workers(setup, measured, waiting)
+
+
+def _of_batches(
+    setup: Setup, measured: Measured, parts: dict[Kind, float], samples: list[Any]
+) -> Iterator[Change]:
+    """Larger batches, and other ways to make them and to hand them over."""
     if setup.has_batches and measured.batch_size <= 1024:
         size = 4 * measured.batch_size
         yield Change(
             Kind.BATCH_SIZE, f"batches of {size}", f"batch_size={size}", size=size,
             note="it changes the training: learning rate, batch norm",
         )  # fmt: skip
-    if parts.get(Kind.COLLATE, 0) >= _WORTH and setup.collate is not batches.collate:
-        if setup.collate is not default_collate and _collates_alike(setup, samples):
-            yield Change(Kind.COLLATE, "packio.collate", "collate_fn=packio.collate",
-                         {"collate_fn": batches.collate})  # fmt: skip
-    elif parts.get(Kind.HAND_OVER, 0) >= _WORTH and hasattr(setup.dataset, "gather"):
-        if setup.collate is default_collate:
-            yield Change(Kind.HAND_OVER, "packio.collate: no copy", "collate_fn=packio.collate",
-                         {"collate_fn": batches.collate})  # fmt: skip
-    yield from _dataset(setup, parts, waiting)
-    if parts.get(Kind.STORAGE, 0) >= 0.2 and setup.has_batches:
-        yield Change(
-            Kind.STORAGE, "samples kept in memory",
-            f"samples = [dataset[i] for i in range(len(dataset))]  # {_memory(measured, setup)}",
-            {"dataset": _Kept(setup.dataset, indices)},
-            note="what is drawn at random in the dataset is kept, too",
-        )  # fmt: skip
+    ours = Change(Kind.COLLATE, "packio.collate", "collate_fn=packio.collate",
+                  {"collate_fn": batches.collate})  # fmt: skip
+    if setup.collate is default_collate:
+        if parts.get(Kind.HAND_OVER, 0) >= _WORTH and hasattr(setup.dataset, "gather"):
+            yield ours._replace(kind=Kind.HAND_OVER)
+    elif (
+        setup.collate is not batches.collate
+        and parts.get(Kind.COLLATE, 0) >= _WORTH
+        and _collates_alike(setup, samples)
+    ):
+        yield ours
     if torch.cuda.is_available() and not setup.is_pinned and parts[Kind.COPY] >= _WORTH:
         yield Change(Kind.COPY, "pinned memory", "pin_memory=True  # and .to(…, non_blocking=True)",
                      {"pin_memory": True})  # fmt: skip
@@ -117,37 +129,46 @@ def _memory(measured: Measured, setup: Setup) -> str:
 
 def _workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Change]:
     now, cpus = setup.workers or 0, measured.cpus
-    if waiting >= _WORTH:
-        more = {1, cpus, 4} if not now else {2 * now, 4 * now}
-        for count in sorted(c for c in more if now < c <= max(_MOST_WORKERS, now)):
-            yield Change(Kind.WORKERS_TOO_FEW, _counted(count), f"num_workers={count}",
-                         {"num_workers": count})  # fmt: skip
-    if now > 1 and (waiting >= _WORTH or now > cpus):
-        for count in sorted({now // 2, now // 4, min(now - 1, cpus)} - {0}):
-            yield Change(Kind.WORKERS_TOO_MANY, _counted(count), f"num_workers={count}",
-                         {"num_workers": count})  # fmt: skip
+    if waiting < _WORTH and now <= cpus:
+        return
+    fewer = {now // 2, cpus if now > cpus else 0, now // 4} - {0, now}
+    more = {1, cpus, 4} if not now else {2 * now, 4 * now if now <= cpus else 2 * now}
+    for count in sorted(fewer):
+        yield Change(Kind.WORKERS_TOO_MANY, _counted(count), f"num_workers={count}",
+                     {"num_workers": count})  # fmt: skip
+    for count in sorted(c for c in more if now < c <= _MOST_WORKERS and waiting >= _WORTH):
+        yield Change(Kind.WORKERS_TOO_FEW, _counted(count), f"num_workers={count}",
+                     {"num_workers": count})  # fmt: skip
 
 
 def _counted(workers: int) -> str:
     return f"{workers} worker" + "s" * (workers != 1)
 
 
-def _dataset(setup: Setup, parts: dict[Kind, float], waiting: float) -> Iterator[Change]:
-    """What packio's datasets offer."""
+def _of_dataset(
+    setup: Setup, measured: Measured, parts: dict[Kind, float], waiting: float, indices: list[Any]
+) -> Iterator[Change]:
+    """Samples kept in memory; and what packio's datasets offer."""
+    if parts.get(Kind.STORAGE, 0) >= 0.2 and setup.has_batches:
+        yield Change(
+            Kind.STORAGE, "samples kept in memory",
+            f"samples = [dataset[i] for i in range(len(dataset))]  # {_memory(measured, setup)}",
+            {"dataset": _Kept(setup.dataset, indices)},
+            note="what is drawn at random in the dataset is kept, too",
+        )  # fmt: skip
     dataset = setup.dataset
-    if not hasattr(dataset, "with_options") or not hasattr(dataset, "gather"):
+    if not isinstance(dataset, PackDataset):
         return
-    options = dataset.options
     if waiting >= _WORTH and setup.workers and setup.collate is batches.collate:
         yield Change(Kind.HAND_OVER, "threads of this process", "packio.Loader(dataset, …)",
                      {"loader": Loader, "num_workers": 0, "prefetch_factor": None})  # fmt: skip
     if parts.get(Kind.DECODE, 0) < _WORTH:
         return
-    if options["fidelity"] == "exact":
+    if dataset.options["fidelity"] == "exact":
         yield Change(Kind.DECODE, "fast decoding", 'fidelity="fast"',
                      {"dataset": dataset.with_options(fidelity="fast")},
                      note="pixels differ: above 35 dB")  # fmt: skip
-    if options["decoder"] != "auto":
+    if dataset.options["decoder"] != "auto":
         yield Change(Kind.DECODE, "the fastest decoder", 'decoder="auto"',
                      {"dataset": dataset.with_options(decoder="auto")})  # fmt: skip
 
@@ -168,7 +189,7 @@ def _channels_last(step: Step) -> Step:
 def _collates_alike(setup: Setup, samples: list[Any]) -> bool:
     """Whether packio's collate gives what the loader's own gives."""
     with contextlib.suppress(Exception):  # whatever samples the user has
-        return _shape(batches.collate(samples)) == _shape(setup.collate(samples))
+        return bool(_shape(batches.collate(samples)) == _shape(setup.collate(samples)))
     return False
 
 
@@ -212,12 +233,10 @@ class Trials:
             with contextlib.suppress(DiagnosisError):  # a loader that does not take this change
                 looks.append((self._look(change), change))
         chosen = self._best(looks)
-        ratios = self._in_turns([change for _, change in chosen], until)
-        seconded = {id(change) for _, change in chosen}
-        trials = [_trial(c, ratios[id(c)]) for _, c in chosen if len(ratios[id(c)]) >= 3]
-        return trials + [
-            _trial(c, [gain], pairs=0) for gain, c in looks if id(c) not in seconded
-        ]
+        ratios, noise = self._in_turns([change for _, change in chosen], until)
+        trials = [_trial(c, ratios[id(c)], noise) for _, c in chosen]
+        others = [(gain, c) for gain, c in looks if id(c) not in ratios]
+        return trials + [_trial(c, [gain], noise, is_look=True) for gain, c in others]
 
     def _look(self, change: Change) -> float:
         loop = self._make(change)
@@ -242,46 +261,48 @@ class Trials:
                 best[change.kind] = (gain, change)
         return sorted(best.values(), key=lambda found: -found[0])[:_CONFIRMED]
 
-    def _in_turns(self, chosen: list[Change], until: float) -> dict[int, list[float]]:
+    def _in_turns(self, chosen: list[Change], until: float) -> tuple[dict[int, list[float]], float]:
+        """Rates of the changes for one of the loop as it is; and how far that is from itself."""
         ratios: dict[int, list[float]] = {id(change): [] for change in chosen}
+        drifts = [0.0]
         loops = {id(change): self._make(change) for change in chosen}
         try:
             number, before = 0, self._base() if chosen else 0.0
-            while chosen and (number < 3 or (time.monotonic() < until and number < 9)):
+            while chosen and (number < _LEAST or (time.monotonic() < until and number < _MOST)):
                 self._say(f"round {number + 1}: {', '.join(c.what for c in chosen)}")
                 rates = {id(c): self._timed(loops[id(c)], c).rate for c in chosen}
                 after = self._base()
                 for change in chosen:
                     ratios[id(change)].append(rates[id(change)] / statistics.mean((before, after)))
+                drifts.append(abs(after / before - 1))
                 number, before = number + 1, after
         finally:
             for loop in loops.values():
                 loop.close()
-        return ratios
+        return ratios, statistics.median(drifts[1:] or drifts)
 
 
-def _trial(change: Change, ratios: list[float], pairs: int | None = None) -> Trial:
+def _trial(change: Change, ratios: list[float], noise: float, *, is_look: bool = False) -> Trial:
     return Trial(
-        change.kind, change.what, change.code, Spread.of(ratios),
-        len(ratios) if pairs is None else pairs, change.note,
+        change.kind, change.what, change.code, Spread.of(ratios), 0 if is_look else len(ratios),
+        change.note, noise,
     )  # fmt: skip
 
 
-def of_starting(setup: Setup, measured: Measured, starting: list[float]) -> list[Trial]:
+def of_starting(measured: Measured, starting: list[float]) -> list[Trial]:
     """What workers that stay from epoch to epoch save: worked out of the times of their starts."""
     epoch = (measured.epoch_batches or 0) * measured.batch_seconds
     if not starting or not epoch:
         return []
     factors = [(seconds + epoch) / epoch for seconds in starting]
     return [Trial(Kind.START_UP, "workers that stay", "persistent_workers=True",
-                  Spread.of(factors), len(factors))]  # fmt: skip
+                  Spread.of(factors), _LEAST)]  # fmt: skip
 
 
 def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> list[Trial]:
     """What packing otherwise would bring, measured on some of the images."""
     dataset, share = setup.dataset, shares(measured).get(Kind.DECODE, 0.0)
-    options = getattr(dataset, "options", None)
-    if share < _WORTH or not isinstance(dataset, PackDataset) or options["crop"] is None:
+    if share < _WORTH or not isinstance(dataset, PackDataset) or not dataset.options["crop"]:
         return []
     from packio.bench import load
 
@@ -290,7 +311,7 @@ def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> 
     for gain in load.gains(dataset):
         whole = 1 / (1 - share + share / gain.factor)
         found.append(Trial(
-            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), 3,
+            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), _LEAST,
             f"decoding alone {gain.factor:.1f} times, on one core; the loop's gain is worked out",
         ))  # fmt: skip
     return found

@@ -79,7 +79,7 @@ class Setup:
             inner, self._wrap = loader.loader, lambda made: _around(loader, made)
         self._inner = inner
         self.is_known = isinstance(inner, (DataLoader, Loader))
-        self.dataset = inner.dataset if self.is_known else None
+        self.dataset: Any = inner.dataset if self.is_known else None
         self.workers: int | None = inner.num_workers if self.is_known else None
         iterable = isinstance(self.dataset, IterableDataset)
         self.is_map = self.is_known and not iterable
@@ -165,7 +165,7 @@ class Setup:
     def _made_loader(self, flow: Flow | None, changes: dict[str, Any]) -> Iterable[Any]:
         own = dict(self._inner.options) if isinstance(self._inner, Loader) else {
             "collate_fn": self.collate}  # fmt: skip
-        for name in ("batch_size", "shuffle", "sampler", "drop_last"):
+        for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
             own.pop(name, None)
         options = {"dataset": self.dataset, "num_workers": 0, **own, **changes}
         if options["num_workers"]:

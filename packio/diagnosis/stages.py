@@ -12,11 +12,11 @@ import builtins
 import contextlib
 import functools
 import io
+import itertools
 import os
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
@@ -29,6 +29,7 @@ from packio.diagnosis.setups import Setup
 from packio.tensors import mapped, new_batch
 
 _LEAST_ITEMS = 4
+_IDLE = 1e-4  # seconds without the processor that are worth asking why
 _MOST_ITEMS = 64
 _READS = frozenset((
     "open", "read", "readinto", "readinto1", "read1", "readline", "readall", "pread", "preadv",
@@ -36,7 +37,8 @@ _READS = frozenset((
 ))  # fmt: skip
 _READERS = frozenset(("posix", "_io", "io", "mmap", "_socket", "_ssl", "lmdb", "h5py", "numpy"))
 _DECODES = frozenset(("imdecode", "imread"))
-_DECODING_FILES = ("PIL/ImageFile.py", "packio/regions.py", "packio/raw.py", "torchvision/io/image.py")
+_DECODING_FILES = ("PIL/ImageFile.py", "packio/regions.py", "packio/raw.py",
+                   "torchvision/io/image.py")  # fmt: skip
 _DECODING_FOLDERS = ("/packio/decoders/", "/jpeg4py/", "/imageio/", "/torchcodec/")
 _TRANSFORMING_FOLDERS = ("/torchvision/transforms/", "/albumentations/", "/kornia/")
 _TRANSFORMS = ("transform", "transforms", "target_transform", "joint_transform", "augment",
@@ -77,9 +79,9 @@ def time_samples(
     rounds: list[float] = []
     until = time.perf_counter() + seconds / 2
     while not rounds or (time.perf_counter() < until and len(rounds) < 5):
-        began = time.perf_counter()
+        began = _clock()
         samples = setup.fetch(dataset, chosen) if setup.has_batches else [dataset[chosen[0]]]
-        rounds.append((time.perf_counter() - began) / len(samples))
+        rounds.append((_clock() - began) / len(samples))
     scale = statistics.median(rounds) / parts.total if parts.total else 0.0
     return Share(*(part * scale for part in parts)), samples, chosen
 
@@ -91,16 +93,14 @@ class Watch:
         self._codes = frozenset(_codes(dataset))
         self._known: dict[Any, str | None] = {}
         self._stack: list[str | None] = []
-        self._now, self._wall, self._processor = "", Counter[str](), Counter[str]()
-        self._at = (0.0, 0.0)
-        self._delay = 0.0
+        self._now, self._seconds = "", dict.fromkeys(("", *Share._fields), 0.0)
+        self._at, self._delay, self._slept = (0.0, 0.0), 0.0, 0.0
 
     def run(self, dataset: Any, indices: Sequence[Any], seconds: float) -> int:
         """Ask for the samples, one by one; stop early where they take long; return how many."""
         until, before, count = time.perf_counter() + seconds, sys.getprofile(), 0
-        delay = _run_delay()
         for index in indices:
-            self._stack, self._now = [], ""
+            self._stack, self._now, self._delay = [], "", _run_delay()
             self._at = (time.perf_counter(), time.thread_time())
             sys.setprofile(self._hook)
             try:
@@ -111,27 +111,28 @@ class Watch:
             count += 1
             if count >= _LEAST_ITEMS and time.perf_counter() > until:
                 break
-        self._delay = _run_delay() - delay
         return count
 
     def share(self, count: int) -> Share:
         """Seconds a sample, of what ran."""
-        wall, processor = self._wall, self._processor
-        whole = sum(processor.values())
-        delayed = self._delay * processor[""] / whole if whole else 0.0
-        slept = max(0.0, wall[""] - processor[""] - delayed)
-        if slept < 0.2 * wall[""]:  # noise, more likely
-            slept = 0.0
-        storage = wall["storage"] + slept
-        return Share(
-            storage / count, wall["decode"] / count,
-            (wall["transform"] + wall[""] - slept) / count,
+        spent, slept = self._seconds, self._slept
+        parts = (
+            spent["storage"] + slept, spent["decode"],
+            spent["transform"] + spent[""] - slept,
         )  # fmt: skip
+        return Share(*(max(0.0, part) / count for part in parts))
 
     def _switch(self, stage: str) -> None:
+        """Count the time so far: computing and sleeping, but not waiting for a processor."""
         now = (time.perf_counter(), time.thread_time())
-        self._wall[self._now] += now[0] - self._at[0]
-        self._processor[self._now] += now[1] - self._at[1]
+        computed = now[1] - self._at[1]
+        slept = now[0] - self._at[0] - computed
+        if slept > _IDLE:
+            delay = _run_delay()
+            slept, self._delay = max(0.0, slept - (delay - self._delay)), delay
+            computed += slept
+            self._slept += slept if not self._now else 0.0
+        self._seconds[self._now] += computed
         self._at, self._now = now, stage
 
     def _hook(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -181,6 +182,11 @@ def _run_delay() -> float:
         return 0.0
 
 
+def _clock() -> float:
+    """Seconds, without those that this thread spent waiting for a processor."""
+    return time.perf_counter() - _run_delay()
+
+
 def _codes(dataset: Any, depth: int = 0) -> Iterator[CodeType]:
     """Code of the transforms of a dataset, and of the ones it wraps."""
     for name in _TRANSFORMS:
@@ -198,9 +204,8 @@ def _code_of(transform: Any) -> Iterator[CodeType]:
     while isinstance(transform, functools.partial):
         transform = transform.func
     function = getattr(transform, "__func__", transform)
-    code = getattr(function, "__code__", None) or getattr(
-        getattr(type(transform), "__call__", None), "__code__", None
-    )
+    called = type(transform).__call__ if callable(transform) else None
+    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
     if isinstance(code, CodeType):
         yield code
 
@@ -218,7 +223,8 @@ def time_cold(setup: Setup, indices: Sequence[Any], seconds: float) -> float | N
         with _opened_files() as opened:
             setup.dataset[index]
         paths |= opened
-    if not paths or not any([_dropped(path) for path in paths]):
+    dropped = [_dropped(path) for path in paths]
+    if not any(dropped):
         return None
     watch = Watch(setup.dataset)
     return watch.share(watch.run(setup.dataset, indices, seconds)).storage
@@ -284,9 +290,9 @@ def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> f
     times: list[float] = []
     until = time.perf_counter() + seconds
     while len(times) < least or (time.perf_counter() < until and len(times) < 200):
-        began = time.perf_counter()
+        began = _clock()
         work()
-        times.append(time.perf_counter() - began)
+        times.append(_clock() - began)
     return statistics.median(times)
 
 
@@ -332,18 +338,18 @@ def time_hand_over(batch: Any, seconds: float, *, shared: bool, context: Any = N
     copying = median_time(lambda: mapped(batch, torch.clone), seconds / 4)
     most = max(4, min(50, int(seconds / max(2 * copying, 1e-4))))
     loader = DataLoader(
-        _Replay(batch, most + 3, shared=shared), batch_size=None, num_workers=1, collate_fn=as_it_is,
-        multiprocessing_context=context, timeout=60,
+        _Replay(batch, most + 3, shared=shared), batch_size=None, num_workers=1, timeout=60,
+        collate_fn=as_it_is, multiprocessing_context=context,
     )  # fmt: skip
     source = iter(loader)
     for _ in range(3):
         next(source)
-    began, count = time.perf_counter(), 0
+    arrivals = [time.perf_counter()]
     for _ in source:
-        count += 1
-        if time.perf_counter() - began > seconds and count >= 3:
+        arrivals.append(time.perf_counter())
+        if arrivals[-1] - arrivals[0] > seconds and len(arrivals) > 3:
             break
-    taken = (time.perf_counter() - began) / count
+    taken = statistics.median(b - a for a, b in itertools.pairwise(arrivals))
     return max(taken - copying, 0.1 * taken)
 
 

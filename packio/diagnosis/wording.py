@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packio.diagnosis import findings
 from packio.diagnosis.findings import Finding
-from packio.diagnosis.measured import Kind, Measured, Trial
+from packio.diagnosis.measured import Kind, Measured, Spread, Trial
 
 _SENTENCES = {
     Kind.STORAGE: "reading the samples' bytes takes {share} of the loop's time",
@@ -22,6 +22,7 @@ _SENTENCES = {
     Kind.STEP: "the step is the limit: a faster loader changes nothing",
     Kind.NONE: "nothing stands out",
 }
+TIMES = "\N{MULTIPLICATION SIGN}"
 _NAMED = 2  # findings in a verdict
 
 
@@ -51,29 +52,34 @@ def lines(measured: Measured, found: list[Finding], remedies: list[Trial]) -> li
 
 def gain(trial: Trial) -> str:
     """A trial's factor with its spread."""
-    factor = trial.factor
-    return f"×{factor.median:.2f} ({factor.low:.2f} to {factor.high:.2f})"
+    return f"{TIMES}{_spread(trial.factor, '.2f')}"
 
 
 def evidence(measured: Measured) -> list[tuple[str, str]]:
     """Names and values of what was measured, that mattered."""
-    stages, size = measured.stages, measured.batch_size
-    rate = measured.rate
+    size = measured.batch_size
+    each = f"{_time(measured.batch_seconds)} a batch of {size}"
     rows = [
         ("loader", measured.loader),
-        ("loop", f"{rate.median:,.0f} samples/s ({rate.low:,.0f} to {rate.high:,.0f}), "
-                 f"{_time(measured.batch_seconds)} a batch of {size}"),
-    ]  # fmt: skip
+        ("loop", f"{_spread(measured.rate, ',.0f')} samples/s, {each}"),
+    ]
     if measured.has_step:
-        waiting = measured.waiting
-        rows.append(("waiting", f"{waiting.median:.0%} of the time "
-                                f"({waiting.low:.0%} to {waiting.high:.0%})"))  # fmt: skip
+        rows.append(("waiting", f"{_spread(measured.waiting, '.0%')} of the time"))
     best = findings.ceiling(measured)
     if measured.step is not None and best is not None:
-        rows.append(("step", f"{_time(measured.step)} a batch that is there; a loader that costs "
-                             f"nothing would give ×{best:.2f}"))  # fmt: skip
-    if measured.step is not None and measured.step_contiguous is not None:
+        free = f"a loader that costs nothing would give {TIMES}{best:.2f}"
+        rows.append(("step", f"{_time(measured.step)} a batch that is there; {free}"))
+    if measured.step_contiguous is not None:
         rows.append(("contiguous", f"{_time(measured.step_contiguous)}, making it so included"))
+    rows += _of_stages(measured)
+    if measured.is_loader_alone:
+        rows.append(("note", "batches take long to load: loader and step ran by themselves"))
+    return rows
+
+
+def _of_stages(measured: Measured) -> list[tuple[str, str]]:
+    stages, rows = measured.stages, list[tuple[str, str]]()
+    size = f"{stages.batch_bytes / 1e6:,.1f} MB"
     for name in ("storage", "decode", "transform"):
         seconds = getattr(stages, name)
         if seconds is not None:
@@ -82,21 +88,20 @@ def evidence(measured: Measured) -> list[tuple[str, str]]:
             rows.append((name, f"{_time(seconds)} a sample on one core{after}"))
     if stages.collate is not None:
         rows.append(("collate", f"{_time(stages.collate)} a batch"))
-    if stages.hand_over is not None:
-        rows.append(("hand-over", f"{_time(stages.hand_over)} a batch of "
-                     f"{stages.batch_bytes / 1e6:,.1f} MB, "
-                     f"{_rate(stages.batch_bytes, stages.hand_over)}"))  # fmt: skip
-    if stages.copy is not None:
-        rows.append(("copy", f"{_time(stages.copy)} a batch to the {measured.device}, "
-                             f"{_rate(stages.batch_bytes, stages.copy)}"))  # fmt: skip
-    elif measured.device == "cpu":
+    for name, taken in (("hand-over", stages.hand_over), ("copy", stages.copy)):
+        if taken is not None:
+            rate = _rate(stages.batch_bytes, taken)
+            rows.append((name, f"{_time(taken)} a batch of {size}, {rate}"))
+    if measured.device == "cpu":
         rows.append(("copy", "none: there is no GPU"))
     if stages.start_up is not None:
-        rows.append(("start-up", f"{_time(stages.start_up)} an epoch of "
-                                 f"{measured.epoch_batches or '?'} batches"))  # fmt: skip
-    if measured.is_loader_alone:
-        rows.append(("note", "a batch takes long to load: loader and step were run by themselves"))
+        epoch = f"{measured.epoch_batches or '?'} batches"
+        rows.append(("start-up", f"{_time(stages.start_up)} an epoch of {epoch}"))
     return rows
+
+
+def _spread(spread: Spread, form: str) -> str:
+    return f"{spread.median:{form}} ({spread.low:{form}} to {spread.high:{form}})"
 
 
 def _time(seconds: float) -> str:

@@ -300,13 +300,19 @@ def test_reading_decoding_and_transforms_are_told_apart(tmp_path: pathlib.Path) 
     for dataset, part in ((Photos(), "decode"), (Photos(drowsy_image), "transform"),
                           (Photos(wait=0.1), "storage")):  # fmt: skip
         watch = stages.Watch(dataset)
-        share = watch.share(watch.run(dataset, range(4), 10))
+        share = stages.mean(watch.run(dataset, range(4), 10))
         assert max(share._fields, key=lambda name: getattr(share, name)) == part
 
 
 def drowsy_image(image: Any) -> Any:
     time.sleep(0.2)
     return image
+
+
+def test_of_two_looks_at_a_sample_the_lesser_counts() -> None:
+    shares = [stages.Share(1, 2, 9), stages.Share(3, 4, 5)]
+    assert stages.mean(shares, [stages.Share(2, 2, 3)]) == (2, 3, 4)
+    assert stages.mean(shares) == (2, 3, 7)
 
 
 def test_files_are_dropped_from_the_page_cache_or_said_not_to_be(pack: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ from packio.datasets import PackDataset
 from packio.diagnosis.findings import shares
 from packio.diagnosis.loops import Loop, Run, Step
 from packio.diagnosis.measured import Kind, Measured, Spread, Trial
-from packio.diagnosis.setups import Setup
+from packio.diagnosis.setups import Setup, leaves
 from packio.errors import DiagnosisError
 from packio.loader import Loader
 from packio.tensors import ensure_contiguous, mapped
@@ -187,14 +187,17 @@ def _channels_last(step: Step) -> Step:
 
 
 def _collates_alike(setup: Setup, samples: list[Any]) -> bool:
-    """Whether packio's collate gives what the loader's own gives."""
+    """Whether packio's collate gives what the loader's own gives, value by value."""
     with contextlib.suppress(Exception):  # whatever samples the user has
-        return bool(_shape(batches.collate(samples)) == _shape(setup.collate(samples)))
+        ours, theirs = (list(leaves(f(samples))) for f in (batches.collate, setup.collate))
+        return len(ours) == len(theirs) and all(map(_is_equal, ours, theirs))
     return False
 
 
-def _shape(batch: Any) -> Any:
-    return mapped(batch, lambda t: (tuple(t.shape), t.dtype)) if batch is not None else None
+def _is_equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
+    return bool(a == b)
 
 
 class Trials:

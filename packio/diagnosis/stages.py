@@ -73,9 +73,9 @@ def time_samples(
     """
     dataset, chosen = setup.dataset, list(indices[:_MOST_ITEMS])
     watch = Watch(dataset)
-    done = watch.run(dataset, chosen, seconds / 2)
-    chosen = chosen[:done]
-    parts = watch.share(done)
+    first = watch.run(dataset, chosen, seconds / 4)
+    chosen = chosen[: len(first)]
+    parts = mean(first, watch.run(dataset, chosen, seconds / 4))
     rounds: list[float] = []
     until = time.perf_counter() + seconds / 2
     while not rounds or (time.perf_counter() < until and len(rounds) < 5):
@@ -84,6 +84,16 @@ def time_samples(
         rounds.append((_clock() - began) / len(samples))
     scale = statistics.median(rounds) / parts.total if parts.total else 0.0
     return Share(*(part * scale for part in parts)), samples, chosen
+
+
+def mean(shares: Sequence[Share], again: Sequence[Share] = ()) -> Share:
+    """The mean over samples; of those that were asked for twice, by what took less each time.
+
+    A busy machine disturbs now this sample, now that one; what a sample costs, it costs each time.
+    """
+    pairs = itertools.zip_longest(shares, again)
+    least = [a if b is None else Share(*map(min, a, b)) for a, b in pairs]
+    return Share(*(statistics.fmean(parts) for parts in zip(*least, strict=True)))
 
 
 class Watch:
@@ -96,10 +106,11 @@ class Watch:
         self._now, self._seconds = "", dict.fromkeys(("", *Share._fields), 0.0)
         self._at, self._delay, self._slept = (0.0, 0.0), 0.0, 0.0
 
-    def run(self, dataset: Any, indices: Sequence[Any], seconds: float) -> int:
-        """Ask for the samples, one by one; stop early where they take long; return how many."""
-        until, before, count = time.perf_counter() + seconds, sys.getprofile(), 0
+    def run(self, dataset: Any, indices: Sequence[Any], seconds: float) -> list[Share]:
+        """Ask for the samples, one by one, for so long, four at least; say what each took."""
+        until, before, found = time.perf_counter() + seconds, sys.getprofile(), list[Share]()
         for index in indices:
+            self._seconds, self._slept = dict.fromkeys(self._seconds, 0.0), 0.0
             self._stack, self._now, self._delay = [], "", _run_delay()
             self._at = (time.perf_counter(), time.thread_time())
             sys.setprofile(self._hook)
@@ -108,19 +119,15 @@ class Watch:
             finally:
                 sys.setprofile(before)
             self._switch("")
-            count += 1
-            if count >= _LEAST_ITEMS and time.perf_counter() > until:
+            found.append(self._share())
+            if len(found) >= _LEAST_ITEMS and time.perf_counter() > until:
                 break
-        return count
+        return found
 
-    def share(self, count: int) -> Share:
-        """Seconds a sample, of what ran."""
+    def _share(self) -> Share:
         spent, slept = self._seconds, self._slept
-        parts = (
-            spent["storage"] + slept, spent["decode"],
-            spent["transform"] + spent[""] - slept,
-        )  # fmt: skip
-        return Share(*(max(0.0, part) / count for part in parts))
+        computed = max(0.0, spent["transform"] + spent[""] - slept)
+        return Share(spent["storage"] + slept, spent["decode"], computed)
 
     def _switch(self, stage: str) -> None:
         """Count the time so far: computing and sleeping, but not waiting for a processor."""
@@ -227,7 +234,7 @@ def time_cold(setup: Setup, indices: Sequence[Any], seconds: float) -> float | N
     if not any(dropped):
         return None
     watch = Watch(setup.dataset)
-    return watch.share(watch.run(setup.dataset, indices, seconds)).storage
+    return mean(watch.run(setup.dataset, indices, seconds)).storage
 
 
 @contextlib.contextmanager

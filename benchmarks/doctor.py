@@ -349,7 +349,7 @@ def too_few(parts: Parts) -> None:
 def too_many(parts: Parts) -> None:
     """6 to 12 workers on storage that gets slower the more read at once."""
     parts.workers = parts.draw.randint(6, 12)
-    seconds = parts.seconds("storage for one", 0.0004, 0.001)
+    seconds = parts.seconds("storage for one", 0.002, 0.005)
     parts.wraps.append(lambda dataset: Thrashing(dataset, seconds))
     parts.expected.append(Kind.WORKERS_TOO_MANY)
 

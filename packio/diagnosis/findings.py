@@ -120,10 +120,10 @@ def remedies(measured: Measured) -> list[Trial]:
 
 
 def ceiling(measured: Measured) -> float | None:
-    """Times as many samples a second as a loader that costs nothing would give; None: no step."""
+    """Times as many samples a second as a loader that never lets wait would give; None: no step."""
     if not measured.step:
         return None
-    return max(1.0, measured.batch_seconds / measured.step)
+    return 1 / max(1 - measured.waiting.median, 1e-3)
 
 
 def _of_trial(trial: Trial) -> dict[str, float]:

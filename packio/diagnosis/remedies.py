@@ -74,7 +74,7 @@ def changes(
         found += _of_batches(setup, measured, parts, samples)
         found += _of_dataset(setup, measured, parts, waiting, indices)
     weights = {**parts, Kind.WORKERS_TOO_FEW: 0.6 * waiting, Kind.WORKERS_TOO_MANY: 0.5 * waiting,
-               Kind.BATCH_SIZE: 0.3}  # fmt: skip
+               Kind.BATCH_SIZE: 0.3, Kind.STEP: 0.1}  # fmt: skip
     return sorted(found, key=lambda change: -weights.get(change.kind, 0.0))
 
 

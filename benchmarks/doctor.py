@@ -311,7 +311,7 @@ def storage(parts: Parts) -> None:
 
 
 def decode(parts: Parts) -> None:
-    """Images of six megapixels."""
+    """Images of three megapixels."""
     parts.pack, parts.batch_size = parts.packs["large"], 4
     parts.expected.append(Kind.DECODE)
 
@@ -486,9 +486,9 @@ def judged(case: Case, seconds: float) -> dict[str, Any]:
 
 
 def make_packs(folder: Path) -> dict[str, Path]:
-    """Pack photographs: 200 of 160 pixels, and 24 of 2,800."""
+    """Pack photographs: 200 of 160 pixels, and 24 of 2,000."""
     packs = {}
-    for name, count, size in (("small", 200, 160), ("large", 24, 2800)):
+    for name, count, size in (("small", 200, 160), ("large", 24, 2000)):
         command = [sys.executable, str(TOOL), str(folder / name), "--n", str(count),
                    "--size", str(size)]  # fmt: skip
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -242,7 +242,10 @@ def test_a_transform_that_sleeps_is_named(pack: pathlib.Path, workers: int) -> N
 
 
 def test_a_step_that_sleeps_is_the_limit() -> None:
-    found = packio.doctor(DataLoader(Numbers(), 4), lambda _: time.sleep(0.05), seconds=QUICK)
+    def step(batch: torch.Tensor) -> None:
+        time.sleep(0.02 * len(batch))
+
+    found = packio.doctor(DataLoader(Numbers(), 4), step, seconds=QUICK)
     assert found.kinds == [Kind.STEP]
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import packio
-from packio.diagnosis import Diagnosis, Kind, Measured, Trial, findings, naming, stages
+from packio.diagnosis import Diagnosis, Kind, Measured, Trial, cold, findings, naming, watch
 from packio.diagnosis.loops import Run, together
 from packio.diagnosis.measured import Spread, Stages
 from packio.diagnosis.setups import Flow, Setup, size_of
@@ -302,8 +302,7 @@ def test_reading_decoding_and_transforms_are_told_apart(tmp_path: pathlib.Path) 
 
     for dataset, part in ((Photos(), "decode"), (Photos(drowsy_image), "transform"),
                           (Photos(wait=0.1), "storage")):  # fmt: skip
-        watch = stages.Watch(dataset)
-        share = stages.mean(watch.run(dataset, range(4), 10))
+        share = watch.mean(watch.Watch(dataset).run(dataset, range(4), 10))
         assert max(share._fields, key=lambda name: getattr(share, name)) == part
 
 
@@ -313,15 +312,15 @@ def drowsy_image(image: Any) -> Any:
 
 
 def test_of_two_looks_at_a_sample_the_lesser_counts() -> None:
-    shares = [stages.Share(1, 2, 9), stages.Share(3, 4, 5)]
-    assert stages.mean(shares, [stages.Share(2, 2, 3)]) == (2, 3, 4)
-    assert stages.mean(shares) == (2, 3, 7)
+    shares = [watch.Share(1, 2, 9), watch.Share(3, 4, 5)]
+    assert watch.mean(shares, [watch.Share(2, 2, 3)]) == (2, 3, 4)
+    assert watch.mean(shares) == (2, 3, 7)
 
 
 def test_files_are_dropped_from_the_page_cache_or_said_not_to_be(pack: pathlib.Path) -> None:
     setup = Setup(DataLoader(packio.PackDataset(pack, fields="image"), 4))
-    cold = stages.time_cold(setup, [0, 1, 2], 1.0)
-    assert cold is None or cold > 0
+    seconds = cold.time_cold(setup, [0, 1, 2], 1.0)
+    assert seconds is None or seconds > 0
 
 
 def test_the_flow_goes_on_over_the_epochs_and_regroups() -> None:

@@ -19,11 +19,13 @@ import torch
 
 from packio import processors
 from packio.batches import collate
-from packio.diagnosis import findings, profiles, remedies, stages, wording
+from packio.diagnosis import cold, findings, profiles, remedies, stages, wording
 from packio.diagnosis.findings import Finding
 from packio.diagnosis.loops import Loop, Run, Step, call, explained, together
 from packio.diagnosis.measured import Kind, Measured, Spread, Stages, Trial
 from packio.diagnosis.setups import Flow, Setup, bytes_of, size_of
+from packio.diagnosis.trials import Trials
+from packio.diagnosis.watch import Share
 from packio.errors import DiagnosisError, OptionError
 from packio.tensors import ensure_contiguous, is_contiguous_batch
 
@@ -190,14 +192,14 @@ class _Examination:
         several = [first, *itertools.islice(batches, 1 + 64 // self._size)]
         indices = list(itertools.chain.from_iterable(several)) if whole else several
         share, samples, used = stages.time_samples(setup, indices, budget)
-        cold = None
+        chilled = None
         if not keep_cache:
             self._say("samples, from the disk")
-            cold = stages.time_cold(setup, used[:16], budget / 2)
+            chilled = cold.time_cold(setup, used[:16], budget / 2)
         self._indices = used
         if not whole:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
-            share = stages.Share(*(part / self._size for part in share))
+            share = Share(*(part / self._size for part in share))
         else:
             self._samples = self._whole_batch(list(first), samples, share.total)
             self._say("collating and handing over")
@@ -206,7 +208,7 @@ class _Examination:
         if setup.workers:
             handing = stages.time_hand_over(self._batch, budget, shared=setup.collate is collate)
         self._stages = Stages(
-            share.storage, share.decode, share.transform, cold, None, collating, handing,
+            share.storage, share.decode, share.transform, chilled, None, collating, handing,
             stages.time_copy(self._batch, budget / 2), bytes_of(self._batch),
         )  # fmt: skip
         self._batch = setup.delivered(self._batch)
@@ -243,16 +245,28 @@ class _Examination:
         if self._setup.has_batches and self._waits > _LONG and slow and self._size > 1:
             self._piece = max(1, int(self._size * _PIECE / self._waits))
 
+    def _is_slow(self, run: Run) -> bool:
+        """Whether batches take longer than their samples did, so that small ones had better run."""
+        share = run.waited / max(run.waited + run.computed, 1e-9)
+        if self._piece or share < 0.6:
+            return False
+        self._waits = self._size / run.rate * max(1, self._setup.workers or 0)
+        self._choose_pieces()
+        return bool(self._piece)
+
     # The loop, as it is and changed
 
     def run(self) -> Measured:
         """Run the loop and what might be better."""
         self._say("the loop")
         baseline = self._loop()
+        if self._is_slow(self._timed(baseline)):
+            baseline.close()
+            baseline = self._loop()
         starting = self._start_ups()
         runs = [self._timed(baseline) for _ in range(3)]
         measured = self._measured(runs, starting, ())
-        trials = remedies.Trials(baseline, self._changed, self._timed, self._say)
+        trials = Trials(baseline, self._changed, self._timed, self._say)
         candidates = remedies.changes(self._setup, measured, self._samples, self._indices)
         if self._piece:
             candidates = [c for c in candidates if c.size is None]

@@ -1,10 +1,9 @@
-"""What might help, as loops that are made and run: a first look at each, then the best in turns."""
+"""What might help: changes of a loop that are worth a try, and gains that can be worked out."""
 
 from __future__ import annotations
 
 import contextlib
-import statistics
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,18 +13,15 @@ from torch.utils.data import Dataset, default_collate
 from packio import batches
 from packio.datasets import PackDataset
 from packio.diagnosis.findings import shares
-from packio.diagnosis.loops import Loop, Run, Step
+from packio.diagnosis.loops import Step
 from packio.diagnosis.measured import Kind, Measured, Spread, Trial
 from packio.diagnosis.setups import Setup, leaves
-from packio.errors import DiagnosisError
 from packio.loader import Loader
 from packio.tensors import ensure_contiguous, mapped
 
 _WORTH = 0.08  # share of the loop's time from which on a remedy is worth a try
-_PROMISING = 1.05  # gain at first look that is worth more
-_CONFIRMED = 3  # changes that are measured in turns
-_LEAST, _MOST = 4, 9  # rounds of these
 _MOST_WORKERS = 64
+WORKED_OUT = 4  # pairs, of a gain that was worked out: as many as count
 
 
 class Change(NamedTuple):
@@ -65,7 +61,7 @@ class _Kept(Dataset[Any]):
 def changes(
     setup: Setup, measured: Measured, samples: list[Any], indices: list[Any]
 ) -> list[Change]:
-    """List what might help, what takes most of the loop's time first."""
+    """List what might help, of each kind something, what takes most of the loop's time first."""
     parts = shares(measured)
     waiting = 1 - sum(parts[kind] for kind in (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT))
     found = list(_of_step(measured, parts))
@@ -73,9 +69,16 @@ def changes(
         found += _workers(setup, measured, waiting)
         found += _of_batches(setup, measured, parts, samples)
         found += _of_dataset(setup, measured, parts, waiting, indices)
+    a_batch = parts.get(Kind.COLLATE, 0.0) + parts.get(Kind.HAND_OVER, 0.0)
     weights = {**parts, Kind.WORKERS_TOO_FEW: 0.6 * waiting, Kind.WORKERS_TOO_MANY: 0.5 * waiting,
-               Kind.BATCH_SIZE: 0.3, Kind.STEP: 0.1}  # fmt: skip
-    return sorted(found, key=lambda change: -weights.get(change.kind, 0.0))
+               Kind.BATCH_SIZE: 0.3 + a_batch, Kind.STEP: 0.1}  # fmt: skip
+    before: Counter[Kind] = Counter()
+    ranks = []
+    for change in found:  # the first of each kind before the second of any
+        ranks.append((before[change.kind], -weights.get(change.kind, 0.0)))
+        before[change.kind] += 1
+    order = sorted(range(len(found)), key=ranks.__getitem__)
+    return [found[number] for number in order]
 
 
 def _of_step(measured: Measured, parts: dict[Kind, float]) -> Iterator[Change]:
@@ -200,98 +203,6 @@ def _is_equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-class Trials:
-    """Tries changes, within a time.
-
-    Args:
-        baseline: The loop as it is.
-        make: Makes the loop of a change.
-        timed: Runs a loop once.
-        say: Told what is tried.
-    """
-
-    def __init__(
-        self,
-        baseline: Loop,
-        make: Callable[[Change], Loop],
-        timed: Callable[[Loop, Change | None], Run],
-        say: Callable[[str], None],
-    ) -> None:
-        self._baseline, self._make, self._timed, self._say = baseline, make, timed, say
-        self.baseline_runs: list[Run] = []
-
-    def run(self, candidates: list[Change], until: float) -> list[Trial]:
-        """Look at each once, then measure the most promising in turns with the loop as it is.
-
-        Args:
-            candidates: To try; those after half of the time are not.
-            until: When to be done, by time.monotonic; the rounds that it takes are made anyway.
-        """
-        looks: list[tuple[float, Change]] = []
-        half = (time.monotonic() + until) / 2
-        for change in candidates:
-            if time.monotonic() > half and looks:
-                break
-            self._say(f"trying {change.what}")
-            with contextlib.suppress(DiagnosisError):  # a loader that does not take this change
-                looks.append((self._look(change), change))
-        chosen = self._best(looks)
-        ratios, noise = self._in_turns([change for _, change in chosen], until)
-        trials = [_trial(c, ratios[id(c)], noise) for _, c in chosen]
-        others = [(gain, c) for gain, c in looks if id(c) not in ratios]
-        return trials + [_trial(c, [gain], noise, is_look=True) for gain, c in others]
-
-    def _look(self, change: Change) -> float:
-        loop = self._make(change)
-        try:
-            before = self._base()
-            gain = self._timed(loop, change).rate / before
-        finally:
-            loop.close()
-        return gain
-
-    def _base(self) -> float:
-        run = self._timed(self._baseline, None)
-        self.baseline_runs.append(run)
-        return run.rate
-
-    @staticmethod
-    def _best(looks: list[tuple[float, Change]]) -> list[tuple[float, Change]]:
-        """The most promising change of each kind, and of these the best."""
-        best: dict[Kind, tuple[float, Change]] = {}
-        for gain, change in looks:
-            if gain >= _PROMISING and gain > best.get(change.kind, (0.0, None))[0]:
-                best[change.kind] = (gain, change)
-        return sorted(best.values(), key=lambda found: -found[0])[:_CONFIRMED]
-
-    def _in_turns(self, chosen: list[Change], until: float) -> tuple[dict[int, list[float]], float]:
-        """Rates of the changes for one of the loop as it is; and how far that is from itself."""
-        ratios: dict[int, list[float]] = {id(change): [] for change in chosen}
-        drifts = [0.0]
-        loops = {id(change): self._make(change) for change in chosen}
-        try:
-            number, before = 0, self._base() if chosen else 0.0
-            while chosen and (number < _LEAST or (time.monotonic() < until and number < _MOST)):
-                self._say(f"round {number + 1}: {', '.join(c.what for c in chosen)}")
-                rates = {id(c): self._timed(loops[id(c)], c).rate for c in chosen}
-                after = self._base()
-                for change in chosen:
-                    ratios[id(change)].append(rates[id(change)] / statistics.mean((before, after)))
-                drifts.append(abs(after / before - 1))
-                number, before = number + 1, after
-        finally:
-            for loop in loops.values():
-                loop.close()
-        return ratios, statistics.median(drifts[1:] or drifts)
-
-
-def _trial(change: Change, ratios: list[float], noise: float, *, is_look: bool = False) -> Trial:
-    return Trial(
-        change.kind, change.what, change.code, Spread.of(ratios), 0 if is_look else len(ratios),
-        change.note, noise,
-    )  # fmt: skip
-
-
 def of_starting(measured: Measured, starting: list[float]) -> list[Trial]:
     """What workers that stay from epoch to epoch save: worked out of the times of their starts."""
     epoch = (measured.epoch_batches or 0) * measured.batch_seconds
@@ -299,7 +210,7 @@ def of_starting(measured: Measured, starting: list[float]) -> list[Trial]:
         return []
     factors = [(seconds + epoch) / epoch for seconds in starting]
     return [Trial(Kind.START_UP, "workers that stay", "persistent_workers=True",
-                  Spread.of(factors), _LEAST)]  # fmt: skip
+                  Spread.of(factors), WORKED_OUT)]  # fmt: skip
 
 
 def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> list[Trial]:
@@ -314,7 +225,7 @@ def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> 
     for gain in load.gains(dataset):
         whole = 1 / (1 - share + share / gain.factor)
         found.append(Trial(
-            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), _LEAST,
+            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), WORKED_OUT,
             f"decoding alone {gain.factor:.1f} times, on one core; the loop's gain is worked out",
         ))  # fmt: skip
     return found

@@ -37,7 +37,7 @@ class Finding:
 
 
 def shares(measured: Measured) -> dict[Kind, float]:
-    """Share the loop's time out: waiting among what the loader does, the rest within the step.
+    """Share an epoch's time out: waiting among what the loader does, the rest within the step.
 
     Returns:
         Kind → share of the loop's time; they add up to 1.
@@ -56,7 +56,8 @@ def shares(measured: Measured) -> dict[Kind, float]:
     found[Kind.MEMORY_FORMAT] = computing * layout
     found[Kind.COPY] = computing * copying
     found[Kind.STEP] = computing * (1 - layout - copying)
-    return found
+    lost = _lost_in_starting(measured)
+    return {kind: share * (1 - lost) for kind, share in found.items()} | {Kind.START_UP: lost}
 
 
 def _loader_work(measured: Measured) -> dict[Kind, float]:
@@ -72,11 +73,16 @@ def _loader_work(measured: Measured) -> dict[Kind, float]:
     }
     if measured.workers:
         work[Kind.HAND_OVER] = stages.hand_over or 0.0
-        epoch = (measured.epoch_batches or 0) * measured.batch_seconds
-        if stages.start_up and epoch:
-            lost = stages.start_up / (stages.start_up + epoch)  # of an epoch's time
-            work[Kind.START_UP] = sum(work.values()) * lost / (1 - lost)
     return work if sum(work.values()) > 0 else {Kind.LOADER: 1.0}
+
+
+def _lost_in_starting(measured: Measured) -> float:
+    """Share of an epoch's time in which its workers are started; the loop's is without that."""
+    epoch, starting = (
+        (measured.epoch_batches or 0) * measured.batch_seconds,
+        measured.stages.start_up,
+    )
+    return starting / (starting + epoch) if starting and epoch else 0.0
 
 
 def _slower_by_layout(measured: Measured) -> float:

@@ -63,7 +63,8 @@ def changes(
 ) -> list[Change]:
     """List what might help, of each kind something, what takes most of the loop's time first."""
     parts = shares(measured)
-    waiting = 1 - sum(parts[kind] for kind in (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT))
+    others = (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT, Kind.START_UP)
+    waiting = 1 - sum(parts[kind] for kind in others)
     found = list(_of_step(measured, parts))
     if setup.is_known:
         found += _workers(setup, measured, waiting)

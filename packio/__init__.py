@@ -48,6 +48,7 @@ _PUBLIC = {
     "ZarrDataset": "datasets",
     "collate": "batches",
     "convert": "packing",
+    "doctor": "diagnosis",
     "append": "packing.appending",
     "ensure_contiguous": "tensors",
     "is_contiguous_batch": "tensors",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from packio.datasets import TFRecordDataset as TFRecordDataset
     from packio.datasets import ZarrDataset as ZarrDataset
     from packio.devices import DevicePrefetcher as DevicePrefetcher
+    from packio.diagnosis import doctor as doctor
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError

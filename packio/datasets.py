@@ -193,6 +193,11 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return f"{type(self).__name__}({os.fspath(self.pack.path)!r}{options}){part}"
 
     @property
+    def options(self) -> dict[str, Any]:
+        """All arguments, by name, as given."""
+        return dict(self._options)
+
+    @property
     def classes(self) -> list[str]:
         """Class names; a label is a position in this list."""
         return self.pack.classes

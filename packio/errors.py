@@ -20,6 +20,7 @@
     ├── LockedError          (BlockingIOError)    another packer works on the same output
     ├── ReadError            (OSError)            a file of a pack cannot be read
     ├── TransformError       (RuntimeError)       a transform of the user's failed
+    ├── DiagnosisError       (RuntimeError)       a loader or step under diagnosis failed
     └── MissingPackageError  (ImportError)        an optional package is not installed
 
 Each also subclasses the built-in exception that fits, so ``except ValueError`` works for those who
@@ -131,6 +132,10 @@ class SharedMemoryError(PackioError, MemoryError):
 
 class TransformError(PackioError, RuntimeError):
     """A transform of the user's raised an exception; it is the cause of this one."""
+
+
+class DiagnosisError(PackioError, RuntimeError):
+    """A loader or a step of the user's that `packio.doctor` ran failed; its cause says how."""
 
 
 class MissingPackageError(PackioError, ImportError):

@@ -50,6 +50,7 @@ class Loader:
 
     Attributes:
         dataset, sampler, batch_sampler, batch_size, num_workers: As given, or made.
+        options: All arguments, by name, as given.
 
     Raises:
         OptionError: arguments that exclude each other, or cannot be meant.
@@ -80,7 +81,8 @@ class Loader:
         normalize: tuple[Sequence[float], Sequence[float]] | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        _check_options(locals())
+        self.options = {k: v for k, v in locals().items() if k != "self"}
+        _check_options(self.options)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
         self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers

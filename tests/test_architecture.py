@@ -113,7 +113,8 @@ LAYERS = {
 }
 _EVERYTHING = set(LAYERS)
 LAYERS["bench"] = _EVERYTHING
-LAYERS["cli"] = _EVERYTHING | {"bench"}
+LAYERS["diagnosis"] = _EVERYTHING | {"bench"}
+LAYERS["cli"] = _EVERYTHING | {"bench", "diagnosis"}
 _ANYBODYS = {"packio.__version__"}  # defined by the package itself, and free
 _KNOWN_PLUGINS = {  # Pillow is the decoder of last resort, and what all others are compared with
     ("packio.decoders", "packio.decoders.pillow"),

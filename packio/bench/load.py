@@ -173,6 +173,16 @@ def measure(
     )  # fmt: skip
 
 
+def gains(dataset: PackDataset) -> list[Gain]:
+    """Measure what changes of a pack would bring to a dataset that has a crop.
+
+    Raises:
+        OptionError: none of the images looked at can be decoded.
+    """
+    options = dataset.options
+    return _Sample(dataset, options["crop"], options["fidelity"], options["decoder"]).gains()
+
+
 def _counts(cpus: int) -> list[int]:
     """1, 2, 4, … and the number of processors."""
     return sorted({cpus, *(1 << i for i in range(cpus.bit_length()) if 1 << i <= cpus)})

@@ -1,0 +1,108 @@
+"""``packio doctor``: what bounds a training loop, and what would help."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from packio.diagnosis import Diagnosis
+
+
+def run(
+    loader: Annotated[
+        str,
+        typer.Argument(metavar="PACK|MODULE:LOADER", help="A pack; or a loader, or a function "
+                       "that makes one."),
+    ],
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:STEP", help="Called with each batch; it does train."),
+    ] = None,
+    size: Annotated[int, typer.Option(help="Of a pack's crops, pixels.")] = 224,
+    batch_size: Annotated[int, typer.Option(min=1, help="Of a pack's loader.")] = 64,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Of a pack's loader [default: as processors].")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="To spend, roughly.")] = 25.0,
+    keep_cache: Annotated[
+        bool, typer.Option("--keep-cache", help="Drop no files from the page cache.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="cProfile's, of the main process's loop.")
+    ] = None,
+    py_spy: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="py-spy's flame graph, with workers.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:  # fmt: skip
+    """Say what bounds a training loop, and what each remedy brings, both measured.
+
+    The loop runs for short times, as it is and changed in one thing, in turns; samples, batches
+    and steps are timed one by one. Only what is clearly faster is recommended. A pack is loaded as
+    random resized crops. Of MODULE, the current folder is searched, too.
+
+    Example: packio doctor train.lmdb
+
+    Example: packio doctor train:make_loader --step train:step --html doctor.html
+    """
+    from packio.diagnosis import doctor, naming
+
+    found: Any = naming.loader(loader) if naming.is_name(loader) else _of_pack(
+        loader, size, batch_size, workers)  # fmt: skip
+    diagnosis = doctor(
+        found, naming.found(step) if step is not None else None, seconds=seconds,
+        keep_cache=keep_cache, profile=profile, py_spy=py_spy,
+        say=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    if html is not None:
+        _write(html, diagnosis)
+    if as_json:
+        print(json.dumps(diagnosis.as_dict(), indent=2))
+    else:
+        _print(diagnosis)
+
+
+def _of_pack(path: str, size: int, batch_size: int, workers: int | None) -> Any:
+    from torch.utils.data import DataLoader
+
+    import packio
+    from packio import processors
+
+    dataset = packio.PackDataset(path, crop=packio.RandomResizedCrop(size), hflip=0.5, seed=0)
+    return DataLoader(
+        dataset, batch_size=batch_size, shuffle=True, collate_fn=packio.collate,
+        num_workers=processors.usable() if workers is None else workers,
+        persistent_workers=workers != 0,
+    )  # fmt: skip
+
+
+def _write(path: Path, diagnosis: Diagnosis) -> None:
+    from packio.errors import OutputError
+
+    try:
+        path.write_text(diagnosis.html())
+    except OSError as error:
+        raise OutputError(f"{os.fspath(path)}: {error.strerror}") from error
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    from rich.console import Console
+
+    from packio.diagnosis.wording import TIMES
+
+    console = Console(highlight=False)
+    first, *others = str(diagnosis).splitlines()
+    console.print(first, style="bold", markup=False, soft_wrap=True)
+    for line in others:
+        style = "green" if line.startswith(f"  {TIMES}") else None
+        console.print(line, style=style, markup=False, soft_wrap=True)

@@ -1,0 +1,72 @@
+"""The loop beneath profilers: cProfile's of this process, py-spy's of the workers, too."""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from packio.errors import MissingPackageError, OutputError
+
+_PATIENCE = 60  # seconds that py-spy may take to write
+
+
+def check(py_spy: str | os.PathLike[str] | None) -> None:
+    """Check that py-spy is there, if it is wanted.
+
+    Raises:
+        MissingPackageError: it is not.
+    """
+    if py_spy is not None and shutil.which("py-spy") is None:
+        raise MissingPackageError("py-spy is not installed: pip install py-spy")
+
+
+def record(
+    run: Callable[[], Any],
+    profile: str | os.PathLike[str] | None,
+    py_spy: str | os.PathLike[str] | None,
+) -> None:
+    """Run something beneath the profilers that are wanted.
+
+    Raises:
+        OutputError: a file cannot be written, or py-spy may not look at this process.
+    """
+    with contextlib.ExitStack() as stack:
+        if py_spy is not None:
+            stack.enter_context(_spied(py_spy))
+        if profile is None:
+            run()
+            return
+        recorder = cProfile.Profile()
+        recorder.runcall(run)
+        try:
+            recorder.dump_stats(profile)
+        except OSError as error:
+            raise OutputError(f"{os.fspath(profile)}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _spied(path: str | os.PathLike[str]) -> Any:
+    """Have py-spy look meanwhile."""
+    out = Path(path)
+    command = ["py-spy", "record", "--output", str(out), "--pid", str(os.getpid()),
+               "--subprocesses", "--nonblocking", "--duration", "3600"]  # fmt: skip
+    spy = subprocess.Popen(  # noqa: S603 (a fixed command)
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield
+    finally:
+        spy.send_signal(2)  # it writes what it has
+        try:
+            _, said = spy.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            spy.kill()
+            _, said = spy.communicate()
+    if not out.exists():
+        raise OutputError(f"{out}: py-spy wrote nothing: {said.strip()[-300:]}")

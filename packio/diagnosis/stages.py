@@ -1,0 +1,132 @@
+"""What a sample and a batch cost, stage by stage, in this process.
+
+Samples are asked for as a DataLoader does, and timed; before that one by one, watched. The one says
+how long they take, the other of what.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from packio.diagnosis.setups import Setup
+from packio.diagnosis.watch import Share, Watch, clock, mean
+from packio.tensors import mapped, new_batch
+
+_MOST_ITEMS = 64
+
+
+def time_samples(
+    setup: Setup, indices: Sequence[Any], seconds: float
+) -> tuple[Share, list[Any], list[Any]]:
+    """Fetch samples, and share their time out.
+
+    Args:
+        setup: The loader.
+        indices: Of samples, in the sampler's order.
+        seconds: To spend, roughly.
+
+    Returns:
+        The shares; samples; and the indices that were asked for.
+    """
+    dataset, chosen = setup.dataset, list(indices[:_MOST_ITEMS])
+    watch = Watch(dataset)
+    first = watch.run(dataset, chosen, seconds / 4)
+    chosen = chosen[: len(first)]
+    parts = mean(first, watch.run(dataset, chosen, seconds / 4))
+    rounds: list[float] = []
+    until = time.perf_counter() + seconds / 2
+    while not rounds or (time.perf_counter() < until and len(rounds) < 5):
+        began = clock()
+        samples = setup.fetch(dataset, chosen) if setup.has_batches else [dataset[chosen[0]]]
+        rounds.append((clock() - began) / len(samples))
+    scale = statistics.median(rounds) / parts.total if parts.total else 0.0
+    return Share(*(part * scale for part in parts)), samples, chosen
+
+
+def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> float:
+    """Median seconds of a call, after one that does not count."""
+    work()
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < least or (time.perf_counter() < until and len(times) < 200):
+        began = clock()
+        work()
+        times.append(clock() - began)
+    return statistics.median(times)
+
+
+def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) -> tuple[float, Any]:
+    """Seconds of collating a batch, and the batch."""
+    if len(samples) < size and type(samples) is list:
+        samples = (samples * -(-size // len(samples)))[:size]
+    batch = setup.collate(samples)
+    taken = median_time(lambda: setup.collate(samples), seconds)
+    return taken * size / max(1, len(samples)), batch
+
+
+class _Replay(Dataset[Any]):
+    """The same batch again and again, in memory of its own each time.
+
+    Args:
+        batch: The batch.
+        count: How many times.
+        shared: In shared memory at once, as `packio.collate` makes batches in workers.
+    """
+
+    def __init__(self, batch: Any, count: int, *, shared: bool) -> None:
+        self._batch, self._count, self._shared = batch, count, shared
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return mapped(self._batch, _copied if self._shared else torch.clone)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return new_batch(tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+
+def as_it_is(batch: Any) -> Any:
+    """Collate nothing."""
+    return batch
+
+
+def time_hand_over(batch: Any, seconds: float, *, shared: bool, context: Any = None) -> float:
+    """Seconds that a batch takes from a worker process to this one; see `_Replay`."""
+    copying = median_time(lambda: mapped(batch, torch.clone), seconds / 4)
+    most = max(4, min(50, int(seconds / max(2 * copying, 1e-4))))
+    loader = DataLoader(
+        _Replay(batch, most + 3, shared=shared), batch_size=None, num_workers=1, timeout=60,
+        collate_fn=as_it_is, multiprocessing_context=context,
+    )  # fmt: skip
+    source = iter(loader)
+    for _ in range(3):
+        next(source)
+    arrivals = [time.perf_counter()]
+    for _ in source:
+        arrivals.append(time.perf_counter())
+        if arrivals[-1] - arrivals[0] > seconds and len(arrivals) > 3:
+            break
+    # the lower quartile: on a busy machine, half of the time goes on waking the other process
+    taken = statistics.quantiles((b - a for a, b in itertools.pairwise(arrivals)), n=4)[0]
+    return max(taken - copying, 0.1 * taken)
+
+
+def time_copy(batch: Any, seconds: float) -> float | None:
+    """Seconds that a batch takes to the GPU; None without one."""
+    if not torch.cuda.is_available():
+        return None
+
+    def copied() -> None:
+        mapped(batch, lambda t: t.to("cuda", non_blocking=True))
+        torch.cuda.synchronize()
+
+    return median_time(copied, seconds)

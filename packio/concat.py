@@ -58,6 +58,7 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         datasets: As given, a tuple; their `transform`, `target_transform` and `transforms` may be
             set later.
         classes: Class names; a label is a position in this list.
+        seed, seeded: Of the random numbers, and whether it was given.
 
     Raises:
         OptionError: datasets that differ, with what differs; or none.
@@ -77,6 +78,7 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         self._outputs = Outputs(self._packs, self._fields, first._output, several=first._several)
         self._ends = np.cumsum([len(d) for d in self.datasets])
         self.seed = first.seed if seed is None else seed
+        self.seeded = first.seeded or seed is not None
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -127,9 +129,12 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         Raises:
             OptionError: there is no such option.
         """
+        seeded = self.seeded or "seed" in options
         seed = options.pop("seed", self.seed)
         datasets = [d.with_options(**options) for d in self.datasets]
-        return type(self)(datasets, labels=self._labels, seed=seed)
+        made = type(self)(datasets, labels=self._labels, seed=seed)
+        made.seeded = seeded
+        return made
 
     def __getitem__(self, index: int) -> Any:
         if isinstance(index, Drawn):

@@ -101,6 +101,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     Attributes:
         pack: The `packio.Pack`.
+        seed, seeded: Of the random numbers, and whether it was given.
         transform, target_transform, transforms: As given; may be set later.
 
     Raises:
@@ -169,6 +170,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
         self._threads: Threads | None = None
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
+        self.seeded = seed is not None
         self._counters = _new_counters()
         self._apply = Apply()
 
@@ -265,6 +267,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             raise OptionError("split=: this is a part of a dataset; take the split first")
         same = {"path": self.pack, "seed": self.seed, **current}
         made = type(self)(**{**self._options, **same, **options})
+        made.seeded = made.seeded and (self.seeded or "seed" in options)
         if self._is_part:
             vars(made).update(_chosen=self._chosen, _is_part=True)
         return made

@@ -26,7 +26,8 @@ class Loader:
     ``threads`` threads. Nothing passes from process to process. With workers, DataLoader's run.
 
     Without a sampler, a `ShuffleSampler` gives the order, of all ranks together where
-    torch.distributed is initialised. Each iteration is another epoch, of the sampler and of the
+    torch.distributed is initialised; its seed is the dataset's, but 0 for ranks whose dataset was
+    given none. Each iteration is another epoch, of the sampler and of the
     dataset; `state_dict` tells where it stands.
 
     Args:
@@ -87,10 +88,7 @@ class Loader:
             dataset = dataset.with_options(threads=threads)
         self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
         if sampler is None and batch_sampler is None:
-            seed = getattr(drawing(dataset), "seed", None)
-            if generator is not None or seed is None:
-                seed = int(torch.randint(1 << 62, (), generator=generator).item())
-            sampler = ShuffleSampler(dataset, seed, shuffle=shuffle)
+            sampler = ShuffleSampler(dataset, _order(dataset, generator), shuffle=shuffle)
         if batch_sampler is None:
             batch_sampler = torch.utils.data.BatchSampler(
                 cast("Any", sampler), batch_size, drop_last
@@ -167,6 +165,18 @@ class Loader:
             OptionError: the state is of another order.
         """
         self._epochs.load_state_dict(state)
+
+
+def _order(dataset: Any, generator: torch.Generator | None) -> int:
+    """Seed of the order; one that all ranks have, where they share it."""
+    source, distributed = drawing(dataset), torch.distributed
+    if generator is None and getattr(source, "seeded", False):
+        return int(source.seed)
+    if generator is None and distributed.is_available() and distributed.is_initialized():
+        return 0  # as torch's DistributedSampler: what one rank draws no other has
+    if generator is None and hasattr(source, "seed"):
+        return int(source.seed)
+    return int(torch.randint(1 << 62, (), generator=generator).item())
 
 
 def _started(workers: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:

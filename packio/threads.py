@@ -121,6 +121,8 @@ def alone() -> Iterator[None]:
     other costs milliseconds.
     """
     cv2, ours = sys.modules.get("cv2"), torch.get_num_threads()
+    if not hasattr(cv2, "setNumThreads"):  # another thread is importing it
+        cv2 = None
     if cv2 is not None:
         _OPENCV.enter(cv2)
     if ours > 1:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import pickle
 import shutil
+import tarfile
 
 import pytest
 
@@ -129,6 +130,23 @@ def test_packs_are_merged(
     whole = packio.open(packio.pack(image_folder, tmp_path / "w.tar").out)
     assert _contents(packio.open(merged)) == _contents(whole)
     assert packio.verify(merged).ok
+
+
+def test_tars_of_others_are_merged_by_copy_alone(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))  # where their indexes go
+    parts = []
+    for name in sorted(os.listdir(image_folder)):
+        parts.append(tmp_path / f"{name}.tar")
+        with tarfile.open(parts[-1], "w") as tar:
+            tar.add(image_folder / name, name)
+    merged = tmp_path / "all.tar"
+    with pytest.raises(OptionError, match="others wrote are not linked: copy them"):
+        packio.merge(merged, parts, by="link")
+    packio.merge(merged, parts, by="copy")
+    expected = sorted(s.data for part in parts for s in packio.open(part))
+    assert sorted(s.data for s in packio.open(merged)) == expected
 
 
 def _only(source: pathlib.Path, target: pathlib.Path, name: str) -> pathlib.Path:

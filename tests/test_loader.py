@@ -247,11 +247,15 @@ def test_threads_are_for_our_datasets() -> None:
         packio.Loader(_Foreign(), threads=2)
 
 
-def _rank(rank: int, size: int, pack: str, port: int, out: Any) -> None:
+def _rank(rank: int, size: int, seed: int | None, pack: str, port: int, out: Any) -> None:
+    torch.manual_seed(rank)
     torch.distributed.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size
     )
-    loader = packio.Loader(_dataset(pathlib.Path(pack)), BATCH, shuffle=True, drop_last=True)
+    ds = packio.PackDataset(
+        pack, crop=packio.RandomResizedCrop(16), seed=seed, fields=("image", "label", "index")
+    )
+    loader = packio.Loader(ds, BATCH, shuffle=True, drop_last=True, threads=1)
     out.put((rank, [b[2].tolist() for b in loader]))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -265,10 +269,13 @@ def _free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def test_ranks_share_an_epoch(pack: pathlib.Path) -> None:
+@pytest.mark.parametrize("seed", [3, None])
+def test_ranks_share_an_epoch(seed: int | None, pack: pathlib.Path) -> None:
     context = multiprocessing.get_context("spawn")
     out, port = context.Queue(), _free_port()
-    ranks = [context.Process(target=_rank, args=(r, 2, str(pack), port, out)) for r in range(2)]
+    ranks = [
+        context.Process(target=_rank, args=(r, 2, seed, str(pack), port, out)) for r in range(2)
+    ]
     for process in ranks:
         process.start()
     found = dict(out.get(timeout=120) for _ in ranks)

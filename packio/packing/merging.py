@@ -148,11 +148,17 @@ def _format(out: Path, opened: Sequence[packs.Pack]) -> ModuleType:
     if len(names) > 1:
         raise OptionError(f"packs of different formats, {', '.join(sorted(names))}: copy them")
     container = registry.load("formats", names.pop())
-    if not hasattr(container, "Writer") or any(one.access != "range" for one in opened):
+    if not hasattr(container, "Writer") or not all(map(_is_ours, opened)):
         raise OptionError("packs that others wrote are not linked: copy them")
     if out.suffix.lower() not in container.SUFFIXES:
         raise OptionError(f"{out}: the shards' suffix is {container.SUFFIXES[0]}; name it so")
     return container
+
+
+def _is_ours(one: packs.Pack) -> bool:
+    """Whether its index lies beside the shards; that of what others wrote is in the cache."""
+    name = one.index_file.files()[0][0]
+    return one.access == "range" and os.path.lexists(one.index_file.path.parent / name)
 
 
 def _renamed(one: packs.Pack, out: Path, first: int, container: ModuleType) -> dict[str, str]:

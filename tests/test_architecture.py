@@ -76,7 +76,7 @@ LAYERS = {
     | {"positions", "sampling", "selection", "transforms", "folders", "threads"},
     "classnames": {"errors", "packs"},
     "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
-    | {"positions", "sampling", "datasets"},
+    | {"positions", "sampling", "threads", "datasets"},
     "mixing": {"errors", "draws", "sampling"},
     "prefetching": {"errors"},
     "devices": {"errors", "tensors"},

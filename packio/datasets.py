@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -320,7 +321,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """
         made = copy.copy(self)
         chosen = Positions(self._positions(checked(len(self), indices)))
-        vars(made).update(_chosen=chosen, _is_part=True, _counters=_new_counters())
+        recipe = dataclasses.replace(self._recipe, decoder=copy.copy(self._recipe.decoder))
+        own = {"_recipe": recipe, "_counters": _new_counters()}  # each counts for itself
+        vars(made).update(_chosen=chosen, _is_part=True, **own)
         made.set_epoch(self.epoch)
         return made
 

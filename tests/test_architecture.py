@@ -86,7 +86,7 @@ LAYERS = {
     | {"local_copy", "ram"},
     "classnames": {"errors", "packs"},
     "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
-    | {"positions", "sampling", "datasets"},
+    | {"positions", "sampling", "threads", "datasets"},
     "mixing": {"errors", "draws", "sampling"},
     "prefetching": {"errors"},
     "devices": {"errors", "tensors"},

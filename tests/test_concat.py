@@ -257,6 +257,11 @@ def test_a_bad_sample_is_replaced_by_one_of_any_part(damaged: dict[str, pathlib.
     assert keys[1] == keys[2]
     assert [d.replaced for d in whole.datasets] == [0, 1, 0]
     assert whole.replaced == 1
+    whole.datasets[2].transform = torch.neg  # of the one that takes the place
+    with pytest.warns(UserWarning, match=r"2\.png"):
+        again = whole.gather([0, 27, 60])[0]
+    assert torch.equal(again[1], again[2])
+    assert torch.equal(again[0], images[0])
     with pytest.raises(IntegrityError, match=r"2\.png"):
         whole.gather([27, 27])
     with pytest.raises(IntegrityError, match=r"2\.png"):

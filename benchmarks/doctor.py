@@ -418,7 +418,7 @@ def two(parts: Parts, plants: tuple[Callable[[Parts], None], ...]) -> None:
             memory_format(parts)
             count = len(parts.step.weights) if isinstance(parts.step, Stems) else 0
             parts.workers, own = 0, count * parts.prices["stem"] / parts.batch_size
-            parts.resize(own * parts.draw.uniform(0.7, 1.4))
+            parts.resize(max(0.003, own * parts.draw.uniform(0.7, 1.4)))
 
 
 def none(parts: Parts) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -87,7 +87,22 @@ class _Replay(Dataset[Any]):
         return self._count
 
     def __getitem__(self, index: int) -> Any:
-        return mapped(self._batch, _copied if self._shared else torch.clone)
+        return _fresh(self._batch, _copied if self._shared else torch.clone)
+
+
+def _fresh(batch: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch with its own tensors; columns of thousands of other objects are not gone through."""
+    if isinstance(batch, (list, tuple)):
+        parts = [_fresh(part, copied) if _may_hold(part) else part for part in batch]
+        return parts if isinstance(batch, list) else tuple(parts)
+    return mapped(batch, copied)
+
+
+def _may_hold(value: Any) -> bool:
+    """Whether tensors are in a part of a batch, by its first member."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and _may_hold(value[0])
+    return isinstance(value, (torch.Tensor, Mapping))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -101,7 +116,7 @@ def as_it_is(batch: Any) -> Any:
 
 def time_hand_over(batch: Any, seconds: float, *, shared: bool, context: Any = None) -> float:
     """Seconds that a batch takes from a worker process to this one; see `_Replay`."""
-    copying = median_time(lambda: mapped(batch, torch.clone), seconds / 4)
+    copying = median_time(lambda: _fresh(batch, torch.clone), seconds / 4)
     most = max(4, min(50, int(seconds / max(2 * copying, 1e-4))))
     loader = DataLoader(
         _Replay(batch, most + 3, shared=shared), batch_size=None, num_workers=1, timeout=60,

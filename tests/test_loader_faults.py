@@ -114,7 +114,8 @@ def test_shared_memory_that_is_full_is_an_error_and_threads_need_none(pack: path
 
 
 _WAITING = """
-import sys, time, packio, torch
+import signal, sys, time, packio, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 1000
     def __getitem__(self, index):

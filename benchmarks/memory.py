@@ -6,10 +6,12 @@ with RandomResizedCrop and flips, several times:
 * in this process, by threads;
 * by a DataLoader with four persistent workers.
 
-After each epoch, RSS (what a process has in memory) and PSS (pages that are shared counted in
-parts) are summed over this process and its workers. The slope is that of a straight line through
-the epochs but the first, in which libraries load and the pages of the index are touched. Of the
-workers alone, PSS is also compared between a twentieth of the first epoch and its end.
+After each epoch, RSS (what a process has in memory), PSS (pages that are shared counted in parts)
+and the part of PSS that is no file's are summed over this process and its workers. The slope is
+that of a straight line through the epochs but the first, in which libraries load and the pages of
+the index are touched. Of the workers alone, they are also compared between a twentieth of the first
+epoch and its end. To be run alone: where another process that had loaded torch ends, the pages of
+its libraries that it shared with these count as more PSS here.
 
     python benchmarks/memory.py [--samples 1000000] [--epochs 4] [--work FOLDER] [--save]
 """
@@ -30,13 +32,14 @@ import _results
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 import packio
 
 SIDE, DIFFERENT, CLASSES = 24, 64, 100
 WORKERS, THREADS, BATCH = 4, 2, 256
 EARLY = 0.05  # of the first epoch
+MEASURES = {"rss": "Rss", "pss": "Pss", "anonymous": "Pss_Anon"}  # as the kernel calls them
 
 
 def samples(count: int) -> Iterator[tuple[bytes, int]]:
@@ -58,20 +61,22 @@ def pack(path: Path, count: int) -> None:
 def megabytes(pids: list[int]) -> dict[str, float]:
     """RSS and PSS of processes, summed."""
     each = [_results.memory(pid) for pid in pids]
-    return {n: round(sum(e[n.title()] for e in each) / 1e6, 1) for n in ("rss", "pss")}
+    return {n: round(sum(e[k] for e in each) / 1e6, 1) for n, k in MEASURES.items()}
 
 
-def slopes(epochs: list[dict[str, float]]) -> dict[str, float]:
-    """Megabytes an epoch, over all but the first."""
+def growth(first: dict[str, float], last: dict[str, float]) -> dict[str, float]:
+    """Percent."""
+    return {n: round(100 * (last[n] / first[n] - 1), 2) for n in MEASURES}
+
+
+def slopes(epochs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Megabytes an epoch, over all but the first; growth in percent over the same."""
     later = epochs[1:]
-    found = {}
-    for name in ("rss", "pss"):
-        values = [epoch[name] for epoch in later]
-        found[f"{name}_megabytes_an_epoch"] = round(
-            float(np.polyfit(range(len(later)), values, 1)[0]), 2
-        )
-        found[f"{name}_growth_percent"] = round(100 * (values[-1] / values[0] - 1), 2)
-    return found
+    lines = {n: np.polyfit(range(len(later)), [e[n] for e in later], 1)[0] for n in MEASURES}
+    return {
+        "megabytes_an_epoch": {n: round(float(slope), 2) for n, slope in lines.items()},
+        "growth_percent": growth(later[0], later[-1]),
+    }
 
 
 def dataset(path: Path) -> packio.PackDataset:
@@ -87,9 +92,8 @@ def in_threads(path: Path, epochs: int) -> dict[str, Any]:
     out = torch.empty(BATCH, 3, 16, 16, dtype=torch.uint8)
     for _ in range(epochs):
         began = time.perf_counter()
-        order = np.array(list(sampler))
-        for i in range(0, len(order) - BATCH + 1, BATCH):
-            ds.gather(order[i : i + BATCH], out=out)
+        for batch in BatchSampler(sampler, BATCH, drop_last=True):
+            ds.gather(batch, out=out)
         seconds = round(time.perf_counter() - began, 1)
         seen.append({**megabytes([os.getpid()]), "seconds": seconds})
     return {"threads": THREADS, **slopes(seen), "epochs": seen}
@@ -102,21 +106,21 @@ def in_workers(path: Path, epochs: int) -> dict[str, Any]:
         ds.with_options(threads=1), BATCH, sampler=packio.ShuffleSampler(ds, seed=0),
         num_workers=WORKERS, persistent_workers=True, collate_fn=packio.collate,
     )  # fmt: skip
-    seen, early = [], 0.0
+    seen: list[dict[str, Any]] = []
+    early: dict[str, float] = {}
     for epoch in range(epochs):
         began = time.perf_counter()
         for i, _ in enumerate(loader):
             if not epoch and i == int(EARLY * len(loader)):
-                early = megabytes(pids(loader))["pss"]
+                early = megabytes(pids(loader))
         seconds = round(time.perf_counter() - began, 1)
-        workers = megabytes(pids(loader))
+        of_workers = megabytes(pids(loader))
         both = megabytes([os.getpid(), *pids(loader)])
-        seen.append({**both, "pss_of_workers": workers["pss"], "seconds": seconds})
-    grown = round(100 * (seen[0]["pss_of_workers"] / early - 1), 2)
+        seen.append({**both, "of_workers": of_workers, "seconds": seconds})
     return {
         "workers": WORKERS,
-        "pss_of_workers_early": early,
-        "pss_of_workers_growth_percent_in_an_epoch": grown,
+        "of_workers_early": early,
+        "of_workers_growth_percent_in_an_epoch": growth(early, seen[0]["of_workers"]),
         **slopes(seen),
         "epochs": seen,
     }

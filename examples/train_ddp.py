@@ -74,6 +74,10 @@ def main() -> None:
     found = [packed(options, photos) if rank == 0 else None]
     distributed.broadcast_object_list(found, device=device)  # the other ranks wait here
 
+    # what ranks tell each other goes by a group that can be ended: DDP's never is, and a thread of
+    # it that lets go of a tensor while Python exits would abort the process
+    notes = distributed.new_group()
+
     torch.manual_seed(0)
     train = packio.LmdbDataset(
         found[0],
@@ -97,7 +101,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            distributed.all_reduce(mean := loss.detach() / world_size)
+            distributed.all_reduce(mean := loss.detach() / world_size, group=notes)
             losses.append(mean.item())
             seen += indices.tolist()
         rate = len(train) / (time.perf_counter() - start)
@@ -106,7 +110,9 @@ def main() -> None:
 
     mine = {"seen": seen, "losses": losses, "weights": [p.sum().item() for p in model.parameters()]}
     ranks = [None] * world_size
-    distributed.all_gather_object(ranks, mine)
+    distributed.all_gather_object(ranks, mine, group=notes)
+    distributed.destroy_process_group(notes)
+    del notes  # the last reference: its threads have ended now
     distributed.destroy_process_group()
     if rank != 0:
         return

@@ -30,8 +30,9 @@ def to_planes(pixels: np.ndarray, out: np.ndarray) -> None:
     """
     # OpenCV: 7 µs for 224 x 224, NumPy 42; not worth importing it for, nor waiting until it is
     split = getattr(sys.modules.get("cv2"), "split", None)
-    if split is not None and pixels.shape[2] == 3 and pixels.strides[1:] == (3, 1):
-        split(pixels, [out[0], out[1], out[2]])
+    channels = pixels.shape[2]
+    if split is not None and channels in (3, 4) and pixels.strides[1:] == (channels, 1):
+        split(pixels, list(out))
     else:
         np.copyto(out, pixels.transpose(2, 0, 1))
 

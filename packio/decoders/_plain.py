@@ -17,6 +17,9 @@ from packio.jpeg import header
 _EOI, _SOS = 0xD9, 0xDA
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})  # Huffman: baseline, extended, progressive
 _SEGMENTS = frozenset({0xC4, _SOS, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)})  # DHT DQT DRI COM APPn
+_APP14, _RGB = 0xEE, b"RGB"
+_SAMPLINGS = frozenset({b"\x11", b"\x21\x11\x11", b"\x22\x11\x11", b"\x12\x11\x11",
+                        b"\x11\x11\x11"})  # of each component, across << 4 | down
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # not stuffing, RSTn or fill; 22 µs for 70 KB
 _PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -69,6 +72,35 @@ def check_scans(data: bytes) -> None:
             found = _MARKER.search(data, position)
             position = found.start() if found else len(data)
     raise DecodeError(f"no JPEG segment at byte {position}: damaged or truncated")
+
+
+def check_colours(data: bytes) -> None:
+    """Check that a JPEG is gray or YCbCr: 4:4:4, 4:2:2, 4:4:0 or 4:2:0.
+
+    For libraries that do not ask what the colours are, or do it in their own way.
+
+    Source: ITU-T T.81, B.2.2 (frame header); T.872, 6.5.3 (Adobe's APP14, whose last byte is 1 for
+    YCbCr); libjpeg's default_decompress_parms (components named R, G, B are that).
+
+    Raises:
+        DecodeError: it is not, or its header does not parse.
+    """
+    position = 2
+    while match := _MARKER.match(data, position):
+        marker, body = data[match.start() + 1], match.end() + 2
+        position = match.end() + int.from_bytes(data[match.end() : body], "big")
+        if marker == _APP14 and data[body : body + 5] == b"Adobe" and data[position - 1] != 1:
+            raise DecodeError("a JPEG that Adobe's marker says is not YCbCr")
+        if marker in _FRAMES:
+            names, samplings = (bytes(data[body + i : position : 3]) for i in (6, 7))
+            if names == _RGB or samplings not in _SAMPLINGS:
+                raise DecodeError("a JPEG whose components are RGB, or unusually subsampled")
+            continue
+        if marker == _SOS:
+            return
+        if marker not in _SEGMENTS:
+            break
+    raise DecodeError("a JPEG whose header is unusual")
 
 
 def plain_png(data: bytes) -> PngHeader:

@@ -18,8 +18,9 @@ _EOI, _SOS = 0xD9, 0xDA
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})  # Huffman: baseline, extended, progressive
 _SEGMENTS = frozenset({0xC4, _SOS, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)})  # DHT DQT DRI COM APPn
 _APP14, _RGB = 0xEE, b"RGB"
-_SAMPLINGS = frozenset({b"\x11", b"\x21\x11\x11", b"\x22\x11\x11", b"\x12\x11\x11",
-                        b"\x11\x11\x11"})  # of each component, across << 4 | down
+_SAMPLINGS = frozenset(
+    {b"\x11", b"\x21\x11\x11", b"\x22\x11\x11", b"\x12\x11\x11", b"\x11\x11\x11"}
+)  # of each component, across << 4 | down
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # not stuffing, RSTn or fill; 22 µs for 70 KB
 _PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"

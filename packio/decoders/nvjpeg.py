@@ -107,9 +107,7 @@ def size(data: bytes, mode: str) -> tuple[int, int]:
     return facts.height, facts.width
 
 
-def decode_batch(
-    datas: Sequence[bytearray], mode: str, device: torch.device
-) -> list[torch.Tensor]:
+def decode_batch(datas: Sequence[bytearray], mode: str, device: torch.device) -> list[torch.Tensor]:
     """Decode plain JPEGs by one call.
 
     Args:

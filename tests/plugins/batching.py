@@ -24,9 +24,7 @@ CALLS: list[list[int]] = []  # bytes of the JPEGs of each call
 LIES: list[bool] = []  # whether what is returned is of another size
 
 
-def decode_batch(
-    datas: Sequence[bytearray], mode: str, device: torch.device
-) -> list[torch.Tensor]:
+def decode_batch(datas: Sequence[bytearray], mode: str, device: torch.device) -> list[torch.Tensor]:
     """Decode JPEGs, all or none."""
     CALLS.append([len(data) for data in datas])
     if not datas:

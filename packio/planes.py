@@ -44,23 +44,22 @@ def render(
     """Write one frame of an image.
 
     Args:
-        planes: (C, H, W) uint8, upright.
-        frame: What to take of it.
+        planes: (C, height, width) uint8, upright: the box of the frame, and nothing else.
+        frame: Where it goes; of top and left 0, as `packio.geometry.within` gives it.
         out: (C, out_height, out_width) float32 of the same device, contiguous, zeros; values of
             0..255, which `rounded` makes uint8 of.
         hflip, vflip: Mirror the result left-right, top-bottom.
         how: Interpolation.
     """
     f = frame
-    box = planes[:, f.top : f.top + f.height, f.left : f.left + f.width]
     fills = f.out_top == f.out_left == 0 and f[4:6] == f[8:10]
     if (f.height, f.width) == (f.to_height, f.to_width):
-        _place(box, f, out)
+        _place(planes, f, out)
     elif fills:
-        geometry.resize_planes(box, out, how)
+        geometry.resize_planes(planes, out, how)
     else:
         small = out.new_empty((out.shape[0], f.to_height, f.to_width))
-        geometry.resize_planes(box, small, how)
+        geometry.resize_planes(planes, small, how)
         _place(small, f, out)
     if hflip or vflip:
         out.copy_(out.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))

@@ -463,6 +463,15 @@ def test_others_are_left_to_pillow(photos: list[np.ndarray], tmp_path: pathlib.P
         nvjpeg.size(plain, "GRAY")
 
 
+def test_in_a_worker_the_error_says_where_it_works(
+    mixed: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvjpeg, "version", lambda: "0")  # as where there is a GPU
+    loader = torch.utils.data.DataLoader(_dataset(mixed, "nvjpeg"), 4, num_workers=1)
+    with pytest.raises(OptionError, match="main process only: expected num_workers=0"):
+        next(iter(loader))
+
+
 def test_auto_never_takes_it() -> None:
     assert not nvjpeg.EXACT
     assert decoders.automatic("jpeg") != "nvjpeg"

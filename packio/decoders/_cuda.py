@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # a transform may decode, too
 
 
 def numbered(device: torch.device) -> torch.device:

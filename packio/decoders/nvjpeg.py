@@ -1,8 +1,9 @@
 """nvJPEG: NVIDIA's decoder of JPEGs on the GPU, in its hardware where it has such; by torchvision.
 
 For ``packio.Loader(dataset, device="cuda")`` with ``num_workers=0``: there all JPEGs of a batch are
-decoded by one call, and stay on the GPU. Anywhere else each is decoded by itself and copied back,
-on the current GPU of the thread that asks: right, and slow.
+decoded by one call, and stay on the GPU. Anywhere else (``dataset[i]``, a `packio.ConcatPacks`, a
+loader with a collate_fn) each is decoded by itself and copied back, on the current GPU of the
+thread that asks: right, and slow.
 
 Its pixels are not Pillow's: it upsamples chroma in another way and rounds otherwise; by how much,
 ``packio bench-decode --decoder nvjpeg`` tells. It may not say where entropy-coded data are damaged:
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from packio import registry
 from packio.decoders import _cuda
-from packio.decoders._plain import check_colours, check_scans, plain_jpeg
+from packio.decoders._plain import plain_ycbcr
 from packio.errors import DecodeError, MissingPackageError, OptionError
 
 if TYPE_CHECKING:
@@ -99,12 +100,10 @@ def size(data: bytes, mode: str) -> tuple[int, int]:
     Raises:
         DecodeError: it is not plain.
     """
-    check_scans(data)
-    check_colours(data)
-    facts = plain_jpeg(data)
-    if mode == "GRAY" and facts.components != 1:
+    height, width, components = plain_ycbcr(data)
+    if mode == "GRAY" and components != 1:
         raise DecodeError("nvjpeg: coloured pixels under mode='GRAY'")
-    return facts.height, facts.width
+    return height, width
 
 
 def decode_batch(datas: Sequence[bytearray], mode: str, device: torch.device) -> list[torch.Tensor]:

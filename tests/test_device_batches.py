@@ -146,11 +146,11 @@ def test_pixels_are_the_processors(name: str, decoder: str, mixed: pathlib.Path)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="nvJPEG needs a GPU")
-@pytest.mark.parametrize("name", GEOMETRIES)
-def test_nvjpegs_pixels_are_not_far_off(name: str, mixed: pathlib.Path) -> None:
-    for theirs, ours in zip(*_pair(mixed, "nvjpeg", crop=GEOMETRIES[name]), strict=True):
-        for one, other in zip(theirs[0], ours[0], strict=True):
-            assert (one.cpu().float() - other.float()).abs().mean() < 5
+def test_nvjpegs_pixels_are_not_far_off(mixed: pathlib.Path) -> None:
+    for crop in GEOMETRIES.values():
+        for theirs, ours in zip(*_pair(mixed, "nvjpeg", crop=crop), strict=True):
+            for one, other in zip(theirs[0], ours[0], strict=True):
+                assert (one.cpu().float() - other.float()).abs().mean() < 5
 
 
 @pytest.mark.parametrize("seekable", [False, True])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from packio import batches, boxes, masks, plans
+from packio import batches, boxes, device_batches, masks, plans
 from packio.packs import Pack, Row
 from packio.plans import Draw, Plan, Recipe
 from packio.threads import Threads
@@ -35,7 +35,7 @@ class Samples(NamedTuple):
 
 def make(
     pack: Pack, recipe: Recipe, positions: np.ndarray, draw: Draw, threads: Threads | None,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor | None = None, device: torch.device | None = None,
 ) -> Samples:  # fmt: skip
     """Make a batch.
 
@@ -46,6 +46,7 @@ def make(
         draw: Of the random numbers.
         threads: That decode; None: this one.
         out: Where the only view's images go.
+        device: That decodes, as of `packio.device_batches.make`; None: the processor does.
 
     Raises:
         OptionError: ``out`` does not fit.
@@ -60,7 +61,9 @@ def make(
             return Samples(columns, errors)
     plan = Plan(recipe, pack.rows(positions), draw)
     pack = pack.fetched(plan.rows, images=images, masks="mask" in recipe.fields)
-    if images and at_once is None:
+    if images and at_once is None and device is not None:
+        columns["image"], errors = device_batches.make(pack, recipe, plan, threads, device)
+    elif images and at_once is None:
         columns["image"], errors = batches.make(pack, recipe, plan, threads, out)
     if "mask" in recipe.fields:
         columns["mask"], bad = masks.make(pack, recipe, plan, threads, errors)

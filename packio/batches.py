@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from packio.threads import Threads, alone, each
 if TYPE_CHECKING:
     import numpy as np
 
-_CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
+CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
 
 class View(NamedTuple):
@@ -114,7 +115,7 @@ def make_raw(
 
 def _is_as_decoded(facts: Facts, decoder: Decoder) -> bool:
     """Whether a decoder would give raw pixels out as they are."""
-    wanted = _CHANNELS.get(decoder.mode)
+    wanted = CHANNELS.get(decoder.mode)
     fits = wanted is None or (facts.dtype == "uint8" and facts.channels == wanted)
     return fits and facts.height * facts.width <= decoder.max_pixels
 
@@ -141,34 +142,46 @@ def _parts(
     Raises:
         DecodeError, IntegrityError: the sample is bad; the message names it.
     """
+    wanted = wanted_of(recipe, row, places)
+    rows = pack.raw_rows
+    if rows is not None and _is_as_decoded(rows.facts, recipe.decoder):
+        pixels = rows.pixels(row.position)
+        return [(regions.of_pixels(pixels, row, w), w) for w in wanted]
+    data = pack.read(row)
+    with naming(pack, row):
+        parts = regions.decode_all(recipe.decoder, data, row, wanted)
+    return list(zip(parts, wanted, strict=True))
+
+
+def wanted_of(recipe: Recipe, row: Row, places: Sequence[Place]) -> list[regions.Wanted]:
+    """What the views want of a sample's image."""
     cuttable = bool(row.flags & SEEKABLE)
-    wanted = [
+    return [
         regions.Wanted(
             place.frame, place.orientation, cuttable, recipe.fast,
             crop.interpolation if crop else "nearest",
         )
         for crop, place in zip(recipe.views, places, strict=True)
     ]  # fmt: skip
-    rows = pack.raw_rows
-    if rows is not None and _is_as_decoded(rows.facts, recipe.decoder):
-        pixels = rows.pixels(row.position)
-        return [(regions.of_pixels(pixels, row, w), w) for w in wanted]
-    data = pack.read(row)
+
+
+@contextlib.contextmanager
+def naming(pack: Pack, row: Row) -> Iterator[None]:
+    """Name the sample in a DecodeError."""
     try:
-        parts = regions.decode_all(recipe.decoder, data, row, wanted)
+        yield
     except DecodeError as error:
         name = f"{pack.path}, sample {row.position} ({pack.key(row.position)!r})"
         raise type(error)(f"{name}: {error}") from error
-    return list(zip(parts, wanted, strict=True))
 
 
 def _new_view(recipe: Recipe, crop: Geometry | None, count: int, out: torch.Tensor | None) -> View:
     size = crop.output_size if crop is not None else None
-    if size is None or recipe.decoder.mode not in _CHANNELS:
+    if size is None or recipe.decoder.mode not in CHANNELS:
         if out is not None:
             raise OptionError("out=: the images may differ in size or type; expected a crop")
         return View(None, [torch.empty(0)] * count)
-    batch = given_or_new((count, _CHANNELS[recipe.decoder.mode], *size), torch.uint8, out)
+    batch = given_or_new((count, CHANNELS[recipe.decoder.mode], *size), torch.uint8, out)
     return View(batch, list(batch.unbind(0)))
 
 

@@ -19,6 +19,7 @@ from packio import local_copy as copies
 from packio.annotated import Columns, Samples
 from packio.batches import Batch
 from packio.decoders import MAX_PIXELS, Decoder
+from packio.decoders._cuda import side_stream
 from packio.errors import OptionError
 from packio.fields import Spec
 from packio.geometry import Geometry
@@ -54,6 +55,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             much larger than their output are decoded small, chroma is upsampled by repeating it,
             and OpenCV resizes, where it is there: above 35 dB to "exact".
         decoder: "auto" (per encoding the fastest that equals Pillow bit for bit), or a name.
+            "nvjpeg" is for `Loader` with ``device="cuda"``, which then decodes there.
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED", as torchvision's ImageReadMode.
         fields: "image", "mask", "label", "boxes", "box_labels", "key", "index", or a key of the
             samples' metadata: one name, a tuple, or {name: field}. Default: image, mask and label,
@@ -365,23 +367,45 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """
         return self._samples(*self._made(indices, None))
 
+    @property
+    def decodes_batches(self) -> bool:
+        """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
+        return self._recipe.decoder.decodes_batches
+
     def gather(
-        self, indices: Sequence[int] | np.ndarray, *, out: torch.Tensor | None = None
-    ) -> Any:
+        self, indices: Sequence[int] | np.ndarray, *, out: torch.Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> Any:  # fmt: skip
         """Make what `packio.collate` makes of ``__getitems__(indices)``, without the samples.
 
         Args:
             indices: As of `__getitems__`.
             out: Where the images go, again and again: (N, C, H, W), contiguous, of the dtype asked
                 for.
+            device: Where images are decoded and stay, with a decoder that `decodes_batches`;
+                transforms get them there. All else stays in memory.
 
         Raises:
             DecodeError, IntegrityError: see `__getitems__`.
-            OptionError: ``out`` does not fit, or the images are no one tensor.
+            OptionError: ``out`` or ``device`` does not fit, or the images are no one tensor.
         """
         if out is not None and (self._several or not self._is_plain or self._output != "tensor"):
             raise OptionError("out=: expected a dataset of tensors without views or transforms")
-        made, positions = self._made(indices, out)
+        if device is None:
+            return self._gathered(indices, out)
+        if out is not None or self._output != "tensor" or not self.decodes_batches:
+            raise OptionError(
+                f"device=: decoder={self._options['decoder']!r}, output={self._output!r}; expected "
+                "a decoder of batches, as 'nvjpeg', output='tensor', and no out="
+            )
+        with side_stream(torch.device(device)) as numbered:
+            return self._gathered(indices, None, numbered)
+
+    def _gathered(
+        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,
+        device: torch.device | None = None,
+    ) -> Any:  # fmt: skip
+        made, positions = self._made(indices, out, device)
         if not self._is_plain:
             return self._samples(made, positions).columns()
         return self._outputs.batch(made, positions)
@@ -400,13 +424,14 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return Batch(samples, lambda: self._outputs.batch_of(each))
 
     def _made(
-        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None
-    ) -> tuple[Columns, np.ndarray]:
+        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,
+        device: torch.device | None = None,
+    ) -> tuple[Columns, np.ndarray]:  # fmt: skip
         """What is decoded or moved, a column a view, and the positions of the samples it is of."""
         positions = self._positions(indices)
         if not self._recipe.fields:
             return {}, positions
-        made = self._make(positions, self._draw(indices), self._decoding_threads(), out)
+        made = self._make(positions, self._draw(indices), self._decoding_threads(), out, device)
         if made.errors:
             positions = self._replace(made, positions)
         return made.columns, positions
@@ -418,12 +443,13 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         return chosen
 
     def _make(
-        self, positions: np.ndarray, draw: Draw, threads: Threads | None, out: torch.Tensor | None
-    ) -> Samples:
+        self, positions: np.ndarray, draw: Draw, threads: Threads | None, out: torch.Tensor | None,
+        device: torch.device | None = None,
+    ) -> Samples:  # fmt: skip
         """What is decoded or moved of some samples, bad ones among them."""
         given = None if self._dtype in options.FLOATS else out
         with self._counting_fallbacks():
-            made = annotated.make(self.pack, self._recipe, positions, draw, threads, given)
+            made = annotated.make(self.pack, self._recipe, positions, draw, threads, given, device)
         columns = made.columns
         if "image" in columns:
             images = columns["image"]

@@ -139,7 +139,12 @@ class DevicePrefetcher:
             yield self._arrived(*waiting)
 
     def _sent(self, batch: Any) -> Any:
-        sent = mapped(batch, lambda t: self._prepare(t.to(self.device, non_blocking=True)))
+        def send(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_cuda and self._stream is not None:  # its memory is another stream's
+                tensor.record_stream(self._stream)
+            return self._prepare(tensor.to(self.device, non_blocking=True))
+
+        sent = mapped(batch, send)
         return sent if self._transform is None else self._transform(sent)
 
     def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:

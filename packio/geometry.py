@@ -473,6 +473,19 @@ class _Resized(threading.local):
 _RESIZED = _Resized()
 
 
+def resize_planes(planes: torch.Tensor, out: torch.Tensor, how: str) -> None:
+    """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded."""
+    batch = planes.unsqueeze(0).to(torch.float32, memory_format=torch.contiguous_format)
+    size = [out.shape[1], out.shape[2]]
+    kernel = _antialiased(how)
+    if kernel is None:
+        out.copy_(_resize_as_float(batch, size, how)[0])
+        return
+    if how == "bicubic":  # its values leave 0..255; in bytes they cannot between the two passes
+        batch = kernel(batch, [batch.shape[2], size[1]], False, None, None).clamp_(0, 255)
+    kernel(batch, size, False, None, None, out=out.unsqueeze(0))  # align_corners, scales
+
+
 def nearest(length: int, to: int) -> np.ndarray:
     """Pixels that are taken of a side when it is resized to the nearest: (to,) int64.
 

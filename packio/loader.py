@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 
 from packio import batches, tensors
+from packio.decoders._cuda import numbered
 from packio.devices import DevicePrefetcher
 from packio.epochs import Epochs, drawing
 from packio.errors import OptionError
@@ -45,7 +46,8 @@ class Loader:
         generator: Gives the seed of the order.
         persistent_workers, timeout, worker_init_fn, multiprocessing_context: DataLoader's, with
             workers.
-        device: Where batches go, ahead of their use; None leaves them in memory.
+        device: Where batches go, ahead of their use; None leaves them in memory. A dataset with
+            ``decoder="nvjpeg"`` decodes its JPEGs there, a batch at once, without a `collate_fn`.
         dtype, memory_format, normalize, batch_transform: What happens there; see
             `DevicePrefetcher`.
 
@@ -83,7 +85,8 @@ class Loader:
         batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.options = {k: v for k, v in locals().items() if k != "self"}
-        _check_options(self.options)
+        decodes = getattr(dataset, "decodes_batches", False)
+        _check_options(self.options, decodes=decodes)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
         self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
@@ -106,6 +109,7 @@ class Loader:
             self._send([])  # complains now of what cannot be meant
         on_gpu = device is not None and torch.device(device).type == "cuda"
         self._pin = on_gpu if pin_memory == "auto" else bool(pin_memory)
+        self._decoding = torch.device(device) if device is not None and decodes else None
         self._ahead = prefetch_factor or _AHEAD
         self._workers: torch.utils.data.DataLoader[Any] | None = None
         if num_workers:
@@ -130,7 +134,10 @@ class Loader:
                 with torch.random.fork_rng(devices=[], enabled=self._epochs.resumed):
                     source = _started(self._workers)
             else:
-                made = _made(self.dataset, self._collate, self._epochs.indices(), pin=self._pin)
+                device = numbered(self._decoding) if self._decoding is not None else None
+                made = _made(
+                    self.dataset, self._collate, self._epochs.indices(), device, pin=self._pin
+                )
                 source = stack.enter_context(prefetch(made, self._ahead))
             for batch in self._send(source):
                 self._epochs.delivered()
@@ -201,11 +208,14 @@ def _made(
     dataset: Any,
     collate: Callable[[list[Any]], Any] | None,
     indices: Iterable[list[int]],
+    device: torch.device | None,
     *,
     pin: bool,
 ) -> Iterator[Any]:
-    """Make batches, in pinned memory if asked for."""
+    """Make batches, in pinned memory if asked for, or on the device that decodes."""
     gather = getattr(dataset, "gather", None) if collate is None else None
+    if gather is not None and device is not None:
+        gather = functools.partial(gather, device=device)
     for batch in indices:
         with tensors.pinned(on=pin):
             if gather is not None:
@@ -243,7 +253,7 @@ class _Indices:
         return self._epochs.indices()
 
 
-def _check_options(given: dict[str, Any]) -> None:
+def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
     """Refuse what cannot be meant.
 
     Raises:
@@ -262,6 +272,9 @@ def _check_options(given: dict[str, Any]) -> None:
         f"num_workers={given['num_workers']}: expected at least 0": given["num_workers"] < 0,
         f"prefetch_factor={given['prefetch_factor']}: expected at least 1": (
             given["prefetch_factor"] is not None and given["prefetch_factor"] < 1
+        ),
+        "a decoder of batches, as 'nvjpeg', works in this process only; expected num_workers=0": (
+            decodes and given["num_workers"]
         ),
         "threads= is for datasets of packio's": (
             given["threads"] is not None and not hasattr(given["dataset"], "with_options")

@@ -28,7 +28,10 @@ def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> An
         return [scaled(image, dtype) for image in view]
     if view.dtype.is_floating_point and out is None:
         return view.to(dtype)
-    out = batches.given_or_new(tuple(view.shape), dtype, out)
+    if out is None and view.device.type != "cpu":
+        out = torch.empty_like(view, dtype=dtype)
+    else:
+        out = batches.given_or_new(tuple(view.shape), dtype, out)
     if view.dtype.is_floating_point:
         return out.copy_(view)
     limit = 255.0 if view.dtype == torch.uint8 else 65535.0

@@ -46,6 +46,15 @@ class Wanted(NamedTuple):
     how: str
 
 
+class Cut(NamedTuple):
+    """The bytes that are needed of an image."""
+
+    data: bytes  # or a bytearray, where they are cut out
+    box: Box  # of the stored image, that is wanted
+    top: int  # of what the bytes hold, in the stored image
+    left: int
+
+
 class Part(NamedTuple):
     """What was decoded of one image."""
 
@@ -87,15 +96,27 @@ def decode_all(
     Raises:
         DecodeError: see `decode`.
     """
-    boxes = [geometry.needed(w.frame) for w in wanted]
-    area = sum(box[2] * box[3] for box in boxes)
-    worth = wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
-    if len(wanted) == 1 or worth:
+    if _is_each_by_itself(stored, wanted):
         return [decode(decoder, data, stored, w) for w in wanted]
     pixels = decoder.fast(data, stored, 1)[0] if wanted[0].fast else decoder(data, stored)
     parts = [of_pixels(pixels, stored, w) for w in wanted]
     _check_size(parts[0], stored, whole=True)
     return parts
+
+
+def _is_each_by_itself(stored: Described, wanted: Sequence[Wanted]) -> bool:
+    """Whether outputs of one image are made of several decodes, as it can be cut and that pays."""
+    boxes = [geometry.needed(w.frame) for w in wanted]
+    area = sum(box[2] * box[3] for box in boxes)
+    worth = wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
+    return len(wanted) == 1 or worth
+
+
+def cut_all(data: bytes, stored: Described, wanted: Sequence[Wanted]) -> list[Cut]:
+    """The bytes that several outputs need of one image: as `decode_all` takes them."""
+    if not _is_each_by_itself(stored, wanted):
+        wanted = [w._replace(cuttable=False) for w in wanted]
+    return [cut(data, stored, w) for w in wanted]
 
 
 def of_pixels(pixels: np.ndarray, stored: Described, wanted: Wanted) -> Part:
@@ -105,18 +126,14 @@ def of_pixels(pixels: np.ndarray, stored: Described, wanted: Wanted) -> Part:
     return Part(pixels, box, 0, 0, 1)
 
 
-def cut(data: bytes, stored: Described, wanted: Wanted) -> tuple[bytes, Box, int, int]:
-    """Cut out the bytes that are needed, where that can be done and pays.
-
-    Returns:
-        The bytes; the box that is wanted, in the stored image; top and left of what they hold.
-    """
+def cut(data: bytes, stored: Described, wanted: Wanted) -> Cut:
+    """Cut out the bytes that are needed, where that can be done and pays; else all of them."""
     box = geometry.needed(wanted.frame)
     box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
     if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
         piece, top, left = window(data, box, (stored.height, stored.width))
-        return cast("bytes", piece), box, top, left  # a buffer, as good to decoders
-    return data, box, 0, 0
+        return Cut(cast("bytes", piece), box, top, left)  # a buffer, as good to decoders
+    return Cut(data, box, 0, 0)
 
 
 def _scale(wanted: Wanted) -> int:
@@ -130,18 +147,36 @@ def _scale(wanted: Wanted) -> int:
 
 def _check_size(part: Part, stored: Described, *, whole: bool) -> None:
     height, width = part.pixels.shape[:2]
+    if whole:
+        check_whole((height, width), stored, part.scale)
+        return
     top, left, high, broad = part.box
-    if not whole:
-        good = (top + high <= part.top + height * part.scale) and (
-            left + broad <= part.left + width * part.scale
-        )
-    else:
-        good = (height, width) == (-(-stored.height // part.scale), -(-stored.width // part.scale))
-    if not good:
-        raise DecodeError(
-            f"decodes to {width}x{height} pixels, not to {stored.width}x{stored.height}"
-            + (f" at 1/{part.scale}" if part.scale > 1 else "")
-        )
+    if (top + high > part.top + height * part.scale) or (
+        left + broad > part.left + width * part.scale
+    ):
+        raise _wrong_size(height, width, stored, part.scale)
+
+
+def check_whole(size: tuple[int, int], stored: Described, scale: int = 1) -> None:
+    """Check the size of a whole image that was decoded, or is to be.
+
+    Args:
+        size: (height, width), pixels.
+        stored: What the index says.
+        scale: At 1/scale of its size.
+
+    Raises:
+        DecodeError: it is another.
+    """
+    if size != (-(-stored.height // scale), -(-stored.width // scale)):
+        raise _wrong_size(*size, stored, scale)
+
+
+def _wrong_size(height: int, width: int, stored: Described, scale: int) -> DecodeError:
+    return DecodeError(
+        f"decodes to {width}x{height} pixels, not to {stored.width}x{stored.height}"
+        + (f" at 1/{scale}" if scale > 1 else "")
+    )
 
 
 def render(

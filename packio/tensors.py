@@ -70,7 +70,12 @@ def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
-    """Move a tensor to pinned memory, if it is not there; where that is not to be had, warn."""
+    """Move a tensor to pinned memory, if it is not there; where that is not to be had, warn.
+
+    One that is on a device stays there.
+    """
+    if tensor.device.type != "cpu":
+        return tensor
     try:
         return tensor.pin_memory()
     except RuntimeError as error:  # torch's own, whatever the reason

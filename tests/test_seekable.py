@@ -145,7 +145,7 @@ def _decoders() -> list[ModuleType]:
             module.version()
         except MissingPackageError:
             continue
-        if "jpeg" in module.ENCODINGS:
+        if "jpeg" in module.ENCODINGS and module.EXACT:
             found.append(module)
     return found
 

@@ -19,12 +19,22 @@ and these functions:
   2, 4 or 8; each side rounded up), with whatever the library does faster and less exactly. It
   raises DecodeError as ``decode`` does.
 * ``version() -> str``: of the library; it raises MissingPackageError where the library is missing.
+
+A decoder that takes many JPEGs at once, as a GPU's does, has both of these beside:
+
+* ``decode_batch(datas, mode, device) -> [(C, H, W), …]``: uint8 tensors of a torch.device, done
+  when it returns. ``datas`` are bytearrays that ``size`` has passed. It raises DecodeError where
+  any of them fails; they are then tried in halves, down to the one that does. One thread calls it
+  at a time, within `packio.decoders._cuda.side_stream`.
+* ``size(data, mode) -> (height, width)``: of the pixels that ``decode_batch`` has to give, by the
+  header alone; it raises DecodeError where it should not be asked.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from packio import registry
 from packio.decoders import pillow
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     import numpy as np
+    import torch
 
 MODES = ("RGB", "GRAY", "RGB_ALPHA", "UNCHANGED")
 MAX_PIXELS = 178_956_970  # pixels; twice Pillow's warning limit, where Pillow itself gives up
@@ -103,8 +114,11 @@ class Decoder:
         self.fallbacks = 0  # images that Pillow decoded because the chosen decoder could not
         self._lock = threading.Lock()
         self._chosen: dict[str, ModuleType] = {}  # encoding → plugin
+        self._batching: Any = None  # the plugin, if it decodes batches
         if name != "auto":
-            registry.load("decoders", name).version()
+            plugin = registry.load("decoders", name)
+            plugin.version()
+            self._batching = plugin if hasattr(plugin, "decode_batch") else None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.name, self.mode, self.max_pixels)
@@ -166,6 +180,54 @@ class Decoder:
                 except DecodeError:
                     self._count_fallback()
         return self(data, stored), 1
+
+    @property
+    def decodes_batches(self) -> bool:
+        """Whether it has `decode_batch`."""
+        return self._batching is not None
+
+    @property
+    def fallback(self) -> Decoder:
+        """What decodes the images that `decode_batch` cannot: Pillow, with the same options."""
+        return Decoder("pillow", self.mode, max_pixels=self.max_pixels)
+
+    def takes(self, stored: Described) -> bool:
+        """Whether `decode_batch` may have an image; those that it may not are counted.
+
+        Raises:
+            DecodeError: nobody may: see `__call__`.
+        """
+        self._check(stored)
+        takes = self._batching is not None and self._fits(self._batching, stored)
+        if not takes and stored.encoding not in RAW:
+            self._count_fallback()
+        return takes
+
+    def size(self, data: bytes) -> tuple[int, int] | None:
+        """(height, width) of the pixels of an image that `takes` allows; None: not so plain."""
+        try:
+            height, width = self._batching.size(data, self.mode)
+            return height, width
+        except DecodeError:
+            self._count_fallback()
+            return None
+
+    def decode_batch(
+        self, datas: Sequence[bytearray], device: torch.device
+    ) -> list[torch.Tensor | None]:
+        """Decode JPEGs, all of which have a `size`, on a device.
+
+        Returns:
+            (C, H, W) uint8 of each, on the device; None for those that could not be decoded.
+        """
+        try:
+            return list(self._batching.decode_batch(datas, self.mode, device))
+        except DecodeError:
+            if len(datas) == 1:
+                self._count_fallback()
+                return [None]
+        half = len(datas) // 2
+        return self.decode_batch(datas[:half], device) + self.decode_batch(datas[half:], device)
 
     def _check(self, stored: Described) -> None:
         if stored.height * stored.width > self.max_pixels:

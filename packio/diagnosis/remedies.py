@@ -133,6 +133,8 @@ def _memory(measured: Measured, setup: Setup) -> str:
 
 def _workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Change]:
     now, cpus = setup.workers or 0, measured.cpus
+    if getattr(setup.dataset, "decodes_batches", False):  # in the main process only
+        return
     if waiting < _WORTH and now <= cpus:
         return
     fewer = {now // 2, cpus if now > cpus else 0, now // 4} - {0, now}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packio import annotated, batches, classnames
+from packio import annotated, batches, classnames, orphans
 from packio.annotated import Column, Columns, Samples
 from packio.batches import Batch
 from packio.datasets import PackDataset, drawn
@@ -196,6 +196,7 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
     def _made(
         self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None = None
     ) -> _Made:
+        orphans.end_with_parent()
         wanted = checked(len(self), indices)
         owners = np.searchsorted(self._ends, wanted, "right")
         parts = self._parts(owners, wanted, draw)

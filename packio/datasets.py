@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio import annotated, draws, options, outputs, packs, plans, selection
+from packio import annotated, draws, options, orphans, outputs, packs, plans, selection
 from packio import fields as sample_fields
 from packio import local_copy as copies
 from packio.annotated import Columns, Samples
@@ -403,6 +403,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None
     ) -> tuple[Columns, np.ndarray]:
         """What is decoded or moved, a column a view, and the positions of the samples it is of."""
+        orphans.end_with_parent()
         positions = self._positions(indices)
         if not self._recipe.fields:
             return {}, positions
@@ -437,6 +438,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     def _made_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
         """What is decoded or moved of one sample, a value a view, in the form asked for."""
+        orphans.end_with_parent()
         if isinstance(index, Drawn) or not self._is_random():
             draw = self._draw([index if index is not None else 0])
         else:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from packio import batches, tensors
+from packio import batches, orphans, tensors
 from packio.devices import DevicePrefetcher
 from packio.epochs import Epochs, drawing
 from packio.errors import OptionError
@@ -113,8 +113,8 @@ class Loader:
                 dataset, batch_sampler=cast("Any", _Indices(self._epochs)), num_workers=num_workers,
                 collate_fn=collate_fn or batches.collate, pin_memory=self._pin,
                 prefetch_factor=self._ahead, persistent_workers=persistent_workers,
-                timeout=timeout, worker_init_fn=worker_init_fn, generator=generator,
-                multiprocessing_context=multiprocessing_context,
+                timeout=timeout, worker_init_fn=functools.partial(orphans.begin, worker_init_fn),
+                generator=generator, multiprocessing_context=multiprocessing_context,
             )  # fmt: skip
 
     def __len__(self) -> int:

@@ -61,6 +61,7 @@ LAYERS = {
     "ram": {"errors", "indexfile", "memory", "processors"},
     "lookup": {"errors", "indexfile"},
     "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"},
+    "orphans": set(),
     "local_copy": {"errors", "indexfile", "storage", "packs"},
     "residency": {"errors", "memory", "storage", "packs"},
     "regions": _FOUNDATION | _PIXELS,
@@ -83,15 +84,16 @@ LAYERS = {
     | _BYTES
     | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
     | {"positions", "sampling", "selection", "transforms", "folders", "threads"}
-    | {"local_copy", "ram"},
+    | {"local_copy", "orphans", "ram"},
     "classnames": {"errors", "packs"},
     "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
-    | {"positions", "sampling", "threads", "datasets"},
+    | {"orphans", "positions", "sampling", "threads", "datasets"},
     "mixing": {"errors", "draws", "sampling"},
     "prefetching": {"errors"},
     "devices": {"errors", "tensors"},
     "epochs": {"errors", "sampling"},
-    "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"},
+    "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"}
+    | {"orphans"},
     "dali": _FOUNDATION
     | _PIXELS
     | _BYTES

@@ -299,11 +299,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             KeyNotFoundError: the pack has no such key.
         """
         among = self._positions(np.arange(len(self)))
-        found = np.flatnonzero(selection.matching(self.pack, among, label, key, meta))
-        if not len(found):
-            wanted = {"label": label, "key": key, **meta}
-            asked = ", ".join(f"{n}={v!r}" for n, v in wanted.items() if v is not None)
-            raise OptionError(f"{self.pack.path}: none of {len(self)} samples has {asked}")
+        (found,) = selection.matching([selection.Part(self.pack, among, label)], key, meta)
+        if not found.any():
+            raise selection.none_has(len(self), label, key, meta, self.pack.path)
         return self.subset(found)
 
     def subset(self: Self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> Self:

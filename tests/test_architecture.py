@@ -85,9 +85,9 @@ LAYERS = {
     | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
     | {"positions", "sampling", "selection", "transforms", "folders", "threads"}
     | {"local_copy", "orphans", "ram"},
-    "classnames": {"errors", "packs"},
+    "classnames": {"errors", "packs", "selection"},
     "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
-    | {"orphans", "positions", "sampling", "threads", "datasets"},
+    | {"orphans", "positions", "sampling", "selection", "threads", "datasets"},
     "mixing": {"errors", "draws", "sampling"},
     "prefetching": {"errors"},
     "devices": {"errors", "tensors"},

@@ -19,7 +19,7 @@ from packio import local_copy as copies
 from packio.annotated import Columns, Samples
 from packio.batches import Batch
 from packio.decoders import MAX_PIXELS, Decoder
-from packio.errors import OptionError
+from packio.errors import KeyNotFoundError, OptionError
 from packio.fields import Spec
 from packio.geometry import Geometry
 from packio.outputs import Outputs
@@ -248,9 +248,15 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """The sample with this key, as ``ds[i]``.
 
         Raises:
-            KeyNotFoundError: there is none.
+            KeyNotFoundError: there is none, or it is not in this part of the pack.
         """
-        return self._one(self.pack.row(self.pack.find(key)), None)
+        position = self.pack.find(key)
+        if self._chosen is not None and position not in self._chosen.array:
+            raise KeyNotFoundError(
+                f"{self.pack.path}: {os.fsdecode(key)!r} is in the pack, but not in this part of "
+                f"it ({len(self)} of {len(self.pack)} samples); ask a dataset of the whole pack"
+            )
+        return self._one(self.pack.row(position), None)
 
     def with_options(self: Self, **options: Any) -> Self:
         """The same samples with some options changed, as crop=… for evaluation.

@@ -43,6 +43,7 @@ LAYERS = {
     "timing": {"errors", "clocks", "durations"},
     "geometry": {"errors", "draws", "tensors"},
     "storage": {"errors", "registry", "cache", "indexfile"},
+    "braces": set(),
     "cache": set(),
     "clocks": set(),
     "columns": set(),
@@ -53,14 +54,17 @@ LAYERS = {
     "formats": _FOUNDATION | {"sample", "indexfile", "columns"},
     "isolation": {"errors"},
     "collecting": _FOUNDATION | _BYTES,
-    "indexing": _FOUNDATION | _BYTES | {"collecting", "isolation"},
+    "indexing": _FOUNDATION | _BYTES | {"braces", "collecting", "isolation"},
     "sources": _FOUNDATION | {"sample", "indexfile", "packs", "storage"},  # a pack is a source, too
     "sample": _FOUNDATION | _PIXELS,
     "indexfile": _FOUNDATION,
     "filesystems": {"errors", "cache", "indexfile"},
     "ram": {"errors", "indexfile", "memory", "processors"},
     "lookup": {"errors", "indexfile"},
-    "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"},
+    "packs": _FOUNDATION
+    | _BYTES
+    | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"}
+    | {"braces"},
     "orphans": set(),
     "local_copy": {"errors", "indexfile", "storage", "packs"},
     "residency": {"errors", "memory", "storage", "packs"},

@@ -51,6 +51,7 @@ class Loader:
 
     Attributes:
         dataset, sampler, batch_sampler, batch_size, num_workers: As given, or made.
+        device: The torch.device that batches go to; None: they stay in memory.
         options: All arguments, by name, as given.
 
     Raises:
@@ -97,14 +98,15 @@ class Loader:
         self._epochs = Epochs(
             dataset, sampler, batch_sampler, batch_size=batch_size, drop_last=drop_last
         )
+        self.device = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
-        if device is not None:
+        if self.device is not None:
             self._send = functools.partial(
-                DevicePrefetcher, device=device, dtype=dtype, memory_format=memory_format,
+                DevicePrefetcher, device=self.device, dtype=dtype, memory_format=memory_format,
                 normalize=normalize, batch_transform=batch_transform,
             )  # fmt: skip
             self._send([])  # complains now of what cannot be meant
-        on_gpu = device is not None and torch.device(device).type == "cuda"
+        on_gpu = self.device is not None and self.device.type == "cuda"
         self._pin = on_gpu if pin_memory == "auto" else bool(pin_memory)
         self._ahead = prefetch_factor or _AHEAD
         self._workers: torch.utils.data.DataLoader[Any] | None = None

@@ -284,3 +284,10 @@ def test_ranks_share_an_epoch(seed: int | None, pack: pathlib.Path) -> None:
     assert len(found[0]) == len(found[1])
     seen = [i for batches in found.values() for b in batches for i in b]
     assert len(seen) == len(set(seen))
+
+
+def test_a_loader_says_where_its_batches_go(pack: pathlib.Path) -> None:
+    ds = _dataset(pack)
+    assert packio.Loader(ds, 5).device is None
+    loader = packio.Loader(ds, 5, device="cpu")
+    assert loader.device == next(iter(loader))[0].device == torch.device("cpu")

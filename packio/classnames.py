@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
 
 from packio.errors import OptionError
 from packio.packs import Pack
+from packio.selection import Labels, no_class
 
 _SHOWN = 5  # names of classes, in a message
 
@@ -64,6 +66,44 @@ def renamed(labels: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
         return vectors
     known = (labels >= 0) & (labels < len(table))
     return np.where(known, table[np.where(known, labels, 0)], labels)
+
+
+def sought(
+    label: Labels, packs: Sequence[Pack], tables: Sequence[np.ndarray | None], count: int
+) -> list[list[int]]:
+    """Find out what classes that are asked for are in each of some packs.
+
+    Args:
+        label: Names or indices of classes of all.
+        packs: The packs.
+        tables: As `joined` gives them.
+        count: Classes of all.
+
+    Returns:
+        For each pack its own numbers of the classes; it may have none of them.
+
+    Raises:
+        OptionError: a name is no class of any.
+    """
+    each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
+    names = list(dict.fromkeys(name for pack in packs for name in pack.classes))
+    for name in each:
+        if isinstance(name, str) and name not in names:
+            raise no_class(name, names, ", ".join(str(pack.path) for pack in packs))
+    return [
+        [own for wanted in each for own in _own(wanted, pack.classes, table, count)]
+        for pack, table in zip(packs, tables, strict=True)
+    ]
+
+
+def _own(wanted: str | int, names: list[str], table: np.ndarray | None, count: int) -> list[int]:
+    """The number of a class in one pack, if it is there."""
+    if isinstance(wanted, str):
+        return [names.index(wanted)] if wanted in names else []
+    number = operator.index(wanted)
+    if table is None or not 0 <= number < count:
+        return [number]
+    return [own for own, joint in enumerate(table.tolist()) if joint == number]
 
 
 def _check_forms(packs: Sequence[Pack], labels: str) -> None:

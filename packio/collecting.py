@@ -70,7 +70,8 @@ class Samples:
             reader: Reads the entries that are no byte ranges.
         """
         before = len(self)
-        prefix = f"{shard}/" if (self._root / shard).is_dir() and shard != "." else ""
+        folder = Path(shard) if (self._root / shard).is_dir() else Path(shard).parent
+        prefix = "" if folder == Path() else f"{folder}/"  # of the names of the shard's files
         for number, entry in enumerate(entries):
             try:
                 self._add(entry, number, prefix, reader)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packio import annotated, batches, classnames
+from packio import annotated, batches, classnames, selection, workers
 from packio.annotated import Column, Columns, Samples
 from packio.batches import Batch
 from packio.datasets import PackDataset, drawn
@@ -16,7 +16,7 @@ from packio.errors import OptionError
 from packio.outputs import Outputs
 from packio.packs import Pack
 from packio.plans import Draw
-from packio.positions import checked
+from packio.positions import Positions, checked
 from packio.sampling import Drawn
 from packio.threads import Threads
 
@@ -78,6 +78,7 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         self._packs = _Packs(packs, tables, len(self.classes))
         self._outputs = Outputs(self._packs, self._fields, first._output, several=first._several)
         self._ends = np.cumsum([len(d) for d in self.datasets])
+        self._order: Positions | None = None  # of the samples, where it is not the datasets'
         self.seed = first.seed if seed is None else seed
         self.seeded = first.seeded or seed is not None
         self._waiting: Threads | None = None  # for the samples of one dataset each
@@ -103,7 +104,16 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         named = [
             self._packs.named(i, labels) for i, labels in enumerate(each) if labels is not None
         ]
-        return np.concatenate(named)
+        targets = np.concatenate(named)
+        return targets if self.places is None else targets[self.places]
+
+    @property
+    def places(self) -> np.ndarray | None:
+        """Place of each sample among all of the datasets, one behind the other; None: its index.
+
+        (N,) int64, read-only. Other than the indices where `subset` has mixed the datasets.
+        """
+        return None if self._order is None else self._order.array
 
     @property
     def epoch(self) -> int:
@@ -135,8 +145,60 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         seed = options.pop("seed", self.seed)
         datasets = [d.with_options(**options) for d in self.datasets]
         made = type(self)(datasets, labels=self._labels, seed=seed)
-        made.seeded = seeded
+        made.seeded, made._order = seeded, self._order
         return made
+
+    def where(
+        self,
+        /,
+        *,
+        label: selection.Labels | None = None,
+        key: selection.Keys | None = None,
+        **meta: Any,
+    ) -> ConcatPacks:
+        """Those of the samples that match all that is asked for; see `PackDataset.where`.
+
+        Labels are asked for by the classes of all. Every dataset stays, if only with no samples.
+
+        Raises:
+            OptionError: no dataset has such a class or name in the metadata, or no sample matches.
+            KeyNotFoundError: no pack has such a key.
+        """
+        packs = [d.pack for d in self.datasets]
+        labels: Sequence[selection.Labels | None] = [None] * len(packs)
+        if label is not None:
+            labels = self._packs.sought(label)
+        each = [d._positions(np.arange(len(d))) for d in self.datasets]
+        parts = [selection.Part(*part) for part in zip(packs, each, labels, strict=True)]
+        found = np.concatenate(selection.matching(parts, key, meta))
+        if not found.any():
+            raise selection.none_has(len(self), label, key, meta, type(self).__name__)
+        return self.subset(found if self.places is None else found[self.places])
+
+    def subset(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> ConcatPacks:
+        """The samples at some indices, in the order given; see `PackDataset.subset`.
+
+        Its datasets are those of this one, each with its own of these samples, if any.
+
+        Raises:
+            OptionError: no integers, or not as many bools as there are samples.
+            IndexError: an index is out of range.
+        """
+        places = self._placed(checked(len(self), indices))
+        owners = np.searchsorted(self._ends, places, "right")
+        parts = [
+            dataset.subset(places[owners == number] - (self._ends[number] - len(dataset)))
+            for number, dataset in enumerate(self.datasets)
+        ]
+        made = type(self)(parts, labels=self._labels, seed=self.seed)
+        made.seeded = self.seeded
+        if np.any(owners[1:] < owners[:-1]):
+            made._order = Positions(np.argsort(np.argsort(owners, kind="stable")))
+        return made
+
+    def _placed(self, indices: np.ndarray) -> np.ndarray:
+        """Places of samples among all of the datasets, one behind the other."""
+        return indices if self.places is None else self.places[indices]
 
     def __getitem__(self, index: int) -> Any:
         if isinstance(index, Drawn):
@@ -196,7 +258,8 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
     def _made(
         self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None = None
     ) -> _Made:
-        wanted = checked(len(self), indices)
+        workers.settle()
+        wanted = self._placed(checked(len(self), indices))
         owners = np.searchsorted(self._ends, wanted, "right")
         parts = self._parts(owners, wanted, draw)
         positions = np.empty_like(wanted)
@@ -296,6 +359,10 @@ class _Packs:
         order = np.argsort(np.concatenate(slots))
         taken: np.ndarray = np.concatenate(found)[order]
         return taken
+
+    def sought(self, label: selection.Labels) -> list[list[int]]:
+        """Numbers that classes of all have in each pack; see `classnames.sought`."""
+        return classnames.sought(label, self._packs, self._tables, self._classes)
 
     def named(self, number: int, labels: np.ndarray) -> np.ndarray:
         """Labels of a pack, as they are among the classes of all."""

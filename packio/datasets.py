@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio import annotated, draws, options, outputs, packs, plans, selection
+from packio import annotated, draws, options, outputs, packs, plans, selection, workers
 from packio import fields as sample_fields
 from packio import local_copy as copies
 from packio.annotated import Columns, Samples
 from packio.batches import Batch
 from packio.decoders import MAX_PIXELS, Decoder
 from packio.decoders._cuda import side_stream
-from packio.errors import OptionError
+from packio.errors import KeyNotFoundError, OptionError
 from packio.fields import Spec
 from packio.geometry import Geometry
 from packio.outputs import Outputs
@@ -250,9 +250,15 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         """The sample with this key, as ``ds[i]``.
 
         Raises:
-            KeyNotFoundError: there is none.
+            KeyNotFoundError: there is none, or it is not in this part of the pack.
         """
-        return self._one(self.pack.row(self.pack.find(key)), None)
+        position = self.pack.find(key)
+        if self._chosen is not None and position not in self._chosen.array:
+            raise KeyNotFoundError(
+                f"{self.pack.path}: {os.fsdecode(key)!r} is in the pack, but not in this part of "
+                f"it ({len(self)} of {len(self.pack)} samples); ask a dataset of the whole pack"
+            )
+        return self._one(self.pack.row(position), None)
 
     def with_options(self: Self, **options: Any) -> Self:
         """The same samples with some options changed, as crop=… for evaluation.
@@ -301,11 +307,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             KeyNotFoundError: the pack has no such key.
         """
         among = self._positions(np.arange(len(self)))
-        found = np.flatnonzero(selection.matching(self.pack, among, label, key, meta))
-        if not len(found):
-            wanted = {"label": label, "key": key, **meta}
-            asked = ", ".join(f"{n}={v!r}" for n, v in wanted.items() if v is not None)
-            raise OptionError(f"{self.pack.path}: none of {len(self)} samples has {asked}")
+        (found,) = selection.matching([selection.Part(self.pack, among, label)], key, meta)
+        if not found.any():
+            raise selection.none_has(len(self), label, key, meta, self.pack.path)
         return self.subset(found)
 
     def subset(self: Self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> Self:
@@ -428,6 +432,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         device: torch.device | None = None,
     ) -> tuple[Columns, np.ndarray]:  # fmt: skip
         """What is decoded or moved, a column a view, and the positions of the samples it is of."""
+        workers.settle()
         positions = self._positions(indices)
         if not self._recipe.fields:
             return {}, positions
@@ -463,6 +468,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     def _made_one(self, row: Row, index: int | None) -> dict[str, list[Any]]:
         """What is decoded or moved of one sample, a value a view, in the form asked for."""
+        workers.settle()
         if isinstance(index, Drawn) or not self._is_random():
             draw = self._draw([index if index is not None else 0])
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from packio import __version__, cache, indexfile, isolation, registry
+from packio import __version__, braces, cache, indexfile, isolation, registry
 from packio.collecting import Samples
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Entry
@@ -60,11 +60,43 @@ class Container:
 
 
 def find(path: Path) -> Container | None:
-    """Recognise a container by its suffix, or by its first bytes; None if it is none."""
+    """Recognise a container by its suffix, or by its first bytes; None if it is none.
+
+    Several may be named by braces (`packio.braces`): they are the shards of one.
+
+    Raises:
+        NotAPackError: one of several is no container.
+        OptionError: several that do not go together.
+    """
     if path.is_dir():
         return _find_directory(path)
+    if not os.path.lexists(path) and len(each := braces.expanded(os.fspath(path))) > 1:
+        return _find_several(path, [Path(one) for one in each])
     name = _format_of_file(path)
     return None if name is None else Container(name, path.parent, (path.name,))
+
+
+def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
+    """The containers at some paths as one."""
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise NotAPackError(f"{path}: does not exist; {pattern} stands for it, among others")
+        if (path / INDEX_NAME).is_file() or path.with_name(path.name + INDEX_SUFFIX).is_file():
+            raise OptionError(
+                f"{path}: has an index of its own; open it, and put all of {pattern} together by "
+                "packio.ConcatPacks or packio merge"
+            )
+        container = find(path)
+        if container is None:
+            raise NotAPackError(f"{path}: no container that packio knows")
+        found.append(container)
+    formats = sorted({container.format for container in found})
+    if len(formats) > 1:
+        raise OptionError(f"{pattern}: {' and '.join(formats)}; expected containers of one format")
+    root = os.path.commonpath([container.root for container in found])
+    shards = [os.path.relpath(c.root / name, root) for c in found for name in c.shards]
+    return Container(formats[0], Path(root), tuple(shards))
 
 
 def _find_directory(path: Path) -> Container | None:
@@ -236,6 +268,7 @@ def make(path: str, index: str, reading: dict[str, Any]) -> None:
 
 def _fingerprint(container: Container, reading: Reading) -> str:
     digest = hashlib.sha256(f"{__version__} {container.format} {reading}".encode())
+    digest.update("\0".join(container.shards).encode("utf-8", "surrogateescape"))
     for name, path in _files(container):
         s = path.stat()
         digest.update(f"{name}\0{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns}\0".encode(

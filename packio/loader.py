@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from packio import batches, tensors
+from packio import batches, tensors, workers
 from packio.decoders._cuda import numbered
 from packio.devices import DevicePrefetcher
 from packio.epochs import Epochs, drawing
@@ -53,6 +53,7 @@ class Loader:
 
     Attributes:
         dataset, sampler, batch_sampler, batch_size, num_workers: As given, or made.
+        device: The torch.device that batches go to; None: they stay in memory.
         options: All arguments, by name, as given.
 
     Raises:
@@ -100,16 +101,17 @@ class Loader:
         self._epochs = Epochs(
             dataset, sampler, batch_sampler, batch_size=batch_size, drop_last=drop_last
         )
+        self.device = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
-        if device is not None:
+        if self.device is not None:
             self._send = functools.partial(
-                DevicePrefetcher, device=device, dtype=dtype, memory_format=memory_format,
+                DevicePrefetcher, device=self.device, dtype=dtype, memory_format=memory_format,
                 normalize=normalize, batch_transform=batch_transform,
             )  # fmt: skip
             self._send([])  # complains now of what cannot be meant
-        on_gpu = device is not None and torch.device(device).type == "cuda"
+        on_gpu = self.device is not None and self.device.type == "cuda"
         self._pin = on_gpu if pin_memory == "auto" else bool(pin_memory)
-        self._decoding = torch.device(device) if device is not None and decodes else None
+        self._decoding = self.device if decodes else None
         self._ahead = prefetch_factor or _AHEAD
         self._workers: torch.utils.data.DataLoader[Any] | None = None
         if num_workers:
@@ -117,8 +119,8 @@ class Loader:
                 dataset, batch_sampler=cast("Any", _Indices(self._epochs)), num_workers=num_workers,
                 collate_fn=collate_fn or batches.collate, pin_memory=self._pin,
                 prefetch_factor=self._ahead, persistent_workers=persistent_workers,
-                timeout=timeout, worker_init_fn=worker_init_fn, generator=generator,
-                multiprocessing_context=multiprocessing_context,
+                timeout=timeout, worker_init_fn=functools.partial(workers.begin, worker_init_fn),
+                generator=generator, multiprocessing_context=multiprocessing_context,
             )  # fmt: skip
 
     def __len__(self) -> int:

@@ -53,6 +53,8 @@ class MixedSampler(ResumableSampler):
         drop_last: bool = False,
     ) -> None:
         self.sizes = [n if isinstance(n, int) else len(n) for n in getattr(data, "datasets", data)]
+        places = getattr(data, "places", None)  # where datasets' samples are in turns
+        self._at = None if places is None else np.argsort(places)
         self.weights = [float(weight) for weight in weights]
         _check(self.sizes, self.weights)
         count = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
@@ -113,7 +115,7 @@ class MixedSampler(ResumableSampler):
                 some = passes == number
                 key = draws.mix(self.seed, owner, number, _PASS)
                 indices[slots[some]] = start + permuted(places[some], size, key)
-        return indices
+        return indices if self._at is None else self._at[indices]
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from packio import encodings, filesystems, indexing, ram, registry
+from packio import braces, encodings, filesystems, indexing, ram, registry
 from packio.errors import (
     IntegrityError,
     NotAPackError,
@@ -80,7 +80,8 @@ def open(  # noqa: A001 (public name)
         path: As given to `packio.pack`: a directory with ``index.packio``, or a file with
             ``<name>.packio`` beside it; or the URL of one, as ``s3://bucket/train.tar``, which is
             read by range. A container without an index, as others write them, is walked once; its
-            index is kept in the user's cache, as are those of URLs.
+            index is kept in the user's cache, as are those of URLs. Several such containers of one
+            format are one pack: a folder of them, or braces, as ``shards/{000..127}.tar``.
         access: "range" (byte ranges of ordinary files), or the format's own library, as "lmdb";
             None takes what the index recommends.
         image, label, layout: Of a container without an index: see `packio.reindex`.
@@ -531,6 +532,8 @@ def _located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path,
             "run the same `packio pack` again, or delete that folder to give up"
         )
     kind = _file_kind(path)
+    if kind is None and len(braces.expanded(os.fspath(path))) > 1:
+        return indexing.cached(path, reading or indexing.Reading())
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)

@@ -9,18 +9,19 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from packio import packs
-from packio.errors import OptionError
+from packio.errors import KeyNotFoundError, OptionError
 
 _CHUNK = 4096  # samples whose index rows are looked at together
 _TEXTS = 1 << 16  # samples whose keys or metadata are
 
 Labels = str | int | Iterable[str | int]  # class names, indices
 Keys = str | bytes | Iterable[str | bytes]  # keys, globs
+_Sought = tuple[packs.Pack, np.ndarray]  # (N,) bool: which of its samples may still match
 
 
 def selected(pack: packs.Pack, classes: Iterable[str] | None = None) -> Iterator[np.ndarray]:
@@ -68,48 +69,71 @@ def class_index(pack: packs.Pack, name: str) -> int:
     names = pack.classes if "label" in pack.index_file else []
     if name in names:
         return names.index(name)
+    raise no_class(name, names, pack.path)
+
+
+def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
+    """The error that there is no class of such a name, with names that are near."""
     if not names:
-        raise OptionError(f"{pack.path}: no class {name!r}; the pack has no classes")
+        return OptionError(f"{where}: no class {name!r}; there are no classes")
     near = difflib.get_close_matches(name, names, 3) or [*names[:3], "…"][: len(names)]
-    raise OptionError(
-        f"{pack.path}: no class {name!r} among {len(names)}; there are: {', '.join(near)}"
+    return OptionError(
+        f"{where}: no class {name!r} among {len(names)}; there are: {', '.join(near)}"
     )
 
 
-def matching(
-    pack: packs.Pack,
-    positions: np.ndarray,
-    label: Labels | None,
-    key: Keys | None,
-    meta: Mapping[str, Any],
-) -> np.ndarray:
+class Part(NamedTuple):
+    """Samples of a pack, among which some are looked for.
+
+    Attributes:
+        pack: Of the samples.
+        positions: (n,) int64, in any order.
+        label: What is asked for of their labels: see `matching`.
+    """
+
+    pack: packs.Pack
+    positions: np.ndarray
+    label: Labels | None
+
+
+def matching(parts: Sequence[Part], key: Keys | None, meta: Mapping[str, Any]) -> list[np.ndarray]:
     """Which of some samples match: label, key and metadata, as far as they are asked for.
 
     Args:
-        pack: Of the samples.
-        positions: (n,) int64, in any order.
-        label: Names or indices of classes, one of which it has.
+        parts: Of one pack or of several. Labels are asked for by name or index of classes, one of
+            which a sample has; by none where nothing of that pack can match.
         key: Globs (`fnmatch.fnmatchcase`) or keys, one of which it has.
         meta: Name → the value that it has, or a function that is true of it. None stands for the
             value of a sample that has no such name.
 
     Returns:
-        (n,) bool.
+        Of each part, (n,) bool.
 
     Raises:
-        OptionError: no class of such a name, or no sample has metadata of such a name.
-        KeyNotFoundError: no sample of the pack has such a key.
+        OptionError: no class of such a name, or no sample of any part has metadata of such a name.
+        KeyNotFoundError: no sample of any of the packs has such a key.
     """
-    rows = np.zeros(len(pack), bool)
-    rows[positions] = True
-    if label is not None:
-        _keep_labels(pack, rows, label)
+    sought = []
+    for pack, positions, label in parts:
+        rows = np.zeros(len(pack), bool)
+        rows[positions] = True
+        if label is not None:
+            _keep_labels(pack, rows, label)
+        sought.append((pack, rows))
     if key is not None:
-        _keep_keys(pack, rows, key)
+        _keep_keys(sought, key)
     if meta:
-        _keep_meta(pack, rows, meta)
-    found: np.ndarray = rows[positions]
-    return found
+        _keep_meta(sought, meta)
+    return [rows[part.positions] for part, (_, rows) in zip(parts, sought, strict=True)]
+
+
+def none_has(
+    count: int, label: Labels | None, key: Keys | None, meta: Mapping[str, Any], where: object
+) -> OptionError:
+    """The error that none of so many samples matches."""
+    wanted = {"label": label, "key": key, **meta}
+    asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
+    return OptionError(f"{where}: none of {count} samples has {asked}")
 
 
 def _keep_labels(pack: packs.Pack, rows: np.ndarray, label: Labels) -> None:
@@ -128,28 +152,49 @@ def _keep_labels(pack: packs.Pack, rows: np.ndarray, label: Labels) -> None:
             rows[some] = _is_of(pack, some, wanted)
 
 
-def _keep_keys(pack: packs.Pack, rows: np.ndarray, key: Keys) -> None:
+def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
     each = [key] if isinstance(key, (str, bytes)) else list(key)
     whole = [k for k in each if not re.search(rb"[*?[]", os.fsencode(k))]
-    kept = np.zeros_like(rows)
-    kept[[pack.find(k) for k in whole]] = True
-    kept &= rows
+    places = _places([pack for pack, _ in sought], whole)
     texts = _pattern([k for k in each if isinstance(k, str) and k not in whole])
     raw = _pattern([os.fsencode(k).decode("latin-1") for k in each
                     if isinstance(k, bytes) and k not in whole])  # fmt: skip
-    if texts is not None or raw is not None:
 
-        def test(data: list[bytes]) -> list[bool]:
-            return [
-                (texts is not None and texts(os.fsdecode(d)) is not None)
-                or (raw is not None and raw(d.decode("latin-1")) is not None)
-                for d in data
-            ]
+    def test(data: list[bytes]) -> list[bool]:
+        return [
+            (texts is not None and texts(os.fsdecode(d)) is not None)
+            or (raw is not None and raw(d.decode("latin-1")) is not None)
+            for d in data
+        ]
 
-        globbed = rows & ~kept
-        _keep(pack, "key", globbed, test)
-        kept |= globbed
-    rows &= kept
+    for (pack, rows), found in zip(sought, places, strict=True):
+        kept = np.zeros_like(rows)
+        kept[found] = True
+        kept &= rows
+        if texts is not None or raw is not None:
+            globbed = rows & ~kept
+            _keep(pack, "key", globbed, test)
+            kept |= globbed
+        np.logical_and(rows, kept, out=rows)
+
+
+def _places(found_in: Sequence[packs.Pack], keys: Sequence[str | bytes]) -> list[list[int]]:
+    """Positions of keys in each of some packs.
+
+    Raises:
+        KeyNotFoundError: a key is in none of them.
+    """
+    places: list[list[int]] = [[] for _ in found_in]
+    for key in keys:
+        missing: list[KeyNotFoundError] = []
+        for pack, positions in zip(found_in, places, strict=True):
+            try:
+                positions.append(pack.find(key))
+            except KeyNotFoundError as error:
+                missing.append(error)
+        if len(missing) == len(found_in):
+            raise missing[0]
+    return places
 
 
 def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
@@ -157,9 +202,10 @@ def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
     return re.compile("|".join(map(fnmatch.translate, globs))).match if globs else None
 
 
-def _keep_meta(pack: packs.Pack, rows: np.ndarray, meta: Mapping[str, Any]) -> None:
-    if "meta_data" not in pack.index_file:
-        raise OptionError(f"{next(iter(meta))}=: {pack.path} has no metadata")
+def _keep_meta(sought: Sequence[_Sought], meta: Mapping[str, Any]) -> None:
+    have = [(pack, rows) for pack, rows in sought if "meta_data" in pack.index_file]
+    if not have:
+        raise OptionError(f"{next(iter(meta))}=: no metadata in {_paths(sought)}")
     seen: set[str] = set()
     tests = {name: v if callable(v) else _equals(v) for name, v in meta.items()}
 
@@ -169,14 +215,24 @@ def _keep_meta(pack: packs.Pack, rows: np.ndarray, meta: Mapping[str, Any]) -> N
         seen.update(*values)
         return [all(tests[name](value.get(name)) for name in tests) for value in values]
 
-    there = bool(rows.any())
-    _keep(pack, "meta", rows, test)
+    there = any(rows.any() for _, rows in have)
+    for pack, rows in sought:
+        if "meta_data" in pack.index_file:
+            _keep(pack, "meta", rows, test)
+        elif not all(passes(None) for passes in tests.values()):
+            rows[:] = False
     for name in meta:
         if there and name not in seen:
             near = difflib.get_close_matches(name, sorted(seen), 3) or sorted(seen)[:10]
             raise OptionError(
-                f"{pack.path}: no metadata {name!r} in these samples; there are: {', '.join(near)}"
+                f"{_paths(have)}: no metadata {name!r} in these samples; there are: "
+                + ", ".join(near)
             )
+
+
+def _paths(sought: Sequence[_Sought]) -> str:
+    """Where samples are looked for, for a message."""
+    return ", ".join(str(path) for path in dict.fromkeys(pack.path for pack, _ in sought))
 
 
 def _equals(wanted: Any) -> Callable[[Any], bool]:

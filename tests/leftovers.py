@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import re
 import threading
 
 _TORCHS = re.compile(r"torch_(\d+)_")
+_SHARED = re.compile(r"/dev/shm/[^ \n]+")  # noqa: S108 (looked for)
 
 
 def held() -> dict[str, int]:
@@ -21,6 +23,23 @@ def held() -> dict[str, int]:
         "descriptors": len(os.listdir("/proc/self/fd")),
         "shared memory": sum(map(_is_nobodys, os.listdir("/dev/shm"))),  # noqa: S108 (listed)
     }
+
+
+def of_session(leader: int) -> list[int]:
+    """Processes of a session that have not ended."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+def shared_memory(processes: list[int]) -> set[str]:
+    """Paths of the shared memory that some processes have mapped."""
+    maps = [pathlib.Path(f"/proc/{process}/maps").read_text() for process in processes]
+    return {path for each in maps for path in _SHARED.findall(each)}
 
 
 def _is_nobodys(name: str) -> bool:

@@ -43,6 +43,7 @@ LAYERS = {
     "timing": {"errors", "clocks", "durations"},
     "geometry": {"errors", "draws", "tensors"},
     "storage": {"errors", "registry", "cache", "indexfile"},
+    "braces": set(),
     "cache": set(),
     "clocks": set(),
     "columns": set(),
@@ -53,17 +54,21 @@ LAYERS = {
     "formats": _FOUNDATION | {"sample", "indexfile", "columns"},
     "isolation": {"errors"},
     "collecting": _FOUNDATION | _BYTES,
-    "indexing": _FOUNDATION | _BYTES | {"collecting", "isolation"},
+    "indexing": _FOUNDATION | _BYTES | {"braces", "collecting", "isolation"},
     "sources": _FOUNDATION | {"sample", "indexfile", "packs", "storage"},  # a pack is a source, too
     "sample": _FOUNDATION | _PIXELS,
     "indexfile": _FOUNDATION,
     "filesystems": {"errors", "cache", "indexfile"},
     "ram": {"errors", "indexfile", "memory", "processors"},
     "lookup": {"errors", "indexfile"},
-    "packs": _FOUNDATION | _BYTES | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"},
+    "packs": _FOUNDATION
+    | _BYTES
+    | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"}
+    | {"braces"},
     "local_copy": {"errors", "indexfile", "storage", "packs"},
     "residency": {"errors", "memory", "storage", "packs"},
     "regions": _FOUNDATION | _PIXELS,
+    "workers": set(),
     "plans": {"draws", "geometry", "decoders", "packs"},
     "batches": _FOUNDATION
     | _PIXELS
@@ -86,16 +91,16 @@ LAYERS = {
     | _BYTES
     | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
     | {"positions", "sampling", "selection", "transforms", "folders", "threads"}
-    | {"local_copy", "ram"},
-    "classnames": {"errors", "packs"},
+    | {"local_copy", "ram", "workers"},
+    "classnames": {"errors", "packs", "selection"},
     "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
-    | {"positions", "sampling", "threads", "datasets"},
+    | {"positions", "sampling", "selection", "threads", "datasets", "workers"},
     "mixing": {"errors", "draws", "sampling"},
     "prefetching": {"errors"},
     "devices": {"errors", "tensors"},
     "epochs": {"errors", "sampling"},
     "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"}
-    | {"decoders"},
+    | {"decoders", "workers"},
     "dali": _FOUNDATION
     | _PIXELS
     | _BYTES

@@ -242,6 +242,18 @@ def test_what_cannot_be_meant_is_refused(
         packio.Loader(_dataset(pack), **options)
 
 
+def _frozen(_image: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(gc.get_freeze_count())
+
+
+@pytest.mark.parametrize("kind", [packio.Loader, torch.utils.data.DataLoader])
+def test_workers_leave_their_parents_objects_alone(kind: Any, pack: pathlib.Path) -> None:
+    ds = packio.PackDataset(pack, transform=_frozen, fields="image")
+    assert gc.get_freeze_count() == 0
+    for batch in kind(ds, 4, num_workers=1, collate_fn=packio.collate):
+        assert min(batch) > 10_000  # what the collector would write to, and so copy
+
+
 def test_threads_are_for_our_datasets() -> None:
     with pytest.raises(OptionError, match="packio's"):
         packio.Loader(_Foreign(), threads=2)
@@ -284,3 +296,10 @@ def test_ranks_share_an_epoch(seed: int | None, pack: pathlib.Path) -> None:
     assert len(found[0]) == len(found[1])
     seen = [i for batches in found.values() for b in batches for i in b]
     assert len(seen) == len(set(seen))
+
+
+def test_a_loader_says_where_its_batches_go(pack: pathlib.Path) -> None:
+    ds = _dataset(pack)
+    assert packio.Loader(ds, 5).device is None
+    loader = packio.Loader(ds, 5, device="cpu")
+    assert loader.device == next(iter(loader))[0].device == torch.device("cpu")

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import leftovers
@@ -140,3 +141,50 @@ def test_an_interrupt_ends_it_with_all_its_processes(workers: str) -> None:
     assert "KeyboardInterrupt" in said
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)
+
+
+_KILLED = """
+import sys, time, packio, torch
+class Heavy(torch.utils.data.Dataset):  # its batches fill the pipe, and nobody takes them out
+    def __len__(self): return 1000
+    def __getitem__(self, index): return "x" * 1_000_000
+def main(method, pack):
+    how = {"persistent_workers": True, "multiprocessing_context": method}
+    ours = packio.Loader(Heavy(), 1, num_workers=2, **how)
+    ds = packio.PackDataset(pack, crop=packio.RandomResizedCrop(64))
+    theirs = torch.utils.data.DataLoader(ds, 4, num_workers=1, **how)
+    running = [iter(ours), iter(theirs)]
+    for batches in running: next(batches)
+    print("running", flush=True)
+    time.sleep(600)
+if __name__ == "__main__": main(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_killed_process_leaves_no_orphans(
+    method: str, pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(_KILLED)
+    with subprocess.Popen(
+        [sys.executable, script, method, pack], stdout=subprocess.PIPE, start_new_session=True,
+        text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == "running\n"
+        processes = leftovers.of_session(child.pid)
+        assert len(processes) >= 4
+        memory = leftovers.shared_memory(processes)
+        assert memory
+        child.kill()
+    left = processes
+    for _ in range(300):  # 30 seconds; it takes less than 5
+        left = leftovers.of_session(child.pid)
+        if not left:
+            break
+        time.sleep(0.1)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert left == []
+    assert [path for path in memory if os.path.exists(path)] == []

@@ -30,6 +30,7 @@ from packio.jpeg.restarts import is_seekable, make_seekable
 from packio.jpeg.window import window
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
@@ -549,6 +550,23 @@ def test_a_huge_claim_takes_no_memory() -> None:
     data = b"\xff\xd8" + frame + tables + scan + bytes(5000) + b"\xff\xd9"
     assert make_seekable(data) is data  # 67 million MCUs
     assert window(data, (0, 0, 9, 9)) == (data, 0, 0)
+
+
+# ---- compiled once ----
+
+
+def test_compiling_is_said_once(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    code = "from packio.cli import main; main()"
+    said = []
+    for out in ("first.lmdb", "second.lmdb"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "pack", image_folder, tmp_path / out, "--seekable"],
+            capture_output=True, text=True, check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba")},
+        )  # fmt: skip
+        said.append(done.stderr.count("compiling the seekable writer, once …\n"))
+    assert said[0] >= 1
+    assert said[1] == 0
 
 
 # ---- without numba ----

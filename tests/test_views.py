@@ -176,8 +176,25 @@ def test_globs_match_as_fnmatch(keys: list[str], globs: list[str]) -> None:
 
     globs = [g for g in globs if set(g) & set("*?[")] or ["*"]
     fake: Any = Fake()
-    found = selection.matching(fake, np.arange(len(keys)), None, globs, {})
+    (found,) = selection.matching([selection.Part(fake, np.arange(len(keys)), None)], globs, {})
     assert found.tolist() == [any(fnmatch.fnmatchcase(k, g) for g in globs) for k in keys]
+
+
+def test_a_part_has_the_keys_of_its_samples_only(pack: pathlib.Path) -> None:
+    ds = _dataset(pack)
+    val = _dataset(pack, split="val")
+    parts = [val, ds.where(label="dog"), ds.subset([7, 3, 3]), val.subset([1]), ds.subset([])]
+    for part in parts:
+        inside = set(_which(part))
+        for position, key in enumerate(ds.pack.keys()):
+            if position in inside:
+                assert part.by_key(key)[2] == part.by_key(os.fsencode(key))[2] == position
+            else:
+                message = rf"x\.lmdb: '{key}' is in the pack, .* \({len(part)} of 30 samples\)"
+                with pytest.raises(KeyNotFoundError, match=message):
+                    part.by_key(key)
+        with pytest.raises(KeyNotFoundError, match="no sample has the key 'b'"):
+            part.by_key("b")
 
 
 def test_indices_in_any_form(pack: pathlib.Path) -> None:

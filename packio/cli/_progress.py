@@ -25,7 +25,7 @@ class ProgressLine:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._bar = _bar() if not quiet and sys.stderr.isatty() else None
-        self._shown = time.monotonic()
+        self._shown, self._stage = time.monotonic(), ""
 
     def __enter__(self) -> ProgressLine:
         if self._bar is not None:
@@ -50,9 +50,15 @@ class ProgressLine:
                 task, total=total, completed=progress.done, stage=progress.stage,
                 rate=_rate(progress), bad=_bad(progress),
             )  # fmt: skip
-        elif not self._quiet and time.monotonic() - self._shown >= _PLAIN_SECONDS:
-            self._shown = time.monotonic()
+        elif not self._quiet and (self._is_news(progress.stage) or self._is_time()):
+            self._shown, self._stage = time.monotonic(), progress.stage
             print(_line(progress), file=sys.stderr, flush=True)
+
+    def _is_news(self, stage: str) -> bool:
+        return stage == "compiling" != self._stage
+
+    def _is_time(self) -> bool:
+        return time.monotonic() - self._shown >= _PLAIN_SECONDS
 
 
 def _bar() -> Bar:
@@ -77,6 +83,8 @@ def _bar() -> Bar:
 def _line(progress: Progress) -> str:
     if progress.stage == "listing":
         return f"listing, {progress.done:,} {_rate(progress)}"
+    if progress.stage == "compiling":
+        return f"compiling {_rate(progress)}"
     share = progress.done / max(progress.total, 1)
     text = f"{progress.stage} {progress.done:,}/{progress.total:,} ({share:.0%}), {_rate(progress)}"
     return f"{text}, {_bad(progress)}" if progress.bad else text
@@ -85,6 +93,8 @@ def _line(progress: Progress) -> str:
 def _rate(progress: Progress) -> str:
     if progress.stage == "listing":
         return "files so far"
+    if progress.stage == "compiling":
+        return "the seekable writer, once …"
     seconds = max(progress.seconds, 1e-6)
     images, megabytes = progress.done / seconds, progress.done_bytes / seconds / 1e6
     return f"{images:,.0f} img/s, {megabytes:,.0f} MB/s"

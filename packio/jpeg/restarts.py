@@ -6,16 +6,19 @@ and the file grows by little more than 1 %. How restarts are marked: see `packio
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import math
 import struct
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
 from packio import registry
+from packio.errors import MissingPackageError
 from packio.jpeg import _scan
 
 # As measured on RandomResizedCrop of photos of 500x375 and 4000x3000 pixels: shorter segments make
@@ -60,6 +63,35 @@ def is_seekable(data: bytes) -> bool:
     """Tell whether `make_seekable` made a JPEG, and its restart markers are where it put them."""
     scan = _scan.parse(data)
     return scan is not None and _has_all_markers(data, scan)
+
+
+@contextlib.contextmanager
+def compiling_told(tell: Callable[[int], None]) -> Iterator[None]:
+    """Tell when `make_seekable` compiles.
+
+    Args:
+        tell: Called with 1 where a function begins to be compiled in this process, with -1 when it
+            is; such calls may lie in each other. Not called without numba, which compiles nothing.
+
+    Source: https://numba.readthedocs.io/en/stable/developer/event_api.html
+    """
+    try:
+        event = registry.require("numba.core.event", "seekable")
+    except MissingPackageError:
+        yield
+        return
+
+    class Listener(event.Listener):  # type: ignore[misc,name-defined]  # numba has no types
+        """Passes it on."""
+
+        def on_start(self, _: object) -> None:
+            tell(1)
+
+        def on_end(self, _: object) -> None:
+            tell(-1)
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def _has_all_markers(data: bytes, scan: _scan.Scan) -> bool:

@@ -25,7 +25,8 @@ class Progress:
         bad: Samples that cannot be packed so far.
         seconds: Since the run began.
         stage: "listing" (of a large folder), "reading", "checking" (after a bad image under
-            on_error="raise") or "publishing".
+            on_error="raise"), "compiling" (what makes JPEGs seekable, the first time), or
+            "publishing".
     """
 
     done: int

@@ -6,6 +6,8 @@ of its own and a line in the journal.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import time
 from array import array
@@ -20,6 +22,7 @@ from packio import columns as made
 from packio import encodings, indexfile, registry
 from packio.errors import DecodeError, OptionError, PackioError
 from packio.formats import Record, Written
+from packio.jpeg.restarts import compiling_told
 from packio.packing import publish
 from packio.packing.journal import Journal
 from packio.packing.reading import Read, Treatment, read_ahead
@@ -89,7 +92,8 @@ def write(task: Task) -> Outcome:
         path = folder / task.name
     samples = Samples(task.listing)
     try:
-        written = _write(task, samples, container, path)
+        with _telling(task):
+            written = _write(task, samples, container, path)
         finished = written is not None or (task.skip and not task.tally.stopped)
         if finished:
             _finish(task, samples, written, clock, container, path)
@@ -101,6 +105,13 @@ def write(task: Task) -> Outcome:
             publish.remove(folder)
         raise
     return Outcome(task.number, tuple(samples.skipped), finished)
+
+
+def _telling(task: Task) -> contextlib.AbstractContextManager[None]:
+    """Count what is compiled meanwhile, where that takes long."""
+    if not task.treatment.seekable:
+        return contextlib.nullcontext()
+    return compiling_told(functools.partial(task.tally.compile, task.number))
 
 
 def _write(task: Task, samples: Samples, container: ModuleType, path: Path) -> Written | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_FIELDS = 3  # samples done, source bytes, of the samples bad
+_FIELDS = 4  # samples done, source bytes, of the samples bad, functions being compiled
 
 
 class Done(NamedTuple):
@@ -18,6 +18,7 @@ class Done(NamedTuple):
     samples: int
     size: int  # source bytes
     bad: int
+    compiling: int  # functions that are compiled just now, by those who write
 
 
 class Tally:
@@ -53,7 +54,11 @@ class Tally:
 
     def add(self, shard: int, samples: int, size: int, bad: int) -> None:
         """Count samples of a shard."""
-        self._counts[shard] += (samples, size, bad)
+        self._counts[shard, :3] += (samples, size, bad)
+
+    def compile(self, shard: int, begun: int) -> None:
+        """Count what is being compiled to write a shard: 1 where that begins, -1 where it ends."""
+        self._counts[shard, 3] += begun
 
     def total(self) -> Done:
         """Sums over all shards."""

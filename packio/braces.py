@@ -1,0 +1,32 @@
+"""Braces in paths: ``train-{000..127}.tar`` and ``{train,extra}.tar``, as shells expand them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_SPAN = re.compile(r"([0-9]+)\.\.([0-9]+)")
+
+
+def expanded(pattern: str) -> list[str]:
+    """Expand what is in braces; those within others, and those without a choice, stay as they are.
+
+    Returns:
+        The texts, each once, the last brace's choices first: as ``echo`` shows them. Where there is
+        nothing to expand, the pattern alone.
+    """
+    texts = _BRACES.split(pattern)  # outside, inside, outside, …
+    choices = [_choices(text) if i % 2 else [text] for i, text in enumerate(texts)]
+    return list(dict.fromkeys(map("".join, itertools.product(*choices))))
+
+
+def _choices(inside: str) -> list[str]:
+    span = _SPAN.fullmatch(inside)
+    if span is None:
+        return inside.split(",") if "," in inside else [f"{{{inside}}}"]
+    first, last = int(span[1]), int(span[2])
+    padded = any(len(end) > 1 and end.startswith("0") for end in span.groups())
+    width = max(map(len, span.groups())) if padded else 1
+    step = 1 if first <= last else -1
+    return [f"{number:0{width}d}" for number in range(first, last + step, step)]

@@ -17,6 +17,9 @@ _SHARED = re.compile(r"/dev/shm/[^ \n]+")  # noqa: S108 (looked for)
 def held() -> dict[str, int]:
     """Threads, processes, descriptors and shared memory of this process and of dead ones."""
     gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":  # a queue that is closed ends its thread, but later
+            thread.join(2)
     return {
         "threads": sum(not t.name.startswith("packio-decode") for t in threading.enumerate()),
         "processes": len(multiprocessing.active_children()),

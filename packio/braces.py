@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from collections.abc import Sequence
+
+from packio.errors import OptionError
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_SPAN = re.compile(r"([0-9]+)\.\.([0-9]+)")
+_SPAN = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
+_MOST = 100_000  # paths of one pattern
 
 
 def expanded(pattern: str) -> list[str]:
@@ -15,13 +20,18 @@ def expanded(pattern: str) -> list[str]:
     Returns:
         The texts, each once, the last brace's choices first: as ``echo`` shows them. Where there is
         nothing to expand, the pattern alone.
+
+    Raises:
+        OptionError: there are more than anybody means.
     """
     texts = _BRACES.split(pattern)  # outside, inside, outside, …
     choices = [_choices(text) if i % 2 else [text] for i, text in enumerate(texts)]
+    if math.prod(map(len, choices)) > _MOST:
+        raise OptionError(f"{pattern}: its braces name more than {_MOST:,} files")
     return list(dict.fromkeys(map("".join, itertools.product(*choices))))
 
 
-def _choices(inside: str) -> list[str]:
+def _choices(inside: str) -> Sequence[str]:
     span = _SPAN.fullmatch(inside)
     if span is None:
         return inside.split(",") if "," in inside else [f"{{{inside}}}"]
@@ -29,4 +39,5 @@ def _choices(inside: str) -> list[str]:
     padded = any(len(end) > 1 and end.startswith("0") for end in span.groups())
     width = max(map(len, span.groups())) if padded else 1
     step = 1 if first <= last else -1
-    return [f"{number:0{width}d}" for number in range(first, last + step, step)]
+    numbers = range(first, last + step, step)[: _MOST + 1]  # to be refused, if it is cut short
+    return [f"{number:0{width}d}" for number in numbers]

@@ -43,7 +43,7 @@ LAYERS = {
     "timing": {"errors", "clocks", "durations"},
     "geometry": {"errors", "draws", "tensors"},
     "storage": {"errors", "registry", "cache", "indexfile"},
-    "braces": set(),
+    "braces": {"errors"},
     "cache": set(),
     "clocks": set(),
     "columns": set(),

@@ -47,6 +47,12 @@ def _bare(root: pathlib.Path, suffix: str) -> list[packio.Pack]:
     return packs
 
 
+@pytest.mark.parametrize("pattern", ["x-{0..999999999999}.tar", "{0..999}/{0..999}.tar"])
+def test_more_than_anybody_means_are_refused(pattern: str) -> None:
+    with pytest.raises(OptionError, match="more than 100,000 files"):
+        braces.expanded(pattern)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_containers_of_every_format_go_together(name: str, tmp_path: pathlib.Path) -> None:
     suffix = registry.load("formats", name).SUFFIXES[0]

@@ -475,7 +475,8 @@ def test_a_chain_of_headers_ends(tmp_path: pathlib.Path) -> None:
     ("name", "content"),
     [
         ("a.tar", b""), ("a.tar", b"text" * 999), ("a.zip", b""), ("a.zip", b"PK\3\4" * 99),
-        ("a.tar.gz", gzip.compress(b"text" * 999, mtime=0)), ("a.tar.gz", gzip.compress(bytes(99), mtime=0)[:-9]),
+        ("a.tar.gz", gzip.compress(b"text" * 999, mtime=0)),
+        ("a.tar.gz", gzip.compress(bytes(99), mtime=0)[:-9]),
         ("a.tar.gz", b"\x1f\x8b" + b"x" * 99), ("a.tar.bz2", b"BZh9" * 9),
         ("a.tar.xz", b"\xfd7zXZ\0" * 9), ("a.tar.gz", b"no gzip"),
     ],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from packio import plans, raw, regions, tensors
@@ -18,9 +18,6 @@ from packio.packs import Pack, Row, file_order
 from packio.plans import FLIPS, Draw, Place, Plan, Recipe
 from packio.threads import Threads, alone, each
 
-if TYPE_CHECKING:
-    import numpy as np
-
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
 
@@ -28,7 +25,7 @@ class View(NamedTuple):
     """One view of a batch's samples while it is made."""
 
     batch: torch.Tensor | None  # (N, C, H, W), where all images come out alike
-    images: list[torch.Tensor]  # (C, H, W) each: slices of the batch, or made one by one
+    images: list[np.ndarray]  # (C, H, W) each: slices of the batch, or made one by one
 
 
 class Made(NamedTuple):
@@ -75,7 +72,10 @@ def make(
             view.images[slot] = regions.render(*part, into, hflip=place.hflip, vflip=place.vflip)
 
     each(work, file_order(rows), threads)
-    return Made([v.images if v.batch is None else v.batch for v in views], errors)
+    return Made(
+        [[torch.from_numpy(i) for i in v.images] if v.batch is None else v.batch for v in views],
+        errors,
+    )
 
 
 def make_raw(
@@ -129,7 +129,7 @@ def make_one(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> l
     with alone():
         parts = _parts(pack, recipe, row, places)
         return [
-            regions.render(*part, None, hflip=place.hflip, vflip=place.vflip)
+            torch.from_numpy(regions.render(*part, None, hflip=place.hflip, vflip=place.vflip))
             for part, place in zip(parts, places, strict=True)
         ]
 
@@ -148,8 +148,10 @@ def _parts(
         pixels = rows.pixels(row.position)
         return [(regions.of_pixels(pixels, row, w), w) for w in wanted]
     data = pack.read(row)
-    with naming(pack, row):
+    try:
         parts = regions.decode_all(recipe.decoder, data, row, wanted)
+    except DecodeError as error:
+        raise named(error, pack, row) from error
     return list(zip(parts, wanted, strict=True))
 
 
@@ -165,14 +167,10 @@ def wanted_of(recipe: Recipe, row: Row, places: Sequence[Place]) -> list[regions
     ]  # fmt: skip
 
 
-@contextlib.contextmanager
-def naming(pack: Pack, row: Row) -> Iterator[None]:
-    """Name the sample in a DecodeError."""
-    try:
-        yield
-    except DecodeError as error:
-        name = f"{pack.path}, sample {row.position} ({pack.key(row.position)!r})"
-        raise type(error)(f"{name}: {error}") from error
+def named(error: DecodeError, pack: Pack, row: Row) -> DecodeError:
+    """The same error, which names the sample."""
+    name = f"{pack.path}, sample {row.position} ({pack.key(row.position)!r})"
+    return type(error)(f"{name}: {error}")
 
 
 def _new_view(recipe: Recipe, crop: Geometry | None, count: int, out: torch.Tensor | None) -> View:
@@ -180,9 +178,9 @@ def _new_view(recipe: Recipe, crop: Geometry | None, count: int, out: torch.Tens
     if size is None or recipe.decoder.mode not in CHANNELS:
         if out is not None:
             raise OptionError("out=: the images may differ in size or type; expected a crop")
-        return View(None, [torch.empty(0)] * count)
+        return View(None, [np.empty(0)] * count)
     batch = given_or_new((count, CHANNELS[recipe.decoder.mode], *size), torch.uint8, out)
-    return View(batch, list(batch.unbind(0)))
+    return View(batch, list(batch.numpy()))
 
 
 def given_or_new(

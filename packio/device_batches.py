@@ -130,7 +130,7 @@ def _read(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> _Sam
     Raises:
         DecodeError, IntegrityError: it is bad; the message names it.
     """
-    with batches.naming(pack, row):
+    try:
         if not recipe.decoder.takes(row):
             return None
         if not all(planes.is_for_device(place.frame) for place in places):
@@ -146,6 +146,8 @@ def _read(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> _Sam
                 regions.check_whole(size, row)
             pieces[id(piece)] = _Piece(bytearray(piece), size)
         return _Sample(cuts, pieces)
+    except DecodeError as error:
+        raise batches.named(error, pack, row) from error
 
 
 def _groups(samples: dict[int, _Sample]) -> Iterator[dict[int, _Sample]]:

@@ -123,15 +123,19 @@ class RandomResizedCrop:
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"ratio={self.ratio!r}: expected 0 < low <= high")
 
-    @property
+    @functools.cached_property
     def output_size(self) -> tuple[int, int]:
         """(height, width) of every output."""
         return _pair(self.size)
 
+    @functools.cached_property
+    def _log_ratio(self) -> tuple[float, float]:
+        return math.log(self.ratio[0]), math.log(self.ratio[1])
+
     def frame(self, height: int, width: int, u: Numbers) -> Frame:
         """Frame of an upright image of this size, for 22 random numbers."""
         low, high = self.scale[0] * height * width, self.scale[1] * height * width
-        log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        log_low, log_high = self._log_ratio
         for k in range(2, self.draws, 2):
             area = low + u[k] * (high - low)
             ratio = math.exp(log_low + u[k + 1] * (log_high - log_low))
@@ -150,8 +154,8 @@ class RandomResizedCrop:
         return self._resized((height - h) // 2, (width - w) // 2, h, w)
 
     def _resized(self, top: int, left: int, height: int, width: int) -> Frame:
-        size = self.output_size
-        return Frame(top, left, height, width, *size, 0, 0, *size)
+        high, broad = self.output_size
+        return Frame(top, left, height, width, high, broad, 0, 0, high, broad)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,9 +348,12 @@ def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def render(
-    pixels: np.ndarray, frame: Frame, out: torch.Tensor, *, hflip: bool, vflip: bool, how: str
+    pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vflip: bool, how: str
 ) -> None:
     """Write one frame of an image.
+
+    Not one tensor more than resizing needs: each takes 2 µs and lets go of the GIL three times,
+    which then may be another thread's for a while.
 
     Args:
         pixels: (H, W, C), upright.
@@ -360,12 +367,9 @@ def render(
     if f.height != f.to_height or f.width != f.to_width:
         box = resize(box, (f.to_height, f.to_width), how)
     if f.out_top == f.out_left == 0 and f[4:6] == f[8:10]:
-        tensors.to_planes(box, out.numpy())
+        tensors.to_planes(box, out, hflip=hflip, vflip=vflip)
     else:
-        _place(box, f, out.numpy())
-    if hflip or vflip:
-        words = out.view(torch.int16) if out.dtype == torch.uint16 else out  # it cannot flip those
-        words.copy_(words.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))
+        _place(box, f, out, hflip=hflip, vflip=vflip)
 
 
 Box = tuple[int, int, int, int]  # top, left, height, width; pixels
@@ -418,17 +422,20 @@ def stored_box(box: Box, orientation: int, height: int, width: int) -> Box:
     return (left, top, broad, high) if orientation >= 5 else (top, left, high, broad)
 
 
-def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray) -> None:
+def _place(
+    pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vflip: bool
+) -> None:
     """Cut (H, W, C) pixels to the frame's output, or pad them with black."""
     f = frame
     top, left = max(f.out_top, 0), max(f.out_left, 0)
     bottom, right = max(f.out_top + f.out_height, 0), max(f.out_left + f.out_width, 0)
     inner = pixels[top:bottom, left:right]
     if inner.shape[:2] == (f.out_height, f.out_width):
-        tensors.to_planes(inner, out)
+        tensors.to_planes(inner, out, hflip=hflip, vflip=vflip)
         return
     y, x = top - f.out_top, left - f.out_left
     out[...] = 0
+    out = tensors.mirrored(out, hflip=hflip, vflip=vflip)
     out[:, y : y + inner.shape[0], x : x + inner.shape[1]] = inner.transpose(2, 0, 1)
 
 
@@ -443,11 +450,11 @@ def resize(pixels: np.ndarray, size: tuple[int, int], how: str) -> np.ndarray:
     kernel = _antialiased(how)
     if kernel is not None and pixels.dtype == np.uint8:
         resized, planes = _RESIZED.of((*size, pixels.shape[2]))
-        # not contiguous, the kernel would copy them, too
-        batch = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).unsqueeze(0)
+        pixels = np.ascontiguousarray(pixels)  # else the kernel would copy them, too
+        batch = torch.from_numpy(pixels.transpose(2, 0, 1)[None])
         kernel(batch, size, False, None, None, out=planes)  # align_corners, scales
         return resized
-    batch = torch.from_numpy(pixels[None].transpose(0, 3, 1, 2))
+    batch = torch.from_numpy(pixels.transpose(2, 0, 1)[None])
     if how == "nearest" and batch.dtype != torch.uint16:
         made = torch.nn.functional.interpolate(batch, list(size), mode="nearest")
     else:

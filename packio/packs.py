@@ -251,9 +251,10 @@ class Pack(Sequence[Sample]):
         """
         wanted = self.positions(indices)
         *numbers, encoding, dtype = (column.take(wanted).tolist() for column in self._columns)
-        names = [self._names(e, d) for e, d in zip(encoding, dtype, strict=True)]
+        known = {pair: self._names(*pair) for pair in {*zip(encoding, dtype, strict=True)}}
+        names = [known[pair] for pair in zip(encoding, dtype, strict=True)]
         fixed = zip(wanted.tolist(), *numbers, strict=True)
-        return [Row._make((*row, *two)) for row, two in zip(fixed, names, strict=True)]
+        return [Row(*row, *two) for row, two in zip(fixed, names, strict=True)]
 
     @functools.cached_property
     def raw_rows(self) -> RawRows | None:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
 
 from packio import geometry, registry
 from packio.decoders import Decoder, Described
@@ -96,7 +95,7 @@ def decode_all(
     Raises:
         DecodeError: see `decode`.
     """
-    if _is_each_by_itself(stored, wanted):
+    if len(wanted) == 1 or _is_each_by_itself(stored, wanted):
         return [decode(decoder, data, stored, w) for w in wanted]
     pixels = decoder.fast(data, stored, 1)[0] if wanted[0].fast else decoder(data, stored)
     parts = [of_pixels(pixels, stored, w) for w in wanted]
@@ -105,16 +104,15 @@ def decode_all(
 
 
 def _is_each_by_itself(stored: Described, wanted: Sequence[Wanted]) -> bool:
-    """Whether outputs of one image are made of several decodes, as it can be cut and that pays."""
+    """Whether several outputs of an image are made of a decode each, as that can be and pays."""
     boxes = [geometry.needed(w.frame) for w in wanted]
     area = sum(box[2] * box[3] for box in boxes)
-    worth = wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
-    return len(wanted) == 1 or worth
+    return wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
 
 
 def cut_all(data: bytes, stored: Described, wanted: Sequence[Wanted]) -> list[Cut]:
     """The bytes that several outputs need of one image: as `decode_all` takes them."""
-    if not _is_each_by_itself(stored, wanted):
+    if len(wanted) > 1 and not _is_each_by_itself(stored, wanted):
         wanted = [w._replace(cuttable=False) for w in wanted]
     return [cut(data, stored, w) for w in wanted]
 
@@ -180,8 +178,8 @@ def _wrong_size(height: int, width: int, stored: Described, scale: int) -> Decod
 
 
 def render(
-    part: Part, wanted: Wanted, out: torch.Tensor | None, *, hflip: bool, vflip: bool
-) -> torch.Tensor:
+    part: Part, wanted: Wanted, out: np.ndarray | None, *, hflip: bool, vflip: bool
+) -> np.ndarray:
     """Make the output of what was decoded.
 
     Args:
@@ -195,7 +193,7 @@ def render(
     """
     frame, pixels = wanted.frame, part.pixels
     if out is None:
-        out = torch.from_numpy(np.empty((pixels.shape[2], *frame[-2:]), pixels.dtype))
+        out = np.empty((pixels.shape[2], *frame[-2:]), pixels.dtype)
     small = _resized_fast(part, wanted) if wanted.fast else None
     if small is not None:  # what is left to do is to turn and to cut it
         pixels, f = geometry.oriented(small, wanted.orientation), frame

@@ -21,20 +21,34 @@ import torch
 from packio import shared_memory
 
 
-def to_planes(pixels: np.ndarray, out: np.ndarray) -> None:
+def to_planes(
+    pixels: np.ndarray, out: np.ndarray, *, hflip: bool = False, vflip: bool = False
+) -> None:
     """Copy interleaved pixels into planes.
 
     Args:
         pixels: (H, W, C), any strides.
         out: (C, H, W) of the same dtype, contiguous.
+        hflip, vflip: Mirror them left-right, top-bottom.
     """
-    # OpenCV: 7 µs for 224 x 224, NumPy 42; not worth importing it for, nor waiting until it is
-    split = getattr(sys.modules.get("cv2"), "split", None)
-    channels = pixels.shape[2]
-    if split is not None and channels in (3, 4) and pixels.strides[1:] == (channels, 1):
+    # OpenCV: 11 µs for 224 x 224, NumPy 47; not worth importing it for, nor waiting until it is
+    cv2, channels = sys.modules.get("cv2"), pixels.shape[2]
+    split, flip = getattr(cv2, "split", None), getattr(cv2, "flip", None)
+    if split and flip and channels in (3, 4) and pixels.strides[1:] == (channels, 1):
         split(pixels, list(out))
+        if hflip:
+            rows = out.reshape(-1, out.shape[2])  # of all planes
+            flip(rows, 1, rows)
+        if vflip:
+            for plane in out:
+                flip(plane, 0, plane)
     else:
-        np.copyto(out, pixels.transpose(2, 0, 1))
+        np.copyto(mirrored(out, hflip=hflip, vflip=vflip), pixels.transpose(2, 0, 1))
+
+
+def mirrored(planes: np.ndarray, *, hflip: bool, vflip: bool) -> np.ndarray:
+    """A view of (C, H, W) planes, mirrored left-right, top-bottom."""
+    return planes[:, :: -1 if vflip else 1, :: -1 if hflip else 1]
 
 
 _PINNED = threading.local()

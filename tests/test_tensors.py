@@ -65,20 +65,26 @@ def test_what_is_contiguous_is_returned_itself() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("with_cv2", [False, True])
+@pytest.mark.parametrize("hflip", [False, True])
+@pytest.mark.parametrize("vflip", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_to_planes_equals_a_transpose(
-    channels: int, with_cv2: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    channels: int, with_cv2: bool, hflip: bool, vflip: bool, dtype: type[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     import sys
 
     if with_cv2:
         pytest.importorskip("cv2")
     else:
         monkeypatch.delitem(sys.modules, "cv2", raising=False)
-    pixels = np.random.default_rng(0).integers(0, 256, (31, 47, channels), np.uint8)
-    crop = pixels[3:20, 5:40]
-    out = np.empty((channels, 17, 35), np.uint8)
-    tensors.to_planes(crop, out)
-    np.testing.assert_array_equal(out, crop.transpose(2, 0, 1))
+    pixels = np.random.default_rng(0).integers(0, 256, (31, 147, channels)).astype(dtype)
+    for width in (1, 2, 35, 71):  # OpenCV has a way of its own for each
+        crop = pixels[3:20, 5 : 5 + width]
+        out = np.empty((channels, 17, width), dtype)
+        tensors.to_planes(crop, out, hflip=hflip, vflip=vflip)
+        expected = crop[:: -1 if vflip else 1, :: -1 if hflip else 1].transpose(2, 0, 1)
+        np.testing.assert_array_equal(out, expected)
 
 
 def as_view(image: torch.Tensor) -> torch.Tensor:

@@ -50,23 +50,19 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
 
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
     """Decode a JPEG at 1/scale of its size, chroma upsampled by repeating it; else as `decode`."""
-    library = _library()
-    try:
-        height, width, _, _ = library.decode_jpeg_header(data)
-    except ValueError as error:
-        raise DecodeError(f"simplejpeg: {error}") from error
-    return _decoded(
-        data, mode, fastupsample=True, min_height=-(-height // scale), min_width=-(-width // scale),
-        min_factor=scale,
-    )  # fmt: skip
+    return _decoded(data, mode, scale)
 
 
-def _decoded(data: bytes, mode: str, **options: Any) -> np.ndarray:
+def _decoded(data: bytes, mode: str, scale: int | None = None) -> np.ndarray:
     library = _library()
+    options: dict[str, Any] = {}
     try:
-        _, _, colorspace, _ = library.decode_jpeg_header(data)
+        height, width, colorspace, _ = library.decode_jpeg_header(data)
         if colorspace not in _SOURCES[mode]:  # CMYK would become RGB, 1 grey level off Pillow's
             raise DecodeError(f"simplejpeg: {colorspace} pixels for mode {mode}")
+        if scale is not None:
+            smallest = {"min_height": -(-height // scale), "min_width": -(-width // scale)}
+            options = {"fastupsample": True, "min_factor": scale, **smallest}
         pixels: np.ndarray = library.decode_jpeg(data, mode, **options)
     except DecodeError:
         raise

@@ -422,9 +422,7 @@ def stored_box(box: Box, orientation: int, height: int, width: int) -> Box:
     return (left, top, broad, high) if orientation >= 5 else (top, left, high, broad)
 
 
-def _place(
-    pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vflip: bool
-) -> None:
+def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vflip: bool) -> None:
     """Cut (H, W, C) pixels to the frame's output, or pad them with black."""
     f = frame
     top, left = max(f.out_top, 0), max(f.out_left, 0)

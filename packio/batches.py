@@ -159,9 +159,9 @@ def wanted_of(recipe: Recipe, row: Row, places: Sequence[Place]) -> list[regions
     """What the views want of a sample's image."""
     cuttable = bool(row.flags & SEEKABLE)
     return [
-        regions.Wanted(
-            place.frame, place.orientation, cuttable, recipe.fast,
-            crop.interpolation if crop else "nearest",
+        regions.want(
+            place.frame, place.orientation, crop.interpolation if crop else "nearest",
+            cuttable=cuttable, fast=recipe.fast,
         )
         for crop, place in zip(recipe.views, places, strict=True)
     ]  # fmt: skip

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import torch
 
-from packio import batches, geometry, planes, regions
+from packio import batches, planes, regions
 from packio.batches import CHANNELS, Made
 from packio.decoders import Decoder
 from packio.errors import DecodeError, IntegrityError
 from packio.geometry import Geometry
 from packio.packs import Pack, Row, file_order
 from packio.plans import Place, Plan, Recipe
-from packio.regions import Cut
+from packio.regions import Cut, Wanted
 from packio.threads import Threads, each
 
 _MOST = 1 << 30  # bytes of pixels that are decoded at once; 1,900 images of 500 x 375
@@ -37,6 +37,7 @@ class _Piece(NamedTuple):
 class _Sample(NamedTuple):
     """What the device is to make of a sample."""
 
+    wanted: list[Wanted]  # one a view
     cuts: list[Cut]  # one a view; several may be of the same bytes
     pieces: dict[int, _Piece]  # by the id of a cut's bytes
 
@@ -59,13 +60,13 @@ class _View:
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)
 
-    def draw(self, slot: int, pixels: torch.Tensor, cut: Cut, place: Place) -> None:
+    def draw(self, slot: int, pixels: torch.Tensor, wanted: Wanted, cut: Cut, place: Place) -> None:
         """Make the image of one sample, of (C, H, W) pixels of what a cut holds."""
         top, left = cut.box[0] - cut.top, cut.box[1] - cut.left
         box = pixels[:, top : top + cut.box[2], left : left + cut.box[3]]
         box = planes.oriented(box, place.orientation)
-        frame = geometry.within(place.frame, geometry.needed(place.frame))
-        out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[-2:])
+        frame = wanted.frame._replace(top=0, left=0)
+        out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[8:10])
         planes.render(box, frame, out, hflip=place.hflip, vflip=place.vflip, how=self._how)
         if self._batch is None:
             self._images[slot] = planes.rounded(out)
@@ -136,7 +137,8 @@ def _read(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> _Sam
         if not all(planes.is_for_device(place.frame) for place in places):
             return None
         data = pack.read(row)
-        cuts = regions.cut_all(data, row, batches.wanted_of(recipe, row, places))
+        wanted = batches.wanted_of(recipe, row, places)
+        cuts = regions.cut_all(data, row, wanted)
         pieces: dict[int, _Piece] = {}
         for piece in {id(cut.data): cut.data for cut in cuts}.values():
             size = recipe.decoder.size(piece)
@@ -145,7 +147,7 @@ def _read(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> _Sam
             if piece is data:
                 regions.check_whole(size, row)
             pieces[id(piece)] = _Piece(bytearray(piece), size)
-        return _Sample(cuts, pieces)
+        return _Sample(wanted, cuts, pieces)
     except DecodeError as error:
         raise batches.named(error, pack, row) from error
 
@@ -182,8 +184,9 @@ def _draw(
         }  # fmt: skip
         if len(pixels) == len(found):
             made.add(slot)
-            for view, cut, place in zip(views, sample.cuts, plan[slot], strict=True):
-                view.draw(slot, pixels[id(cut.data)], cut, place)
+            each_view = zip(views, sample.wanted, sample.cuts, plan[slot], strict=True)
+            for view, wanted, cut, place in each_view:
+                view.draw(slot, pixels[id(cut.data)], wanted, cut, place)
     return made
 
 

@@ -37,6 +37,9 @@ class Frame(NamedTuple):
 
     The box ``top, left, height, width`` of the image is resized to ``to_height, to_width``; pixel
     (y, x) of the output is pixel ``(y + out_top, x + out_left)`` of that, black outside of it.
+
+    ``ratio`` is how many rows and columns of the box become one, where the sizes do not say it:
+    in a part of a frame that is resized, which has some pixels more for its last ones (`shown`).
     """
 
     top: int
@@ -49,6 +52,12 @@ class Frame(NamedTuple):
     out_left: int
     out_height: int
     out_width: int
+    ratio: tuple[float, float] | None = None
+
+    @property
+    def resizes(self) -> bool:
+        """Whether the box is resized at all."""
+        return self.ratio is not None or self[2:4] != self[4:6]
 
 
 class Geometry(Protocol):
@@ -364,8 +373,8 @@ def render(
     """
     f = frame
     box = pixels[f.top : f.top + f.height, f.left : f.left + f.width]
-    if f.height != f.to_height or f.width != f.to_width:
-        box = resize(box, (f.to_height, f.to_width), how)
+    if f.resizes:
+        box = resize(box, (f.to_height, f.to_width), how, f.ratio)
     if f.out_top == f.out_left == 0 and f[4:6] == f[8:10]:
         tensors.to_planes(box, out, hflip=hflip, vflip=vflip)
     else:
@@ -375,29 +384,78 @@ def render(
 Box = tuple[int, int, int, int]  # top, left, height, width; pixels
 
 
-def needed(frame: Frame) -> Box:
-    """The box of an upright image that a frame looks at; never empty."""
+def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
+    """The part of a frame that its output shows: the same output of a smaller box, never empty.
+
+    Args:
+        frame: Of an upright image.
+        how: Interpolation. Of what is resized by "bilinear" or "bicubic" a part is enough, which
+            begins where the frame does, so that values stay the same.
+        fast: Let it begin elsewhere, where the difference is that of moving the image by a few
+            hundredths of a pixel.
+    """
     f = frame
-    if f.height != f.to_height or f.width != f.to_width:
-        return f[:4]
-    top, left = f.top + max(f.out_top, 0), f.left + max(f.out_left, 0)
-    bottom = min(f.top + f.height, f.top + f.out_top + f.out_height)
-    right = min(f.left + f.width, f.left + f.out_left + f.out_width)
+    if f.out_top == f.out_left == 0 and f[4:6] == f[8:10]:
+        return f
+    if f.resizes:
+        return _shown_resized(f, _RADIUS[how], fast=fast) if how in _RADIUS else f
+    top, left = max(f.out_top, 0), max(f.out_left, 0)
+    bottom = min(f.height, f.out_top + f.out_height)
+    right = min(f.width, f.out_left + f.out_width)
     if top >= bottom or left >= right:  # the output is all border
-        return f.top, f.left, 1, 1
-    return top, left, bottom - top, right - left
-
-
-def within(frame: Frame, box: Box) -> Frame:
-    """The same frame of what is cut out of the image: the box that `needed` names."""
-    f = frame
-    if f.height != f.to_height or f.width != f.to_width:
-        return f._replace(top=0, left=0)
-    top, left, height, width = box
+        top, left, bottom, right = 0, 0, 1, 1
+    height, width = bottom - top, right - left
     return Frame(
-        0, 0, height, width, height, width, f.out_top - (top - f.top), f.out_left - (left - f.left),
-        f.out_height, f.out_width,
+        f.top + top, f.left + left, height, width, height, width,
+        f.out_top - top, f.out_left - left, f.out_height, f.out_width,
     )  # fmt: skip
+
+
+_RADIUS = {"bilinear": 1, "bicubic": 2}  # of the filters, pixels of the larger of both images
+_NEAR = 0.03  # rows of an image, by which a part may be moved
+
+
+def _shown_resized(f: Frame, radius: int, *, fast: bool) -> Frame:
+    y, height, top, to_height = _reached(
+        f.height, f.to_height, f.out_top, f.out_height, radius, fast=fast
+    )
+    x, width, left, to_width = _reached(
+        f.width, f.to_width, f.out_left, f.out_width, radius, fast=fast
+    )
+    return Frame(
+        f.top + y, f.left + x, height, width, to_height, to_width,
+        f.out_top - top, f.out_left - left, f.out_height, f.out_width,
+        (f.height / f.to_height, f.width / f.to_width),
+    )  # fmt: skip
+
+
+def _reached(
+    length: int, to: int, out_start: int, out: int, radius: int, *, fast: bool
+) -> tuple[int, int, int, int]:
+    """What filters reach of a side that is resized, where only some of the result is shown.
+
+    Returns:
+        First pixel and number of pixels of the side; first pixel and number of the result's.
+
+    Source: PyTorch 2.13, ``UpSampleKernel.cpp``, ``_compute_indices_min_size_weights_aa``: pixel i
+    of the result is made of those within radius * max(ratio, 1) around (i + 0.5) * ratio.
+    """
+    first, stop = max(out_start, 0), min(out_start + out, to)
+    if first >= stop:  # the output is all border
+        return 0, length, 0, to
+    if length == to:
+        return first, stop - first, first, stop - first
+    ratio = length / to
+    reach = radius * max(ratio, 1.0)
+    end = min(length, int(ratio * (stop - 0.5) + reach + 0.5) + 1)
+    last = math.floor(first - reach / ratio) if fast else 0
+    for skipped in range(last, 0, -1):
+        start = round(skipped * ratio)
+        if abs(skipped * ratio - start) < _NEAR and end - start != stop - skipped:
+            return start, end - start, skipped, stop - skipped
+    if end == stop:  # PyTorch does not resize a side that is as long as it should be
+        end, stop = (end + 1, stop) if end < length else (end, stop + 1)
+    return 0, end, 0, stop
 
 
 def stored_box(box: Box, orientation: int, height: int, width: int) -> Box:
@@ -437,26 +495,34 @@ def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vf
     out[:, y : y + inner.shape[0], x : x + inner.shape[1]] = inner.transpose(2, 0, 1)
 
 
-def resize(pixels: np.ndarray, size: tuple[int, int], how: str) -> np.ndarray:
+def resize(
+    pixels: np.ndarray, size: tuple[int, int], how: str, ratio: tuple[float, float] | None = None
+) -> np.ndarray:
     """Resize (h, w, C) pixels to ``size``, (H, W, C); values as torchvision v2's on tensors.
 
     The result is this thread's until its next call.
 
+    Args:
+        pixels: Interleaved.
+        size: (H, W).
+        how: Interpolation.
+        ratio: Rows and columns that become one, as a `Frame` has it; None: as the sizes say.
+
     PyTorch's kernel for uint8 is fastest from interleaved pixels to such: 250 x 250 of them to
     224 x 224 take 180 µs, 420 where it writes planes itself. Pillow takes 1,150.
     """
-    kernel = _antialiased(how)
+    kernel, scales = _antialiased(how), _scales(ratio)
     if kernel is not None and pixels.dtype == np.uint8:
         resized, planes = _RESIZED.of((*size, pixels.shape[2]))
         pixels = np.ascontiguousarray(pixels)  # else the kernel would copy them, too
         batch = torch.from_numpy(pixels.transpose(2, 0, 1)[None])
-        kernel(batch, size, False, None, None, out=planes)  # align_corners, scales
+        kernel(batch, size, False, *scales, out=planes)  # align_corners
         return resized
     batch = torch.from_numpy(pixels.transpose(2, 0, 1)[None])
     if how == "nearest" and batch.dtype != torch.uint16:
         made = torch.nn.functional.interpolate(batch, list(size), mode="nearest")
     else:
-        made = _resize_as_float(batch, list(size), how)
+        made = _resize_as_float(batch, list(size), how, scales)
     return made[0].permute(1, 2, 0).numpy()
 
 
@@ -478,17 +544,23 @@ class _Resized(threading.local):
 _RESIZED = _Resized()
 
 
-def resize_planes(planes: torch.Tensor, out: torch.Tensor, how: str) -> None:
-    """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded."""
+def resize_planes(
+    planes: torch.Tensor, out: torch.Tensor, how: str, ratio: tuple[float, float] | None = None
+) -> None:
+    """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded.
+
+    For ``how`` and ``ratio`` see `resize`.
+    """
     batch = planes.unsqueeze(0).to(torch.float32, memory_format=torch.contiguous_format)
     size = [out.shape[1], out.shape[2]]
-    kernel = _antialiased(how)
+    kernel, (rows, columns) = _antialiased(how), _scales(ratio)
     if kernel is None:
-        out.copy_(_resize_as_float(batch, size, how)[0])
+        out.copy_(_resize_as_float(batch, size, how, (rows, columns))[0])
         return
     if how == "bicubic":  # its values leave 0..255; in bytes they cannot between the two passes
-        batch = kernel(batch, [batch.shape[2], size[1]], False, None, None).clamp_(0, 255)
-    kernel(batch, size, False, None, None, out=out.unsqueeze(0))  # align_corners, scales
+        batch = kernel(batch, [batch.shape[2], size[1]], False, None, columns).clamp_(0, 255)
+        columns = None
+    kernel(batch, size, False, rows, columns, out=out.unsqueeze(0))  # align_corners
 
 
 def nearest(length: int, to: int) -> np.ndarray:
@@ -511,10 +583,23 @@ def _antialiased(how: str) -> Any:
     return getattr(kernels, name) if name else None
 
 
-def _resize_as_float(batch: torch.Tensor, size: list[int], how: str) -> torch.Tensor:
-    values = batch.to(torch.float32)
-    antialias = how in ("bilinear", "bicubic")
-    values = torch.nn.functional.interpolate(values, size, mode=how, antialias=antialias)
+_Scales = tuple[float | None, float | None]  # result by source, rows and columns
+
+
+def _scales(ratio: tuple[float, float] | None) -> _Scales:
+    """What PyTorch's kernels are told of a ratio."""
+    return (None, None) if ratio is None else (1 / ratio[0], 1 / ratio[1])
+
+
+def _resize_as_float(
+    batch: torch.Tensor, size: list[int], how: str,
+    scales: _Scales,
+) -> torch.Tensor:  # fmt: skip
+    values, kernel = batch.to(torch.float32), _antialiased(how)
+    if kernel is not None:
+        values = kernel(values, size, False, *scales)  # align_corners
+    else:
+        values = torch.nn.functional.interpolate(values, size, mode=how)
     if batch.dtype == torch.float32:
         return values
     limit = 255 if batch.dtype == torch.uint8 else 65535

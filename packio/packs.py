@@ -254,7 +254,7 @@ class Pack(Sequence[Sample]):
         known = {pair: self._names(*pair) for pair in {*zip(encoding, dtype, strict=True)}}
         names = [known[pair] for pair in zip(encoding, dtype, strict=True)]
         fixed = zip(wanted.tolist(), *numbers, strict=True)
-        return [Row(*row, *two) for row, two in zip(fixed, names, strict=True)]
+        return [Row._make((*row, *two)) for row, two in zip(fixed, names, strict=True)]
 
     @functools.cached_property
     def raw_rows(self) -> RawRows | None:

@@ -45,7 +45,7 @@ def render(
 
     Args:
         planes: (C, height, width) uint8, upright: the box of the frame, and nothing else.
-        frame: Where it goes; of top and left 0, as `packio.geometry.within` gives it.
+        frame: Where it goes; of top and left 0.
         out: (C, out_height, out_width) float32 of the same device, contiguous, zeros; values of
             0..255, which `rounded` makes uint8 of.
         hflip, vflip: Mirror the result left-right, top-bottom.
@@ -53,13 +53,13 @@ def render(
     """
     f = frame
     fills = f.out_top == f.out_left == 0 and f[4:6] == f[8:10]
-    if (f.height, f.width) == (f.to_height, f.to_width):
+    if not f.resizes:
         _place(planes, f, out)
     elif fills:
-        geometry.resize_planes(planes, out, how)
+        geometry.resize_planes(planes, out, how, f.ratio)
     else:
         small = out.new_empty((out.shape[0], f.to_height, f.to_width))
-        geometry.resize_planes(planes, small, how)
+        geometry.resize_planes(planes, small, how, f.ratio)
         _place(small, f, out)
     if hflip or vflip:
         out.copy_(out.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))

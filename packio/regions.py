@@ -9,6 +9,7 @@ installed; by how much that differs, ``packio bench-decode --parity`` tells.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +32,7 @@ class Wanted(NamedTuple):
     """What is wanted of one image.
 
     Attributes:
-        frame: In the upright image.
+        frame: In the upright image, and no more of it than is `packio.geometry.shown`.
         orientation: To turn it by, 1..8.
         cuttable: Whether its JPEG has restart markers.
         fast: Whether fidelity is "fast".
@@ -43,6 +44,15 @@ class Wanted(NamedTuple):
     cuttable: bool
     fast: bool
     how: str
+
+
+def want(frame: Frame, orientation: int, how: str, *, cuttable: bool, fast: bool) -> Wanted:
+    """What is wanted of an image for a frame; the arguments are as the attributes of `Wanted`.
+
+    Of what has to be turned all is resized: it is turned after that.
+    """
+    frame = geometry.shown(frame, how if orientation == 1 else "nearest", fast=fast)
+    return Wanted(frame, orientation, cuttable, fast, how)
 
 
 class Cut(NamedTuple):
@@ -105,8 +115,7 @@ def decode_all(
 
 def _is_each_by_itself(stored: Described, wanted: Sequence[Wanted]) -> bool:
     """Whether several outputs of an image are made of a decode each, as that can be and pays."""
-    boxes = [geometry.needed(w.frame) for w in wanted]
-    area = sum(box[2] * box[3] for box in boxes)
+    area = sum(w.frame.height * w.frame.width for w in wanted)
     return wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
 
 
@@ -119,14 +128,14 @@ def cut_all(data: bytes, stored: Described, wanted: Sequence[Wanted]) -> list[Cu
 
 def of_pixels(pixels: np.ndarray, stored: Described, wanted: Wanted) -> Part:
     """The part of an image whose pixels are all there."""
-    box = geometry.needed(wanted.frame)
+    box = wanted.frame[:4]
     box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
     return Part(pixels, box, 0, 0, 1)
 
 
 def cut(data: bytes, stored: Described, wanted: Wanted) -> Cut:
     """Cut out the bytes that are needed, where that can be done and pays; else all of them."""
-    box = geometry.needed(wanted.frame)
+    box = wanted.frame[:4]
     box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
     if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
         piece, top, left = window(data, box, (stored.height, stored.width))
@@ -139,7 +148,7 @@ def _scale(wanted: Wanted) -> int:
     f = wanted.frame
     if wanted.how not in ("bilinear", "bicubic"):
         return 1
-    ratio = min(f.height / f.to_height, f.width / f.to_width)
+    ratio = min(f.ratio or (f.height / f.to_height, f.width / f.to_width))
     return next((s for s in (8, 4, 2) if ratio >= _SPARE * s), 1)
 
 
@@ -193,17 +202,17 @@ def render(
     """
     frame, pixels = wanted.frame, part.pixels
     if out is None:
-        out = np.empty((pixels.shape[2], *frame[-2:]), pixels.dtype)
+        out = np.empty((pixels.shape[2], *frame[8:10]), pixels.dtype)
     small = _resized_fast(part, wanted) if wanted.fast else None
     if small is not None:  # what is left to do is to turn and to cut it
         pixels, f = geometry.oriented(small, wanted.orientation), frame
-        frame = f._replace(top=0, left=0, height=f.to_height, width=f.to_width)
+        frame = Frame(0, 0, *f[4:6], *f[4:10])
     else:
         top, left, height, width = part.box
         top, left = top - part.top, left - part.left
         pixels = pixels[top : top + height, left : left + width]
         pixels = geometry.oriented(pixels, wanted.orientation)
-        frame = geometry.within(frame, geometry.needed(frame))
+        frame = frame._replace(top=0, left=0)
     geometry.render(pixels, frame, out, hflip=hflip, vflip=vflip, how=wanted.how)
     return out
 
@@ -211,18 +220,19 @@ def render(
 def _resized_fast(part: Part, wanted: Wanted) -> np.ndarray | None:
     """Resize the box, as stored; None where antialiasing in torch is as good and no slower."""
     frame, scale = wanted.frame, part.scale
-    if (frame.height, frame.width) == (frame.to_height, frame.to_width):
+    if not frame.resizes:
         return None
     size = frame.to_height, frame.to_width
     if wanted.orientation >= 5:
         size = size[1], size[0]
     top, left, height, width = part.box
-    y, x, high, broad = (n / scale for n in (top - part.top, left - part.left, height, width))
+    span = (height, width) if frame.ratio is None else map(operator.mul, frame.ratio, size)
+    y, x, high, broad = (n / scale for n in (top - part.top, left - part.left, *span))
     if scale > 1:
         return _by_pillow(part.pixels, (x, y, x + broad, y + high), size, wanted.how)
     cv2 = _opencv()
     ratio = max(height / size[0], width / size[1])
-    if wanted.how != "bilinear" or ratio > _SMOOTH_ENOUGH or not cv2:
+    if wanted.how != "bilinear" or ratio > _SMOOTH_ENOUGH or not cv2 or frame.ratio is not None:
         return None
     if part.pixels.dtype != np.uint8:
         return None

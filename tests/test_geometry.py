@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from types import ModuleType
 from typing import Any
 
@@ -256,3 +257,42 @@ def test_orientation_as_pillows(orientation: int) -> None:
 def test_senseless_arguments_are_refused(make: Any) -> None:
     with pytest.raises(OptionError, match=r"expected|needs"):
         make()
+
+
+def test_a_part_of_a_resized_image_is_the_part_of_all_of_it() -> None:
+    """Bit for bit; with fast=True it may be moved by hundredths of a pixel."""
+    draw = random.Random(0)
+    smaller = 0
+    for number in range(300):
+        most = draw.choice([30, 200, 500])
+        size = draw.randint(max(1, most // 8), most), draw.randint(max(1, most // 8), most)
+        pixels = picture(*size, seed=number)[:, :, : draw.choice([1, 3])].copy()
+        pixels = pixels.astype(draw.choice([np.uint8, np.uint8, np.uint16, np.float32]))
+        how = draw.choice(["bilinear", "bicubic", "area", "nearest"])
+        target = draw.choice([(24, 24), (97, 61), (draw.randint(1, 50), draw.randint(1, 50))])
+        frame = ResizeCenterCrop(target, draw.choice([0.5, 0.875, 1.0]), how).frame(*size, [])
+        whole = render(pixels, frame, how)
+        part = geometry.shown(frame, how)
+        assert 0 <= part.top <= part.top + part.height <= size[0]
+        assert 0 <= part.left <= part.left + part.width <= size[1]
+        np.testing.assert_array_equal(render(pixels, part, how), whole)
+        smaller += part[2:4] != frame[2:4]
+        moved = render(pixels, geometry.shown(frame, how, fast=True), how)
+        error = np.square(moved.astype(np.float64) - whole).mean()
+        assert error < 255**2 / 10**3.5, "35 dB"
+    assert smaller > 80
+
+
+def test_a_border_is_the_same_around_a_part() -> None:
+    pixels = picture(120, 90)
+    for out_top, out_left in [(-5, -7), (-5, 40), (30, -60), (100, 10), (10, 100)]:
+        frame = Frame(10, 5, 100, 80, 60, 70, out_top, out_left, 40, 50)
+        part = geometry.shown(frame, "bilinear")
+        np.testing.assert_array_equal(render(pixels, part), render(pixels, frame))
+
+
+def test_what_evaluation_does_not_show_is_not_looked_at() -> None:
+    frame = ResizeCenterCrop(224).frame(375, 500, [])
+    exact, fast = (geometry.shown(frame, "bilinear", fast=fast) for fast in (False, True))
+    assert exact.height * exact.width < 0.8 * 375 * 500
+    assert fast.height * fast.width < 0.65 * 375 * 500

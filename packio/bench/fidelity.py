@@ -26,7 +26,7 @@ from packio.errors import DecodeError, MissingPackageError, OptionError
 from packio.geometry import Frame, RandomResizedCrop
 from packio.jpeg.restarts import is_seekable, make_seekable
 from packio.packing.report import Progress
-from packio.regions import FIDELITIES, Wanted, decode, render
+from packio.regions import FIDELITIES, decode, render, want
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -218,9 +218,11 @@ class _Sums:
     def _made(
         self, decoder: Decoder, image: Encoded, frame: Frame, fidelity: str, *, cuttable: bool
     ) -> np.ndarray:
-        wanted = Wanted(frame, 1, cuttable, fidelity == "fast", self._how)
+        wanted = want(frame, 1, self._how, cuttable=cuttable, fast=fidelity == "fast")
         part = decode(decoder, image.data, image.stored, wanted)
-        return render(part, wanted, None, hflip=False, vflip=False).permute(1, 2, 0).numpy()
+        planes = render(part, wanted, None, hflip=False, vflip=False)
+        pixels: np.ndarray = planes.transpose(1, 2, 0)
+        return pixels
 
     def _count(
         self, way: tuple[str, str, bool], made: np.ndarray, kept: np.ndarray, crop: _Crop

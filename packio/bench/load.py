@@ -272,9 +272,9 @@ class _Sample:
         for number, row in enumerate(self._pack.rows(np.sort(chosen))):
             upright = (row.width, row.height) if row.orientation >= 5 else (row.height, row.width)
             frame = crop.frame(*upright, draws.Lane(0, number, 0))
-            wanted = regions.Wanted(
-                frame, row.orientation, bool(row.flags & SEEKABLE), fidelity == "fast",
-                crop.interpolation,
+            wanted = regions.want(
+                frame, row.orientation, crop.interpolation,
+                cuttable=bool(row.flags & SEEKABLE), fast=fidelity == "fast",
             )  # fmt: skip
             work = _Work(row, self._pack.read(row), wanted)
             try:

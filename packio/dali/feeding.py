@@ -115,7 +115,7 @@ class Feeder:
         self, pack: Pack, row: Row, place: Place, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """Encoded bytes and place of one sample."""
-        data, frame = pack.read(row), place.frame
+        data, frame = pack.read(row), geometry.shown(place.frame)
         how = self._recipe.views[0].interpolation if self._recipe.views[0] else "nearest"
         wanted = Wanted(frame, place.orientation, bool(row.flags & SEEKABLE), False, how)
         ours = settle or row.position in self._ours
@@ -126,12 +126,11 @@ class Feeder:
                 data, box, above, before = regions.cut(data, row, wanted)
                 box = (box[0] - above, box[1] - before, *box[2:])
             else:
-                box = geometry.needed(frame)
+                box = frame[:4]
         except DecodeError as error:
             name = f"{pack.path}, sample {row.position} ({pack.key(row.position)!r})"
             raise type(error)(f"{name}: {error}") from error
-        out = geometry.within(frame, geometry.needed(frame))[4:]
-        return np.frombuffer(data, np.uint8), (*box, *out, place.hflip, place.vflip)
+        return np.frombuffer(data, np.uint8), (*box, *frame[4:10], place.hflip, place.vflip)
 
     def _decoded(self, data: bytes, row: Row, wanted: Wanted) -> tuple[bytes, Box]:
         """Decode what is needed of an image: a PNM of it, and the box that is all of that."""

@@ -16,8 +16,9 @@ import torch
 from packio import tensors
 from packio.batches import Made
 from packio.errors import DecodeError, IntegrityError, LimitError
-from packio.geometry import Geometry, nearest, oriented
+from packio.geometry import Geometry
 from packio.packs import Pack, Row, file_order
+from packio.pixels import nearest, oriented
 from packio.plans import Place, Plan, Recipe
 from packio.threads import Threads, each
 

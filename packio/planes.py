@@ -1,15 +1,15 @@
-"""The geometry of images that are tensors already, (C, H, W) on any device: as `packio.geometry`.
+"""Images that are tensors already, (C, H, W) on any device: as `packio.pixels`.
 
 Values are computed as float32, as torchvision v2 does on tensors of a GPU, which has no kernels for
-uint8; they are within 1 grey level of those that `packio.geometry` computes.
+uint8; they are within 1 grey level of those that `packio.pixels` computes.
 """
 
 from __future__ import annotations
 
 import torch
 
-from packio import geometry
-from packio.geometry import Frame
+from packio import pixels
+from packio.frames import Frame
 
 MOST = 32  # times smaller; CUDA's antialiasing has memory for about 45 (bicubic), 90 (bilinear)
 
@@ -56,10 +56,10 @@ def render(
     if not f.resizes:
         _place(planes, f, out)
     elif fills:
-        geometry.resize_planes(planes, out, how, f.ratio)
+        _resize(planes, out, how, f.ratio)
     else:
         small = out.new_empty((out.shape[0], f.to_height, f.to_width))
-        geometry.resize_planes(planes, small, how, f.ratio)
+        _resize(planes, small, how, f.ratio)
         _place(small, f, out)
     if hflip or vflip:
         out.copy_(out.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))
@@ -78,3 +78,22 @@ def _place(planes: torch.Tensor, frame: Frame, out: torch.Tensor) -> None:
     inner = planes[:, top:bottom, left:right]
     y, x = top - f.out_top, left - f.out_left
     out[:, y : y + inner.shape[1], x : x + inner.shape[2]].copy_(inner)
+
+
+def _resize(
+    planes: torch.Tensor, out: torch.Tensor, how: str, ratio: tuple[float, float] | None = None
+) -> None:
+    """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded.
+
+    For ``how`` and ``ratio`` see `packio.pixels.resize`.
+    """
+    batch = planes.unsqueeze(0).to(torch.float32, memory_format=torch.contiguous_format)
+    size = [out.shape[1], out.shape[2]]
+    kernel, (rows, columns) = pixels.antialiased(how), pixels.scales_of(ratio)
+    if kernel is None:
+        out.copy_(pixels.resize_as_float(batch, size, how, (rows, columns))[0])
+        return
+    if how == "bicubic":  # its values leave 0..255; in bytes they cannot between the two passes
+        batch = kernel(batch, [batch.shape[2], size[1]], False, None, columns).clamp_(0, 255)
+        columns = None
+    kernel(batch, size, False, rows, columns, out=out.unsqueeze(0))  # align_corners

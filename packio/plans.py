@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packio import draws, geometry
+from packio import draws, frames
 from packio.decoders import Decoder
 from packio.draws import Lane
-from packio.geometry import Frame, Geometry, Numbers
+from packio.frames import Frame
+from packio.geometry import Geometry, Numbers
 from packio.packs import Row
 
 FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
@@ -119,7 +120,7 @@ def _places(recipe: Recipe, row: Row, drawn: Sequence[tuple[Numbers, Numbers]]) 
     height, width = (row.width, row.height) if orientation >= 5 else (row.height, row.width)
     hflip, vflip, places = recipe.hflip, recipe.vflip, []
     for crop, (flips, own) in zip(recipe.views, drawn, strict=True):
-        frame = crop.frame(height, width, own) if crop else geometry.whole(height, width)
+        frame = crop.frame(height, width, own) if crop else frames.whole(height, width)
         places.append(Place(frame, orientation, flips[0] < hflip, flips[1] < vflip))
     return places
 

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from packio import geometry, registry
+from packio import frames, registry
 from packio.decoders import Decoder, Described
 from packio.errors import DecodeError, MissingPackageError
-from packio.geometry import Box, Frame
+from packio.frames import Box, Frame
 from packio.jpeg.window import window
+from packio.pixels import oriented
+from packio.pixels import render as draw
 
 FIDELITIES = ("exact", "fast")
 _WORTH_CUTTING = 0.9  # of the image: a box that is larger is cut out of the decoded image
@@ -32,7 +34,7 @@ class Wanted(NamedTuple):
     """What is wanted of one image.
 
     Attributes:
-        frame: In the upright image, and no more of it than is `packio.geometry.shown`.
+        frame: In the upright image, and no more of it than is `packio.frames.shown`.
         orientation: To turn it by, 1..8.
         cuttable: Whether its JPEG has restart markers.
         fast: Whether fidelity is "fast".
@@ -51,7 +53,7 @@ def want(frame: Frame, orientation: int, how: str, *, cuttable: bool, fast: bool
 
     Of what has to be turned all is resized: it is turned after that.
     """
-    frame = geometry.shown(frame, how if orientation == 1 else "nearest", fast=fast)
+    frame = frames.shown(frame, how if orientation == 1 else "nearest", fast=fast)
     return Wanted(frame, orientation, cuttable, fast, how)
 
 
@@ -129,14 +131,14 @@ def cut_all(data: bytes, stored: Described, wanted: Sequence[Wanted]) -> list[Cu
 def of_pixels(pixels: np.ndarray, stored: Described, wanted: Wanted) -> Part:
     """The part of an image whose pixels are all there."""
     box = wanted.frame[:4]
-    box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
+    box = frames.stored_box(box, wanted.orientation, stored.height, stored.width)
     return Part(pixels, box, 0, 0, 1)
 
 
 def cut(data: bytes, stored: Described, wanted: Wanted) -> Cut:
     """Cut out the bytes that are needed, where that can be done and pays; else all of them."""
     box = wanted.frame[:4]
-    box = geometry.stored_box(box, wanted.orientation, stored.height, stored.width)
+    box = frames.stored_box(box, wanted.orientation, stored.height, stored.width)
     if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
         piece, top, left = window(data, box, (stored.height, stored.width))
         return Cut(cast("bytes", piece), box, top, left)  # a buffer, as good to decoders
@@ -205,15 +207,15 @@ def render(
         out = np.empty((pixels.shape[2], *frame[8:10]), pixels.dtype)
     small = _resized_fast(part, wanted) if wanted.fast else None
     if small is not None:  # what is left to do is to turn and to cut it
-        pixels, f = geometry.oriented(small, wanted.orientation), frame
+        pixels, f = oriented(small, wanted.orientation), frame
         frame = Frame(0, 0, *f[4:6], *f[4:10])
     else:
         top, left, height, width = part.box
         top, left = top - part.top, left - part.left
         pixels = pixels[top : top + height, left : left + width]
-        pixels = geometry.oriented(pixels, wanted.orientation)
+        pixels = oriented(pixels, wanted.orientation)
         frame = frame._replace(top=0, left=0)
-    geometry.render(pixels, frame, out, hflip=hflip, vflip=vflip, how=wanted.how)
+    draw(pixels, frame, out, hflip=hflip, vflip=vflip, how=wanted.how)
     return out
 
 

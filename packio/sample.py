@@ -54,11 +54,11 @@ class Sample:
         Raises:
             DecodeError: the bytes are damaged, or do not fit the mode.
         """
-        from packio import geometry
         from packio.decoders import Decoder
+        from packio.pixels import oriented
 
         pixels = Decoder(decoder, mode)(self.data, self)
-        return geometry.oriented(pixels, self.orientation) if exif_orientation else pixels
+        return oriented(pixels, self.orientation) if exif_orientation else pixels
 
     def pil(self) -> Image.Image:
         """Decode to a Pillow image in RGB, upright.

@@ -18,7 +18,8 @@ import pytest
 import torch
 
 import packio
-from packio.geometry import Frame, Numbers
+from packio.frames import Frame
+from packio.geometry import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

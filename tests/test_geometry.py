@@ -12,11 +12,13 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from packio import draws, geometry
+from packio import draws, frames
+from packio import pixels as rendering
 from packio.errors import OptionError
+from packio.frames import Frame
 from packio.geometry import (
+    INTERPOLATIONS,
     CenterCrop,
-    Frame,
     RandomCrop,
     RandomResizedCrop,
     Resize,
@@ -29,7 +31,7 @@ SIZES = [(375, 500), (500, 375), (224, 224), (31, 200), (200, 31), (1, 1), (640,
 def render(pixels: np.ndarray, frame: Frame, how: str = "bilinear", **flips: bool) -> np.ndarray:
     out = np.full((pixels.shape[2], frame.out_height, frame.out_width), 0xA5, pixels.dtype)
     flips = {"hflip": False, "vflip": False, **flips}
-    geometry.render(pixels, frame, out, how=how, **flips)
+    rendering.render(pixels, frame, out, how=how, **flips)
     return out
 
 
@@ -165,7 +167,7 @@ def test_area_and_nearest_equal_pytorchs(how: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
-@pytest.mark.parametrize("how", geometry.INTERPOLATIONS)
+@pytest.mark.parametrize("how", INTERPOLATIONS)
 def test_other_dtypes_resize(dtype: Any, how: str) -> None:
     pixels = picture(90, 120)[:, :, :1].astype(dtype) * (257 if dtype is np.uint16 else 1)
     ours = render(pixels, Resize((45, 40), interpolation=how).frame(90, 120, []), how)
@@ -223,7 +225,7 @@ def test_every_byte_of_the_output_is_written() -> None:
         outs = []
         for poison in (0x00, 0xA5):
             out = np.full((3, 70, 70), poison, np.uint8)
-            geometry.render(pixels, frame, out, hflip=False, vflip=False, how="bilinear")
+            rendering.render(pixels, frame, out, hflip=False, vflip=False, how="bilinear")
             outs.append(out)
         np.testing.assert_array_equal(outs[0], outs[1])
 
@@ -234,7 +236,7 @@ def test_orientation_as_pillows(orientation: int) -> None:
     image = Image.fromarray(pixels)
     image.getexif()[0x0112] = orientation
     expected = np.asarray(ImageOps.exif_transpose(image))
-    turned = geometry.oriented(pixels, orientation)
+    turned = rendering.oriented(pixels, orientation)
     np.testing.assert_array_equal(turned, expected)
     assert turned.flags.c_contiguous
 
@@ -272,12 +274,12 @@ def test_a_part_of_a_resized_image_is_the_part_of_all_of_it() -> None:
         target = draw.choice([(24, 24), (97, 61), (draw.randint(1, 50), draw.randint(1, 50))])
         frame = ResizeCenterCrop(target, draw.choice([0.5, 0.875, 1.0]), how).frame(*size, [])
         whole = render(pixels, frame, how)
-        part = geometry.shown(frame, how)
+        part = frames.shown(frame, how)
         assert 0 <= part.top <= part.top + part.height <= size[0]
         assert 0 <= part.left <= part.left + part.width <= size[1]
         np.testing.assert_array_equal(render(pixels, part, how), whole)
         smaller += part[2:4] != frame[2:4]
-        moved = render(pixels, geometry.shown(frame, how, fast=True), how)
+        moved = render(pixels, frames.shown(frame, how, fast=True), how)
         error = np.square(moved.astype(np.float64) - whole).mean()
         assert error < 255**2 / 10**3.5, "35 dB"
     assert smaller > 80
@@ -287,12 +289,12 @@ def test_a_border_is_the_same_around_a_part() -> None:
     pixels = picture(120, 90)
     for out_top, out_left in [(-5, -7), (-5, 40), (30, -60), (100, 10), (10, 100)]:
         frame = Frame(10, 5, 100, 80, 60, 70, out_top, out_left, 40, 50)
-        part = geometry.shown(frame, "bilinear")
+        part = frames.shown(frame, "bilinear")
         np.testing.assert_array_equal(render(pixels, part), render(pixels, frame))
 
 
 def test_what_evaluation_does_not_show_is_not_looked_at() -> None:
     frame = ResizeCenterCrop(224).frame(375, 500, [])
-    exact, fast = (geometry.shown(frame, "bilinear", fast=fast) for fast in (False, True))
+    exact, fast = (frames.shown(frame, "bilinear", fast=fast) for fast in (False, True))
     assert exact.height * exact.width < 0.8 * 375 * 500
     assert fast.height * fast.width < 0.65 * 375 * 500

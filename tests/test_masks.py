@@ -15,9 +15,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import packio
-from packio import geometry, masks
+from packio import masks
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.geometry import Geometry
+from packio.pixels import nearest
 
 _CROPS: list[Geometry | None] = [
     None, packio.RandomCrop(16), packio.RandomCrop((50, 20), padding=3), packio.CenterCrop(24),
@@ -139,7 +140,7 @@ def test_pixels_taken_are_those_of_torchvision(
     ids = np.arange(sizes[0] * sizes[1]).reshape(sizes) % 256
     mask = torchvision.tv_tensors.Mask(torch.from_numpy(ids.astype(np.uint8))[None])
     for to in [(224, 224), (5, 11), (sizes[0], 2 * sizes[1]), (97, 333), (1, 1)]:
-        taken = ids[geometry.nearest(sizes[0], to[0])][:, geometry.nearest(sizes[1], to[1])]
+        taken = ids[nearest(sizes[0], to[0])][:, nearest(sizes[1], to[1])]
         np.testing.assert_array_equal(resize(mask, list(to))[0].numpy(), taken)
 
 

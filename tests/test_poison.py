@@ -22,7 +22,8 @@ from PIL import Image
 import packio
 from packio import packs, tensors
 from packio.errors import PackioError
-from packio.geometry import Frame, Geometry, Numbers
+from packio.frames import Frame
+from packio.geometry import Geometry, Numbers
 from packio.jpeg.restarts import make_seekable
 from packio.sample import Sample
 

@@ -19,7 +19,8 @@ from packio import raw, raw_blocks
 from packio.encodings import RAW
 from packio.errors import IntegrityError, OptionError
 from packio.formats import _chunks
-from packio.geometry import Frame, Geometry
+from packio.frames import Frame
+from packio.geometry import Geometry
 from packio.storage.mapped import MappedFiles
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import packio
-from packio import geometry, registry
+from packio import frames, registry
 from packio.decoders import Decoder
 from packio.encodings import read_facts
 from packio.errors import DecodeError, MissingPackageError, OptionError
+from packio.pixels import oriented
 
 CROPS: dict[str, Any] = {
     "rrc": packio.RandomResizedCrop(48),
@@ -145,7 +146,7 @@ def test_boxes_are_found_in_stored_images() -> None:
     draw = random.Random(0)
     pixels = np.arange(30 * 20 * 3, dtype=np.uint16).reshape(30, 20, 3)
     for orientation in range(1, 9):
-        upright = geometry.oriented(pixels, orientation)
+        upright = oriented(pixels, orientation)
         for _ in range(50):
             height, width = upright.shape[:2]
             top, left = draw.randrange(height), draw.randrange(width)
@@ -155,8 +156,8 @@ def test_boxes_are_found_in_stored_images() -> None:
                 draw.randrange(1, height - top + 1),
                 draw.randrange(1, width - left + 1),
             )
-            t, le, h, w = geometry.stored_box(box, orientation, 30, 20)
-            found = geometry.oriented(pixels[t : t + h, le : le + w], orientation)
+            t, le, h, w = frames.stored_box(box, orientation, 30, 20)
+            found = oriented(pixels[t : t + h, le : le + w], orientation)
             assert np.array_equal(found, upright[top : top + box[2], left : left + box[3]])
 
 

@@ -46,12 +46,13 @@ _EXCEPTIONS = {
 
 
 def _packio(data: bytes) -> np.ndarray:
-    from packio import encodings, geometry
+    from packio import encodings
     from packio.decoders import Decoder, Stored
+    from packio.pixels import oriented
 
     facts = encodings.read_facts(data)
     stored = Stored(facts.encoding, facts.height, facts.width, facts.channels, facts.dtype)
-    return geometry.oriented(Decoder("auto")(data, stored), facts.orientation)
+    return oriented(Decoder("auto")(data, stored), facts.orientation)
 
 
 def _pillow(data: bytes) -> np.ndarray:

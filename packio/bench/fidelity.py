@@ -23,7 +23,8 @@ from packio.bench._images import Encoded, collect
 from packio.bench.decode import available
 from packio.decoders import Decoder
 from packio.errors import DecodeError, MissingPackageError, OptionError
-from packio.geometry import Frame, RandomResizedCrop
+from packio.frames import Frame
+from packio.geometry import RandomResizedCrop
 from packio.jpeg.restarts import is_seekable, make_seekable
 from packio.packing.report import Progress
 from packio.regions import FIDELITIES, decode, render, want

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from packio import geometry, plans, regions
+from packio import frames, plans, regions
 from packio.errors import DecodeError, IntegrityError
 from packio.indexfile import SEEKABLE
 from packio.jpeg import header as jpeg_header
 from packio.packs import Pack, Row, file_order
+from packio.pixels import oriented
 from packio.plans import Place, Plan, Recipe
 from packio.regions import Wanted
 from packio.threads import Threads, each
 
 if TYPE_CHECKING:
-    from packio.geometry import Box
+    from packio.frames import Box
     from packio.sampling import Drawn
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -115,7 +116,7 @@ class Feeder:
         self, pack: Pack, row: Row, place: Place, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """Encoded bytes and place of one sample."""
-        data, frame = pack.read(row), geometry.shown(place.frame)
+        data, frame = pack.read(row), frames.shown(place.frame)
         how = self._recipe.views[0].interpolation if self._recipe.views[0] else "nearest"
         wanted = Wanted(frame, place.orientation, bool(row.flags & SEEKABLE), False, how)
         ours = settle or row.position in self._ours
@@ -138,7 +139,7 @@ class Feeder:
         top, left, height, width = part.box
         top, left = top - part.top, left - part.left
         pixels = part.pixels[top : top + height, left : left + width]
-        pixels = geometry.oriented(pixels, wanted.orientation)
+        pixels = oriented(pixels, wanted.orientation)
         height, width = pixels.shape[:2]
         return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes(), (0, 0, height, width)
 

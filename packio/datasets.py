@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -453,8 +452,11 @@ class PackDataset(torch.utils.data.Dataset[Any]):
     ) -> Samples:  # fmt: skip
         """What is decoded or moved of some samples, bad ones among them."""
         given = None if self._dtype in options.FLOATS else out
-        with self._counting_fallbacks():
+        before = self._recipe.decoder.fallbacks
+        try:
             made = annotated.make(self.pack, self._recipe, positions, draw, threads, given, device)
+        finally:
+            self._count_fallbacks(before)
         columns = made.columns
         if "image" in columns:
             images = columns["image"]
@@ -474,8 +476,11 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         else:
             key = int(torch.empty((), dtype=torch.int64).random_())
             draw = Draw(key, np.zeros(1, np.int64))
-        with self._counting_fallbacks():
+        before = self._recipe.decoder.fallbacks
+        try:
             made = annotated.make_one(self.pack, self._recipe, row, draw)
+        finally:
+            self._count_fallbacks(before)
         if "image" in made:
             made["image"] = [outputs.scaled(view, self._dtype) for view in made["image"]]
         if self._output == "tensor":
@@ -495,14 +500,9 @@ class PackDataset(torch.utils.data.Dataset[Any]):
             self._threads = Threads(count)
         return self._threads
 
-    @contextlib.contextmanager
-    def _counting_fallbacks(self) -> Iterator[None]:
-        before = self._recipe.decoder.fallbacks
-        try:
-            yield
-        finally:
-            if self._recipe.decoder.fallbacks != before:
-                self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
+    def _count_fallbacks(self, before: int) -> None:
+        if self._recipe.decoder.fallbacks != before:
+            self._count(_FALLBACKS, self._recipe.decoder.fallbacks - before)
 
     def _replace(self, made: Samples, positions: np.ndarray) -> np.ndarray:
         """Put a good sample of the batch in the place of each bad one; count and report it."""

@@ -65,7 +65,7 @@ class _View:
         top, left = cut.box[0] - cut.top, cut.box[1] - cut.left
         box = pixels[:, top : top + cut.box[2], left : left + cut.box[3]]
         box = planes.oriented(box, place.orientation)
-        frame = wanted.frame._replace(top=0, left=0)
+        frame = wanted.frame
         out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[8:10])
         planes.render(box, frame, out, hflip=place.hflip, vflip=place.vflip, how=self._how)
         if self._batch is None:

@@ -395,11 +395,9 @@ class Pack(Sequence[Sample]):
         """
         if self._readers or isinstance(self._files, FolderFiles):
             return self
-        kept = self.ram.holds if self.ram is not None else lambda _: False
-        missing = [row for row in rows if not kept(row.position)] if images else []
-        ranges = [(row.file, row.offset, row.length) for row in missing]
+        ranges = [(r.file, r.offset, r.length) for r in self._missing(rows, 0)] if images else []
         if masks and "mask_offset" in self.index_file:
-            missing = [row for row in rows if not kept(len(self) + row.position)]
+            missing = self._missing(rows, len(self))
             ranges += [self._mask_place(row.position)[:3] for row in missing]
         if isinstance(self._files, LocalFiles):
             self._files.announce(ranges)
@@ -408,6 +406,12 @@ class Pack(Sequence[Sample]):
         pack.__dict__.update(self.__dict__)
         pack._files = self._files.fetched(ranges)
         return pack
+
+    def _missing(self, rows: Sequence[Row], first: int) -> Sequence[Row]:
+        """Those whose bytes are not kept in memory, in slots from the first one on."""
+        if (ram := self.ram) is None:
+            return rows
+        return [row for row in rows if not ram.holds(first + row.position)]
 
     @property
     def storage(self) -> LocalFiles | FolderFiles | RemoteFiles:
@@ -519,7 +523,7 @@ class Pack(Sequence[Sample]):
 
 def file_order(rows: Sequence[Row]) -> list[int]:
     """Positions in ``rows`` by file and offset: the order to read them in."""
-    return sorted(range(len(rows)), key=lambda i: (rows[i].file, rows[i].offset))
+    return sorted(range(len(rows)), key=[(row.file, row.offset) for row in rows].__getitem__)
 
 
 def _located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path, Path]:

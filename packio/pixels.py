@@ -48,20 +48,19 @@ def render(
     which then may be another thread's for a while.
 
     Args:
-        pixels: (H, W, C), upright.
-        frame: What to take of it.
+        pixels: (height, width, C), upright: the box of the frame, and nothing else.
+        frame: What becomes of it.
         out: (C, out_height, out_width) of the same dtype, contiguous; all of it is written.
         hflip, vflip: Mirror the result left-right, top-bottom.
         how: Interpolation.
     """
     f = frame
-    box = pixels[f.top : f.top + f.height, f.left : f.left + f.width]
     if f.resizes:
-        box = resize(box, (f.to_height, f.to_width), how, f.ratio)
+        pixels = resize(pixels, (f.to_height, f.to_width), how, f.ratio)
     if f.out_top == f.out_left == 0 and f[4:6] == f[8:10]:
-        tensors.to_planes(box, out, hflip=hflip, vflip=vflip)
+        tensors.to_planes(pixels, out, hflip=hflip, vflip=vflip)
     else:
-        _place(box, f, out, hflip=hflip, vflip=vflip)
+        _place(pixels, f, out, hflip=hflip, vflip=vflip)
 
 
 def _place(pixels: np.ndarray, frame: Frame, out: np.ndarray, *, hflip: bool, vflip: bool) -> None:

@@ -45,7 +45,7 @@ def render(
 
     Args:
         planes: (C, height, width) uint8, upright: the box of the frame, and nothing else.
-        frame: Where it goes; of top and left 0.
+        frame: What becomes of it.
         out: (C, out_height, out_width) float32 of the same device, contiguous, zeros; values of
             0..255, which `rounded` makes uint8 of.
         hflip, vflip: Mirror the result left-right, top-bottom.

@@ -214,7 +214,6 @@ def render(
         top, left = top - part.top, left - part.left
         pixels = pixels[top : top + height, left : left + width]
         pixels = oriented(pixels, wanted.orientation)
-        frame = frame._replace(top=0, left=0)
     draw(pixels, frame, out, hflip=hflip, vflip=vflip, how=wanted.how)
     return out
 

@@ -103,9 +103,9 @@ class LocalFiles:
         A disk then works on many of them at a time: random batches of 64 samples of 78 KB that were
         not in memory took 29 ms instead of 65. Where they were, a range costs 0.6 to 1.7 µs.
         """
-        for file, offset, length in sorted(ranges):
-            if file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]:
-                with contextlib.suppress(OSError):  # reading it will tell
+        with contextlib.suppress(OSError):  # reading it will tell
+            for file, offset, length in sorted(ranges):
+                if file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]:
                     handle = self._open.get(file) or self._opened(file)
                     os.posix_fadvise(handle.number, offset, length, os.POSIX_FADV_WILLNEED)
 

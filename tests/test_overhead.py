@@ -1,0 +1,65 @@
+"""What a sample costs in Python beside its decoding: in calls, which are the same on every machine.
+
+Microseconds: benchmarks/read.py.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import packio
+
+SAMPLES = 64
+# Of Python functions and of compiled ones, a sample: a fifth more than there are on Python 3.11.
+BATCH, SINGLE = (54, 40), (96, 66)
+
+
+def calls(work: Callable[[], Any]) -> dict[str, float]:
+    """Calls of Python functions and of compiled ones that some work makes in this thread."""
+    made: collections.Counter[str] = collections.Counter()
+
+    def count(_frame: Any, event: str, _what: Any) -> None:
+        made[event] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return {event: made[event] / SAMPLES for event in ("call", "c_call")}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> packio.PackDataset:
+    (tmp_path / "images" / "noise").mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    for i in range(SAMPLES):
+        pixels = Image.fromarray(draw.integers(0, 256, (48, 40, 3), np.uint8))
+        pixels.save(tmp_path / "images" / "noise" / f"{i}.jpg")
+    packio.pack(tmp_path / "images", tmp_path / "pack.lmdb")
+    crop = packio.RandomResizedCrop(32)
+    return packio.LmdbDataset(tmp_path / "pack.lmdb", crop=crop, hflip=0.5, threads=1, seed=0)
+
+
+def test_a_sample_of_a_batch_takes_few_calls(dataset: packio.PackDataset) -> None:
+    indices = list(range(SAMPLES))
+    packio.collate(dataset.__getitems__(indices))
+    found = calls(lambda: packio.collate(dataset.__getitems__(indices)))
+    assert found["call"] < BATCH[0], found
+    assert found["c_call"] < BATCH[1], found
+
+
+def test_a_single_sample_takes_few_calls(dataset: packio.PackDataset) -> None:
+    dataset[0]
+    found = calls(lambda: [dataset[i] for i in range(SAMPLES)])
+    assert found["call"] < SINGLE[0], found
+    assert found["c_call"] < SINGLE[1], found

@@ -27,7 +27,7 @@ REPOSITORY = ROOT.parent
 # Part of packio → the parts that it may import, from the bottom up. A part is a module or a folder.
 # Its own modules each part may import; plugins have rules of their own below.
 _FOUNDATION = {"errors", "registry", "encodings", "jpeg", "processors"}
-_PIXELS = {"draws", "shared_memory", "tensors", "geometry", "decoders"}
+_PIXELS = {"draws", "shared_memory", "tensors", "frames", "pixels", "geometry", "decoders"}
 _BYTES = {"storage", "indexfile", "formats", "columns", "cache", "raw_blocks"}
 LAYERS = {
     "errors": set(),
@@ -41,7 +41,9 @@ LAYERS = {
     "shared_memory": {"errors"},
     "tensors": {"errors", "shared_memory"},
     "timing": {"errors", "clocks", "durations"},
-    "geometry": {"errors", "draws", "tensors"},
+    "frames": set(),
+    "pixels": {"tensors", "frames"},
+    "geometry": {"errors", "frames"},
     "storage": {"errors", "registry", "cache", "indexfile"},
     "braces": {"errors"},
     "cache": set(),
@@ -69,14 +71,14 @@ LAYERS = {
     "residency": {"errors", "memory", "storage", "packs"},
     "regions": _FOUNDATION | _PIXELS,
     "workers": set(),
-    "plans": {"draws", "geometry", "decoders", "packs"},
+    "plans": {"draws", "frames", "geometry", "decoders", "packs"},
     "batches": _FOUNDATION
     | _PIXELS
     | _BYTES
     | {"sample", "packs", "plans", "raw", "regions", "threads"},
-    "masks": {"errors", "tensors", "geometry", "packs", "plans", "batches", "threads"},
+    "masks": {"errors", "tensors", "pixels", "geometry", "packs", "plans", "batches", "threads"},
     "boxes": {"tensors", "packs", "plans"},
-    "planes": {"geometry"},
+    "planes": {"frames", "pixels"},
     "device_batches": {"errors", "geometry", "decoders", "packs", "plans", "regions", "threads"}
     | {"batches", "planes"},
     "annotated": {"packs", "plans", "batches", "device_batches", "masks", "boxes", "threads"},

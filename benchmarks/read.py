@@ -93,10 +93,9 @@ def measure(path: Path, rounds: int) -> dict[str, Any]:  # noqa: C901 (four smal
     micros = {name: [1e6 * s / SAMPLES for s in values] for name, values in seconds.items()}
     result = {f"{name}_us": _results.summary(values, 1) for name, values in micros.items()}
     for name in ("batch", "single"):
-        pairs = zip(micros[name], micros[f"bare_{name}"], strict=True)
-        result[f"{name}_overhead_us"] = _results.summary(
-            [with_it - bare for with_it, bare in pairs], 1
-        )
+        pairs = list(zip(micros[name], micros[f"bare_{name}"], strict=True))
+        result[f"{name}_overhead_us"] = _results.summary([ours - bare for ours, bare in pairs], 1)
+        result[f"{name}_ratio"] = _results.summary([ours / bare for ours, bare in pairs], 2)
     return result
 
 

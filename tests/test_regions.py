@@ -16,6 +16,7 @@ from packio import frames, registry
 from packio.decoders import Decoder
 from packio.encodings import read_facts
 from packio.errors import DecodeError, MissingPackageError, OptionError
+from packio.geometry import Geometry
 from packio.pixels import oriented
 
 CROPS: dict[str, Any] = {
@@ -94,7 +95,12 @@ def test_fast_is_near_exact(pair: tuple[pathlib.Path, pathlib.Path], name: str) 
         assert images[1].is_contiguous()
 
 
-def test_fast_decodes_large_crops_small(photos: list[np.ndarray], tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    "crop", [packio.RandomResizedCrop(100, scale=(0.5, 1)), packio.ResizeCenterCrop(100)]
+)
+def test_fast_decodes_large_crops_small(
+    crop: Geometry, photos: list[np.ndarray], tmp_path: pathlib.Path
+) -> None:
     import io
 
     from PIL import Image
@@ -104,7 +110,6 @@ def test_fast_decodes_large_crops_small(photos: list[np.ndarray], tmp_path: path
     (tmp_path / "s" / "a").mkdir(parents=True)
     (tmp_path / "s" / "a" / "1.jpg").write_bytes(file.getvalue())
     packio.pack(tmp_path / "s", tmp_path / "x.lmdb", seekable=True)
-    crop = packio.RandomResizedCrop(100, scale=(0.5, 1))
     exact = packio.LmdbDataset(tmp_path / "x.lmdb", crop=crop, seed=2)
     fast = exact.with_options(fidelity="fast")
     for _ in range(3):

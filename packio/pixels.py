@@ -155,10 +155,7 @@ def scales_of(ratio: tuple[float, float] | None) -> Scales:
     return (None, None) if ratio is None else (1 / ratio[0], 1 / ratio[1])
 
 
-def resize_as_float(
-    batch: torch.Tensor, size: list[int], how: str,
-    scales: Scales,
-) -> torch.Tensor:  # fmt: skip
+def resize_as_float(batch: torch.Tensor, size: list[int], how: str, scales: Scales) -> torch.Tensor:
     """Resize (1, C, h, w) planes of any dtype by way of float32; arguments as PyTorch's."""
     values, kernel = batch.to(torch.float32), antialiased(how)
     if kernel is not None:

@@ -81,7 +81,7 @@ def _place(planes: torch.Tensor, frame: Frame, out: torch.Tensor) -> None:
 
 
 def _resize(
-    planes: torch.Tensor, out: torch.Tensor, how: str, ratio: tuple[float, float] | None = None
+    planes: torch.Tensor, out: torch.Tensor, how: str, ratio: tuple[float, float] | None
 ) -> None:
     """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded.
 

@@ -7,10 +7,11 @@ import itertools
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+
+from packio.pools import ThreadPool
 
 
 def ragged(values: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +37,7 @@ def of_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
 
 def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """The columns of the table of files: paths relative to the root, sizes, SHA-256."""
-    with ThreadPoolExecutor(4, "packio-digest") as pool:
+    with ThreadPool(4, "packio-digest") as pool:
         digests = list(pool.map(lambda name: sha256(root / name), names))
     data, starts = ragged([os.fsencode(name) for name in names])
     return {

@@ -17,7 +17,6 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from packio import columns as made
 from packio.errors import BadImagesError, CannotCreateError, PackioError
 from packio.indexfile import INDEX_SUFFIX, Index
 from packio.packing.reading import Read, read_ahead
+from packio.pools import ThreadPool
 from packio.sources import Listing
 
 _THREADS = 16  # they wait for the disk, or for the network
@@ -99,7 +99,7 @@ def _sizes_and_times(root: Path, keys: Sequence[bytes]) -> np.ndarray:
         pairs = [_size_and_time(prefix + key) for key in keys[start : start + _CHUNK]]
         return np.array(pairs, np.int64)
 
-    with ThreadPoolExecutor(_THREADS, "packio-stat") as pool:
+    with ThreadPool(_THREADS, "packio-stat") as pool:
         chunks = list(pool.map(look, range(0, len(keys), _CHUNK)))
     return np.concatenate(chunks) if chunks else np.zeros((0, 2), np.int64)
 

@@ -28,7 +28,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -42,6 +42,7 @@ from packio.errors import (
 )
 from packio.indexfile import INDEX_NAME, Index
 from packio.packs import Pack
+from packio.pools import ThreadPool
 from packio.storage.folder import FolderFiles
 
 _THREADS = 4  # that read
@@ -205,7 +206,7 @@ def _fill(pack: Pack, files: list[_File], part: Path, lock: Path) -> None:
         IntegrityError, ReadError: one is damaged, or cannot be read.
     """
     work = ((i, *piece) for i, file in enumerate(files) for piece in _pieces(file))
-    with ThreadPoolExecutor(_THREADS, "packio-copy") as pool:
+    with ThreadPool(_THREADS, "packio-copy") as pool:
         bodies = _ahead(pool, pack.storage.read, work)
         for file in files:
             path = part / "files" / file.name
@@ -242,7 +243,7 @@ def _pieces(file: _File) -> Iterator[tuple[int, int]]:
 
 
 def _ahead(
-    pool: ThreadPoolExecutor,
+    pool: ThreadPool,
     read: Callable[[int, int, int], bytes],
     work: Iterable[tuple[int, int, int]],
 ) -> Iterator[bytes]:

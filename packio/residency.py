@@ -16,7 +16,6 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 from packio import memory, packs
 from packio.errors import OptionError, ReadError
 from packio.packs import Pack
+from packio.pools import ThreadPool
 from packio.storage.local import LocalFiles
 
 _PIECE = 8 << 20  # bytes, read at a time
@@ -208,7 +208,7 @@ def _read(files: list[Path], room: int, progress: Callable[[int, int], None]) ->
     """Read what is not in memory, so far as it fits; return how many bytes that were."""
     pieces = list(_pieces(files, room))
     total, done, read = sum(length for _, _, length in pieces), 0, 0
-    with ThreadPoolExecutor(_THREADS, "packio-warm") as pool:
+    with ThreadPool(_THREADS, "packio-warm") as pool:
         for (_, _, length), count in zip(pieces, pool.map(_bring, pieces), strict=True):
             done, read = done + length, read + count
             progress(done, total)

@@ -7,12 +7,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from packio import processors
+from packio.pools import ThreadPool
 
 
 class Threads:
@@ -24,7 +24,7 @@ class Threads:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: ThreadPool | None = None
         self._process = 0
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -45,11 +45,11 @@ class Threads:
         for future in futures:
             future.result()
 
-    def _started(self) -> ThreadPoolExecutor:
+    def _started(self) -> ThreadPool:
         if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
             ours = torch.get_num_threads()
             # torch's own threads inside ours would only get in each other's way
-            self._pool = ThreadPoolExecutor(
+            self._pool = ThreadPool(
                 self.count, "packio-decode", initializer=_without_torchs_threads
             )
             meeting = threading.Barrier(self.count)  # so that all of them start here

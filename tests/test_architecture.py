@@ -26,7 +26,7 @@ REPOSITORY = ROOT.parent
 
 # Part of packio → the parts that it may import, from the bottom up. A part is a module or a folder.
 # Its own modules each part may import; plugins have rules of their own below.
-_FOUNDATION = {"errors", "registry", "encodings", "jpeg", "processors"}
+_FOUNDATION = {"errors", "registry", "encodings", "jpeg", "processors", "memory", "pools"}
 _PIXELS = {"draws", "shared_memory", "tensors", "frames", "pixels", "geometry", "decoders"}
 _BYTES = {"storage", "indexfile", "formats", "columns", "cache", "raw_blocks"}
 LAYERS = {
@@ -35,7 +35,8 @@ LAYERS = {
     "jpeg": {"errors", "registry"},
     "processors": set(),
     "memory": {"processors"},
-    "threads": {"processors"},
+    "pools": {"memory"},
+    "threads": {"processors", "pools"},
     "encodings": {"errors", "jpeg"},
     "draws": {"errors"},
     "shared_memory": {"errors"},
@@ -48,7 +49,7 @@ LAYERS = {
     "braces": {"errors"},
     "cache": set(),
     "clocks": set(),
-    "columns": set(),
+    "columns": {"pools"},
     "durations": set(),
     "raw_blocks": {"encodings", "indexfile"},
     "raw": _FOUNDATION | _PIXELS | _BYTES,
@@ -67,8 +68,8 @@ LAYERS = {
     | _BYTES
     | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"}
     | {"braces"},
-    "local_copy": {"errors", "indexfile", "storage", "packs"},
-    "residency": {"errors", "memory", "storage", "packs"},
+    "local_copy": {"errors", "indexfile", "pools", "storage", "packs"},
+    "residency": {"errors", "memory", "pools", "storage", "packs"},
     "regions": _FOUNDATION | _PIXELS,
     "workers": set(),
     "plans": {"draws", "frames", "geometry", "decoders", "packs"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -13,6 +12,7 @@ from PIL import Image
 from packio import registry
 from packio.bench._images import Encoded
 from packio.decoders import Decoder
+from packio.pools import ThreadPool
 
 _LEAST = 64  # decodes a pass: fewer images are gone through several times
 _BATCH = 16
@@ -58,7 +58,7 @@ class Candidate:
         if self.threads == 1:
             milliseconds = [self._timed[i] for i in indices]
         else:
-            with ThreadPoolExecutor(self.threads) as pool:
+            with ThreadPool(self.threads) as pool:
                 milliseconds = list(pool.map(self._timed.__getitem__, indices))
         return Pass(time.perf_counter() - begin, milliseconds)
 

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from packio.contact_sheet.thumbnails import make_thumbnail
 from packio.decoders import MAX_PIXELS
 from packio.errors import OptionError, OutputError, OutputExistsError, PackioError
 from packio.packing.report import Progress, ProgressCallback
+from packio.pools import ThreadPool
 from packio.selection import selected
 
 _DENSITY = 2  # pixels of a thumbnail for one of the page: sharp on fine screens, and enlarged
@@ -125,7 +126,7 @@ def _entries(
     total = int(pack.index_file.column("length").take(indices).sum())
     with (
         warnings.catch_warnings(),
-        ThreadPoolExecutor(min(8, processors.usable()), "packio-sheet") as pool,
+        ThreadPool(min(8, processors.usable()), "packio-sheet") as pool,
     ):
         warnings.simplefilter("ignore")  # Pillow's, of large images and odd metadata
         while True:

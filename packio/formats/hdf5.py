@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from packio.errors import CannotCreateError, OutputError
 from packio.formats import Record, Written
 from packio.formats._blob import Spool, header, one_file, output_errors
 from packio.formats._hdf5_scan import Reader, scan
+from packio.pools import ThreadPool
 
 __all__ = [
     "CRASHES", "EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan",
@@ -128,7 +128,7 @@ class Writer:
             memory.save(file.fileno())
             for name, blob in blobs.items():
                 blob.copy(file.fileno(), begins[name])
-            with ThreadPoolExecutor(1, "packio-sync") as pool:
+            with ThreadPool(1, "packio-sync") as pool:
                 synced = pool.submit(os.fsync, file.fileno())
                 self._spool.data.check(file.fileno(), data.offset, where=self._path)
                 if masks is not None:

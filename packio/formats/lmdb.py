@@ -44,7 +44,6 @@ import re
 import shutil
 from array import array
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,7 @@ from packio.formats._lmdb_pages import (
     opened,
 )
 from packio.indexfile import crc32c
+from packio.pools import ThreadPool
 
 __all__ = [
     "EXTRA", "IS_DIRECTORY", "OPTIONS", "PACKAGE", "SUFFIXES", "Reader", "Writer", "identity",
@@ -306,7 +306,7 @@ class Writer:
             raise OutputError(
                 f"{self._path}: {len(self._crcs)} records were written, LMDB has {entries}"
             )
-        with opened(self._path) as file, ThreadPoolExecutor(1, "packio-sync") as pool:
+        with opened(self._path) as file, ThreadPool(1, "packio-sync") as pool:
             synced = pool.submit(os.fsync, file.descriptor)
             written = self._read_back(file)
             with self._output_errors():

@@ -30,7 +30,6 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,6 +39,7 @@ from packio.errors import CannotCreateError, OutputError
 from packio.formats import Record, Written
 from packio.formats._blob import Blob, Pixels, Spool, header, one_file, output_errors
 from packio.formats._pth_scan import Reader, members, scan
+from packio.pools import ThreadPool
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
 
@@ -120,7 +120,7 @@ class Writer:
             found = members(file.fileno(), path)
             begins = [found.get(f"data/{i}", (0, 0))[0] for i in range(2)]
             data, masks = one_file(columns, *begins)
-            with ThreadPoolExecutor(1, "packio-sync") as pool:
+            with ThreadPool(1, "packio-sync") as pool:
                 synced = pool.submit(os.fsync, file.fileno())
                 spool.data.check(file.fileno(), data.offset, where=path)
                 if masks is not None:

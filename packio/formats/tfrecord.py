@@ -43,7 +43,6 @@ import os
 import shutil
 from array import array
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import google_crc32c
@@ -62,6 +61,7 @@ from packio.formats._tfrecord_frames import (
     head,
     masked,
 )
+from packio.pools import ThreadPool
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
 
@@ -174,7 +174,7 @@ class Writer:
             self._flush()
             with self._output_errors():
                 self._write_index()
-            with ThreadPoolExecutor(1, "packio-sync") as pool:
+            with ThreadPool(1, "packio-sync") as pool:
                 synced = pool.submit(self._sync, descriptor)
                 self._read_back()
                 with self._output_errors():

@@ -11,11 +11,11 @@ import fnmatch
 import hashlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
+from packio.pools import ThreadPool
 from packio.sources import Listing
 
 DEDUPE = (None, "report", "drop")
@@ -164,5 +164,5 @@ def _digests(listing: Listing, positions: list[int]) -> list[tuple[int, bytes]]:
                     continue  # packing it will say why
         return found
 
-    with ThreadPoolExecutor(_THREADS, "packio-dedupe") as pool:
+    with ThreadPool(_THREADS, "packio-dedupe") as pool:
         return [d for chunk in pool.map(digests, range(0, len(positions), _CHUNK)) for d in chunk]

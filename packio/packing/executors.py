@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import queue
 import signal
@@ -17,12 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from packio import registry
+from packio import memory, registry
 from packio.errors import OptionError, WorkerDiedError
+from packio.pools import ThreadPool
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 _LITTLE = 1 << 20  # bytes without which no process of ours gets far
@@ -62,7 +62,7 @@ def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
         with _ray(address or None) as pool:
             yield pool
     elif workers <= 1:
-        with ThreadPoolExecutor(1, "packio-shard") as pool:
+        with ThreadPool(1, "packio-shard") as pool:
             yield pool
     else:
         processes = Processes(workers)
@@ -81,7 +81,7 @@ class Processes(Executor):
     """
 
     def __init__(self, count: int) -> None:
-        self._threads = ThreadPoolExecutor(count, "packio-shard")
+        self._threads = ThreadPool(count, "packio-shard")
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         self._all: list[_Worker] = []
         self._closed = False
@@ -127,7 +127,8 @@ class _Worker:
                 [sys.executable, "-c", _COMMAND % (theirs.fileno(), os.getpid())],
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-        self._line.send(sys.path)
+        with contextlib.suppress(OSError):  # it died at once: who calls it is told
+            self._line.send(sys.path)
 
     @property
     def alive(self) -> bool:
@@ -186,8 +187,8 @@ def _watch_memory() -> None:
     while True:
         time.sleep(1)
         try:
-            mmap.mmap(-1, _LITTLE).close()
-        except (OSError, MemoryError):
+            memory.require(_LITTLE)
+        except MemoryError:
             os._exit(_NO_MEMORY)
 
 
@@ -195,9 +196,9 @@ def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool
     """Whether a call succeeds, and what it returns or raises."""
     try:
         return True, function(*args, **kwargs)
-    except MemoryError:
-        return False, WorkerDiedError("a process that writes shards ran out of memory")
     except Exception as error:  # noqa: BLE001 (it is raised where the task was submitted)
+        if memory.ran_out(error):
+            return False, WorkerDiedError("a process that writes shards ran out of memory")
         return False, error
 
 

@@ -17,10 +17,10 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from packio import memory
 from packio.errors import (
     BadImagesError,
     CannotCreateError,
@@ -31,6 +31,7 @@ from packio.errors import (
 )
 from packio.indexfile import INDEX_SUFFIX
 from packio.packs import UNFINISHED_SUFFIX
+from packio.pools import ThreadPool
 
 LOCK = "lock"
 SHARDS = "shards"  # the journal: finished shards, which the next run of the same plan takes over
@@ -178,7 +179,7 @@ def workshop(
             shop.remove()
             sync(out.parent)
     except BaseException as raised:
-        error = MemoryError() if str(raised) == "can't start new thread" else raised
+        error = MemoryError() if memory.ran_out(raised) else raised
         in_the_way = isinstance(error, OutputExistsError)
         shop.keep = (
             isinstance(error, _MENDABLE)
@@ -272,7 +273,7 @@ def sync_tree(folder: Path) -> None:
     paths = [folder]
     for root, folders, files in os.walk(folder):
         paths += [Path(root) / name for name in (*folders, *files)]
-    with ThreadPoolExecutor(4, "packio-sync") as pool:
+    with ThreadPool(4, "packio-sync") as pool:
         list(pool.map(sync, reversed(paths)))
 
 

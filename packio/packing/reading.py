@@ -9,7 +9,7 @@ import dataclasses
 import errno
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from packio import processors
@@ -18,6 +18,7 @@ from packio.encodings import Facts, check_raw, read_facts
 from packio.errors import DecodeError, OptionError
 from packio.jpeg.restarts import make_seekable
 from packio.packing.encode import Encoding
+from packio.pools import ThreadPool
 from packio.sources import Item, Listing, ReadItem
 
 CHECKS = ("header", "decode")
@@ -116,7 +117,7 @@ def read_ahead(
         OSError: descriptors or memory run out, or the folder itself is gone.
     """
     chunks = _chunks(listing.sizes, positions, *_limits(threads, treatment, memory))
-    pool = ThreadPoolExecutor(threads, "packio-read")
+    pool = ThreadPool(threads, "packio-read")
     waiting: deque[Future[list[Read]]] = deque()
     try:
         for chunk in chunks:

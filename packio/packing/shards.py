@@ -11,7 +11,6 @@ import functools
 import os
 import time
 from array import array
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from packio.packing.journal import Journal
 from packio.packing.reading import Read, Treatment, read_ahead
 from packio.packing.report import Skip
 from packio.packing.tally import Tally
+from packio.pools import ThreadPool
 from packio.raw_blocks import RawBlocks
 from packio.sources import Item, Listing
 
@@ -178,7 +178,7 @@ def _finish(
         metadata |= {"files": len(written.files), "info": written.info}
         if hasattr(container, "identity"):
             metadata["identity"] = container.identity(path)
-    with ThreadPoolExecutor(1, "packio-sync") as pool:  # while the files are digested
+    with ThreadPool(1, "packio-sync") as pool:  # while the files are digested
         synced = pool.submit(publish.sync_tree, folder) if written is not None else None
         files = made.of_files(folder, names)
         if synced is not None:

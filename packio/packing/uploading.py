@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from packio.errors import LockedError, OutputExistsError, PackioError
 from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.packing import existing
+from packio.pools import ThreadPool
 from packio.storage import remote, urls
 from packio.storage.urls import Url
 
@@ -63,7 +63,7 @@ class Upload:
         found = self._found()
         missing = [name for name, size in self._sizes.items() if found.get(name, ())[:1] != (size,)]
         parallel = urls.filesystem(self._url)[0].async_impl
-        with ThreadPoolExecutor(_UPLOADS if parallel else 1, "packio-upload") as pool:
+        with ThreadPool(_UPLOADS if parallel else 1, "packio-upload") as pool:
             found |= zip(missing, pool.map(self._send, missing), strict=True)
         skipped = self._url.with_name(self._url.name + existing.SKIPPED_SUFFIX)
         if listed is not None:

@@ -27,13 +27,13 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packio.errors import OptionError, SourceError
+from packio.pools import ThreadPool
 from packio.sources import Item, Listing, ReadItem, _files, _lines, _tables
 from packio.sources._manifest_table import Meta, Table, stamp
 
@@ -137,7 +137,7 @@ def _sizes(root: str, keys: list[bytes]) -> list[int]:
         sizes = _sizes_in(folder, keys[:_STAT_FILES])
         slow = time.perf_counter() - began > _STAT_FILES * _STAT_SECONDS
         parts = (keys[i : i + _STAT_FILES] for i in range(_STAT_FILES, len(keys), _STAT_FILES))
-        with ThreadPoolExecutor(_STAT_THREADS if slow else 1, "packio-stat") as pool:
+        with ThreadPool(_STAT_THREADS if slow else 1, "packio-stat") as pool:
             for part in pool.map(functools.partial(_sizes_in, folder), parts):
                 sizes += part
     finally:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
 from packio import processors
 from packio.errors import IntegrityError, NotAPackError, OptionError, VersionError
 from packio.packing.report import ProgressCallback
+from packio.pools import ThreadPool
 from packio.verifying.files import check_files, look_for_strangers
 from packio.verifying.findings import Findings, Meter
 from packio.verifying.index import check_index, located, opened
@@ -94,7 +94,7 @@ def _check(
 ) -> int:
     """Check everything that can be checked; return how many bytes were read."""
     whole = check_index(found)
-    with ThreadPoolExecutor(threads, "packio-verify") as pool:
+    with ThreadPool(threads, "packio-verify") as pool:
         size = check_files(found, pool)
         if structure and whole:
             walk(found, always=structure == "always")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 import numpy as np
 
 from packio.indexfile import INDEX_NAME
+from packio.pools import ThreadPool
 from packio.verifying.findings import Findings
 from packio.verifying.records import Span, Values, problem_of, tell, values_of
 
 _SPAN = 4 << 20  # bytes read at once; more where a record is larger
 
 
-def check_files(found: Findings, pool: ThreadPoolExecutor) -> int:
+def check_files(found: Findings, pool: ThreadPool) -> int:
     """Check all files and the values in them; return how many bytes they have."""
     found.meter.begin("reading", sum(size for _, size, _ in found.table))
     try:

@@ -8,7 +8,6 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from packio.errors import (
 )
 from packio.formats import Entry
 from packio.indexfile import INDEX_SUFFIX, Index
+from packio.pools import ThreadPool
 from packio.storage.local import LocalFiles
 from packio.verifying.findings import Findings, Meter, reading_of
 from packio.verifying.index import check_bytes, opened
@@ -75,7 +75,7 @@ def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt
         return Rebuilt(damages=damages)
     reading = indexing.Reading() if old is None else reading_of(old)
     meter.begin("decoding", 0)
-    with ThreadPoolExecutor(threads, "packio-verify") as pool:
+    with ThreadPool(threads, "packio-verify") as pool:
         walk = _Walk(container, reading, meter)
         within = tuple(walk.damages(pool))
     if within:
@@ -144,7 +144,7 @@ class _Walk:
         self._decoder = Decoder("auto", "UNCHANGED")
         self.keyless = False  # the container has no keys but the names of its records
 
-    def damages(self, pool: ThreadPoolExecutor) -> Iterator[Damage]:
+    def damages(self, pool: ThreadPool) -> Iterator[Damage]:
         """All that is wrong with it."""
         for shard in self._shards:
             path = self._root / shard

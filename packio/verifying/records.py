@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from packio import encodings
 from packio.decoders import Decoder, Stored
 from packio.errors import DecodeError, IntegrityError, ReadError
 from packio.indexfile import SPLIT_RECORD, crc32c
+from packio.pools import ThreadPool
 from packio.storage.local import LocalFiles
 from packio.verifying.findings import Findings
 
@@ -100,7 +100,7 @@ def tell(found: Findings, name: str, values: Values, i: int, problem: str) -> No
     found.tell_of_sample(position, place, f"mask: {problem}" if values.is_mask[i] else problem)
 
 
-def decode_images(found: Findings, pool: ThreadPoolExecutor) -> None:
+def decode_images(found: Findings, pool: ThreadPool) -> None:
     """Decode all images whose bytes are theirs."""
     found.meter.begin("decoding", 0)
     names, sizes = [t[0] for t in found.table], [t[1] for t in found.table]

@@ -293,7 +293,7 @@ def _starve(ground: Ground, kind: int, draw: random.Random) -> None:
                 resource.prlimit(worker, resource.RLIMIT_AS, (1 << 20, 1 << 20))
     code = ended(pid)
     if kind == 2 or not (code < 0 or code == processes.INTERNAL):  # libraries die without memory
-        ground.check_exit(code, (0, 65, 73, 74))
+        ground.check_exit(code, (0, 65, 73, 74), alone=kind != 0)
     ground.examine(way, out, code=None if code < 0 else code)
     ground.complete(way, out)
 

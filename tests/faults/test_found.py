@@ -6,6 +6,9 @@ import errno
 import os
 import pathlib
 import re
+import subprocess
+import sys
+from typing import Any
 
 import ground as grounds
 import pytest
@@ -103,14 +106,52 @@ def test_without_memory_it_ends_in_a_line_and_goes_on_later(
     assert packio.pack(source, out, shards=SHARDS).resumed >= 2
 
 
-def _take_all_memory() -> None:
-    raise MemoryError
+def _raise(error: Exception) -> None:
+    raise error
 
 
-def test_a_process_without_memory_is_tried_again_as_one_that_died() -> None:
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_a_process_without_memory_is_tried_again_as_one_that_died(error: Exception) -> None:
     pool = executors.Processes(1)
     with pytest.raises(WorkerDiedError, match="for lack of memory"):
-        pool.submit(_take_all_memory).result()
+        pool.submit(_raise, error).result()
+    pool.shutdown()
+
+
+_THREAD_WITHOUT_MEMORY = """
+import os, resource
+from packio.pools import ThreadPool
+pages = int(open("/proc/self/statm").read().split()[0])
+pool = ThreadPool(1)
+resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE"),) * 2)
+try:
+    pool.submit(abs, -1).result()
+except MemoryError:
+    print("told")
+"""
+
+
+def test_who_starts_a_thread_without_memory_is_told_so() -> None:
+    command = [sys.executable, "-c", _THREAD_WITHOUT_MEMORY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "told\n"
+
+
+def test_a_process_that_dies_before_it_hears_anything_is_one_that_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executors, "_COMMAND", "import os; os.close(%d), %d; os._exit(9)")
+    popen = subprocess.Popen
+
+    def waited(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        process = popen(*args, **kwargs)
+        process.wait()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", waited)
+    pool = executors.Processes(1)
+    with pytest.raises(WorkerDiedError, match="exit code 9"):
+        pool.submit(abs, -1).result()
     pool.shutdown()
 
 

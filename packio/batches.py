@@ -151,7 +151,7 @@ def _parts(
     try:
         parts = regions.decode_all(recipe.decoder, data, row, wanted)
     except DecodeError as error:
-        raise named(error, pack, row) from error
+        raise pack.named(error, row) from error
     return list(zip(parts, wanted, strict=True))
 
 
@@ -165,12 +165,6 @@ def wanted_of(recipe: Recipe, row: Row, places: Sequence[Place]) -> list[regions
         )
         for crop, place in zip(recipe.views, places, strict=True)
     ]  # fmt: skip
-
-
-def named(error: DecodeError, pack: Pack, row: Row) -> DecodeError:
-    """The same error, which names the sample."""
-    name = f"{pack.path}, sample {row.position} ({pack.key(row.position)!r})"
-    return type(error)(f"{name}: {error}")
 
 
 def _new_view(recipe: Recipe, crop: Geometry | None, count: int, out: torch.Tensor | None) -> View:

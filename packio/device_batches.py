@@ -149,7 +149,7 @@ def _read(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> _Sam
             pieces[id(piece)] = _Piece(bytearray(piece), size)
         return _Sample(wanted, cuts, pieces)
     except DecodeError as error:
-        raise batches.named(error, pack, row) from error
+        raise pack.named(error, row) from error
 
 
 def _groups(samples: dict[int, _Sample]) -> Iterator[dict[int, _Sample]]:

@@ -42,6 +42,10 @@ class NotAPackError(PackioError, ValueError):
     """The path holds no packio index, or something else in its place."""
 
 
+class NoSuchPackError(NotAPackError, FileNotFoundError):
+    """Nothing is at the path given."""
+
+
 class UnfinishedPackError(PackioError, ValueError):
     """Packing into this path was interrupted, or is still going on."""
 

@@ -37,6 +37,7 @@ from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, ReadE
 VERSION = 1
 INDEX_NAME = "index.packio"  # within a directory pack
 INDEX_SUFFIX = ".packio"  # of a file pack's index
+UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built or uploaded
 BLOCK = 1 << 20  # bytes that one checksum covers
 
 SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"

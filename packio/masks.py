@@ -180,5 +180,4 @@ def _read(pack: Pack, recipe: Recipe, row: Row) -> np.ndarray | None:
             )
         return decode(data, (row.height, row.width))
     except DecodeError as error:
-        name = f"{pack.path}, mask of sample {row.position} ({pack.key(row.position)!r})"
-        raise type(error)(f"{name}: {error}") from error
+        raise pack.named(error, row, "mask of sample") from error

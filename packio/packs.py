@@ -8,7 +8,6 @@ import itertools
 import json
 import operator
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,18 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from packio import braces, encodings, filesystems, indexing, ram, registry
-from packio.errors import (
-    IntegrityError,
-    NotAPackError,
-    OptionError,
-    ReadError,
-    UnfinishedPackError,
-)
-from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, SPLIT_RECORD, Index, Keys, crc32c
+from packio import encodings, filesystems, indexing, locating, ram, registry
+from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
+from packio.indexfile import SPLIT_RECORD, Index, Keys, crc32c
 from packio.lookup import KeyBytes, Numbers
 from packio.sample import Sample, made
-from packio.storage import remote, urls
+from packio.storage import urls
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 from packio.storage.remote import RemoteFiles
@@ -38,12 +31,6 @@ if TYPE_CHECKING:
 
     from packio.ram import RamCache
     from packio.raw import RawRows
-
-UNFINISHED_SUFFIX = ".packio-tmp"  # of the folder in which a pack is built
-
-
-class NoSuchPackError(NotAPackError, FileNotFoundError):
-    """Nothing is at the path given."""
 
 
 class Row(NamedTuple):
@@ -94,7 +81,7 @@ def open(  # noqa: A001 (public name)
         VersionError: written by a newer packio.
     """
     reading = indexing.Reading(image=image, label=label, layout=layout)
-    located = _located(Path(os.path.abspath(path)), reading) if reading.names() else None
+    located = locating.located(Path(os.path.abspath(path)), reading) if reading.names() else None
     return Pack(path, access=access, located=located)
 
 
@@ -120,7 +107,7 @@ class Pack(Sequence[Sample]):
         self.path = urls.place(path)
         self._absolute = urls.absolute(path)  # a later chdir changes nothing
         self._elsewhere = located  # the index, and the folder that its paths are relative to
-        index_path, root = located or _located(self._absolute)
+        index_path, root = located or locating.located(self._absolute)
         self.index_file = Index(index_path, filesystems.nearby(index_path))
         self.ram = kept
         if expect_digest is not None and self.index_file.digest != expect_digest:
@@ -432,6 +419,17 @@ class Pack(Sequence[Sample]):
             raise IndexError(f"index {index} is out of range: {self.path} has {size} samples")
         return index % size
 
+    def named(self, error: DecodeError, row: Row, part: str = "sample") -> DecodeError:
+        """The same error, which names the sample: what cannot be decoded does not know whose it is.
+
+        Args:
+            error: What is wrong.
+            row: Of the sample.
+            part: What of it is bad.
+        """
+        name = f"{self.path}, {part} {row.position} ({self.key(row.position)!r})"
+        return type(error)(f"{name}: {error}")
+
     def keys(self) -> Sequence[str]:
         """All keys, in order, decoded lazily."""
         return Keys(self.index_file)
@@ -526,67 +524,12 @@ def file_order(rows: Sequence[Row]) -> list[int]:
     return sorted(range(len(rows)), key=[(row.file, row.offset) for row in rows].__getitem__)
 
 
-def _located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path, Path]:
-    """The index of what is at a path, and the folder that its paths are relative to."""
-    if isinstance(path, Url):
-        return remote.located(path)
-    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
-    if unfinished != path and os.path.exists(unfinished):
-        raise UnfinishedPackError(
-            f"{path}: packing into it is unfinished ({unfinished.name} is there); "
-            "run the same `packio pack` again, or delete that folder to give up"
-        )
-    kind = _file_kind(path)
-    if kind is None and len(braces.expanded(os.fspath(path))) > 1:
-        return indexing.cached(path, reading or indexing.Reading())
-    if kind is None:
-        raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
-    index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
-    if stat.S_ISREG(_file_kind(index) or 0):
-        if reading is not None:
-            raise OptionError(f"{path}: has an index already; make it anew with packio.reindex")
-        return index, index.parent
-    if os.path.lexists(index):
-        raise NotAPackError(f"{index}: not a file; the index of {path} was expected")
-    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
-        raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
-    return indexing.cached(path, reading or indexing.Reading())
-
-
-def _file_kind(path: Path) -> int | None:
-    """Mode of what is at a path; None if nothing is."""
-    try:
-        return path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: NUL in the path
-        return None
-    except OSError as error:
-        raise ReadError(f"{path}: {error.strerror}; a pack was expected") from error
-
-
 def _format(index: Index) -> ModuleType:
     name = index.metadata.get("format")
     try:
         return registry.load("formats", str(name))
     except OptionError as error:
         raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
-
-
-def is_container(path: Path) -> bool:
-    """Tell whether a container that others wrote is at a path: a file, or a marked folder."""
-    try:
-        if path.is_dir():
-            return any((path / mark).is_file() for _, mark in indexing.MARKS)
-        return path.is_file() and indexing.find(path) is not None
-    except (OSError, ValueError):  # ValueError: NUL in the path
-        return False
-
-
-def has_index(path: Path) -> bool:
-    """Tell whether a pack is at a path, finished or damaged, without opening it."""
-    if isinstance(url := urls.place(path), Url):
-        return remote.has_index(url)
-    beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
-    return os.path.isfile(path / INDEX_NAME) or (os.path.isfile(path) and os.path.isfile(beside))
 
 
 def _shards(index: Index) -> list[tuple[str, int]]:

@@ -58,16 +58,17 @@ LAYERS = {
     "isolation": {"errors"},
     "collecting": _FOUNDATION | _BYTES,
     "indexing": _FOUNDATION | _BYTES | {"braces", "collecting", "isolation"},
-    "sources": _FOUNDATION | {"sample", "indexfile", "packs", "storage"},  # a pack is a source, too
+    "sources": _FOUNDATION  # a pack is a source, too
+    | {"sample", "indexfile", "locating", "packs", "storage"},
     "sample": _FOUNDATION | _PIXELS,
     "indexfile": _FOUNDATION,
     "filesystems": {"errors", "cache", "indexfile"},
     "ram": {"errors", "indexfile", "memory", "processors"},
     "lookup": {"errors", "indexfile"},
+    "locating": {"errors", "braces", "indexfile", "indexing", "storage"},
     "packs": _FOUNDATION
     | _BYTES
-    | {"sample", "indexing", "lookup", "raw", "ram", "filesystems"}
-    | {"braces"},
+    | {"sample", "indexing", "locating", "lookup", "raw", "ram", "filesystems"},
     "local_copy": {"errors", "indexfile", "pools", "storage", "packs"},
     "residency": {"errors", "memory", "pools", "storage", "packs"},
     "regions": _FOUNDATION | _PIXELS,
@@ -119,7 +120,7 @@ LAYERS = {
     "selection": {"errors", "packs"},
     "verifying": _FOUNDATION
     | _BYTES
-    | {"decoders", "sample", "packs", "packing", "indexing", "isolation"},
+    | {"decoders", "sample", "packs", "packing", "indexing", "isolation", "locating"},
     "extracting": _FOUNDATION | {"indexfile", "sample", "packs", "packing", "selection"},
     "contact_sheet": _FOUNDATION | _PIXELS | {"sample", "packs", "packing", "selection"},
 }

@@ -129,8 +129,7 @@ class Feeder:
             else:
                 box = frame[:4]
         except DecodeError as error:
-            name = f"{pack.path}, sample {row.position} ({pack.key(row.position)!r})"
-            raise type(error)(f"{name}: {error}") from error
+            raise pack.named(error, row) from error
         return np.frombuffer(data, np.uint8), (*box, *frame[4:10], place.hflip, place.vflip)
 
     def _decoded(self, data: bytes, row: Row, wanted: Wanted) -> tuple[bytes, Box]:

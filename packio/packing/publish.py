@@ -29,8 +29,7 @@ from packio.errors import (
     OutputExistsError,
     PackioError,
 )
-from packio.indexfile import INDEX_SUFFIX
-from packio.packs import UNFINISHED_SUFFIX
+from packio.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
 from packio.pools import ThreadPool
 
 LOCK = "lock"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packio import encodings, packs
+from packio import encodings, locating, packs
 from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
 from packio.sample import Sample
 from packio.sources import Item, Listing, ReadItem
@@ -21,7 +21,7 @@ PRIORITY = 0.5  # an archive of images is asked first, an image folder last
 
 def recognise(path: str | Path) -> bool:
     """Tell whether the path is a pack, or a container that others wrote."""
-    return packs.has_index(Path(path)) or packs.is_container(Path(path))
+    return locating.has_index(Path(path)) or locating.is_container(Path(path))
 
 
 def accepts(source: object) -> bool:

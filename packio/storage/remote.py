@@ -18,11 +18,10 @@ from packio.errors import (
     ReadError,
     UnfinishedPackError,
 )
-from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
+from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
 from packio.storage import urls
 from packio.storage.urls import Url
 
-UNFINISHED_SUFFIX = ".packio-tmp"  # of the object that is beside a pack while it is uploaded
 _GAP, _PIECE = 64 << 10, 8 << 20  # bytes: ranges so close are read as one, up to so many
 _FEW = 4  # files, which are asked about one by one
 

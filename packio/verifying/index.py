@@ -8,15 +8,9 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from packio import indexing, registry
-from packio.errors import (
-    IntegrityError,
-    NotAPackError,
-    OptionError,
-    UnfinishedPackError,
-)
+from packio import indexing, locating, registry
+from packio.errors import IntegrityError, NoSuchPackError, NotAPackError, OptionError
 from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import UNFINISHED_SUFFIX, NoSuchPackError
 from packio.raw_blocks import COLUMN, rows_per_block
 from packio.verifying.findings import Findings, Kind
 from packio.verifying.report import without
@@ -29,12 +23,7 @@ def located(path: Path) -> Path:
         NotAPackError: nothing there, or nothing that could be a pack.
         UnfinishedPackError: packing into this path was interrupted or is going on.
     """
-    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
-    if unfinished != path and unfinished.exists():
-        raise UnfinishedPackError(
-            f"{path}: packing into it is unfinished ({unfinished.name} is there); "
-            "run the same `packio pack` again, or delete that folder to give up"
-        )
+    locating.check_finished(path)
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
     if path.is_dir():
         index = path / INDEX_NAME

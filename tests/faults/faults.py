@@ -28,8 +28,8 @@ from processes import FaultError, children, ended, in_child
 
 import packio
 from packio import indexfile
+from packio.indexfile import UNFINISHED_SUFFIX
 from packio.packing.appending import append
-from packio.packs import UNFINISHED_SUFFIX
 
 _CLONE_NEWNS = 0x00020000  # unshare(2)
 _EXT4_SHUTDOWN = 0x8004587D  # ioctl EXT4_IOC_SHUTDOWN, linux/ext4.h

@@ -41,7 +41,7 @@ from packio.formats._pixels import (
 if TYPE_CHECKING:
     import torch
 
-    from packio.formats._pth_scan import Place
+    from packio.formats._pth_file import Place
 
 _OFFSETS = ("offsets", "offset", "indptr")
 

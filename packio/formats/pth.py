@@ -38,7 +38,8 @@ import numpy as np
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Record, Written
 from packio.formats._blob import Blob, Pixels, Spool, header, one_file, output_errors
-from packio.formats._pth_scan import Reader, members, scan
+from packio.formats._pth_file import members
+from packio.formats._pth_scan import Reader, scan
 from packio.pools import ThreadPool
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]

@@ -18,6 +18,10 @@ from packio.packs import Pack, Row, file_order
 from packio.plans import FLIPS, Draw, Place, Plan, Recipe
 from packio.threads import Threads, alone, each
 
+# Of an image, as stored. Of JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6 to 1.1
+# of what one made, of such of 128 and more 1.0 to 1.8 (packio's part of a batch needs the GIL).
+_LITTLE = 10_000  # pixels
+_SOME = 16  # images that are looked at
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
 
@@ -76,6 +80,18 @@ def make(
         [[torch.from_numpy(i) for i in v.images] if v.batch is None else v.batch for v in views],
         errors,
     )
+
+
+def are_little(pack: Pack) -> bool:
+    """Whether most images of a pack are so small that threads would only wait for each other.
+
+    By some of them. Where reading may take long, threads wait for that together: then they are not.
+    """
+    if not len(pack) or not pack.reads_ahead:
+        return False
+    some = np.linspace(0, len(pack) - 1, min(len(pack), _SOME), dtype=np.int64)
+    height, width = (pack.index_file.column(side).take(some) for side in ("height", "width"))
+    return bool(np.median(height.astype(np.int64) * width) < _LITTLE)
 
 
 def make_raw(

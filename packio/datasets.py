@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio import annotated, draws, options, outputs, packs, plans, selection, workers
+from packio import annotated, batches, draws, options, outputs, packs, plans, selection, workers
 from packio import fields as sample_fields
 from packio import local_copy as copies
 from packio.annotated import Columns, Samples
@@ -73,7 +73,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         exif_orientation: Turn images upright, with their masks and boxes.
         on_error: "raise", or "skip": a bad sample of a batch is replaced by another of the batch.
         threads: That decode a batch; "auto": the processors that this process may use (by affinity,
-            control group and SLURM), divided by LOCAL_WORLD_SIZE and by the DataLoader's workers.
+            control group and SLURM), divided by LOCAL_WORLD_SIZE and by the DataLoader's workers;
+            one where images are smaller than 100 x 100, of which threads make no more together.
         split: Name of a split, in a pack that has splits: the dataset is its samples.
         seed: Of the random numbers; None takes one from torch's generator.
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
@@ -169,6 +170,7 @@ class PackDataset(torch.utils.data.Dataset[Any]):
         )  # fmt: skip
         self._several = views is not None
         self._outputs = Outputs(self.pack, self._fields, output, several=self._several)
+        self._is_little = batches.are_little(self.pack)
         self._output, self._dtype, self._skip = output, dtype, on_error == "skip"
         self._threads: Threads | None = None
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
@@ -493,6 +495,8 @@ class PackDataset(torch.utils.data.Dataset[Any]):
 
     def _decoding_threads(self) -> Threads | None:
         wanted = self._options["threads"]
+        if wanted == "auto" and self._is_little:
+            return None
         count = automatic_threads() if wanted == "auto" else int(wanted)
         if count < 2:
             return None

@@ -394,6 +394,11 @@ class Pack(Sequence[Sample]):
         pack._files = self._files.fetched(ranges)
         return pack
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `fetched` does anything: not where a library reads, or a file is a sample."""
+        return not self._readers and not isinstance(self._files, FolderFiles)
+
     def _missing(self, rows: Sequence[Row], first: int) -> Sequence[Row]:
         """Those whose bytes are not kept in memory, in slots from the first one on."""
         if (ram := self.ram) is None:

@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, RandomSampler, Subset
 
 import packio
+from packio import datasets
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -185,3 +186,23 @@ def test_decoding_threads_leave_torchs_setting_alone(pack: Path) -> None:
     before = torch.get_num_threads()
     augmented(pack, threads=3).__getitems__([0, 1, 2, 3])
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("side", "threads", "expected"),
+    [(99, "auto", None), (101, "auto", 3), (99, 2, 2), (101, 1, None)],
+)
+def test_by_default_small_images_are_decoded_by_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int, threads: int | str,
+    expected: int | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(datasets, "automatic_threads", lambda: 3)
+    folder = tmp_path / "images/a"
+    folder.mkdir(parents=True)
+    for i in range(3):
+        Image.new("RGB", (side, side)).save(folder / f"{i}.png")
+    packio.pack(folder.parent, tmp_path / "x.tar")
+    decoding = packio.TarDataset(tmp_path / "x.tar", threads=threads)._decoding_threads()
+    assert (decoding and decoding.count) == expected
+    apart = packio.FolderDataset(folder.parent, threads=threads)._decoding_threads()
+    assert (apart and apart.count) == (expected or (3 if threads == "auto" else None))

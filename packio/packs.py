@@ -380,19 +380,20 @@ class Pack(Sequence[Sample]):
             rows: Of the samples.
             images, masks: Which of their bytes.
         """
-        if self._readers or isinstance(self._files, FolderFiles):
+        if not self.reads_ahead:
             return self
         ranges = [(r.file, r.offset, r.length) for r in self._missing(rows, 0)] if images else []
         if masks and "mask_offset" in self.index_file:
             missing = self._missing(rows, len(self))
             ranges += [self._mask_place(row.position)[:3] for row in missing]
+        if isinstance(self._files, RemoteFiles):
+            pack = object.__new__(Pack)
+            pack.__dict__.update(self.__dict__)
+            pack._files = self._files.fetched(ranges)
+            return pack
         if isinstance(self._files, LocalFiles):
             self._files.announce(ranges)
-            return self
-        pack = object.__new__(Pack)
-        pack.__dict__.update(self.__dict__)
-        pack._files = self._files.fetched(ranges)
-        return pack
+        return self
 
     @property
     def reads_ahead(self) -> bool:

@@ -199,6 +199,23 @@ def test_ls_of_an_unknown_class_is_refused_with_names_near(photos_pack: pathlib.
     assert b"Traceback" not in done.stderr
 
 
+_SHORT_OF_MEMORY = """
+import os, resource
+import packio.cli.verify, packio.packs, packio.verifying
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * os.sysconf("SC_PAGE_SIZE") + (8 << 20)  # less than a thread needs
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+packio.cli.main()
+"""
+
+
+def test_without_memory_it_ends_in_a_line(photos_pack: pathlib.Path) -> None:
+    command = [sys.executable, "-c", _SHORT_OF_MEMORY, "verify", str(photos_pack)]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert done.returncode == 74
+    assert re.fullmatch(rb"packio: memory ran out; [^\n]*\n", done.stderr)
+
+
 def test_ls_into_head_ends_in_silence(long_pack: pathlib.Path) -> None:
     command = [sys.executable, "-c", "from packio.cli import main; main()", "ls", str(long_pack)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -91,6 +91,9 @@ def main() -> None:
             raise
         print("packio: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except MemoryError:
+        print("packio: memory ran out; raise its limit, or end what else takes it", file=sys.stderr)
+        sys.exit(OutputError.exit_code)
     except BrokenPipeError:  # `packio ls | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

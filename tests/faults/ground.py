@@ -107,8 +107,9 @@ class Ground:
         said = self.log.read_text(errors="replace").strip()
         if code not in allowed:
             raise FaultError(f"exit code {code}: {said[-1500:]}")
-        lines = said.splitlines() or [""]
-        if code and not (lines[-1].startswith("packio: ") and (len(lines) == 1 or not alone)):
+        *others, last = said.splitlines() or [""]
+        extra = [line for line in others if alone or line.startswith("packio: ")]
+        if code and (extra or not last.startswith("packio: ")):
             raise FaultError(f"exit code {code}, in more than a line: {said[-1500:]}")
 
     def examine(self, way: Way, out: Path, *, code: int | None = None) -> None:

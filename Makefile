@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
 # A file of tests a process.
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
-# Readers of versions that people still have, each in a folder of its own: tests/test_old_readers.py.
+# Readers of versions that people still have, each in a folder of its own: tests/formats/test_old_readers.py.
 OLD := lmdb==1.6.2 lmdb==2.3.0 webdataset==0.2.111
 
 .PHONY: help demo test lint clean

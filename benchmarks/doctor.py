@@ -34,7 +34,7 @@ from PIL import Image, ImageFilter
 from torch.utils.data import DataLoader, Dataset
 
 import packio
-from packio.diagnosis import Kind
+from packio.measuring.doctor import Kind
 
 TOOL = Path(__file__).parent.parent / "tools" / "make_sample_images.py"
 QUIET = (Kind.STEP, Kind.NONE)

@@ -43,7 +43,7 @@ import simplejpeg
 import torch
 
 import packio
-from packio.bench import decode, memory_format
+from packio.measuring.bench import decode, memory_format
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"

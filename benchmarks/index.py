@@ -1,7 +1,7 @@
 """What the index of ten million samples costs: bytes, opening, looking up, and eight workers.
 
 An index with all columns that are required and a label, of keys like those of ImageNet, is written
-with `packio.indexfile.write`. Then, from the page cache:
+with `packio.index.indexfile.write`. Then, from the page cache:
 
 * bytes a sample, keys apart;
 * opening it: milliseconds;
@@ -28,7 +28,7 @@ from typing import Any
 import _results
 import numpy as np
 
-from packio import indexfile
+from packio.index import indexfile
 
 WORKERS, BATCH, LOOKUPS = 8, 256, 2000
 CLASSES = 1000

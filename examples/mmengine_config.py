@@ -30,11 +30,11 @@ from PIL import Image
 from torch import nn
 
 import packio
-import packio.mmengine
+import packio.datasets.mmengine
 
 TOOLS = pathlib.Path(__file__).parent.parent / "tools"
 
-packio.mmengine.register()  # the backend "packio"
+packio.datasets.mmengine.register()  # the backend "packio"
 FUNCTIONS.register_module(name="packio.collate", module=packio.collate)
 
 

@@ -16,99 +16,99 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "CenterCrop": "geometry",
-    "DaliLoader": "dali",
-    "ConcatPacks": "concat",
+    "CenterCrop": "images.geometry",
+    "DaliLoader": "loading.dali",
+    "ConcatPacks": "datasets.concat",
     "DecodeError": "errors",
-    "DevicePrefetcher": "devices",
-    "FolderDataset": "datasets",
+    "DevicePrefetcher": "loading.devices",
+    "FolderDataset": "datasets.datasets",
     "IntegrityError": "errors",
-    "Hdf5Dataset": "datasets",
-    "LmdbDataset": "datasets",
-    "Loader": "loader",
-    "MixedSampler": "mixing",
-    "MemoryFormatWarning": "watching",
-    "N5Dataset": "datasets",
-    "Pack": "packs",
-    "PackDataset": "datasets",
+    "Hdf5Dataset": "datasets.datasets",
+    "LmdbDataset": "datasets.datasets",
+    "Loader": "loading.loader",
+    "MixedSampler": "loading.mixing",
+    "MemoryFormatWarning": "measuring.watching",
+    "N5Dataset": "datasets.datasets",
+    "Pack": "packs.packs",
+    "PackDataset": "datasets.datasets",
     "PackReport": "packing.report",
-    "PthDataset": "datasets",
+    "PthDataset": "datasets.datasets",
     "PackioError": "errors",
-    "RandomCrop": "geometry",
-    "RandomResizedCrop": "geometry",
-    "RecordIODataset": "datasets",
-    "RepeatAugSampler": "sampling",
-    "ShuffleSampler": "sampling",
-    "Resize": "geometry",
-    "ResizeCenterCrop": "geometry",
-    "Sample": "sample",
-    "TFRecordDataset": "datasets",
-    "TarDataset": "datasets",
-    "Timer": "timing",
-    "ZarrDataset": "datasets",
-    "collate": "batches",
+    "RandomCrop": "images.geometry",
+    "RandomResizedCrop": "images.geometry",
+    "RecordIODataset": "datasets.datasets",
+    "RepeatAugSampler": "loading.sampling",
+    "ShuffleSampler": "loading.sampling",
+    "Resize": "images.geometry",
+    "ResizeCenterCrop": "images.geometry",
+    "Sample": "sample.sample",
+    "TFRecordDataset": "datasets.datasets",
+    "TarDataset": "datasets.datasets",
+    "Timer": "measuring.timing",
+    "ZarrDataset": "datasets.datasets",
+    "collate": "batches.batches",
     "convert": "packing",
-    "doctor": "diagnosis",
+    "doctor": "measuring.doctor",
     "append": "packing.appending",
-    "ensure_contiguous": "tensors",
-    "is_contiguous_batch": "tensors",
+    "ensure_contiguous": "images.tensors",
+    "is_contiguous_batch": "images.tensors",
     "merge": "packing.merging",
-    "open": "packs",
+    "open": "packs.packs",
     "pack": "packing",
-    "prefetch": "prefetching",
-    "reindex": "indexing",
-    "verify": "verifying",
-    "watch": "watching",
-    "warm": "residency",
+    "prefetch": "loading.prefetching",
+    "reindex": "packs.indexing",
+    "verify": "inspecting.verifying",
+    "watch": "measuring.watching",
+    "warm": "packs.residency",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
 
 if TYPE_CHECKING:
-    from packio.batches import collate as collate
-    from packio.concat import ConcatPacks as ConcatPacks
-    from packio.dali import DaliLoader as DaliLoader
-    from packio.datasets import FolderDataset as FolderDataset
-    from packio.datasets import Hdf5Dataset as Hdf5Dataset
-    from packio.datasets import LmdbDataset as LmdbDataset
-    from packio.datasets import N5Dataset as N5Dataset
-    from packio.datasets import PackDataset as PackDataset
-    from packio.datasets import PthDataset as PthDataset
-    from packio.datasets import RecordIODataset as RecordIODataset
-    from packio.datasets import TarDataset as TarDataset
-    from packio.datasets import TFRecordDataset as TFRecordDataset
-    from packio.datasets import ZarrDataset as ZarrDataset
-    from packio.devices import DevicePrefetcher as DevicePrefetcher
-    from packio.diagnosis import doctor as doctor
+    from packio.batches.batches import collate as collate
+    from packio.datasets.concat import ConcatPacks as ConcatPacks
+    from packio.datasets.datasets import FolderDataset as FolderDataset
+    from packio.datasets.datasets import Hdf5Dataset as Hdf5Dataset
+    from packio.datasets.datasets import LmdbDataset as LmdbDataset
+    from packio.datasets.datasets import N5Dataset as N5Dataset
+    from packio.datasets.datasets import PackDataset as PackDataset
+    from packio.datasets.datasets import PthDataset as PthDataset
+    from packio.datasets.datasets import RecordIODataset as RecordIODataset
+    from packio.datasets.datasets import TarDataset as TarDataset
+    from packio.datasets.datasets import TFRecordDataset as TFRecordDataset
+    from packio.datasets.datasets import ZarrDataset as ZarrDataset
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError
-    from packio.geometry import CenterCrop as CenterCrop
-    from packio.geometry import RandomCrop as RandomCrop
-    from packio.geometry import RandomResizedCrop as RandomResizedCrop
-    from packio.geometry import Resize as Resize
-    from packio.geometry import ResizeCenterCrop as ResizeCenterCrop
-    from packio.indexing import reindex as reindex
-    from packio.loader import Loader as Loader
-    from packio.mixing import MixedSampler as MixedSampler
+    from packio.images.geometry import CenterCrop as CenterCrop
+    from packio.images.geometry import RandomCrop as RandomCrop
+    from packio.images.geometry import RandomResizedCrop as RandomResizedCrop
+    from packio.images.geometry import Resize as Resize
+    from packio.images.geometry import ResizeCenterCrop as ResizeCenterCrop
+    from packio.images.tensors import ensure_contiguous as ensure_contiguous
+    from packio.images.tensors import is_contiguous_batch as is_contiguous_batch
+    from packio.inspecting.verifying import verify as verify
+    from packio.loading.dali import DaliLoader as DaliLoader
+    from packio.loading.devices import DevicePrefetcher as DevicePrefetcher
+    from packio.loading.loader import Loader as Loader
+    from packio.loading.mixing import MixedSampler as MixedSampler
+    from packio.loading.prefetching import prefetch as prefetch
+    from packio.loading.sampling import RepeatAugSampler as RepeatAugSampler
+    from packio.loading.sampling import ShuffleSampler as ShuffleSampler
+    from packio.measuring.doctor import doctor as doctor
+    from packio.measuring.timing import Timer as Timer
+    from packio.measuring.watching import MemoryFormatWarning as MemoryFormatWarning
+    from packio.measuring.watching import watch as watch
     from packio.packing import convert as convert
     from packio.packing import pack as pack
     from packio.packing.appending import append as append
     from packio.packing.merging import merge as merge
     from packio.packing.report import PackReport as PackReport
-    from packio.packs import Pack as Pack
-    from packio.packs import open as open  # noqa: A004 (packio.open is the public name)
-    from packio.prefetching import prefetch as prefetch
-    from packio.residency import warm as warm
-    from packio.sample import Sample as Sample
-    from packio.sampling import RepeatAugSampler as RepeatAugSampler
-    from packio.sampling import ShuffleSampler as ShuffleSampler
-    from packio.tensors import ensure_contiguous as ensure_contiguous
-    from packio.tensors import is_contiguous_batch as is_contiguous_batch
-    from packio.timing import Timer as Timer
-    from packio.verifying import verify as verify
-    from packio.watching import MemoryFormatWarning as MemoryFormatWarning
-    from packio.watching import watch as watch
+    from packio.packs.indexing import reindex as reindex
+    from packio.packs.packs import Pack as Pack
+    from packio.packs.packs import open as open  # noqa: A004 (packio.open is the public name)
+    from packio.packs.residency import warm as warm
+    from packio.sample.sample import Sample as Sample
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
 """Plugins: a folder is a registry, a file is a plugin, its name is the file's name.
 
-``packio/decoders/opencv.py`` is the decoder ``"opencv"``; nothing else has to be edited to add one.
-Loading a plugin module costs nothing and needs no package beyond packio's core: what it can do is
-written in constants at its top, and its package comes in by `require` when the plugin is used.
+``packio/images/decoders/opencv.py`` is the decoder ``"opencv"``; nothing else has to be edited to
+add one. Loading a plugin module costs nothing and needs no package beyond packio's core: what it
+can do is written in constants at its top, and its package comes in by `require` when the plugin is
+used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from types import ModuleType
 
 from packio.errors import MissingPackageError, OptionError
 
-KINDS = ("decoders", "formats", "sources")
+# Kind of plugins → the package in which they lie.
+PACKAGES = {
+    "decoders": "packio.images.decoders",
+    "formats": "packio.formats",
+    "sources": "packio.sources",
+}
+KINDS = tuple(PACKAGES)
+_SHARED = {"blobs", "chunks", "wire", "tables"}  # packages beside plugins that several of them use
 
 NO_MEMORY = "failed to map segment"  # what the loader of glibc says, in an ImportError
 
@@ -29,9 +37,9 @@ _SYSTEM_LIBRARIES = {
 @functools.cache  # module names on disk: the same in every process
 def names(kind: str) -> tuple[str, ...]:
     """List the plugins of a kind ("decoders", "formats" or "sources") in alphabetical order."""
-    package = importlib.import_module(f"packio.{kind}")
-    found = pkgutil.iter_modules(package.__path__)
-    return tuple(sorted(m.name for m in found if not m.name.startswith("_")))
+    package = importlib.import_module(PACKAGES[kind])
+    found = {m.name for m in pkgutil.iter_modules(package.__path__)}
+    return tuple(sorted(n for n in found - _SHARED if not n.startswith("_")))
 
 
 def load(kind: str, name: str) -> ModuleType:
@@ -43,7 +51,7 @@ def load(kind: str, name: str) -> ModuleType:
     if name not in names(kind):
         known = ", ".join(names(kind))
         raise OptionError(f"no {kind[:-1]} named {name!r}; there are: {known}")
-    return importlib.import_module(f"packio.{kind}.{name}")
+    return importlib.import_module(f"{PACKAGES[kind]}.{name}")
 
 
 def installed(package: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import random
 import struct
 import zlib
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING
 from packio.errors import PackioError
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Callable, Iterable
 
     from packio.formats import Entry
+
+# Where another process finds the modules of tests that it imports.
+_HERE = pathlib.Path(__file__).parent
+FOLDERS = [str(_HERE), *map(str, _HERE.glob("*/"))]
 
 
 def png(width: int = 4, height: int = 3, padding: int = 0) -> bytes:

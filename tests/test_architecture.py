@@ -24,115 +24,15 @@ if TYPE_CHECKING:
 ROOT = pathlib.Path(packio.__file__).parent
 REPOSITORY = ROOT.parent
 
-# Part of packio → the parts that it may import, from the bottom up. A part is a module or a folder.
-# Its own modules each part may import; plugins have rules of their own below.
-_FOUNDATION = {"errors", "registry", "encodings", "jpeg", "processors", "memory", "pools"}
-_PIXELS = {"draws", "shared_memory", "tensors", "frames", "pixels", "geometry", "decoders"}
-_BYTES = {"storage", "indexfile", "formats", "columns", "cache", "raw_blocks"}
-LAYERS = {
-    "errors": set(),
-    "registry": {"errors"},
-    "jpeg": {"errors", "registry"},
-    "processors": set(),
-    "memory": {"processors"},
-    "pools": {"memory"},
-    "threads": {"processors", "pools"},
-    "encodings": {"errors", "jpeg"},
-    "draws": {"errors"},
-    "shared_memory": {"errors"},
-    "tensors": {"errors", "shared_memory"},
-    "timing": {"errors", "clocks", "durations"},
-    "frames": set(),
-    "pixels": {"tensors", "frames"},
-    "geometry": {"errors", "frames"},
-    "storage": {"errors", "registry", "cache", "indexfile"},
-    "braces": {"errors"},
-    "cache": set(),
-    "clocks": set(),
-    "columns": {"pools"},
-    "durations": set(),
-    "raw_blocks": {"encodings", "indexfile"},
-    "raw": _FOUNDATION | _PIXELS | _BYTES,
-    "decoders": _FOUNDATION | {"sample", "cache"},
-    "formats": _FOUNDATION | {"sample", "indexfile", "columns"},
-    "isolation": {"errors"},
-    "collecting": _FOUNDATION | _BYTES,
-    "indexing": _FOUNDATION | _BYTES | {"braces", "collecting", "isolation"},
-    "sources": _FOUNDATION  # a pack is a source, too
-    | {"sample", "indexfile", "locating", "packs", "storage"},
-    "sample": _FOUNDATION | _PIXELS,
-    "indexfile": _FOUNDATION,
-    "filesystems": {"errors", "cache", "indexfile"},
-    "ram": {"errors", "indexfile", "memory", "processors"},
-    "lookup": {"errors", "indexfile"},
-    "locating": {"errors", "braces", "indexfile", "indexing", "storage"},
-    "packs": _FOUNDATION
-    | _BYTES
-    | {"sample", "indexing", "locating", "lookup", "raw", "ram", "filesystems"},
-    "local_copy": {"errors", "indexfile", "pools", "storage", "packs"},
-    "residency": {"errors", "memory", "pools", "storage", "packs"},
-    "regions": _FOUNDATION | _PIXELS,
-    "workers": set(),
-    "plans": {"draws", "frames", "geometry", "decoders", "packs"},
-    "batches": _FOUNDATION
-    | _PIXELS
-    | _BYTES
-    | {"sample", "packs", "plans", "raw", "regions", "threads"},
-    "masks": {"errors", "tensors", "pixels", "geometry", "packs", "plans", "batches", "threads"},
-    "boxes": {"tensors", "packs", "plans"},
-    "planes": {"frames", "pixels"},
-    "device_batches": {"errors", "geometry", "decoders", "packs", "plans", "regions", "threads"}
-    | {"batches", "planes"},
-    "annotated": {"packs", "plans", "batches", "device_batches", "masks", "boxes", "threads"},
-    "fields": {"errors", "packs"},
-    "options": {"errors", "draws", "regions"},
-    "outputs": {"batches", "annotated", "fields", "options"},
-    "transforms": {"errors", "tensors"},
-    "sampling": {"errors", "draws"},
-    "positions": {"errors"},
-    "datasets": _FOUNDATION
-    | _PIXELS
-    | _BYTES
-    | {"packs", "plans", "batches", "annotated", "fields", "options", "outputs"}
-    | {"positions", "sampling", "selection", "transforms", "folders", "threads"}
-    | {"local_copy", "ram", "workers"},
-    "classnames": {"errors", "packs", "selection"},
-    "concat": {"errors", "packs", "plans", "batches", "annotated", "outputs", "classnames"}
-    | {"positions", "sampling", "selection", "threads", "datasets", "workers"},
-    "mixing": {"errors", "draws", "sampling"},
-    "prefetching": {"errors"},
-    "devices": {"errors", "tensors"},
-    "epochs": {"errors", "sampling"},
-    "loader": {"errors", "tensors", "batches", "sampling", "prefetching", "devices", "epochs"}
-    | {"decoders", "workers"},
-    "dali": _FOUNDATION
-    | _PIXELS
-    | _BYTES
-    | {"packs", "plans", "regions", "sampling", "threads"}
-    | {"prefetching", "devices", "epochs"},
-    "pixel_statistics": _FOUNDATION | {"decoders", "packs"},
-    "watching": set(),
-    "packing": _FOUNDATION
-    | _BYTES
-    | {"decoders", "sample", "packs", "sources", "pixel_statistics", "filesystems"},
-    "folders": _FOUNDATION | _BYTES | {"sources", "packing"},
-    "mmengine": {"errors", "registry", "packs"},
-    "selection": {"errors", "packs"},
-    "verifying": _FOUNDATION
-    | _BYTES
-    | {"decoders", "sample", "packs", "packing", "indexing", "isolation", "locating"},
-    "extracting": _FOUNDATION | {"indexfile", "sample", "packs", "packing", "selection"},
-    "contact_sheet": _FOUNDATION | _PIXELS | {"sample", "packs", "packing", "selection"},
-}
-_EVERYTHING = set(LAYERS)
-LAYERS["bench"] = _EVERYTHING
-LAYERS["diagnosis"] = _EVERYTHING | {"bench"}
-LAYERS["cli"] = _EVERYTHING | {"bench", "diagnosis"}
+# The rooms, from the top of the house to its ground: each may import those that follow it.
+ROOMS = (
+    "cli", "measuring", "inspecting", "loading", "datasets", "packing", "batches", "sources",
+    "packs", "formats", "storage", "index", "images", "sample", "system", "registry", "errors",
+)  # fmt: skip
 _ANYBODYS = {"packio.__version__"}  # defined by the package itself, and free
-_KNOWN_PLUGINS = {  # Pillow is the decoder of last resort, and what all others are compared with
-    ("packio.decoders", "packio.decoders.pillow"),
-    ("packio.decoders._raw", "packio.decoders.pillow"),
-    ("packio.bench.decode", "packio.decoders.pillow"),
+_UPWARDS = {  # a sample decodes itself, for users who look at one
+    ("packio.sample.sample", "packio.images.decoders"),
+    ("packio.sample.sample", "packio.images.pixels"),
 }
 
 _SOURCES = sorted(p for p in ROOT.rglob("*.py"))
@@ -169,38 +69,44 @@ def _imports(path: pathlib.Path) -> Iterator[str]:
         yield from (name for name in found if name.partition(".")[0] == "packio")
 
 
-def _part(module: str) -> str:
+def _room(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
-
-
-def _is_plugin(module: str) -> bool:
-    parts = module.split(".")
-    return len(parts) > 2 and parts[1] in registry.KINDS and not parts[2].startswith("_")
 
 
 def _is_allowed(importer: str, imported: str) -> bool:
     if imported == "packio":  # its lazy public names: for users
-        return _part(importer) in ("cli", "bench")
-    if _is_plugin(imported) and importer != imported:
-        return (importer, imported) in _KNOWN_PLUGINS
-    if _part(importer) == _part(imported):
-        return True
-    return _part(imported) in LAYERS.get(_part(importer), set())
+        return _room(importer) in ("cli", "measuring")
+    return ROOMS.index(_room(importer)) <= ROOMS.index(_room(imported))
 
 
-def test_imports_go_downwards_only() -> None:
-    wrong = [
-        f"{_module_name(path)} imports {imported}"
+def test_imports_between_rooms_go_downwards_only() -> None:
+    wrong = {
+        (_module_name(path), imported)
         for path in _SOURCES
-        if path != ROOT / "__init__.py"  # resolves its names lazily
+        if path.parent != ROOT or path.stem in ROOMS
         for imported in _imports(path)
         if not _is_allowed(_module_name(path), imported)
-    ]
-    assert wrong == []
+    }
+    assert wrong == _UPWARDS
 
 
-def test_every_part_has_its_layer() -> None:
-    assert {_part(module) for module in _MODULES} - {""} <= set(LAYERS)
+def test_there_is_nothing_but_rooms() -> None:
+    assert {_room(module) for module in _MODULES} - {""} == set(ROOMS)
+
+
+def test_no_plugin_imports_another() -> None:
+    plugins = {f"{package}.{name}" for kind, package in registry.PACKAGES.items()
+               for name in registry.names(kind)}  # fmt: skip
+    wrong = {
+        (_module_name(path), imported)
+        for path in _SOURCES
+        for plugin in plugins
+        if f"{_module_name(path)}.".startswith(f"{plugin}.")
+        for imported in _imports(path)
+        for other in plugins - {plugin}
+        if f"{imported}.".startswith(f"{other}.")
+    }
+    assert wrong == set()
 
 
 def _run(code: str, *arguments: str) -> str:
@@ -218,17 +124,20 @@ def test_importing_packio_imports_nothing_heavy() -> None:
 
 def test_examples_use_public_names_only() -> None:
     examples = sorted((REPOSITORY / "examples").glob("*.py"))
-    assert {name for path in examples for name in _imports(path)} <= {"packio", "packio.mmengine"}
+    assert {name for path in examples for name in _imports(path)} <= {
+        "packio",
+        "packio.datasets.mmengine",
+    }
     used = {
         name
         for path in examples
         for name in re.findall(r"\bpackio\.([A-Za-z_]\w*)", path.read_text())
     }
-    assert used - {"mmengine"} <= set(packio.__all__)
+    assert used - {"datasets"} <= set(packio.__all__)
 
 
 def test_no_module_bears_an_exported_name() -> None:
-    top = {_part(module) for module in _MODULES}
+    top = {_room(module) for module in _MODULES}
     assert top & set(packio.__all__) == set()
 
 
@@ -265,7 +174,9 @@ def test_plugins_import_without_their_packages(kind: str) -> None:
     names = registry.names(kind)
     packages = {getattr(registry.load(kind, name), "PACKAGE", None) for name in names}
     absent = {p.partition(".")[0] for p in packages if p}
-    _run(_IMPORT_WITHOUT, ",".join(f"packio.{kind}.{n}" for n in names), ",".join(absent))
+    _run(
+        _IMPORT_WITHOUT, ",".join(f"{registry.PACKAGES[kind]}.{n}" for n in names), ",".join(absent)
+    )
 
 
 def _calls() -> Iterator[tuple[str, str, ast.Call]]:

@@ -24,7 +24,7 @@ os.environ["NUMBA_BOUNDSCHECK"] = "1"
 os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # what is kept elsewhere checks no bounds
 
 with atheris.instrument_imports(include=["packio"]):
-    from packio.jpeg import header, restarts, window
+    from packio.images.jpeg import header, restarts, window
 
 import simplejpeg
 from PIL import Image

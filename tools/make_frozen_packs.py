@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image
 
 import packio
-from packio import indexfile, registry
-from packio.sample import Sample
+from packio import registry
+from packio.index import indexfile
+from packio.sample.sample import Sample
 
 
 def samples() -> list[Sample]:

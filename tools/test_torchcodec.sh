@@ -80,4 +80,4 @@ sys.exit(not equal or (plugin.EXACT and different))
 PYTHON
 "$venv/bin/python" compare.py ${folder:+"$folder"}
 cd "$repository"
-"$venv/bin/python" -m pytest -q -p no:cacheprovider -k torchcodec tests/test_decoders.py
+"$venv/bin/python" -m pytest -q -p no:cacheprovider -k torchcodec tests/images/test_decoders.py

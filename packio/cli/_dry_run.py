@@ -7,7 +7,7 @@ import json
 import sys
 
 from packio.cli._output import escaped
-from packio.packing.advising import Advice, DryRun
+from packio.packing.plan.advising import Advice, DryRun
 
 _SHOWN = 10  # of a kind
 

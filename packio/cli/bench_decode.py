@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from packio import processors
 from packio.cli._output import print_table, write_results
+from packio.system import processors
 
 if TYPE_CHECKING:
-    from packio.bench import fidelity
-    from packio.bench.decode import Result, Row
+    from packio.measuring.bench import fidelity
+    from packio.measuring.bench.decode import Result, Row
 
 _PARITY_COLUMNS = (
     "decoder", "fidelity", "JPEGs", "max", "mean", "PSNR mean", "min", "off by > 1",
@@ -96,10 +96,10 @@ def run(
     Example: packio bench-decode photos.lmdb --save --json result.json --plot result.png
     """
     from packio import registry
-    from packio.bench import decode
-    from packio.bench._plots import plot_decoders
     from packio.cli._progress import ProgressLine
     from packio.errors import OptionError
+    from packio.measuring.bench import decode
+    from packio.measuring.bench._plots import plot_decoders
 
     if parity:
         if plot or save:
@@ -129,8 +129,8 @@ def run(
 def _run_parity(
     path: Path | None, decoders: list[str] | None, limit: int, as_json: str | None, *, quiet: bool
 ) -> None:
-    from packio.bench import fidelity
     from packio.cli._progress import ProgressLine
+    from packio.measuring.bench import fidelity
 
     with ProgressLine(quiet=quiet) as progress:
         result = fidelity.measure(path, decoders=decoders, limit=limit, progress=progress)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from packio.bench.load import Result
+    from packio.measuring.bench.load import Result
 
 
 def run(
@@ -44,8 +44,8 @@ def run(
     Example: packio bench-load train.lmdb --fidelity fast --workers 4 --workers 8 --plot load.png
     """
     from packio import registry
-    from packio.bench import load
-    from packio.geometry import RandomResizedCrop
+    from packio.images.geometry import RandomResizedCrop
+    from packio.measuring.bench import load
 
     if plot is not None:
         registry.require("matplotlib", "bench")  # before minutes of measuring
@@ -55,7 +55,7 @@ def run(
         say=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
     )  # fmt: skip
     if plot is not None:
-        from packio.bench._plots import plot_load
+        from packio.measuring.bench._plots import plot_load
 
         plot_load(result, plot)
     if as_json:

@@ -11,7 +11,7 @@ import typer
 from packio.cli._output import print_table, write_results
 
 if TYPE_CHECKING:
-    from packio.bench.memory_format import Result, Row
+    from packio.measuring.bench.memory_format import Result, Row
 
 _COLUMNS = ("part", "stage", "dtype", "images", "model", "ms", "spread", "of contiguous")
 
@@ -56,9 +56,9 @@ def run(
     Example: packio bench-memory-format --device cuda --dtype bfloat16 --plot formats.svg
     """
     from packio import registry
-    from packio.bench import memory_format
-    from packio.bench._plots import plot_memory_formats
     from packio.cli._progress import ProgressLine
+    from packio.measuring.bench import memory_format
+    from packio.measuring.bench._plots import plot_memory_formats
 
     if plot is not None:
         registry.require("matplotlib", "bench")  # before minutes of measuring

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from packio.packs import Pack
+    from packio.packs.packs import Pack
 
 _NEIGHBOURS = 200  # keys on either side, in order, that may be near an unknown one
 _SEARCHED = 1_000_000  # samples whose keys are searched for an unknown key's file name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from packio.diagnosis import Diagnosis
+    from packio.measuring.doctor import Diagnosis
 
 
 def run(
@@ -55,7 +55,7 @@ def run(
 
     Example: packio doctor train:make_loader --step train:step --html doctor.html
     """
-    from packio.diagnosis import doctor, naming
+    from packio.measuring.doctor import doctor, naming
 
     found: Any = naming.loader(loader) if naming.is_name(loader) else _of_pack(
         loader, size, batch_size, workers)  # fmt: skip
@@ -76,7 +76,7 @@ def _of_pack(path: str, size: int, batch_size: int, workers: int | None) -> Any:
     from torch.utils.data import DataLoader
 
     import packio
-    from packio import processors
+    from packio.system import processors
 
     dataset = packio.PackDataset(path, crop=packio.RandomResizedCrop(size), hflip=0.5, seed=0)
     return DataLoader(
@@ -98,7 +98,7 @@ def _write(path: Path, diagnosis: Diagnosis) -> None:
 def _print(diagnosis: Diagnosis) -> None:
     from rich.console import Console
 
-    from packio.diagnosis.wording import TIMES
+    from packio.measuring.doctor.wording import TIMES
 
     console = Console(highlight=False)
     first, *others = str(diagnosis).splitlines()

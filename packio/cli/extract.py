@@ -35,7 +35,7 @@ def run(
     Example: packio extract photos.lmdb pets --class cats --class dogs
     """
     from packio.cli._output import escaped
-    from packio.extracting import extract
+    from packio.inspecting.extracting import extract
 
     with ProgressLine(quiet=quiet) as progress:
         report = extract(pack, out, classes=classes or None, overwrite=overwrite, progress=progress)

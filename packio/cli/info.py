@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     import numpy as np
 
-    from packio.packs import Pack
+    from packio.packs.packs import Pack
 
 _CLASSES_SHOWN = 5
 
@@ -41,11 +41,11 @@ def run(
     with packio.open(pack) as opened:
         summary = _summary(opened)
         if stats is not None:
-            from packio import pixel_statistics
+            from packio.packs import pixel_statistics
 
             summary["statistics"] = pixel_statistics.measure(opened, stats or None)
         if plot is not None:
-            from packio.bench._plots import plot_pack
+            from packio.measuring.bench._plots import plot_pack
 
             plot_pack(opened, plot)
     if as_json:
@@ -105,8 +105,8 @@ def _kinds(pack: Pack) -> dict[str, Any]:
     """How many samples are of each encoding, pixel type and orientation."""
     import numpy as np
 
-    from packio import encodings
-    from packio.indexfile import PROGRESSIVE, SEEKABLE
+    from packio.images import encodings
+    from packio.index.indexfile import PROGRESSIVE, SEEKABLE
 
     columns = ("encoding", "channels", "dtype", "orientation")
     counts = {

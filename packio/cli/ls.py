@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from packio.cli._output import escaped, until_reader_leaves
-from packio.selection import selected
+from packio.datasets.selection import selected
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from packio.packs import Pack, Row
+    from packio.packs.packs import Pack, Row
 
 _COLUMNS = ("index", "key", "class", "label", "bytes", "width", "height", "encoding", "file",
             "offset")  # fmt: skip

@@ -13,8 +13,8 @@ from packio.cli import _dry_run
 from packio.cli._packing import byte_count, pair, shares, show
 from packio.cli._plugin_options import with_plugin_options
 from packio.cli._progress import ProgressLine
-from packio.packing.choosing import Choice
-from packio.packing.encode import CHOICES, Encoding
+from packio.packing.images.encode import CHOICES, Encoding
+from packio.packing.plan.choosing import Choice
 
 _SAMPLES, _IMAGES, _RUN = "Which samples", "What becomes of the images", "How it is done"
 _DEFAULTS = {

@@ -13,7 +13,7 @@ from packio.cli._progress import ProgressLine
 from packio.errors import IntegrityError, ReadError
 
 if TYPE_CHECKING:
-    from packio.verifying import Damage, VerifyReport
+    from packio.inspecting.verifying import Damage, VerifyReport
 
 
 def run(
@@ -51,7 +51,7 @@ def run(
 
     Example: packio verify photos.lmdb --rebuild-index
     """
-    from packio.verifying import verify
+    from packio.inspecting.verifying import verify
 
     with ProgressLine(quiet=quiet) as progress:
         report = verify(

@@ -40,7 +40,7 @@ def run(
     Example: packio view photos.lmdb -o cats.html --class cats --limit 2000 --size 64
     """
     from packio.cli._output import escaped
-    from packio.contact_sheet import write_contact_sheet
+    from packio.inspecting.gallery import write_contact_sheet
 
     path = out if out is not None else Path(pack.resolve().name + ".html")
     with ProgressLine(quiet=quiet) as progress:

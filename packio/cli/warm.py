@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from packio.residency import WarmReport
+    from packio.packs.residency import WarmReport
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
 
     Example: packio warm train.lmdb --check
     """
-    from packio.residency import warm
+    from packio.packs.residency import warm
 
     with _bar(quiet=quiet or check) as progress:
         report = warm(pack, check=check, progress=progress)

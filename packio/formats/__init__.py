@@ -21,8 +21,8 @@ and these names:
   size. A format whose values others pickle may take ``trust_plain_pickle=False``, too; one that
   others lay out by names of their own ``image=None`` and ``label=None`` (names within the
   container; label "" takes none; a name that is not there is an OptionError that lists what is)
-  and ``layout=""`` (order of pixels: `packio.formats._pixels`). An entry that is no range of bytes
-  has the offset -1; ``Reader`` reads it by its number among all entries of the shard.
+  and ``layout=""`` (order of pixels: `packio.formats.blobs.pixels`). An entry that is no range of
+  bytes has the offset -1; ``Reader`` reads it by its number among all entries of the shard.
 * ``WHOLE_FILES``: optional: True where a sample is a whole file named by its key, as in a folder;
   the index then has no table of files.
 * ``identity(path)``: optional: a JSON value that changes whenever the shard is changed by its own
@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from packio.encodings import Facts
+    from packio.images.encodings import Facts
 
 
 class Record(NamedTuple):
@@ -55,7 +55,7 @@ class Record(NamedTuple):
     data: bytes  # the encoded image
     label: int | np.ndarray | None  # an int, or a (k,) float32 vector
     key: bytes  # relative path in the source, any bytes
-    encoding: str = "unknown"  # of the image, a key of packio.encodings.CODES
+    encoding: str = "unknown"  # of the image, a key of packio.images.encodings.CODES
     height: int = 0  # pixels, as stored
     width: int = 0  # pixels, as stored
     channels: int = 0

@@ -1,8 +1,9 @@
 """N5: a directory tree of arrays, cut into blocks of one file each.
 
-What packio writes: the arrays of `packio.formats._blob_columns`, raw, cut as
-`packio.formats._chunks` says, and the attribute ``packio`` of the root, a text. Raw pixels are an
-array of them only where they are uint8: of wider ones, the bytes would be in the other order.
+What packio writes: the arrays of `packio.formats.blobs.blob_columns`, raw, cut as
+`packio.formats.chunks.layout` says, and the attribute ``packio`` of the root, a text. Raw pixels
+are an array of them only where they are uint8: of wider ones, the bytes would be in the other
+order.
 
 How the bytes lie on disk. A directory is a group; one whose ``attributes.json`` has the four below
 is an array; that of the root has ``n5``, the version::
@@ -37,9 +38,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from packio import registry
 from packio.errors import NotAPackError
-from packio.formats import Entry, _chunks_arrays, _chunks_scan, _chunks_writer
-from packio.formats._chunks import Array, Layout
-from packio.formats._chunks_arrays import Kind, Stored
+from packio.formats import Entry
+from packio.formats.chunks import arrays, scanning, writing
+from packio.formats.chunks.arrays import Kind, Stored
+from packio.formats.chunks.layout import Array, Layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,8 +88,8 @@ def _parse_array(metadata: dict[str, Any], where: str) -> Array:
 
 def _describe(metadata: dict[str, Any], where: str) -> Stored:
     compression = _compression(metadata).get("type")
-    dtype = _chunks_scan.known_type(metadata.get("dataType"), _TYPES, where)
-    shape, block = _chunks_scan.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
+    dtype = scanning.known_type(metadata.get("dataType"), _TYPES, where)
+    shape, block = scanning.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
     array = _array(shape[::-1], block[::-1], dtype)
     if compression == "raw":
         return Stored(array, array.block)
@@ -150,7 +152,7 @@ _LAYOUT = Layout(
 )
 
 
-class Writer(_chunks_writer.Writer):
+class Writer(writing.Writer):
     """Write records into a new N5 container; the same records give the same bytes."""
 
     layout: ClassVar[Layout] = _LAYOUT
@@ -159,7 +161,7 @@ class Writer(_chunks_writer.Writer):
 _KIND = Kind(_LAYOUT, lambda metadata: "dimensions" in metadata, _describe)
 
 
-class Reader(_chunks_arrays.Reader):
+class Reader(arrays.Reader):
     """Read arrays of pixels whose blocks are compressed, or cut across images."""
 
     def kind(self) -> Kind:
@@ -173,15 +175,15 @@ def scan(
     """Yield an entry for every sample, in order.
 
     What others write is found if it has the arrays ``data`` and ``offsets``, not compressed, and no
-    sample lies in two blocks; or an array of pixels (`packio.formats._pixels`), however it is cut,
-    raw or compressed by gzip, bzip2, xz, blosc or zstd. Labels are an array of a usual name beside
-    it.
+    sample lies in two blocks; or an array of pixels (`packio.formats.blobs.pixels`), however it is
+    cut, raw or compressed by gzip, bzip2, xz, blosc or zstd. Labels are an array of a usual name
+    beside it.
 
     Args:
         path: The directory: a group, or one array.
         image: Path within it of the array of pixels.
         label: Path within it of the labels; "" takes none.
-        layout: Order of pixels; see `packio.formats._pixels`.
+        layout: Order of pixels; see `packio.formats.blobs.pixels`.
 
     Raises:
         NotAPackError: there are no such arrays.
@@ -191,4 +193,4 @@ def scan(
         ReadError: a file cannot be read.
         MissingPackageError: numcodecs does not load, which blosc and zstd need.
     """
-    return _chunks_arrays.scan(path, _KIND, image, label, layout)
+    return arrays.scan(path, _KIND, image, label, layout)

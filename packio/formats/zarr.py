@@ -1,7 +1,7 @@
 """Zarr, version 3: a directory tree of arrays, cut into chunks of one file each.
 
-What packio writes: the arrays of `packio.formats._blob_columns`, raw, cut as
-`packio.formats._chunks` says, and the attribute ``packio`` of the root, a text.
+What packio writes: the arrays of `packio.formats.blobs.blob_columns`, raw, cut as
+`packio.formats.chunks.layout` says, and the attribute ``packio`` of the root, a text.
 
 How the bytes lie on disk. Every group and every array is a directory with a ``zarr.json``. A
 group's has ``zarr_format`` 3, ``node_type`` "group" and ``attributes``; an array's has, beside
@@ -34,9 +34,10 @@ import numpy as np
 
 from packio import registry
 from packio.errors import NotAPackError
-from packio.formats import Entry, _chunks_arrays, _chunks_scan, _chunks_writer
-from packio.formats._chunks import Array, Layout
-from packio.formats._chunks_arrays import Kind, Stored
+from packio.formats import Entry
+from packio.formats.chunks import arrays, scanning, writing
+from packio.formats.chunks.arrays import Kind, Stored
+from packio.formats.chunks.layout import Array, Layout
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
 
@@ -92,11 +93,11 @@ def _parse_array(metadata: dict[str, Any], where: str) -> Array:
 
 def _describe(metadata: dict[str, Any], where: str) -> Stored:
     """Describe an array of version 3."""
-    dtype = _chunks_scan.known_type(metadata.get("data_type"), _TYPES, where)
+    dtype = scanning.known_type(metadata.get("data_type"), _TYPES, where)
     grid, extensions = _named(metadata.get("chunk_grid")), metadata.get("storage_transformers")
     if grid[0] != "regular" or extensions:
         raise NotAPackError(f"{where} has a chunk grid {grid[0]!r}; expected 'regular'")
-    shape, block = _chunks_scan.shapes(metadata.get("shape"), grid[1].get("chunk_shape"), where)
+    shape, block = scanning.shapes(metadata.get("shape"), grid[1].get("chunk_shape"), where)
     prefix, separator = _key_encoding(metadata.get("chunk_key_encoding"), where)
     codecs = metadata.get("codecs")
     array = Array(shape, block, dtype, prefix, separator, headers=False)
@@ -121,7 +122,7 @@ def _checked_codecs(codecs: Any, block: tuple[int, ...], where: str) -> tuple[in
     if "sharding_indexed" not in names:
         return block
     _, sharding = _named(codecs[names.index("sharding_indexed")])
-    _, chunk = _chunks_scan.shapes(list(block), sharding.get("chunk_shape"), where)
+    _, chunk = scanning.shapes(list(block), sharding.get("chunk_shape"), where)
     _checked_codecs(sharding.get("index_codecs"), chunk, where)
     return _checked_codecs(sharding.get("codecs"), chunk, where)
 
@@ -135,7 +136,7 @@ def _describe_2(metadata: dict[str, Any], where: str) -> Stored:
     known = isinstance(code, str) and code[:1] in ("<", ">", "|") and code[1:] in _CODES_2
     if not known or separator not in (".", "/"):
         raise NotAPackError(f"{where} has values of type {code!r}; expected one of {_CODES_2}")
-    shape, block = _chunks_scan.shapes(metadata.get("shape"), metadata.get("chunks"), where)
+    shape, block = scanning.shapes(metadata.get("shape"), metadata.get("chunks"), where)
     array = Array(shape, block, np.dtype(code), prefix="", separator=separator, headers=False)
     filters = metadata.get("filters") or []
     steps = [*(filters if isinstance(filters, list) else [filters]), metadata.get("compressor")]
@@ -214,13 +215,13 @@ def _kind(path: Path) -> Kind:
     return _KIND_2 if is_old and not (path / "zarr.json").exists() else _KIND
 
 
-class Writer(_chunks_writer.Writer):
+class Writer(writing.Writer):
     """Write records into a new Zarr group; the same records give the same bytes."""
 
     layout: ClassVar[Layout] = _LAYOUT
 
 
-class Reader(_chunks_arrays.Reader):
+class Reader(arrays.Reader):
     """Read arrays of pixels that are compressed, or whose chunks are cut across images."""
 
     def kind(self) -> Kind:
@@ -235,14 +236,14 @@ def scan(
 
     What others write, in version 2 or 3, is found if it has the arrays ``data`` and ``offsets``,
     neither compressed nor sharded, and no sample lies in two chunks; or an array of pixels
-    (`packio.formats._pixels`), however it is cut and whichever of zarr-python's codecs it went
+    (`packio.formats.blobs.pixels`), however it is cut and whichever of zarr-python's codecs it went
     through. Labels are an array of a usual name beside it.
 
     Args:
         path: The directory: a group, or one array.
         image: Path within it of the array of pixels.
         label: Path within it of the labels; "" takes none.
-        layout: Order of pixels; see `packio.formats._pixels`.
+        layout: Order of pixels; see `packio.formats.blobs.pixels`.
 
     Raises:
         NotAPackError: there are no such arrays.
@@ -252,4 +253,4 @@ def scan(
         ReadError: a file cannot be read.
         MissingPackageError: zarr does not load, which compressed labels need.
     """
-    return _chunks_arrays.scan(path, _kind(path), image, label, layout)
+    return arrays.scan(path, _kind(path), image, label, layout)

@@ -14,17 +14,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packio import filesystems, indexfile, packs, processors, registry
+from packio import registry
 from packio.errors import DecodeError, OptionError, OutputExistsError, ReadError
-from packio.packing import advising, existing, preflight, publish, remote
-from packio.packing import plan as planning
-from packio.packing.choosing import Choice
-from packio.packing.encode import Encoding
-from packio.packing.reading import Treatment
+from packio.index import indexfile
+from packio.packing.images.encode import Encoding
+from packio.packing.plan import advising, existing, preflight
+from packio.packing.plan import plan as planning
+from packio.packing.plan.choosing import Choice
+from packio.packing.publish import publishing, remote
 from packio.packing.report import PackReport, ProgressCallback, listing_told
-from packio.packing.running import Means, Run
+from packio.packing.run.reading import Treatment
+from packio.packing.run.running import Means, Run
+from packio.packs import packs
 from packio.sources import Listing
-from packio.storage import urls
+from packio.storage import filesystems, urls
+from packio.system import processors
 
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
 _WORTH_PROCESSES = 64 << 20  # bytes; starting one takes about as long as packing this many
@@ -94,9 +98,10 @@ def pack(
         resume: Go on from what an earlier run finished; False begins anew.
         overwrite: Replace ``out``, a pack or a file, in one step once the new pack is complete.
         progress: Called with a `Progress` about ten times a second, and at the end.
-        options: What `packio.packing.encode.Encoding` takes (encode, resize, quality, …); what
-            `packio.packing.choosing.Choice` takes (include, exclude, dedupe, shuffle, limit, split,
-            seed); what the source's module and the format's writer take by their ``OPTIONS``.
+        options: What `packio.packing.images.encode.Encoding` takes (encode, resize, quality, …);
+            what `packio.packing.plan.choosing.Choice` takes (include, exclude, dedupe, shuffle,
+            limit, split, seed); what the source's module and the format's writer take by their
+            ``OPTIONS``.
 
     Returns:
         A report; its ``up_to_date`` tells that ``out`` was there already, made by the same plan.
@@ -119,7 +124,7 @@ def pack(
         if not isinstance(out, urls.Url):
             preflight.refuse_nesting(source, out)
     if part is None:
-        publish.tidy(out, keep=resume)
+        publishing.tidy(out, keep=resume)
     with listing_told(progress, began):
         plan, treatment = _planned(
             source, out, format, source_kind, classes_from, options, skip=skip, check=check,
@@ -204,7 +209,7 @@ def _make(
         return done
     preflight.check_space(plan, treatment, out)
     run = Run(plan, out, treatment, means, began, skip=skip)
-    with publish.workshop(out, shared=means.part is not None) as shop:
+    with publishing.workshop(out, shared=means.part is not None) as shop:
         if not overwrite and os.path.lexists(out):
             raise OutputExistsError(f"{out}: made by another run just now; run again to compare")
         return run.into(shop, clock)

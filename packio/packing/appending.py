@@ -19,17 +19,22 @@ from typing import Any
 
 import numpy as np
 
-from packio import columns as made
-from packio import indexfile, packs, processors, registry
+from packio import registry
 from packio.errors import LockedError, OptionError
-from packio.packing import assembly, existing, preflight, publish
-from packio.packing import plan as planning
-from packio.packing.choosing import Choice
-from packio.packing.encode import Encoding
-from packio.packing.reading import Treatment
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.packing.images.encode import Encoding
+from packio.packing.plan import existing, preflight
+from packio.packing.plan import plan as planning
+from packio.packing.plan.choosing import Choice
+from packio.packing.publish import publishing
 from packio.packing.report import ProgressCallback
-from packio.packing.running import Means, Run
+from packio.packing.run import assembly
+from packio.packing.run.reading import Treatment
+from packio.packing.run.running import Means, Run
+from packio.packs import packs
 from packio.sources import Listing
+from packio.system import processors
 
 SUFFIX = ".packio-append"  # of the workshop: unlike that of packing, it does not bar the pack
 
@@ -102,10 +107,10 @@ def append(
         change = _Change.between(pack, listing)
         if not change.new and not change.new_classes:
             with contextlib.suppress(LockedError):  # it is another run's
-                publish.tidy(out, keep=False, suffix=SUFFIX)
+                publishing.tidy(out, keep=False, suffix=SUFFIX)
             return change.report(out, pack, began)
         work = _Work(pack, out, change, on_error, progress, began)
-        with publish.workshop(out, suffix=SUFFIX) as shop:
+        with publishing.workshop(out, suffix=SUFFIX) as shop:
             return work.into(shop, clock, num_workers, shard_size)
 
 
@@ -218,7 +223,7 @@ class _Work:
         self._names = [str(shard["name"]) for shard in pack.metadata["shards"]]
 
     def into(
-        self, shop: publish.Workshop, clock: int, num_workers: int | None, shard_size: int | None
+        self, shop: publishing.Workshop, clock: int, num_workers: int | None, shard_size: int | None
     ) -> AppendReport:
         """Write the shards in a workshop; move them into the pack, the index last."""
         pack, change = self._pack, self._change
@@ -321,15 +326,15 @@ class _Work:
 
     def _publish(self, built: Path) -> None:
         """Move the shards into the pack, then its sidecars, then the index over the old one."""
-        publish.sync_tree(built)
+        publishing.sync_tree(built)
         names = sorted(path.name for path in built.iterdir())
         names.sort(key=lambda name: (name == indexfile.INDEX_NAME, name in self._finished_names()))
         for name in names:
             target = self._out / name
             if (built / name).is_dir():
-                publish.remove(target)  # of an append that was cut short
+                publishing.remove(target)  # of an append that was cut short
             (built / name).replace(target)
-        publish.sync(self._out)
+        publishing.sync(self._out)
 
 
 def _belongs(file: str, shard: str) -> bool:

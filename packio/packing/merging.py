@@ -14,12 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from packio import __version__, indexfile, packs, registry
-from packio import columns as made
+from packio import __version__, registry
 from packio.errors import OptionError, OutputError, OutputExistsError
-from packio.packing import assembly, pack, publish
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.packing import pack
+from packio.packing.publish import publishing
 from packio.packing.report import PackReport
-from packio.sample import Sample
+from packio.packing.run import assembly
+from packio.packs import packs
+from packio.sample.sample import Sample
 
 _MODES = ("copy", "link")
 
@@ -113,7 +117,7 @@ def _linked(out: Path, opened: Sequence[packs.Pack], classes: list[str]) -> Pack
         raise OutputExistsError(f"{out}: exists; choose another name")
     names: list[str] = []
     tables, counts, shards, identities = [], [], [], []
-    with publish.workshop(out) as shop:
+    with publishing.workshop(out) as shop:
         shop.built.mkdir()
         for one in opened:
             renamed = _renamed(one, out, len(names), container)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from packio.encodings import Facts
+    from packio.images.encodings import Facts
 
 
 class Item(NamedTuple):

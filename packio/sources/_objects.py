@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio import encodings
-from packio.encodings import Facts
 from packio.errors import DecodeError
-from packio.sources import Item, _files, _tables
+from packio.images import encodings
+from packio.images.encodings import Facts
+from packio.sources import Item, _files
+from packio.sources.tables import tables
 
 _BOX_NAMES = ("boxes", "bboxes", "bbox")
 _BOX_LABEL_NAMES = ("box_labels", "box_label", "labels", "label")
@@ -57,7 +58,7 @@ def taken(sample: Any) -> Taken:
     item = Item(
         data,
         None if mask is None else _encoded_mask(mask),
-        _tables.meta(found.meta) if found.meta else None,
+        tables.meta(found.meta) if found.meta else None,
         *_boxes(found.boxes, found.box_labels),
         facts,
     )
@@ -100,22 +101,22 @@ def _of_mapping(sample: Mapping[Any, Any]) -> _Fields:
 
     def take(names: tuple[str, ...], *kinds: type) -> Any:
         """Take out the value that has one of the names, if it is of the kind."""
-        name = _tables.guess(left, names)
+        name = tables.guess(left, names)
         if name is None or (kinds and not isinstance(left[name], kinds)):
             return None
         return left.pop(name)
 
-    image = take(_tables.IMAGE_NAMES)
+    image = take(tables.IMAGE_NAMES)
     if image is None:
         raise DecodeError(f"no image among {', '.join(map(ascii, sample))}; expected 'image'")
     boxes = take(_BOX_NAMES)
-    name = _tables.guess(left, _BOX_LABEL_NAMES) if boxes is not None else None
+    name = tables.guess(left, _BOX_LABEL_NAMES) if boxes is not None else None
     box_labels = left.pop(name) if name is not None and np.ndim(left[name]) == 1 else None
-    name = _tables.guess(left, _tables.MASK_NAMES)
+    name = tables.guess(left, tables.MASK_NAMES)
     mask = left.pop(name) if name is not None and _is_picture(left[name]) else None
-    label = take(_tables.LABEL_NAMES)
+    label = take(tables.LABEL_NAMES)
     if mask is None and _is_picture(label):
-        mask, label = label, take(_tables.LABEL_NAMES)
+        mask, label = label, take(tables.LABEL_NAMES)
     key, meta = take(_KEY_NAMES, str), take(_META_NAMES, dict)
     rest = {name: value for name, value in left.items() if not name.startswith("__")}
     return _Fields(image, label, mask, boxes, box_labels, key, rest | (meta or {}))

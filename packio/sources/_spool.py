@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from packio import encodings
 from packio.errors import OutputError, ReadError
+from packio.images import encodings
 from packio.sources import Item, _files
 
 _HEADER = struct.Struct("<5q5i")

@@ -41,11 +41,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.sources import Item, Listing, ReadItem, _classes, _files, _label_list, _members
+from packio.sources import Item, Listing, ReadItem, _classes, _files, _members
+from packio.sources.tables import label_list
 
 OPTIONS = {
     "folder": "folder in an archive to take as the top, as data/train; '.' is the archive",
-    **_label_list.OPTIONS,
+    **label_list.OPTIONS,
 }
 SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz", ".zip",
@@ -174,7 +175,7 @@ def listing(
         open=functools.partial(_opened, archive),
     )
     if labels:
-        return _label_list.labelled(result, Path(labels), classes, label_offset)
+        return label_list.labelled(result, Path(labels), classes, label_offset)
     return _with_classes(path, result, folders, classes) if folders else result
 
 

@@ -4,7 +4,7 @@ All images below the folder, at any depth, are samples, sorted by path, bytewise
 ``LC_ALL=C sort`` does. A folder is recognised as flat where it has images and no folders in it,
 hidden ones aside; a tree is taken as flat where this source is asked for by its name.
 
-A list of labels is read as `packio.sources._label_list` says.
+A list of labels is read as `packio.sources.tables.label_list` says.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packio.errors import SourceError
-from packio.sources import Listing, _files, _label_list
+from packio.sources import Listing, _files
+from packio.sources.tables import label_list
 
-OPTIONS = _label_list.OPTIONS
+OPTIONS = label_list.OPTIONS
 
 _LAYOUT = "a folder of images, as 1.jpg, 2.jpg"
 
@@ -73,4 +74,4 @@ def listing(
     result = dataclasses.replace(result, keys=keys, sizes=sizes)
     if labels is None:
         return result
-    return _label_list.labelled(result, Path(labels), classes, label_offset)
+    return label_list.labelled(result, Path(labels), classes, label_offset)

@@ -33,9 +33,10 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.pools import ThreadPool
-from packio.sources import Item, Listing, ReadItem, _files, _lines, _tables
-from packio.sources._manifest_table import Meta, Table, stamp
+from packio.sources import Item, Listing, ReadItem, _files
+from packio.sources.tables import lines, tables
+from packio.sources.tables.manifest_table import Meta, Table, stamp
+from packio.system.pools import ThreadPool
 
 OPTIONS = {
     "path_col": "column with the paths of the images",
@@ -93,7 +94,7 @@ def listing(
         raise OptionError(f"delimiter={delimiter!r}: expected one character")
     table = Table(path, path_col, label_col, delimiter)
     folder = os.fspath(root or path.parent)
-    keys_root, keys = _tables.relative(_with_endings(table.paths, ext), folder)
+    keys_root, keys = tables.relative(_with_endings(table.paths, ext), folder)
     labels, names = table.labels(classes, label_sep)
     sizes = _sizes(keys_root, keys)
     result = Listing("manifest", keys_root, keys, sizes, labels, names)
@@ -120,7 +121,7 @@ def _with_endings(paths: list[str], ending: str | None) -> list[str]:
     if not ending:
         return paths
     ending = f".{ending.removeprefix('.')}"
-    endings = (*_lines.IMAGES, ending.lower())
+    endings = (*lines.IMAGES, ending.lower())
     return [path if path.lower().endswith(endings) else path + ending for path in paths]
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from packio import encodings, locating, packs
 from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
-from packio.sample import Sample
+from packio.images import encodings
+from packio.packs import locating, packs
+from packio.sample.sample import Sample
 from packio.sources import Item, Listing, ReadItem
 
 PRIORITY = 0.5  # an archive of images is asked first, an image folder last

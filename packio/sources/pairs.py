@@ -29,8 +29,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from packio.encodings import Facts, read_facts
 from packio.errors import DecodeError, OptionError, SourceError
+from packio.images.encodings import Facts, read_facts
 from packio.sources import Item, Listing, ReadItem, _classes, _files
 
 OPTIONS = {

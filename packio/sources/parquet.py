@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.sources import Item, Listing, ReadItem, _files, _parquet_files, _tables
+from packio.sources import Item, Listing, ReadItem, _files
+from packio.sources.tables import parquet_files, tables
 
 PACKAGE = "pyarrow"
 EXTRA = "parquet"
@@ -83,7 +84,7 @@ def listing(
         OptionError: a column or files that are not there.
         SourceError: damaged files, several splits, no rows, or columns that make no sense.
     """
-    footers = [_parquet_files.footer(p) for p in _chosen(path, files)]
+    footers = [parquet_files.footer(p) for p in _chosen(path, files)]
     columns = _columns(footers[0], image_col, label_col)
     for footer in footers[1:]:
         _check_alike(footers[0], footer, columns)
@@ -93,7 +94,7 @@ def listing(
         raise SourceError(f"{path}: no rows")
     labels, names = _labels(footers, columns, classes)
     sizes = [_sizes(footer) for footer in footers]
-    reader = _parquet_files.Reader(places, columns.read, [s.mean() if len(s) else 0 for s in sizes])
+    reader = parquet_files.Reader(places, columns.read, [s.mean() if len(s) else 0 for s in sizes])
     digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
     parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
     rows: Any = np.concatenate(parts)
@@ -137,9 +138,9 @@ class _Columns(NamedTuple):
         """Those that samples are made of."""
         return [self.image, *([self.mask] if self.mask else []), *self.meta]
 
-    def choice(self, path: Path, labels: _tables.Labels) -> str:
+    def choice(self, path: Path, labels: tables.Labels) -> str:
         """Say which columns were taken."""
-        label = _tables.told([self.label] if self.label else [], labels)
+        label = tables.told([self.label] if self.label else [], labels)
         mask = f", {self.mask!r} as mask" if self.mask else ""
         meta = f", {', '.join(map(repr, self.meta))} as meta" if self.meta else ""
         return (
@@ -149,7 +150,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(
-    footer: _parquet_files.Footer, image_col: str | None, label_col: str | None
+    footer: parquet_files.Footer, image_col: str | None, label_col: str | None
 ) -> _Columns:
     """Tell what each column is.
 
@@ -159,7 +160,7 @@ def _columns(
     types = {name: footer.schema.field(name).type for name in footer.schema.names}
     structs = [name for name, kind in types.items() if "bytes" in _members(kind)]
     images = structs + [name for name, kind in types.items() if _is_binary(kind)]
-    image = image_col or _tables.guess(images, _tables.IMAGE_NAMES) or next(iter(images), "")
+    image = image_col or tables.guess(images, tables.IMAGE_NAMES) or next(iter(images), "")
     if image not in images:
         what = f"image_col={image!r}" if image else "no column of images"
         shown = ", ".join(f"{name}: {kind}" for name, kind in types.items())
@@ -167,15 +168,15 @@ def _columns(
             f"{footer.file.path}: {what}; expected a struct with bytes, or binary; found {shown}"
         )
     others = [name for name in types if name not in images]
-    mask = _tables.guess([n for n in images if n != image], _tables.MASK_NAMES)
-    mask = mask or _tables.guess([n for n in structs if n != image], _tables.LABEL_NAMES)
+    mask = tables.guess([n for n in images if n != image], tables.MASK_NAMES)
+    mask = mask or tables.guess([n for n in structs if n != image], tables.LABEL_NAMES)
     if label_col and label_col not in others:
         raise OptionError(f"{footer.file.path}: label_col={label_col!r}; there are {others}")
     named = [name for name in others if _class_names(footer, name)]
     label = label_col
     if label is None:
-        label = _tables.guess(named, _tables.LABEL_NAMES) or next(iter(named), None)
-        label = label or _tables.guess(others, _tables.LABEL_NAMES)
+        label = tables.guess(named, tables.LABEL_NAMES) or next(iter(named), None)
+        label = label or tables.guess(others, tables.LABEL_NAMES)
     left = {name for name in types if _holds_bytes(types[name])} - {image, mask}
     meta = [name for name in others if name not in (label, *left)]
     return _Columns(
@@ -201,7 +202,7 @@ def _members(kind: Any) -> set[str]:
     return set(fields) if "bytes" in fields and _is_binary(fields["bytes"]) else set()
 
 
-def _class_names(footer: _parquet_files.Footer, column: str) -> list[str] | None:
+def _class_names(footer: parquet_files.Footer, column: str) -> list[str] | None:
     """Names of a ClassLabel, or of a list of them."""
     feature = footer.features.get(column)
     while isinstance(feature, (dict, list)):
@@ -216,7 +217,7 @@ def _class_names(footer: _parquet_files.Footer, column: str) -> list[str] | None
 
 
 def _check_alike(
-    first: _parquet_files.Footer, other: _parquet_files.Footer, columns: _Columns
+    first: parquet_files.Footer, other: parquet_files.Footer, columns: _Columns
 ) -> None:
     for name in [*columns.read, *([columns.label] if columns.label else [])]:
         index = other.schema.get_field_index(name)
@@ -230,11 +231,11 @@ def _check_alike(
 
 
 def _labels(
-    footers: list[_parquet_files.Footer], columns: _Columns, classes: Sequence[str] | None
-) -> _tables.Labels:
+    footers: list[parquet_files.Footer], columns: _Columns, classes: Sequence[str] | None
+) -> tables.Labels:
     if columns.label is None:
         return None, []
-    column = _tables.Column()
+    column = tables.Column()
     for footer in footers:
         values = footer.file.values(columns.label)
         column.extend(tuple(v) if isinstance(v, list) else v for v in values)
@@ -247,31 +248,31 @@ def _labels(
         file = footers[i].file
         return f"{file.path}: row {position - ends[i] + file.rows}"
 
-    return _tables.labels(
+    return tables.labels(
         column, column.values, place, classes=classes,
         names=_class_names(footers[0], columns.label),
     )  # fmt: skip
 
 
-def _sizes(footer: _parquet_files.Footer) -> np.ndarray:
+def _sizes(footer: parquet_files.Footer) -> np.ndarray:
     """(rows,) bytes of each row, on the average of its row group."""
     rows = np.diff(footer.file.starts)
     return np.repeat(footer.sizes // np.maximum(rows, 1), rows)
 
 
-def _keys(files: Sequence[_parquet_files.ParquetFile], columns: _Columns) -> list[bytes]:
+def _keys(files: Sequence[parquet_files.ParquetFile], columns: _Columns) -> list[bytes]:
     """Paths of the images, if each has one of its own, else file name and row."""
     if columns.has_paths:
         column = f"{columns.image}.path"
         paths = [value and value["path"] for file in files for value in file.values(column)]
-        if (keys := _tables.keys_of(paths)) is not None:
+        if (keys := tables.keys_of(paths)) is not None:
             return keys
     return [b"%s/%08d" % (os.fsencode(f.path.stem), row) for f in files for row in range(f.rows)]
 
 
 @contextlib.contextmanager
 def _opened(
-    reader: _parquet_files.Reader, columns: _Columns, rows: Sequence[Any]
+    reader: parquet_files.Reader, columns: _Columns, rows: Sequence[Any]
 ) -> Iterator[ReadItem]:
     """Yield a function that reads a row."""
 
@@ -284,7 +285,7 @@ def _opened(
             values = {name: _value(found[name]) for name in columns.meta}
         except ValueError as error:  # text that is no UTF-8
             raise DecodeError(f"row {row}: {error}") from error
-        return Item(data, mask, _tables.meta(values) if values else None)
+        return Item(data, mask, tables.meta(values) if values else None)
 
     yield read
 

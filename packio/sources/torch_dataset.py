@@ -32,10 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from packio.encodings import Facts
 from packio.errors import PackioError, SourceError
-from packio.sources import Item, Listing, ReadItem, _objects, _tables
+from packio.images.encodings import Facts
+from packio.sources import Item, Listing, ReadItem, _objects
 from packio.sources._spool import Spool
+from packio.sources.tables import tables
 
 PRIORITY = 2  # it takes nearly everything: the others are asked first
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
@@ -175,7 +176,7 @@ def _class_names(source: Any) -> list[str] | None:
     features = getattr(source, "features", None)
     found: Any = getattr(source, "classes", None)
     if isinstance(features, Mapping):
-        label = _tables.guess(features, _tables.LABEL_NAMES)
+        label = tables.guess(features, tables.LABEL_NAMES)
         found = getattr(features.get(label), "names", None)
     elif found is None and hasattr(source, "dataset"):
         return _class_names(source.dataset)
@@ -197,7 +198,7 @@ class _Pool:
     def __init__(self, what: str, spool: Spool) -> None:
         self._what, self._spool = what, spool
         self._positions, self._spans, self._sizes = array("q"), array("q"), array("q")
-        self._labels = _tables.Column()
+        self._labels = tables.Column()
         self._keys, self._paths = list["str | None"](), list["str | None"]()
         self._bad: list[tuple[bytes, str]] = []
         self._pixels: Counter[Facts | None] = Counter()
@@ -233,7 +234,7 @@ class _Pool:
         if names and any(type(v) is int and not 0 <= v < len(names) for v in values):
             warnings.append(f"labels do not fit the {len(names)} classes of the dataset: no names")
             names = None
-        labels, known = _tables.labels(
+        labels, known = tables.labels(
             self._labels, values, self._place, classes=classes, names=names
         )
         decoded = self._pixels.total() - self._pixels[None]
@@ -256,7 +257,7 @@ class _Pool:
 
     def _unique_keys(self) -> list[bytes]:
         paths = [path and os.path.abspath(path) for path in self._paths]
-        if not any(self._keys) and (found := _tables.keys_of(paths)) is not None:
+        if not any(self._keys) and (found := tables.keys_of(paths)) is not None:
             return found
         named = [k or f"{i:08d}" for k, i in zip(self._keys, self._positions, strict=True)]
         keys = [key.encode("utf-8", "surrogateescape") for key in named]

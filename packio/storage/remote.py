@@ -10,17 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packio import cache
-from packio.errors import (
-    IntegrityError,
-    NotAPackError,
-    PackioError,
-    ReadError,
-    UnfinishedPackError,
-)
-from packio.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
+from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError, UnfinishedPackError
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
 from packio.storage import urls
 from packio.storage.urls import Url
+from packio.system import cache
 
 _GAP, _PIECE = 64 << 10, 8 << 20  # bytes: ranges so close are read as one, up to so many
 _FEW = 4  # files, which are asked about one by one

@@ -27,8 +27,8 @@ from ground import Ground, Way
 from processes import FaultError, children, ended, in_child
 
 import packio
-from packio import indexfile
-from packio.indexfile import UNFINISHED_SUFFIX
+from packio.index import indexfile
+from packio.index.indexfile import UNFINISHED_SUFFIX
 from packio.packing.appending import append
 
 _CLONE_NEWNS = 0x00020000  # unshare(2)

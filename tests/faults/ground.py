@@ -17,7 +17,7 @@ from processes import FaultError, coded, in_child, started
 
 import packio
 from packio.errors import PackioError
-from packio.indexfile import UNFINISHED_SUFFIX
+from packio.index.indexfile import UNFINISHED_SUFFIX
 
 Tree = dict[str, bytes | None]  # relative path: contents; None: a folder
 

@@ -15,8 +15,9 @@ import pytest
 
 import packio
 from packio.errors import OutputError, WorkerDiedError
-from packio.packing import executors, publish
 from packio.packing.appending import append
+from packio.packing.publish import publishing
+from packio.packing.run import executors
 
 SHARDS = 4
 
@@ -61,14 +62,14 @@ def test_the_plan_is_on_the_disk_before_it_gets_its_name(
 def test_a_shard_that_is_noted_keeps_its_files_whatever_fails_then(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, sync = tmp_path / "x.tar", publish.sync
+    out, sync = tmp_path / "x.tar", publishing.sync
 
     def fail(path: pathlib.Path) -> None:
-        if path.name == publish.SHARDS:
+        if path.name == publishing.SHARDS:
             raise OSError(errno.EIO, "Input/output error", str(path))
         sync(path)
 
-    monkeypatch.setattr(publish, "sync", fail)
+    monkeypatch.setattr(publishing, "sync", fail)
     with pytest.raises(OutputError, match="Input/output error"):
         packio.pack(source, out, shards=SHARDS, num_workers=1)
     monkeypatch.undo()
@@ -120,7 +121,7 @@ def test_a_process_without_memory_is_tried_again_as_one_that_died(error: Excepti
 
 _THREAD_WITHOUT_MEMORY = """
 import os, resource
-from packio.pools import ThreadPool
+from packio.system.pools import ThreadPool
 pages = int(open("/proc/self/statm").read().split()[0])
 pool = ThreadPool(1)
 resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE"),) * 2)

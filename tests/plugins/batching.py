@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from packio.decoders import nvjpeg, simplejpeg
 from packio.errors import DecodeError
+from packio.images.decoders import nvjpeg, simplejpeg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""torchvision's decoder as `packio.decoders.nvjpeg` calls it, on any device."""
+"""torchvision's decoder as `packio.images.decoders.nvjpeg` calls it, on any device."""
 
 from __future__ import annotations
 
-from packio.decoders import nvjpeg, simplejpeg
+from packio.images.decoders import nvjpeg, simplejpeg
 
 PACKAGE = "torchvision"
 EXTRA = "nvjpeg"

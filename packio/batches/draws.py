@@ -1,0 +1,110 @@
+"""The random numbers of one draw, from its key: never from a worker, a thread or a batch's order.
+
+Every sample of a batch has a lane of counters of its own; counter → number by SplitMix64, whose
+output for a counter does not depend on what was drawn before. So any subset can be drawn in any
+order, vectorised, and the same key gives the same numbers everywhere.
+
+Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014 (the
+finaliser with the constants of variant 13).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+LANE = 64  # numbers that one view of one sample may draw
+VIEWS = 16  # views a sample may have
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_M1_INT, _M2_INT = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_M1, _M2 = np.uint64(_M1_INT), np.uint64(_M2_INT)
+_11, _27, _30, _31 = (np.uint64(n) for n in (11, 27, 30, 31))
+_STEPS = np.arange(1, LANE + 1, dtype=np.uint64) * np.uint64(_GAMMA)
+_LANE_STEP = np.uint64(LANE * VIEWS * _GAMMA & _MASK)
+
+
+def mix(*values: int) -> int:
+    """Combine integers into one 64-bit key, order mattering."""
+    state = 0
+    for value in values:
+        z = (state ^ (value & _MASK)) + _GAMMA & _MASK
+        z = (z ^ z >> 30) * _M1_INT & _MASK
+        z = (z ^ z >> 27) * _M2_INT & _MASK
+        state = z ^ z >> 31
+    return state
+
+
+def digest(indices: Sequence[int] | np.ndarray) -> int:
+    """A 64-bit digest of a batch's indices, in their order."""
+    data = np.asarray(indices, "<i8").tobytes()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+class Drawn(int):
+    """An index that says when it is drawn: it is an int to everyone, and more to our datasets.
+
+    Attributes:
+        epoch: In which epoch.
+        position: At which place of the epoch's order, counted over all ranks.
+    """
+
+    epoch: int
+    position: int
+
+    def __new__(cls, index: int, epoch: int, position: int) -> Drawn:
+        """Make one."""
+        self = super().__new__(cls, index)
+        self.epoch, self.position = epoch, position
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Drawn, (int(self), self.epoch, self.position)
+
+
+class Lane:
+    """The numbers of one lane, drawn when asked for: what `uniforms` gives, for a single sample.
+
+    Args:
+        key, lane, view: As in `uniforms`.
+        skip: Numbers before the first.
+    """
+
+    __slots__ = ("_start",)
+
+    def __init__(self, key: int, lane: int, view: int, skip: int = 0) -> None:
+        first = lane * LANE * VIEWS + view * LANE + 1 + skip
+        self._start = key + first * _GAMMA
+
+    def __getitem__(self, i: int) -> float:
+        z = self._start + i * _GAMMA & _MASK
+        z = (z ^ z >> 30) * _M1_INT & _MASK
+        z = (z ^ z >> 27) * _M2_INT & _MASK
+        return ((z ^ z >> 31) >> 11) * 2.0**-53
+
+
+def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
+    """Draw numbers for some lanes.
+
+    Args:
+        key: Of the batch or the epoch.
+        lanes: (N,) integers ≥ 0: the slot in the batch, or the position in the epoch.
+        view: 0..VIEWS-1, where a sample is cropped several times.
+        count: Numbers a lane, at most LANE.
+
+    Returns:
+        (N, count) float64, uniform on [0, 1).
+    """
+    start = np.uint64(key + view * LANE * _GAMMA & _MASK)
+    z = (lanes.astype(np.uint64) * _LANE_STEP + start)[:, None] + _STEPS[:count]
+    z ^= z >> _30
+    z *= _M1
+    z ^= z >> _27
+    z *= _M2
+    z ^= z >> _31
+    z >>= _11
+    numbers: np.ndarray = z * (2.0**-53)
+    return numbers

@@ -1,0 +1,283 @@
+"""Indexes of unpacked image folders, kept in the user's cache and refreshed when a file changes.
+
+A folder is listed as `packio.pack` lists it; each file is read once, in threads, for its header
+facts and CRC32C. Listing again compares name, size and modification time of every file; only files
+that differ from the newest index are read again. Indexes lie in the cache under the folder's path
+and the state of its files, so that those in use stay: by a training run that goes on while the
+folder changes, or by other machines with a home in common and other files at the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio import __version__, registry
+from packio.errors import BadImagesError, CannotCreateError, PackioError
+from packio.images import encodings
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.index.indexfile import INDEX_SUFFIX, Index
+from packio.packing.run.reading import Read, read_ahead
+from packio.sources import Listing
+from packio.system import cache
+from packio.system.pools import ThreadPool
+
+_THREADS = 16  # they wait for the disk, or for the network
+_SHOWN = 10  # bad images in a message
+_KEPT = 8  # indexes of one folder
+_CHUNK = 1024  # files that a thread looks at in one go
+_DTYPES = {
+    "length": np.int64, "mtime_ns": np.int64, "crc32c": np.uint32, "height": np.uint32,
+    "width": np.uint32, "encoding": np.uint8, "orientation": np.uint8, "channels": np.uint8,
+    "dtype": np.uint8, "flags": np.uint8,
+}  # fmt: skip
+
+_Bad = tuple[bytes, str]  # key, reason
+
+
+def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
+    """Index an image folder, or find its index in the cache; nothing is written beside the files.
+
+    Args:
+        path: A folder of class folders.
+        skip: Leave bad images out, with a warning, instead of raising.
+
+    Returns:
+        The index file, and the folder.
+
+    Raises:
+        SourceError: no image folder.
+        BadImagesError: images cannot be read, and `skip` is False; or none can.
+        CannotCreateError: the cache cannot be written.
+    """
+    root = Path(os.path.abspath(path))
+    source = registry.load("sources", "image_folder")
+    listing: Listing = source.listing(root, allow_empty=skip)
+    state = _State.of(root, listing)
+    name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()
+    index = cache.folder("folders") / name[:32] / f"{state.fingerprint[:32]}{INDEX_SUFFIX}"
+    metadata = _metadata_of(index, state)
+    if metadata is None:
+        with _one_at_a_time(index):  # the processes of a training run come here together
+            metadata = _metadata_of(index, state) or _indexed(index, listing, state)
+    bad = [*listing.unlisted, *((os.fsencode(k), reason) for k, reason in metadata["skipped"])]
+    _report(root, bad, listing.warnings, skip=skip and metadata["counts"]["packed"] > 0)
+    return index, root
+
+
+@dataclasses.dataclass(frozen=True)
+class _State:
+    """What a listing found, for comparison."""
+
+    sizes: np.ndarray  # (N,) int64 bytes; -1 where it cannot be told
+    mtimes: np.ndarray  # (N,) int64 ns
+    fingerprint: str
+
+    @staticmethod
+    def of(root: Path, listing: Listing) -> _State:
+        """Look at every file of a listing."""
+        pairs = _sizes_and_times(root, listing.keys)
+        digest = hashlib.sha256(f"{__version__} {json.dumps(listing.classes)}\0".encode())
+        digest.update(b"\0".join(listing.keys))
+        digest.update(pairs.tobytes())
+        return _State(pairs[:, 0].copy(), pairs[:, 1].copy(), digest.hexdigest())
+
+
+def _sizes_and_times(root: Path, keys: Sequence[bytes]) -> np.ndarray:
+    """Size in bytes and modification time in ns of each file, (N, 2) int64."""
+    prefix = os.fsencode(root) + b"/"
+
+    def look(start: int) -> np.ndarray:
+        pairs = [_size_and_time(prefix + key) for key in keys[start : start + _CHUNK]]
+        return np.array(pairs, np.int64)
+
+    with ThreadPool(_THREADS, "packio-stat") as pool:
+        chunks = list(pool.map(look, range(0, len(keys), _CHUNK)))
+    return np.concatenate(chunks) if chunks else np.zeros((0, 2), np.int64)
+
+
+def _size_and_time(path: bytes) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:  # reading it will say why
+        return -1, 0
+    return status.st_size, status.st_mtime_ns
+
+
+@contextlib.contextmanager
+def _one_at_a_time(index: Path) -> Iterator[None]:
+    """Wait for other processes that list the same folder."""
+    try:
+        index.parent.mkdir(parents=True, exist_ok=True)
+        file = index.with_name("lock").open("ab")
+    except OSError as error:
+        raise _cannot_create(index, error) from error
+    with file:
+        with contextlib.suppress(OSError):  # no locks on this file system: some work is done twice
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _cannot_create(index: Path, error: OSError) -> CannotCreateError:
+    return CannotCreateError(
+        f"{index}: {error.strerror}; the listing of an image folder is kept there; "
+        "PACKIO_CACHE_DIR can name a folder that can be written"
+    )
+
+
+def _metadata_of(index: Path, state: _State) -> dict[str, Any] | None:
+    """Metadata of the cached index if it is of this state of the folder."""
+    old = _cached(index)
+    if old is None or old.metadata.get("fingerprint") != state.fingerprint:
+        return None
+    return old.metadata
+
+
+def _cached(path: Path) -> Index | None:
+    if not path.is_file():
+        return None
+    try:
+        index = Index(path)
+        for name in index.column_names:  # checks what will be used again
+            index.column(name).array()
+    except PackioError:  # damaged, or of another version: made anew
+        return None
+    return index
+
+
+def _indexed(path: Path, listing: Listing, state: _State) -> dict[str, Any]:
+    """Write an index; return its metadata. Files as the newest index knows them are not read."""
+    others = _by_age(path.parent)
+    newest = _cached(others[-1]) if others else None
+    columns = {name: np.zeros(len(listing.keys), dtype) for name, dtype in _DTYPES.items()}
+    wanted = _taken_over(newest, columns, listing, state)
+    bad: dict[int, str] = {}
+    changed = dataclasses.replace(
+        listing,
+        keys=[listing.keys[i] for i in wanted],
+        sizes=state.sizes[wanted].tolist(),
+    )
+    for chunk in read_ahead(changed, range(len(wanted)), threads=_THREADS):
+        for read in chunk:
+            position = wanted[read.position]
+            if read.problem is not None:
+                bad[position] = read.problem
+            for name, value in _facts(read).items():
+                columns[name][position] = value
+    columns["mtime_ns"][:] = state.mtimes
+    metadata = _metadata(listing, state, bad)
+    try:
+        indexfile.write(path, _without(columns, listing, sorted(bad)), metadata)
+    except OSError as error:
+        raise _cannot_create(path, error) from error
+    for old in others[: 1 - _KEPT]:
+        old.unlink(missing_ok=True)
+    return metadata
+
+
+def _by_age(folder: Path) -> list[Path]:
+    """Indexes in a folder of the cache, the newest last."""
+    indexes = folder.glob(f"*{INDEX_SUFFIX}")
+    return sorted(indexes, key=lambda index: index.stat().st_mtime_ns)
+
+
+def _taken_over(
+    old: Index | None, columns: dict[str, np.ndarray], listing: Listing, state: _State
+) -> list[int]:
+    """Take over the rows of files that have not changed; return the positions of all others."""
+    if old is None or not all(name in old for name in _DTYPES):
+        return list(range(len(listing.keys)))
+    row_of = {old.key(row): row for row in range(len(old))}
+    rows = np.array([row_of.get(key, -1) for key in listing.keys], np.int64)
+    same = rows >= 0
+    for name, now in (("length", state.sizes), ("mtime_ns", state.mtimes)):
+        same[same] = old.column(name).array()[rows[same]] == now[same]
+    for name, column in columns.items():
+        column[same] = old.column(name).array()[rows[same]]
+    positions: list[int] = np.flatnonzero(~same).tolist()
+    return positions
+
+
+def _facts(read: Read) -> dict[str, int]:
+    facts, data = read.facts, read.item.data
+    if facts is None:
+        return {}
+    return {
+        "length": len(data),
+        "crc32c": indexfile.crc32c(data),
+        "height": facts.height,
+        "width": facts.width,
+        "encoding": encodings.CODES[facts.encoding],
+        "orientation": facts.orientation,
+        "channels": facts.channels,
+        "dtype": encodings.DTYPES.index(facts.dtype),
+        "flags": indexfile.flags_of(facts),
+    }
+
+
+def _without(
+    columns: dict[str, np.ndarray], listing: Listing, bad: list[int]
+) -> dict[str, np.ndarray]:
+    """All columns of the index, without the bad images."""
+    good = np.ones(len(listing.keys), bool)
+    good[bad] = False
+    keys = [key for key, is_good in zip(listing.keys, good, strict=True) if is_good]
+    kept: dict[str, np.ndarray] = {name: column[good] for name, column in columns.items()}
+    kept["file"] = np.arange(len(keys), dtype=np.uint32)
+    kept["offset"] = np.zeros(len(keys), np.int64)
+    kept["label"] = np.array(listing.labels, np.int64)[good]
+    no_files: dict[str, np.ndarray] = {
+        "file_bytes": np.zeros(0, np.int64),
+        "file_digest": np.zeros((0, 32), np.uint8),
+        "file_path_data": np.zeros(0, np.uint8),
+        "file_path_offsets": np.zeros(1, np.int64),
+    }
+    return kept | no_files | made.of_keys(keys)
+
+
+def _metadata(listing: Listing, state: _State, bad: dict[int, str]) -> dict[str, Any]:
+    found = len(listing.keys)
+    packed = found - len(bad)
+    return {
+        "version": indexfile.VERSION,
+        "format": "folder",
+        "access": "range",
+        "classes": listing.classes,
+        "counts": {"found": found, "packed": packed, "skipped": len(bad)},
+        "fingerprint": state.fingerprint,
+        "options": {},
+        "shards": [{"name": ".", "samples": packed}],
+        "skipped": [[os.fsdecode(listing.keys[i]), reason] for i, reason in sorted(bad.items())],
+        "source": {"kind": listing.kind},
+        "versions": {"packio": __version__},
+    }
+
+
+def _report(root: Path, bad: list[_Bad], remarks: list[str], *, skip: bool) -> None:
+    for remark in remarks:
+        warnings.warn(f"{root}: {remark}", stacklevel=5)
+    if not bad:
+        return
+    shown = [(os.fsdecode(key), reason) for key, reason in bad[:_SHOWN]]
+    lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
+    more = f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    if skip:
+        warnings.warn(f"{root}: {len(bad)} bad images are left out:{lines}{more}", stacklevel=5)
+        return
+    error = BadImagesError(
+        f"{root}: {len(bad)} of the images are bad; mend or remove them, or leave them out with "
+        f"on_error='skip':{lines}{more}"
+    )
+    error.skipped = tuple(shown)
+    raise error

@@ -1,0 +1,70 @@
+"""Options of datasets: what they may be, and what they do not go with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from packio.batches import draws
+from packio.errors import OptionError
+from packio.images import regions
+
+OUTPUTS = ("tensor", "numpy", "pil")
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Check a dataset's options by themselves, without its pack.
+
+    Raises:
+        OptionError: a value that cannot be meant, or two that exclude each other.
+    """
+    choices = {"output": OUTPUTS, "on_error": ("raise", "skip"), "cache": (None, "ram"),
+               "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *FLOATS)}  # fmt: skip
+    for name, allowed in choices.items():
+        if options[name] not in allowed:
+            raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")
+    for name in ("hflip", "vflip"):
+        if not 0 <= options[name] <= 1:
+            raise OptionError(f"{name}={options[name]!r}: expected a probability, 0..1")
+    if options["output"] != "tensor" and options["dtype"] != torch.uint8:
+        raise OptionError(
+            f"dtype={options['dtype']} is of tensors; output is {options['output']!r}"
+        )
+    threads = options["threads"]
+    if threads != "auto" and (not isinstance(threads, int) or threads < 1):
+        raise OptionError(f"threads={threads!r}: expected 'auto' or an int of at least 1")
+    ignored = options["ignore_index"]
+    if type(ignored) is not int or not -(1 << 31) <= ignored < 1 << 31:
+        raise OptionError(f"ignore_index={ignored!r}: expected an int of 32 bits")
+    _check_cache(options["cache"], options["cache_bytes"])
+    _check_views(options)
+    _check_transforms(options)
+
+
+def _check_cache(cache: str | None, cache_bytes: Any) -> None:
+    if cache_bytes is None:
+        return
+    if cache is None:
+        raise OptionError("cache_bytes= is of a cache: expected cache='ram' with it")
+    if type(cache_bytes) is not int or cache_bytes < 1:
+        raise OptionError(f"cache_bytes={cache_bytes!r}: expected a number of bytes, at least 1")
+
+
+def _check_views(options: Mapping[str, Any]) -> None:
+    if options["views"] is None:
+        return
+    if options["crop"] is not None:
+        raise OptionError("crop= and views= exclude each other; put the crop into views")
+    if not 1 <= len(options["views"]) <= draws.VIEWS:
+        raise OptionError(f"views=: expected 1 to {draws.VIEWS} geometries")
+
+
+def _check_transforms(options: Mapping[str, Any]) -> None:
+    if options["transforms"] is None:
+        return
+    for name in ("transform", "target_transform", "views"):
+        if options[name] is not None:
+            raise OptionError(f"transforms= and {name}= exclude each other")

@@ -1,0 +1,263 @@
+"""Some samples of a pack: those of some classes, with some keys, or some metadata."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from packio.errors import KeyNotFoundError, OptionError
+from packio.packs import packs
+
+_CHUNK = 4096  # samples whose index rows are looked at together
+_TEXTS = 1 << 16  # samples whose keys or metadata are
+
+Labels = str | int | Iterable[str | int]  # class names, indices
+Keys = str | bytes | Iterable[str | bytes]  # keys, globs
+_Sought = tuple[packs.Pack, np.ndarray]  # (N,) bool: which of its samples may still match
+
+
+def selected(pack: packs.Pack, classes: Iterable[str] | None = None) -> Iterator[np.ndarray]:
+    """Go through the indices of a pack, or of some of its classes, in chunks of at most 4,096.
+
+    Args:
+        pack: The pack.
+        classes: Names of classes; None takes all samples. In a pack with vectors as labels, a
+            sample is of every class whose entry is above 0.
+
+    Returns:
+        An iterator of (n,) int64 arrays, n > 0, ascending.
+
+    Raises:
+        OptionError: the pack has no class of such a name.
+    """
+    wanted = None if classes is None else [class_index(pack, name) for name in classes]
+    return _chunks(pack, wanted)
+
+
+def _chunks(pack: packs.Pack, wanted: list[int] | None) -> Iterator[np.ndarray]:
+    for start in range(0, len(pack), _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, len(pack)))
+        if wanted is not None:
+            rows = np.compress(_is_of(pack, rows, wanted), rows)
+        if len(rows):
+            yield rows
+
+
+def _is_of(pack: packs.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarray:
+    """Which of some samples are of some classes: (n,) bool."""
+    labels = pack.take_labels(rows)
+    if labels.ndim == 1:
+        return np.isin(labels, wanted)
+    found: np.ndarray = np.any(labels[:, wanted] > 0, axis=1)
+    return found
+
+
+def class_index(pack: packs.Pack, name: str) -> int:
+    """Look up a class by name.
+
+    Raises:
+        OptionError: there is none; the message has names that are near.
+    """
+    names = pack.classes if "label" in pack.index_file else []
+    if name in names:
+        return names.index(name)
+    raise no_class(name, names, pack.path)
+
+
+def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
+    """The error that there is no class of such a name, with names that are near."""
+    if not names:
+        return OptionError(f"{where}: no class {name!r}; there are no classes")
+    near = difflib.get_close_matches(name, names, 3) or [*names[:3], "…"][: len(names)]
+    return OptionError(
+        f"{where}: no class {name!r} among {len(names)}; there are: {', '.join(near)}"
+    )
+
+
+class Part(NamedTuple):
+    """Samples of a pack, among which some are looked for.
+
+    Attributes:
+        pack: Of the samples.
+        positions: (n,) int64, in any order.
+        label: What is asked for of their labels: see `matching`.
+    """
+
+    pack: packs.Pack
+    positions: np.ndarray
+    label: Labels | None
+
+
+def matching(parts: Sequence[Part], key: Keys | None, meta: Mapping[str, Any]) -> list[np.ndarray]:
+    """Which of some samples match: label, key and metadata, as far as they are asked for.
+
+    Args:
+        parts: Of one pack or of several. Labels are asked for by name or index of classes, one of
+            which a sample has; by none where nothing of that pack can match.
+        key: Globs (`fnmatch.fnmatchcase`) or keys, one of which it has.
+        meta: Name → the value that it has, or a function that is true of it. None stands for the
+            value of a sample that has no such name.
+
+    Returns:
+        Of each part, (n,) bool.
+
+    Raises:
+        OptionError: no class of such a name, or no sample of any part has metadata of such a name.
+        KeyNotFoundError: no sample of any of the packs has such a key.
+    """
+    sought = []
+    for pack, positions, label in parts:
+        rows = np.zeros(len(pack), bool)
+        rows[positions] = True
+        if label is not None:
+            _keep_labels(pack, rows, label)
+        sought.append((pack, rows))
+    if key is not None:
+        _keep_keys(sought, key)
+    if meta:
+        _keep_meta(sought, meta)
+    return [rows[part.positions] for part, (_, rows) in zip(parts, sought, strict=True)]
+
+
+def none_has(
+    count: int, label: Labels | None, key: Keys | None, meta: Mapping[str, Any], where: object
+) -> OptionError:
+    """The error that none of so many samples matches."""
+    wanted = {"label": label, "key": key, **meta}
+    asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
+    return OptionError(f"{where}: none of {count} samples has {asked}")
+
+
+def _keep_labels(pack: packs.Pack, rows: np.ndarray, label: Labels) -> None:
+    labels = pack.labels
+    if labels is None:
+        raise OptionError(f"label={label!r}: {pack.path} has no labels")
+    each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
+    wanted = [class_index(pack, c) if isinstance(c, str) else operator.index(c) for c in each]
+    size = labels.shape[1] if labels.ndim == 2 else None
+    for number in wanted:
+        if size is not None and not 0 <= number < size:
+            raise OptionError(f"label={number}: {pack.path} has labels 0..{size - 1}")
+    for start in range(0, len(rows), _CHUNK):
+        some = start + np.flatnonzero(rows[start : start + _CHUNK])
+        if len(some):
+            rows[some] = _is_of(pack, some, wanted)
+
+
+def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
+    each = [key] if isinstance(key, (str, bytes)) else list(key)
+    whole = [k for k in each if not re.search(rb"[*?[]", os.fsencode(k))]
+    places = _places([pack for pack, _ in sought], whole)
+    texts = _pattern([k for k in each if isinstance(k, str) and k not in whole])
+    raw = _pattern([os.fsencode(k).decode("latin-1") for k in each
+                    if isinstance(k, bytes) and k not in whole])  # fmt: skip
+
+    def test(data: list[bytes]) -> list[bool]:
+        return [
+            (texts is not None and texts(os.fsdecode(d)) is not None)
+            or (raw is not None and raw(d.decode("latin-1")) is not None)
+            for d in data
+        ]
+
+    for (pack, rows), found in zip(sought, places, strict=True):
+        kept = np.zeros_like(rows)
+        kept[found] = True
+        kept &= rows
+        if texts is not None or raw is not None:
+            globbed = rows & ~kept
+            _keep(pack, "key", globbed, test)
+            kept |= globbed
+        np.logical_and(rows, kept, out=rows)
+
+
+def _places(found_in: Sequence[packs.Pack], keys: Sequence[str | bytes]) -> list[list[int]]:
+    """Positions of keys in each of some packs.
+
+    Raises:
+        KeyNotFoundError: a key is in none of them.
+    """
+    places: list[list[int]] = [[] for _ in found_in]
+    for key in keys:
+        missing: list[KeyNotFoundError] = []
+        for pack, positions in zip(found_in, places, strict=True):
+            try:
+                positions.append(pack.find(key))
+            except KeyNotFoundError as error:
+                missing.append(error)
+        if len(missing) == len(found_in):
+            raise missing[0]
+    return places
+
+
+def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
+    """One test for several globs; None where there are none."""
+    return re.compile("|".join(map(fnmatch.translate, globs))).match if globs else None
+
+
+def _keep_meta(sought: Sequence[_Sought], meta: Mapping[str, Any]) -> None:
+    have = [(pack, rows) for pack, rows in sought if "meta_data" in pack.index_file]
+    if not have:
+        raise OptionError(f"{next(iter(meta))}=: no metadata in {_paths(sought)}")
+    seen: set[str] = set()
+    tests = {name: v if callable(v) else _equals(v) for name, v in meta.items()}
+
+    def test(data: list[bytes]) -> list[bool]:
+        text = b"[" + b",".join(data) + b"]"
+        values = cast("list[dict[str, Any]]", json.loads(text.decode("utf-8", "surrogatepass")))
+        seen.update(*values)
+        return [all(tests[name](value.get(name)) for name in tests) for value in values]
+
+    there = any(rows.any() for _, rows in have)
+    for pack, rows in sought:
+        if "meta_data" in pack.index_file:
+            _keep(pack, "meta", rows, test)
+        elif not all(passes(None) for passes in tests.values()):
+            rows[:] = False
+    for name in meta:
+        if there and name not in seen:
+            near = difflib.get_close_matches(name, sorted(seen), 3) or sorted(seen)[:10]
+            raise OptionError(
+                f"{_paths(have)}: no metadata {name!r} in these samples; there are: "
+                + ", ".join(near)
+            )
+
+
+def _paths(sought: Sequence[_Sought]) -> str:
+    """Where samples are looked for, for a message."""
+    return ", ".join(str(path) for path in dict.fromkeys(pack.path for pack, _ in sought))
+
+
+def _equals(wanted: Any) -> Callable[[Any], bool]:
+    return lambda value: bool(value == wanted)
+
+
+def _keep(
+    pack: packs.Pack, column: str, rows: np.ndarray, test: Callable[[list[bytes]], Sequence[bool]]
+) -> None:
+    """Take those rows out whose text does not pass.
+
+    Args:
+        pack: Of the samples.
+        column: "key" or "meta".
+        rows: (N,) bool, of all samples of the pack; it is changed.
+        test: Some texts → whether each passes.
+    """
+    offsets = pack.index_file.column(f"{column}_offsets")
+    data = pack.index_file.column(f"{column}_data")
+    for start in range(0, len(rows), _TEXTS):
+        some = np.flatnonzero(rows[start : start + _TEXTS])
+        if not len(some):
+            continue
+        edges = offsets.span(start, min(start + _TEXTS, len(rows)) + 1)
+        text = data.span(int(edges[0]), int(edges[-1])).tobytes()
+        first, last = ((edges[some + i] - edges[0]).tolist() for i in (0, 1))
+        texts = [text[a:b] for a, b in zip(first, last, strict=True)]
+        rows[start + some] = test(texts)

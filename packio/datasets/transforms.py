@@ -1,0 +1,137 @@
+"""Calling the transforms of users: errors that help, results that are contiguous."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from packio.errors import TransformError
+from packio.images.tensors import ensure_contiguous, is_contiguous_batch
+
+JOINT = ("image", "mask", "boxes", "box_labels", "label")  # what joint transforms are called with
+
+_BY_NAME = {"boxes": "bboxes"}  # albumentations' names, where they are not ours
+
+
+class Apply:
+    """Applies transforms; warns the first time that one returns a tensor that is not contiguous."""
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def __call__(self, transform: Callable[..., Any], image: Any) -> Any:
+        """Return what a transform makes of an image, contiguous.
+
+        Args:
+            transform: Called with the image; albumentations' with ``image=image``.
+            image: A (C, H, W) tensor, an (H, W, C) array, or a Pillow image.
+
+        Raises:
+            TransformError: the transform failed.
+        """
+        try:
+            if _is_albumentations(transform):
+                value = transform(image=image)["image"]
+            else:
+                value = transform(image)
+        except Exception as error:
+            raise TransformError(_explanation(transform, image, error)) from error
+        return self._contiguous(transform, value)
+
+    def joint(self, transforms: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what transforms make of an image and what belongs to it, contiguous.
+
+        Args:
+            transforms: Called with the values of JOINT that there are, in that order; returns as
+                many. Albumentations' are called with them by name, boxes as ``bboxes``.
+            values: Of a sample's fields.
+
+        Raises:
+            TransformError: the transforms failed, or returned something else.
+        """
+        names = [name for name in JOINT if name in values]
+        made: Any
+        given = _as_tv_tensors({name: values[name] for name in names})
+        try:
+            if _is_albumentations(transforms):
+                found = transforms(**{_BY_NAME.get(name, name): given[name] for name in names})
+                made = [found[_BY_NAME.get(name, name)] for name in names]
+            else:
+                found = transforms(*given.values())
+                made = [found] if len(names) == 1 else found
+        except Exception as error:
+            raise TransformError(_explanation(transforms, given[names[0]], error)) from error
+        if not isinstance(made, (tuple, list)) or len(made) != len(names):
+            raise TransformError(
+                f"the transforms {_name(transforms)} returned {type(made).__name__}; "
+                f"expected a tuple of {', '.join(names)}"
+            )
+        done = self._contiguous(transforms, [_plain(value) for value in made])
+        return dict(zip(names, done, strict=True))
+
+    def _contiguous(self, transform: Callable[..., Any], value: Any) -> Any:
+        if is_contiguous_batch(value):
+            return value
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the transform {_name(transform)} returned a tensor that is not contiguous, "
+                "a view with other strides; packio copies it, since training on it can be many "
+                "times slower. End the transform with .contiguous() to silence this.",
+                stacklevel=4,
+            )
+        return ensure_contiguous(value)
+
+
+def _is_albumentations(transform: Any) -> bool:
+    return type(transform).__module__.partition(".")[0] == "albumentations"
+
+
+def _as_tv_tensors(values: dict[str, Any]) -> dict[str, Any]:
+    """Tell torchvision's transforms which tensor is what; without torchvision, as they are."""
+    tv = _tv_tensors()
+    image, mask, boxes = (values.get(name) for name in ("image", "mask", "boxes"))
+    if tv is None:
+        return values
+    size = mask if image is None else image
+    wrapped = dict(values)
+    if isinstance(image, torch.Tensor):
+        wrapped["image"] = tv.Image(image)
+    if isinstance(mask, torch.Tensor):
+        wrapped["mask"] = tv.Mask(mask)
+    if isinstance(boxes, torch.Tensor) and size is not None:
+        wrapped["boxes"] = tv.BoundingBoxes(boxes, format="XYXY", canvas_size=size.shape[-2:])
+    return wrapped
+
+
+def _tv_tensors() -> Any:
+    try:
+        import torchvision.tv_tensors
+    except (ImportError, OSError, RuntimeError):  # not there, or not of this torch's build
+        return None
+    return torchvision.tv_tensors
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as torch's own kind."""
+    return value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) else value
+
+
+def _name(transform: Any) -> str:
+    return getattr(transform, "__qualname__", None) or type(transform).__qualname__
+
+
+def _explanation(transform: Any, image: Any, error: Exception) -> str:
+    shape = getattr(image, "shape", None) or getattr(image, "size", None)  # arrays, Pillow's
+    what = f"{type(image).__name__}" + (f" of shape {tuple(shape)}" if shape else "")
+    hint = ""
+    if isinstance(image, torch.Tensor):
+        hint = (
+            "; if it wants a Pillow image, as torchvision's ToTensor does, make the dataset with "
+            "output='pil'; if it wants an array, as albumentations does, with output='numpy'"
+        )
+    name = _name(transform)
+    return f"the transform {name} failed on a {what}: {type(error).__name__}: {error}{hint}"

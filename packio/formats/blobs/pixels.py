@@ -1,0 +1,185 @@
+"""Arrays of pixels as others write them: whose axes are which, what are images, what are labels.
+
+An array of images is (N, H, W), (N, H, W, C) or (N, C, H, W), of uint8, uint16 or float32. Of four
+axes the last is C if it has 1, 3 or 4 values, else the second if that has; who knows better says so
+with ``layout``: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma between.
+
+A scan points at a sample where its bytes lie, if they lie as `packio.images.encodings.RAW` has
+them; if not, its offset is -1, and `packio.formats.blobs.by_library` reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from packio.errors import IntegrityError, NotAPackError, OptionError
+from packio.images import encodings
+from packio.images.encodings import Facts, raw_facts
+
+# By these names others have images and labels; the first that is there is taken.
+IMAGES = ("data", "images", "image", "x", "X")
+LABELS = ("label", "labels", "target", "targets", "y", "Y")
+
+MOST_BYTES = 1 << 30  # of an image, or of a chunk, as it is decoded
+_MOST_RATIO = 2000  # decoded bytes for each one stored: deflate comes to 1,032
+_FEW = 100_000  # samples that few bytes may claim to be
+
+CHANNELS = (1, 3, 4)
+_COLOURS = ("RGB", "BGR")
+_ENDS = (b"\xff\xd9", b"\xaeB`\x82")  # of a JPEG and a PNG
+
+Label = int | tuple[float, ...]
+
+
+class Order(NamedTuple):
+    """What the user says of the order of pixels."""
+
+    planes: bool | None = None  # (C, H, W), or (H, W, C); None: see for yourself
+    bgr: bool = False
+
+
+def order_of(layout: str) -> Order:
+    """Read what the user says: "HWC", "CHW", "RGB", "BGR", "HWC,BGR" ….
+
+    Raises:
+        OptionError: it is none of them.
+    """
+    words = layout.upper().split(",") if layout else []
+    axes, colours = [w for w in words if w in ("HWC", "CHW")], [w for w in words if w in _COLOURS]
+    if len(axes) + len(colours) != len(words) or len(axes) > 1 or len(colours) > 1:
+        raise OptionError(f"layout={layout!r}: expected HWC or CHW, RGB or BGR, or HWC,BGR")
+    return Order(axes[0] == "CHW" if axes else None, colours == ["BGR"])
+
+
+def facts_of(shape: Sequence[int], dtype: np.dtype, order: Order, where: str) -> Facts:
+    """Tell what an image is, by the shape of its array: (H, W), (H, W, C) or (C, H, W).
+
+    Raises:
+        NotAPackError: it can be no image, is too large to be one, or its order cannot be told.
+    """
+    said = f"{where} has images of the shape {tuple(shape)}, {dtype}"
+    if dtype.name not in encodings.DTYPES:
+        raise NotAPackError(f"{said}; expected one of {', '.join(encodings.DTYPES)}: convert them")
+    if len(shape) not in (2, 3) or min(shape) < 1:
+        raise NotAPackError(f"{said}; expected (H, W), (H, W, C) or (C, H, W)")
+    if math.prod(shape) * dtype.itemsize > MOST_BYTES:
+        raise NotAPackError(f"{said}; expected at most {MOST_BYTES} bytes an image")
+    planes = order.planes
+    if len(shape) == 2:
+        shape, planes = (*shape, 1), False
+    if planes is None and not {shape[0], shape[-1]} & set(CHANNELS):
+        raise NotAPackError(f"{said}; which axis is the channels? Say layout='HWC' or 'CHW'")
+    if planes is None:
+        planes = shape[-1] not in CHANNELS
+    channels, height, width = shape if planes else (shape[2], shape[0], shape[1])
+    if channels > 255:
+        raise NotAPackError(f"{said}: {channels} channels; expected at most 255")
+    name = next(n for n, raw in encodings.RAW.items() if raw == (planes, order.bgr))
+    return raw_facts(height, width, channels, dtype.name, name)
+
+
+def size_of(facts: Facts) -> int:
+    """Bytes of an image."""
+    itemsize: int = np.dtype(facts.dtype).itemsize
+    return facts.height * facts.width * facts.channels * itemsize
+
+
+def is_as_stored(dtype: np.dtype) -> bool:
+    """Tell whether values lie in the byte order that raw pixels have: little-endian."""
+    return bool(dtype == dtype.newbyteorder("<"))
+
+
+def check_labels(shape: Sequence[int], dtype: np.dtype, count: int, where: str) -> None:
+    """Check that an array can be the labels of so many images, before it is read.
+
+    Raises:
+        NotAPackError: it is not of numbers.
+        IntegrityError: it has more of them, or less.
+    """
+    if dtype.kind not in "biuf" or len(shape) not in (1, 2) or 0 in shape[1:]:
+        raise NotAPackError(
+            f"{where} is {dtype} {tuple(shape)}, which are no labels; expected numbers, one or "
+            "several an image; name others with label=…, or take none with label=''"
+        )
+    if shape[0] != count:
+        raise IntegrityError(f"{where}: {shape[0]} labels of {count} images; restore the file")
+
+
+def labels_of(values: np.ndarray, where: str) -> list[Label]:
+    """Labels of images: ints as they are; floats, and several numbers an image, as vectors.
+
+    Raises:
+        NotAPackError: an int does not fit 64 bits.
+    """
+    count = len(values)
+    if values.dtype.kind == "f" or values.shape[1:] not in ((), (1,)):
+        return list(map(tuple, values.reshape(count, -1).astype(np.float32).tolist()))
+    if values.size and int(values.max()) >= 1 << 63:
+        raise NotAPackError(f"{where} has labels up to {values.max()}, which do not fit 64 bits")
+    return values.reshape(count).astype(np.int64).tolist()  # type: ignore[no-any-return]  # ints
+
+
+def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> None:
+    """Compare what compressed samples claim to be with the bytes that there are.
+
+    Args:
+        count: Of samples.
+        size: Bytes of a sample, decoded.
+        chunk: Bytes of a chunk, decoded.
+        stored: Bytes of all of them together, as they lie on the disk.
+        where: Of the array, for the message.
+
+    Raises:
+        IntegrityError: it cannot be true, or would fill the memory.
+    """
+    most = _MOST_RATIO * stored + MOST_BYTES
+    if chunk > MOST_BYTES or count * size > most or count > stored + _FEW:
+        raise IntegrityError(
+            f"{where}: {stored} bytes claim to be {count} samples of {size}, in chunks of {chunk}; "
+            f"expected no chunk over {MOST_BYTES}, and at most {_MOST_RATIO} times what is stored"
+        )
+
+
+def without_padding(value: bytes) -> bytes:
+    """An encoded image of a fixed-length value: without the zeros after a JPEG's or PNG's end."""
+    bare = value.rstrip(b"\0")
+    return bare if bare.endswith(_ENDS) else value
+
+
+def holds_many(shape: Sequence[int], dtype: np.dtype) -> bool:
+    """Tell whether an array can be the pixels of many images."""
+    axes = len(shape)
+    return dtype.kind in "biuf" and (axes == 4 or (axes == 3 and shape[2] not in CHANNELS))
+
+
+def only(many: Mapping[str, str], where: object) -> list[str]:
+    """Choose the images among arrays that can be: the one of a usual name, or the only one.
+
+    Args:
+        many: Descriptions of the arrays, by their paths.
+        where: The container, for the message.
+
+    Returns:
+        One name, or none.
+
+    Raises:
+        NotAPackError: there are several.
+    """
+    names = [n for n in many if n.rpartition("/")[2] in IMAGES] or list(many)
+    if len(names) > 1:
+        what = ", ".join(many[n] for n in names[:20])
+        raise NotAPackError(f"{where}: several arrays can be the images: {what}; say image='NAME'")
+    return names
+
+
+def unknown(option: str, name: str, there: Iterable[str], where: object) -> OptionError:
+    """An error for a name of the user's that is not there; ``there`` describes what is."""
+    shown = list(there)
+    more = f", … ({len(shown)} in all)" if len(shown) > 20 else ""
+    return OptionError(
+        f"{where}: {option}={name!r} is not in it; there are: {', '.join(shown[:20])}{more}"
+    )

@@ -1,0 +1,1 @@
+"""What N5 and Zarr share: arrays of bytes in chunks."""

@@ -1,0 +1,315 @@
+"""Arrays cut into blocks, read without a library; see `packio.formats.chunks.layout`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.formats import Entry, Ranges
+from packio.formats.blobs.blob_columns import (
+    Columns,
+    check_header,
+    columns_of,
+    entries,
+    pixel_columns,
+)
+from packio.formats.chunks.layout import Array, Layout, blocks, place
+from packio.images.encodings import Facts
+
+_MOST_JSON = 64 << 20  # bytes; class names are in there
+_MOST_AXES = 8
+_LIMIT = 2**58  # values of an array; so that eight bytes each can be counted
+
+
+class _Blob(NamedTuple):
+    """An array of bytes, or of pixels, all its blocks there."""
+
+    array: Array
+    files: list[str]  # relative to the shard
+    pixels: tuple[dict[str, np.ndarray], Facts] | None  # columns instead of offsets, facts
+
+
+def scan(path: Path, layout: Layout) -> Iterator[Entry]:
+    """Yield an entry for every sample, in order; see ``scan`` of n5 and zarr."""
+    layout.refuse(path)
+    header = _header(path, layout)
+    data = _blob(path, "data", layout)
+    if data is None:
+        raise NotAPackError(f"{path}/: no {layout.container} array `data` in it; not a pack")
+    mask = _blob(path, "mask_data", layout)
+    arrays = {
+        name: _comparable(name, _loaded(path, name, array))
+        for name in Columns._fields
+        if (array := _array(path, name, layout)) is not None
+    }
+    if data.pixels is not None:
+        arrays |= data.pixels[0]
+    _check_is_whole(arrays, header, path)
+    mask_bytes = mask.array.shape[0] if mask else 0
+    columns = columns_of(arrays, data.array.bytes, mask_bytes, path)
+    if header and header.get("samples") != len(columns.length):
+        raise IntegrityError(
+            f"{path}/: has {len(columns.length)} samples, its attribute packio says "
+            f"{header.get('samples')!r}; restore or repack it"
+        )
+    files, masks = data.files, None
+    ranges = _ranges(data, columns.offsets, columns.length, f"{path}/data")
+    if mask and columns.mask_offsets is not None and columns.mask_length is not None:
+        masks = _ranges(mask, columns.mask_offsets, columns.mask_length, f"{path}/mask_data")
+        masks = masks._replace(file=masks.file + np.uint32(len(files)))
+        files = [*files, *mask.files]
+    facts = None if data.pixels is None else data.pixels[1]
+    yield from entries(columns, files, ranges, masks, facts)
+
+
+def is_blob(path: Path, layout: Layout) -> bool:
+    """Tell whether a container is packio's own, or has samples end to end and their positions."""
+    metadata = read_json(path / layout.metadata)
+    attributes = layout.parse_attributes(metadata) if metadata is not None else None
+    if isinstance(attributes, dict) and "packio" in attributes:
+        return True
+    return all((path / name / layout.metadata).exists() for name in ("data", "offsets"))
+
+
+def _header(path: Path, layout: Layout) -> dict[str, Any] | None:
+    """What packio says of the container, checked; None if another wrote it."""
+    metadata = read_json(path / layout.metadata)
+    if metadata is None:
+        return None
+    if "dimensions" in metadata or metadata.get("node_type") == "array":
+        raise NotAPackError(
+            f"{path}/: one array, not a group of them; packio reads encoded images, end to end in "
+            "an array `data`, with their positions in an array `offsets`"
+        )
+    attributes = layout.parse_attributes(metadata)
+    if not isinstance(attributes, dict):
+        raise NotAPackError(f"{path}/: its attributes are {attributes!r:.200}; expected an object")
+    if "packio" not in attributes:
+        return None
+    text = attributes["packio"]
+    check_header(text, layout.container, path)
+    header: dict[str, Any] = json.loads(text)
+    return header
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read the file that describes a group or an array; None if it is not there.
+
+    Raises:
+        NotAPackError: it is no JSON object.
+        IntegrityError: it is no JSON.
+        ReadError: it cannot be read.
+    """
+    try:
+        with open(path, "rb", opener=opener) as file:
+            size = os.fstat(file.fileno()).st_size
+            text = file.read(min(size, _MOST_JSON) + 1)  # which is allocated at once
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        value = json.loads(text) if len(text) <= _MOST_JSON else None
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path}: is no JSON ({error}); restore or repack it") from error
+    if not isinstance(value, dict):
+        raise NotAPackError(f"{path}: expected a JSON object of at most {_MOST_JSON} bytes")
+    return value
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file; of a pipe in its place, do not wait for the writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _array(path: Path, name: str, layout: Layout) -> Array | None:
+    metadata = read_json(path / name / layout.metadata)
+    if metadata is not None:
+        return layout.parse_array(metadata, f"{path}/{name}")
+    if os.path.lexists(path / name):
+        raise IntegrityError(
+            f"{path}/{name}: has no {layout.metadata}, which tells what it is; restore or repack it"
+        )
+    return None
+
+
+def known_type(name: Any, known: Sequence[str], where: str) -> np.dtype:
+    """Return the type of an array's values, in native byte order.
+
+    Raises:
+        NotAPackError: it is none of those known.
+    """
+    if name not in known:
+        raise NotAPackError(f"{where} has values of type {name!r}; expected one of {known}")
+    dtype: np.dtype = np.dtype(name)
+    return dtype
+
+
+def shapes(shape: Any, block: Any, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Check the shapes of an array and of a block.
+
+    Raises:
+        NotAPackError: they are no shapes.
+    """
+    for values, least in ((shape, 0), (block, 1)):
+        if (
+            not isinstance(values, list)
+            or not 1 <= len(values) <= _MOST_AXES
+            or len(values) != len(shape)
+            or any(type(n) is not int or not least <= n < _LIMIT for n in values)
+            or math.prod(max(n, 1) for n in values) >= _LIMIT
+        ):
+            raise NotAPackError(f"{where} has the shape {shape!r:.200}, blocks {block!r:.200}")
+    return tuple(shape), tuple(block)
+
+
+def _blob(path: Path, name: str, layout: Layout) -> _Blob | None:
+    array = _array(path, name, layout)
+    if array is None:
+        return None
+    pixels = None
+    if name == "data" and len(array.shape) == 4 and array.block[1:] == array.shape[1:]:
+        pixels = pixel_columns(array.shape, str(array.dtype), path / name)
+    elif array.dtype != np.uint8 or len(array.shape) != 1:
+        raise NotAPackError(
+            f"{path}/{name}: an array of {array.dtype} {array.shape}; packio reads encoded images, "
+            "end to end in one row of uint8 (pixels: encode them, or pack the images they are from)"
+        )
+    files = []
+    for numbers in blocks(array):
+        block_shape(path / name, array, numbers)
+        files.append(f"{name}/{array.block_name(*numbers)}")
+    return _Blob(array, files, pixels)
+
+
+def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Check that a block is there and as long as it should be; returns its shape.
+
+    Raises:
+        IntegrityError: it is not.
+        ReadError: it cannot be read.
+    """
+    path = folder / array.block_name(*numbers)
+    try:
+        with open(path, "rb", opener=opener) as file:
+            size = os.fstat(file.fileno()).st_size
+            header = file.read(array.header_bytes)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise missing(path) from error
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    shape = array.block
+    if array.headers:
+        shape = header_shape(header, path, array, numbers)
+    expected = array.header_bytes + math.prod(shape) * array.dtype.itemsize
+    if size != expected:
+        raise IntegrityError(f"{path}: {size} bytes, expected {expected}; restore or repack it")
+    return shape
+
+
+def missing(path: Path) -> IntegrityError:
+    """An error for a block that is not there."""
+    return IntegrityError(
+        f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros must be "
+        "told to write them)"
+    )
+
+
+def header_shape(
+    header: bytes, path: Path, array: Array, numbers: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Read the header of an N5 block; returns its shape.
+
+    Raises:
+        IntegrityError: it is no such header, or does not fit the array.
+    """
+    axes = len(array.shape)
+    if len(header) == array.header_bytes:
+        mode, found, *sizes = struct.unpack(f">HH{axes}I", header)
+        shape = tuple(sizes[::-1])
+        needed = extent(array, numbers)
+        fits = all(a <= b <= c for a, b, c in zip(needed, shape, array.block, strict=True))
+        if mode == 0 and found == axes and fits:
+            return shape
+    raise IntegrityError(
+        f"{path}: begins {header.hex()}, not with the header of block {numbers} of {array.block}; "
+        "restore or repack it"
+    )
+
+
+def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the part of a block that lies within the array."""
+    both = zip(numbers, array.shape, array.block, strict=True)
+    return tuple(min(b, n - i * b) for i, n, b in both)
+
+
+def _loaded(path: Path, name: str, array: Array) -> np.ndarray:
+    """Read an array. Nothing is allocated before all blocks are there."""
+    found = {n: block_shape(path / name, array, n) for n in blocks(array)}
+    values = np.empty(array.shape, array.dtype)
+    for numbers, shape in found.items():
+        part = _block(path / name / array.block_name(*numbers), array, shape)
+        inner = extent(array, numbers)
+        starts = [i * b for i, b in zip(numbers, array.block, strict=True)]
+        target = tuple(slice(s, s + n) for s, n in zip(starts, inner, strict=True))
+        values[target] = part[tuple(map(slice, inner))]
+    return values
+
+
+def _block(path: Path, array: Array, shape: tuple[int, ...]) -> np.ndarray:
+    size = math.prod(shape) * array.dtype.itemsize
+    try:
+        with open(path, "rb", opener=opener) as file:
+            file.seek(array.header_bytes)
+            data = file.read(size)
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) != size:
+        raise IntegrityError(f"{path}: {len(data)} bytes, expected {size}; the file shrinks")
+    return np.frombuffer(data, array.dtype).reshape(shape)
+
+
+def _comparable(name: str, values: np.ndarray) -> np.ndarray:
+    """Native byte order; whole numbers as int64, where others write them narrower."""
+    if name not in ("key_data", "meta_data") and values.dtype.kind in "bui":
+        if values.dtype == np.uint64 and values.size and values.max() >= _LIMIT:
+            raise IntegrityError(f"{name} has values up to {values.max()}, which cannot be")
+        return values.astype(np.int64)
+    if name in ("label", "boxes") and values.dtype.kind == "f":
+        return values.astype(np.float32)
+    return values.astype(values.dtype.newbyteorder("="))
+
+
+def _check_is_whole(
+    arrays: dict[str, np.ndarray], header: dict[str, Any] | None, path: Path
+) -> None:
+    """Check that the arrays of packio's own are there."""
+    needed = ["offsets"] if header is None else ["offsets", "length", "key_data", "key_offsets"]
+    if header is not None and "mask_offsets" in arrays:
+        needed.append("mask_length")
+    missing = [name for name in needed if name not in arrays]
+    if missing and header is None:
+        raise NotAPackError(
+            f"{path}/: no array `offsets` beside `data`; expected the position of every sample"
+        )
+    if missing:
+        raise IntegrityError(f"{path}/: has no {', '.join(missing)}; restore or repack it")
+
+
+def _ranges(blob: _Blob, offsets: np.ndarray, length: np.ndarray, where: str) -> Ranges:
+    size = blob.array.block_bytes
+    across = (offsets[:-1] % size + length > size) & (length > 0)
+    if across.any():
+        raise NotAPackError(
+            f"{where}: sample {int(across.argmax())} lies in two blocks of {size} bytes; packio "
+            "reads one range of one file: write it in one block, or pack the images anew"
+        )
+    return place(blob.array, offsets[:-1], length)

@@ -1,0 +1,212 @@
+"""HDF5 files opened by h5py, and where the bytes of their datasets lie."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio import registry
+from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
+from packio.formats.blobs.blob_columns import Columns
+from packio.formats.blobs.pixels import check_claim
+
+# Whatever h5py makes of what HDF5 finds wrong in a file.
+_H5PY_ERRORS = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, SystemError,
+    TypeError, ValueError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a file; what h5py raises while it is open is an IntegrityError.
+
+    Raises:
+        NotAPackError: no HDF5 file.
+        ReadError: the file cannot be read.
+        MissingPackageError: h5py does not load.
+    """
+    file = open_file(path)
+    try:
+        with h5py_errors(path):
+            yield file
+    finally:
+        with contextlib.suppress(*_H5PY_ERRORS):
+            file.close()
+
+
+def open_file(path: Path) -> Any:
+    """Open a file; see `opened`."""
+    h5py = registry.require("h5py", "hdf5")
+    try:
+        with path.open("rb"):  # for the reasons that h5py does not tell
+            pass
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error
+    try:
+        return h5py.File(os.fsencode(path), "r", locking=False)
+    except _H5PY_ERRORS as error:
+        raise NotAPackError(f"{path}: h5py does not open it: {_line(error)}") from error
+
+
+@contextlib.contextmanager
+def h5py_errors(where: object) -> Iterator[None]:
+    """Make an IntegrityError of what h5py raises."""
+    try:
+        yield
+    except PackioError:
+        raise
+    except _H5PY_ERRORS as error:
+        raise IntegrityError(
+            f"{where}: damaged, h5py says: {_line(error)}; restore or repack the file"
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def datasets(file: Any, path: Path) -> dict[str, Any]:
+    """All datasets by their paths, in the order of the file; links to other files are not taken.
+
+    Raises:
+        NotAPackError: there are none.
+    """
+    h5py = registry.require("h5py", "hdf5")
+    found: dict[str, Any] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item
+
+    file.visititems(visit)
+    if not found:
+        raise NotAPackError(f"{path}: has no datasets")
+    return found
+
+
+def described(dataset: Any) -> str:
+    """Name, shape and type of a dataset."""
+    return f"{dataset.name.lstrip('/')} {dataset.shape} {dataset.dtype}"
+
+
+def bytes_of(dataset: Any) -> int:
+    """How many bytes the values of a dataset are; of those of variable length, the references."""
+    if dataset.shape is None:  # of a null dataspace
+        return 0
+    count: int = math.prod(dataset.shape) * dataset.dtype.itemsize
+    return count
+
+
+def place(dataset: Any, path: Path) -> tuple[int, int] | None:
+    """Where the bytes of a dataset lie: offset and size; None if they are not one range.
+
+    Its claims are checked: h5py may read what has passed.
+
+    Raises:
+        NotAPackError: it lies in other files.
+        IntegrityError: there are less bytes than it claims, or they lie beyond the end of the file.
+    """
+    size, end = bytes_of(dataset), path.stat().st_size
+    if size == 0:
+        return 0, 0
+    where = f"{path}: {dataset.name}"
+    if dataset.external or dataset.is_virtual:
+        raise NotAPackError(
+            f"{where} is external, its values lie in other files; copy them into it"
+        )
+    stored = dataset.id.get_storage_size()
+    if stored > end:
+        raise IntegrityError(f"{where} claims {stored} bytes of the {end} of the file")
+    if dataset.chunks:
+        _check_chunks(dataset, stored, where)
+        return None
+    if stored < size:
+        raise IntegrityError(f"{where} has {stored} bytes of {size}; it was never written whole")
+    offset = dataset.id.get_offset()
+    if offset is None:  # it is within its own description
+        return None
+    if offset + size > end:
+        raise IntegrityError(
+            f"{where} lies at {offset} with {size} bytes, beyond the end of the file; restore or "
+            "repack the file"
+        )
+    return offset, size
+
+
+def _check_chunks(dataset: Any, stored: int, where: str) -> None:
+    rows, expected = dataset.shape[0] if dataset.shape else 1, _grid(dataset)
+    chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    check_claim(rows, bytes_of(dataset) // rows, chunk, stored, where)
+    count = dataset.id.get_num_chunks()
+    if count != expected:
+        raise IntegrityError(
+            f"{where} has {count} of {expected} chunks; it was never written whole, and what is "
+            "missing is not taken for zeros"
+        )
+    h5py = registry.require("h5py", "hdf5")
+    filters = dataset.id.get_create_plist()
+    for i in range(filters.get_nfilters()):
+        number, _, _, name = filters.get_filter(i)
+        if not h5py.h5z.filter_avail(number) and registry.installed("hdf5plugin"):
+            registry.require("hdf5plugin")  # makes its filters known to HDF5
+        if not h5py.h5z.filter_avail(number):
+            raise NotAPackError(
+                f"{where} is compressed by {name.decode(errors='replace')!r} (filter {number}), "
+                "which h5py cannot undo here; try: pip install hdf5plugin"
+            )
+
+
+def _grid(dataset: Any) -> int:
+    return math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+
+
+def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
+    """Where chunks of whole rows, not filtered, lie: (chunks,) int64; None if there are no such.
+
+    Raises:
+        IntegrityError: they overlap, or lie beyond the end of the file.
+    """
+    filters = dataset.id.get_create_plist().get_nfilters()
+    if not dataset.chunks or dataset.chunks[1:] != dataset.shape[1:] or filters:
+        return None
+    size, rows = math.prod(dataset.chunks) * dataset.dtype.itemsize, dataset.chunks[0]
+    infos: list[Any] = []
+    dataset.id.chunk_iter(infos.append)
+    infos.sort(key=lambda info: info.chunk_offset)
+    found = np.array([info.byte_offset for info in infos], np.int64)
+    begins = [info.chunk_offset[0] for info in infos]
+    ordered = np.sort(found)
+    if (
+        begins != list(range(0, dataset.shape[0], rows))
+        or any(info.size != size for info in infos)
+        or ordered[0] < 0
+        or ordered[-1] + size > path.stat().st_size
+        or (np.diff(ordered) < size).any()
+    ):
+        raise IntegrityError(
+            f"{path}: {dataset.name} has chunks that overlap, or that lie outside; restore the file"
+        )
+    return found
+
+
+def slices(data: Any, columns: Columns) -> Callable[[int], bytes]:
+    """What reads the samples in a blob, by their numbers."""
+
+    def read(number: int) -> bytes:
+        begin = columns.offsets.item(number)
+        content: bytes = data[begin : begin + columns.length.item(number)].tobytes()
+        return content
+
+    return read
+
+
+def rows(data: Any) -> Callable[[int], bytes]:
+    """What reads the samples in an array of pixels, by their numbers."""
+    return lambda number: data[number].tobytes()

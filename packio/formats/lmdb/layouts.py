@@ -1,0 +1,247 @@
+"""LMDB databases that others wrote: which layout one has, and where the images lie in its values.
+
+===================  ==========================  ===================================================
+written by           keys                        values
+===================  ==========================  ===================================================
+LSUN, mmengine       any                         an encoded image, every one
+BasicSR              name without extension      an encoded image; names in ``meta_info.txt``
+folder2lmdb          ``0``, ``1``, … unpadded    `pyarrow.serialize`, msgpack or a pickle of (image,
+                                                 label); also ``__keys__``, ``__len__``
+Image2LMDB           the same                    `pyarrow.serialize` of the image; names in
+                                                 ``NAME_images_idx.txt`` beside, ``name number``
+tensorpack           ``%08d``                    msgpack, `pyarrow.serialize`, a pickle: by version
+Caffe, DALI          any                         Datum, a protobuf message of image, or pixels, and
+                                                 label: `packio.formats.lmdb.datum`
+text recognition     ``image-%09d``, from 1      an encoded image; its text under ``label-%09d``;
+                                                 their number under ``num-samples``
+StyleGAN             ``SIZE-%05d`` (or 7)        an encoded image, in several sizes; ``length``
+PySODToolBox, old    name                        pixels; shapes in ``meta_info.pkl`` or ``.txt``:
+BasicSR                                          `packio.formats.lmdb.pixels`
+===================  ==========================  ===================================================
+
+In all of them an image is one contiguous range of the file, and an entry points at it there. Masks
+that others write are a database of their own, to be opened like any other. A value that is not as
+the others are is given whole, for whoever reads the image to say what it is; a pickle is refused
+with all of its database.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from packio.errors import IntegrityError, NotAPackError
+from packio.formats import Entry
+from packio.formats.lmdb import datum, pixels
+from packio.formats.lmdb.pages import File, Tree, newest_meta, opened
+from packio.formats.lmdb.values import Found, is_image, msgpack, sample
+from packio.formats.wire import Malformed, arrow_stream, plain_pickle
+
+_Parser = Callable[[bytes], Found]
+
+_ABOUT = frozenset((b"__keys__", b"__len__", b"num-samples", b"length"))  # records of no sample
+_LOOKED_AT = 8  # records, to recognise a layout
+_TEXT_KEY = re.compile(rb"(image|label)-(\d{9,})")
+_SIZE_KEY = re.compile(rb"(\d{1,5})-(\d{5,9})")
+_MOST_DIGITS = 18  # of a key that is a number
+
+
+def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Entry]:
+    """Yield an entry for every sample, in the order of its number if it has one, else of its key.
+
+    Args:
+        path: The directory that holds ``data.mdb``, or a database that is a single file.
+        trust_plain_pickle: Read pickles, of plain data alone; nothing in them is ever run.
+
+    Raises:
+        NotAPackError: no LMDB database of version 1, a layout that is not read, or pickles.
+        IntegrityError: a page or a pickle is damaged.
+        ReadError: a file cannot be read.
+    """
+    with opened(path) as file:
+        first = list(itertools.islice(_entries(file), _LOOKED_AT))
+        names = [entry.name for entry in first if entry.name not in _ABOUT]
+        if names and all(map(_TEXT_KEY.fullmatch, names)):
+            yield from _texts(file)
+        elif names and all(map(_SIZE_KEY.fullmatch, names)) and _has(file, b"length"):
+            yield from _largest(file)
+        else:
+            samples = [entry for entry in first if entry.name not in _ABOUT]
+            listed = pixels.listed(path, trust=trust_plain_pickle)
+            if samples and all(pixels.facts(listed, entry) for entry in samples):
+                yield from _plain(file, listed, are_pixels=True)
+                return
+            parse = _parser(file, samples, path, trust=trust_plain_pickle)
+            yield from _plain(file, listed) if parse is None else _parsed(file, path, parse)
+
+
+def own(path: Path) -> Iterator[Entry]:
+    """Yield an entry for every record of a database that packio wrote: of an image, or of Datums.
+
+    Raises:
+        NotAPackError: no LMDB database of version 1.
+        IntegrityError: a page is damaged.
+        ReadError: the file cannot be read.
+    """
+    with opened(path) as file:
+        first = next(_entries(file), None)
+        values = b"" if first is None else file.read(first.length, first.offset)
+        parse = _fitting(values, path, (datum.parse,))
+        yield from _entries(file) if parse is None else _parsed(file, path, parse)
+
+
+def _entries(file: File) -> Iterator[Entry]:
+    return Tree(file, newest_meta(file)).entries()
+
+
+def _has(file: File, name: bytes) -> bool:
+    return any(entry.name == name for entry in _entries(file))
+
+
+def _parser(file: File, samples: list[Entry], path: Path, *, trust: bool) -> _Parser | None:
+    """The parser that fits the first of some values that any fits; None if they are images."""
+    for entry in samples:
+        data = file.read(entry.length, entry.offset)
+        if is_image(data):
+            return None
+        parse = _pickled if plain_pickle.is_likely(data) else _fitting(data, path, _PARSERS)
+        if parse is _pickled and not trust:
+            raise NotAPackError(
+                f"{path}: its values are pickles, as {entry.name!r}; {_asked(path)}"
+            )
+        if parse is not None:
+            return parse
+    if samples and not trust and (path / pixels.PICKLE_NAME).is_file():
+        raise NotAPackError(
+            f"{path}: its values are no images, but may be pixels, whose shapes are in the pickle "
+            f"{pixels.PICKLE_NAME} (as of PySODToolBox and old BasicSR); {_asked(path)}"
+        )
+    return None
+
+
+def _asked(path: Path) -> str:
+    return (
+        "packio reads plain data from pickles without running anything, if asked to: "
+        f"trust_plain_pickle=True, or `packio reindex {path} --trust-plain-pickle`"
+    )
+
+
+def _fitting(data: bytes, path: Path, parsers: Sequence[_Parser]) -> _Parser | None:
+    for parse in parsers:
+        try:
+            parse(data)
+        except Malformed:
+            continue
+        except NotAPackError as error:
+            raise NotAPackError(f"{path}: {error}") from error
+        return parse
+    return None
+
+
+def _arrow(data: bytes) -> Found:
+    return sample(arrow_stream.read(data), data)
+
+
+def _msgpack(data: bytes) -> Found:
+    return sample(msgpack(data), data)
+
+
+def _pickled(data: bytes) -> Found:
+    return sample(plain_pickle.read(data), data)
+
+
+_PARSERS: tuple[_Parser, ...] = (_arrow, _msgpack, datum.parse)
+
+
+def _plain(
+    file: File, listed: dict[bytes, pixels.Listed], *, are_pixels: bool = False
+) -> Iterator[Entry]:
+    """Every record an image, or pixels, with the name that BasicSR's ``meta_info.txt`` has."""
+    for entry in _entries(file):
+        said = listed.get(entry.name)
+        facts = pixels.facts(listed, entry) if are_pixels else None
+        yield entry._replace(key=None if said is None else said.name, facts=facts)
+
+
+def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Entry]:
+    names = _names_by_number(path)
+    for entry in _numbered(file):
+        data = file.read(entry.length, entry.offset)
+        key = names.get(entry.name)
+        try:
+            found = parse(data)
+        except plain_pickle.RefusedError as error:
+            raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
+        except Malformed as error:
+            if parse is _pickled:
+                raise IntegrityError(f"{path}: {entry.name!r}: {error}") from error
+            yield entry._replace(key=key)
+        except NotAPackError as error:
+            raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
+        else:
+            at, length = entry.offset + found.start, found.stop - found.start
+            yield Entry(entry.name, entry.file, at, length, found.label, key, facts=found.facts)
+
+
+def _numbered(file: File) -> Iterator[Entry]:
+    """Samples in the order of their numbers, where all keys are numbers without leading zeros."""
+    numbers, offsets, lengths = array("q"), array("q"), array("q")
+    name = ""
+    for entry in _samples(_entries(file)):
+        number = int(entry.name) if _is_number(entry.name) else -1
+        if b"%d" % number != entry.name:
+            yield from _samples(_entries(file))
+            return
+        name = entry.file
+        for column, value in zip((numbers, offsets, lengths), (number, entry.offset, entry.length),
+                                 strict=True):  # fmt: skip
+            column.append(value)
+    for i in sorted(range(len(numbers)), key=numbers.__getitem__):
+        yield Entry(b"%d" % numbers[i], name, offsets[i], lengths[i])
+
+
+def _is_number(name: bytes) -> bool:
+    return name.isdigit() and len(name) <= _MOST_DIGITS
+
+
+def _samples(entries: Iterable[Entry]) -> Iterator[Entry]:
+    return (entry for entry in entries if entry.name not in _ABOUT)
+
+
+def _texts(file: File) -> Iterator[Entry]:
+    """Images with their texts as meta; both lie in the order of their numbers."""
+    texts = (e for e in _entries(file) if e.name.startswith(b"label-"))
+    text = next(texts, None)
+    for entry in _entries(file):
+        if not entry.name.startswith(b"image-"):
+            continue
+        wanted = b"label-" + entry.name[6:]
+        while text is not None and text.name < wanted:
+            text = next(texts, None)
+        found = None
+        if text is not None and text.name == wanted:
+            found = file.read(text.length, text.offset).decode("utf-8", "replace")
+        yield entry._replace(meta=json.dumps({"text": found}, ensure_ascii=False).encode())
+
+
+def _largest(file: File) -> Iterator[Entry]:
+    """Images of the largest size, in the order of their numbers."""
+    matches = (_SIZE_KEY.fullmatch(entry.name) for entry in _entries(file))
+    size = max(int(match[1]) for match in matches if match)
+    found = []
+    for entry in _entries(file):
+        match = _SIZE_KEY.fullmatch(entry.name)
+        if match and int(match[1]) == size:
+            found.append((int(match[2]), entry))
+    yield from (entry for _, entry in sorted(found))
+
+
+def _names_by_number(path: Path) -> dict[bytes, bytes]:
+    """Key → name, of the lines ``name key`` beside a database."""
+    content = pixels.content(path.with_name(f"{path.stem}_images_idx.txt"))
+    found = (line.rpartition(b" ") for line in content.splitlines())
+    return {number.strip(): name for name, _, number in found if name and number.strip()}

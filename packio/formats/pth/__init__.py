@@ -1,0 +1,205 @@
+"""PyTorch files: a dict of tensors as ``torch.save`` writes it, the samples in one tensor of bytes.
+
+What packio writes is a dict of tensors under the names of `packio.formats.blobs.blob_columns`:
+``data``, ``offsets``, ``label``, ``key_data``, ``key_offsets``; ``mask_data``, ``mask_offsets``,
+``meta_data``, ``meta_offsets``, ``boxes``, ``box_labels`` and ``box_offsets`` where the pack has
+them; and ``packio``, a string. It loads without packio, at once, for nothing is read but what is
+used; sample i is then::
+
+    pack = torch.load("out.pth", weights_only=True, mmap=True)
+    pack["data"][pack["offsets"][i] : pack["offsets"][i + 1]].clone()
+
+or, where ``data`` is an array of pixels, ``pack["data"][i].clone()``.
+
+How the bytes lie on disk: a zip archive whose members are stored, not compressed. ``data.pkl`` in
+it is a pickle of the dict, in which a tensor refers to the member ``data/K`` that holds its bytes;
+K counts tensors in the order of the dict, so the samples are ``data/0`` and the masks ``data/1``. A
+member's bytes begin 30 bytes after its local header, plus the two u16 at 26 and 28 of it. torch 2.7
+and newer write them at multiples of 4,096 bytes, older ones at multiples of 64. torch does not
+check the archive's checksums; packio's index has its own.
+
+The same records give the same bytes with the same torch; another version may write others.
+
+Sources: ``torch/serialization.py`` of PyTorch 2.13; APPNOTE.TXT 6.3.10, sections 4.3 and 4.5,
+https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from packio.errors import CannotCreateError, OutputError
+from packio.formats import Record, Written
+from packio.formats.blobs.blob import Blob, Pixels, Spool, header, one_file, output_errors
+from packio.formats.pth.file import members
+from packio.formats.pth.scanning import Reader, scan
+from packio.system.pools import ThreadPool
+
+__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
+
+SUFFIXES = (".pth", ".pt")
+IS_DIRECTORY = False
+PACKAGE = "torch"
+EXTRA = None
+
+_ALIGNMENT = 4096  # bytes, of every tensor
+
+
+class Writer:
+    """Write records into a new file; the same records give the same bytes.
+
+    The file is made in `close`: until then the samples are in a temporary file beside it.
+    """
+
+    def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
+        """Create the temporary files.
+
+        Args:
+            path: The file; does not exist yet.
+            count: Samples about to come; not used.
+            size: Bytes of all of them together; not used.
+            classes: Names of the labels.
+
+        Raises:
+            CannotCreateError: they cannot be made, or the file exists.
+        """
+        self._path, self._classes, self._closed = path, classes, False
+        if path.exists():
+            raise CannotCreateError(f"{path}: cannot be created: it exists")
+        self._spool = Spool(path)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Append records.
+
+        Raises:
+            OutputError: they cannot be written; the message tells the space left.
+        """
+        self._check_open()
+        self._spool.add(records)
+
+    def close(self) -> Written:
+        """Write the file, and read everything back while it is synced to the disk.
+
+        Raises:
+            OutputError: it cannot be written, or what can be read is not what was added.
+        """
+        self._check_open()
+        try:
+            return self._write()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Let go of the temporary files; the file stays, if it was written."""
+        self._closed = True
+        self._spool.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OutputError(f"{self._path}: closed already")
+
+    def _write(self) -> Written:
+        spool, path = self._spool, self._path
+        columns, pixels = spool.finish(), spool.pixels()
+        arrays = columns.arrays()
+        if pixels is not None:
+            del arrays["offsets"]
+        text = header("pth", len(spool), self._classes)
+        blobs = {"data": spool.data}  # first, so that they are data/0 and data/1
+        if columns.mask_offsets is not None:
+            blobs["mask_data"] = spool.masks
+        with output_errors(path, len(spool)), path.open("xb+", 1 << 20) as file:
+            _save(file, blobs, arrays, text, pixels)
+            file.flush()
+            found = members(file.fileno(), path)
+            begins = [found.get(f"data/{i}", (0, 0))[0] for i in range(2)]
+            data, masks = one_file(columns, *begins)
+            with ThreadPool(1, "packio-sync") as pool:
+                synced = pool.submit(os.fsync, file.fileno())
+                spool.data.check(file.fileno(), data.offset, where=path)
+                if masks is not None:
+                    spool.masks.check(file.fileno(), masks.offset, where=path)
+                synced.result()
+        return Written(
+            files=(path.name,),
+            file=data.file,
+            offset=data.offset,
+            length=data.length,
+            sidecars=(),
+            info=pixels.info if pixels is not None else {},
+            masks=masks,
+        )
+
+
+class _Sink:
+    """A file for torch, which cannot stand that writing fails: the error is raised afterwards."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        if self._error is None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self._error = error
+        return size
+
+    def flush(self) -> None:
+        pass
+
+    def check(self) -> None:
+        """Raise the first error there was."""
+        if self._error is not None:
+            raise self._error
+
+
+def _save(
+    file: IO[bytes], blobs: dict[str, Blob], arrays: dict[str, np.ndarray], text: str,
+    pixels: Pixels | None,
+) -> None:  # fmt: skip
+    import torch
+
+    tensors: dict[str, Any] = {}
+    for name, blob in blobs.items():
+        array: np.ndarray = np.zeros(0, np.uint8)
+        if blob.size:  # mapped, so that it need not fit into memory
+            access = mmap.ACCESS_COPY  # tensors want to be writable; nobody writes
+            array = np.frombuffer(mmap.mmap(blob.descriptor, blob.size, access=access), "u1")
+        if name == "data" and pixels is not None:
+            array = array.view(pixels.dtype).reshape(pixels.shape)
+        tensors[name] = torch.from_numpy(array)
+    for name, array in arrays.items():
+        tensors[name] = torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
+    tensors["packio"] = text
+    sink = _Sink(file)
+    with _aligned():
+        # A file object, for the name of a path would be in the archive.
+        torch.save(tensors, sink)  # type: ignore[arg-type]  # it needs no more than these methods
+    sink.check()
+
+
+@contextlib.contextmanager
+def _aligned() -> Iterator[None]:
+    """Have torch align storages, where it can."""
+    try:
+        from torch.utils.serialization import config
+
+        before = config.save.storage_alignment
+    except (ImportError, AttributeError):  # before torch 2.7
+        yield
+        return
+    config.save.storage_alignment = _ALIGNMENT
+    try:
+        yield
+    finally:
+        config.save.storage_alignment = before

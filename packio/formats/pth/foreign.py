@@ -1,0 +1,266 @@
+"""What others save by ``torch.save`` as a dataset, and where the samples lie in it.
+
+* a tensor of pixels (`packio.formats.blobs.pixels`); one of channels-last memory format is (N, H,
+  W, C);
+* a list of images: encoded ones, as bytes or one-dimensional tensors of uint8, or tensors of
+  pixels, (C, H, W), (H, W, C) or (H, W), of any sizes;
+* a blob: a one-dimensional tensor of uint8, and N + 1 offsets;
+* a pair of one of these and of labels, as torchvision saves MNIST; a list of pairs of image and
+  label; or a dict of them under usual names.
+
+Labels are a tensor, or a list of numbers.
+
+Images that are bytes are not in the file as they are (the pickle has them as text): each process
+that reads them loads all of them; convert such a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from packio.errors import NotAPackError, OptionError
+from packio.formats import Entry
+from packio.formats.blobs.blob_columns import columns_of, entries, one_file
+from packio.formats.blobs.by_library import Found
+from packio.formats.blobs.pixels import (
+    IMAGES,
+    LABELS,
+    Label,
+    Order,
+    check_labels,
+    facts_of,
+    holds_many,
+    labels_of,
+    size_of,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from packio.formats.pth.file import Place
+
+_OFFSETS = ("offsets", "offset", "indptr")
+
+
+class _Parts(NamedTuple):
+    """What was saved, taken apart."""
+
+    images: Any
+    labels: Any = None
+    offsets: Any = None
+
+
+def found(
+    value: Any, place: Place, path: Path, image: str | None, label: str | None, order: Order
+) -> Iterator[Entry]:
+    """Find the samples in what was saved.
+
+    Raises:
+        NotAPackError: there are none, or they are not in the file as they are.
+        IntegrityError: labels and images do not go together.
+        OptionError: there is nothing of a name given.
+    """
+    parts = _chosen(value, image, path)
+    if label is not None:
+        parts = parts._replace(labels=_named(value, label, "label", path)[1] if label else None)
+    if parts.offsets is not None:
+        samples = _blob(parts.images, parts.offsets, place, path)
+    elif _is_tensor(parts.images) and parts.images.ndim >= 3:
+        samples = _array(parts.images, place, order, path)
+    else:
+        samples = _each(parts.images, place, order, path)
+    if parts.labels is None:
+        return iter(samples)
+    labels = _labels(parts.labels, len(samples), place, path)
+    return (e._replace(label=n) for e, n in zip(samples, labels, strict=True))
+
+
+def read(value: Any, path: Path, image: str | None) -> Found:
+    """Have images of a list read from memory: torch has loaded them.
+
+    Raises:
+        OptionError: there is no such list.
+    """
+    images = _chosen(value, image, path).images
+    if not _is_row(images):
+        raise OptionError(f"{path}: holds no list of images; read it with access='range'")
+
+    def one(number: int) -> bytes:
+        value = images[number]
+        content: bytes = value.contiguous().numpy().tobytes() if _is_tensor(value) else bytes(value)
+        return content
+
+    return Found(len(images), iter(()), one)
+
+
+def _chosen(value: Any, image: str | None, path: Path) -> _Parts:
+    if image is None:
+        return _parts(value)
+    around, images = _named(value, image, "image", path)
+    return _Parts(images, _first(around, LABELS))
+
+
+def _parts(value: Any) -> _Parts:
+    if isinstance(value, dict):
+        return _Parts(*(_first(value, names) for names in (IMAGES, LABELS, _OFFSETS)))
+    if _is_row(value) and value:
+        if all(map(_is_pair, value)):
+            return _Parts(*zip(*value, strict=True))
+        images = value[0]
+        if len(value) == 2 and (
+            _is_row(images) or (_is_tensor(images) and images.ndim >= 3 and _are_labels(value[1]))
+        ):
+            return _Parts(*value)
+    return _Parts(value)
+
+
+def _first(value: Any, names: Sequence[str]) -> Any:
+    return next((value[n] for n in names if n in value), None) if isinstance(value, dict) else None
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether a value is an image and its label."""
+    if not _is_row(value) or len(value) != 2:
+        return False
+    image, label = value
+    axes = 3 if isinstance(image, bytes) else image.ndim if _is_tensor(image) else 0
+    if _is_tensor(label):
+        return bool(label.ndim < min(axes, 2))
+    return axes > 0 and isinstance(label, (int, float))
+
+
+def _are_labels(value: Any) -> bool:
+    return _is_row(value) or (_is_tensor(value) and value.ndim in (1, 2))
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _named(value: Any, name: str, option: str, path: Path) -> tuple[Any, Any]:
+    """What is at a path in what was saved, and what it is in."""
+    if isinstance(value, dict) and name in value:
+        return value, value[name]
+    around = None
+    for step in name.strip("/").split("/"):
+        around, there = value, dict(enumerate(value)) if _is_row(value) else value
+        key = int(step) if _is_row(value) and step.isdecimal() else step
+        if not isinstance(there, dict) or key not in there:
+            names = (f"{n} ({_described(v)})" for n, v in _items(there))
+            raise unknown(option, name, names, path)
+        value = there[key]
+    return around, value
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    return iter(value.items() if isinstance(value, dict) else [(".", value)])
+
+
+def _described(value: Any) -> str:
+    if _is_tensor(value):
+        return f"{tuple(value.shape)} {value.dtype}"
+    return f"{type(value).__name__} of {len(value)}" if _is_row(value) else type(value).__name__
+
+
+def _blob(images: Any, offsets: Any, place: Place, path: Path) -> list[Entry]:
+    if not _is_encoded(images) or not _is_tensor(offsets):
+        raise NotAPackError(f"{path}: has offsets, but no blob of bytes; {_EXPECTED}")
+    begin, size = place(images, "the blob")
+    values = place.array(offsets, "offsets")
+    if values.dtype.kind not in "iu":
+        raise NotAPackError(f"{path}: offsets are {values.dtype}, integers are expected")
+    columns = columns_of({"offsets": values.astype(np.int64)}, size, 0, path)
+    return list(entries(columns, (path.name,), *one_file(columns, begin, 0)))
+
+
+def _is_encoded(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.ndim == 1 and value.dtype == torch.uint8
+
+
+def _array(images: torch.Tensor, place: Place, order: Order, path: Path) -> list[Entry]:
+    """A tensor of pixels."""
+    last = images.permute(0, 2, 3, 1) if images.ndim == 4 else images
+    if last.is_contiguous() and not images.is_contiguous():  # channels-last memory format
+        images, order = last, order._replace(planes=False)
+    dtype = _dtype(images, path)
+    if not holds_many(images.shape, dtype):
+        raise NotAPackError(f"{path}: holds a tensor of {_described(images)}; {_EXPECTED}")
+    facts = facts_of(images.shape[1:], dtype, order, str(path))
+    begin, size = place(images, "the tensor of images")[0], size_of(facts)
+    return [
+        Entry(b"%08d" % i, path.name, begin + i * size, size, facts=facts)
+        for i in range(len(images))
+    ]
+
+
+def _dtype(tensor: torch.Tensor, path: Path) -> np.dtype:
+    name = str(tensor.dtype).removeprefix("torch.")
+    try:
+        dtype: np.dtype = np.dtype(name)
+    except TypeError as error:  # bfloat16, and of quantized ones
+        raise NotAPackError(f"{path}: holds a tensor of {name}, which are no pixels") from error
+    return dtype
+
+
+def _each(images: Any, place: Place, order: Order, path: Path) -> list[Entry]:
+    """A list of images."""
+    if not _is_row(images):
+        raise NotAPackError(f"{path}: holds {type(images).__name__}; {_EXPECTED}")
+    samples = []
+    for i, image in enumerate(images):
+        what, facts = f"item {i}", None
+        if isinstance(image, bytes):
+            offset, size = -1, len(image)
+        elif _is_encoded(image):
+            offset, size = place(image, what)
+        elif _is_tensor(image) and image.ndim in (2, 3):
+            facts = facts_of(image.shape, _dtype(image, path), order, f"{path}: {what}")
+            offset, size = place(image, what)
+        else:
+            raise NotAPackError(
+                f"{path}: {what} is {type(image).__name__} ({_described(image)}); {_EXPECTED}"
+            )
+        samples.append(Entry(b"%d" % i, path.name, offset, size, facts=facts))
+    return samples
+
+
+def _labels(labels: Any, count: int, place: Place, path: Path) -> list[Label]:
+    where = f"{path}: label"
+    values = place.array(labels, "label") if _is_tensor(labels) else _array_of(labels, place)
+    if values is None:
+        raise NotAPackError(
+            f"{path}: labels are {type(labels).__name__}, not a tensor or numbers alike"
+        )
+    check_labels(values.shape, values.dtype, count, where)
+    return labels_of(values, where)
+
+
+def _array_of(labels: Any, place: Place) -> np.ndarray | None:
+    """A list of numbers, or of lists of them, as an array; None if they are not alike."""
+    if not _is_row(labels):
+        return None
+    try:
+        array = np.array([place.array(v, "label").tolist() if _is_tensor(v) else v for v in labels])
+    except (ValueError, OverflowError):
+        return None
+    return array if array.dtype.kind in "biuf" and array.ndim in (1, 2) else None
+
+
+_EXPECTED = (
+    "packio reads a tensor of pixels, a list of images (encoded, as bytes or 1-D tensors of uint8, "
+    "or tensors of pixels), each with labels if there are any, or a dict of them under usual "
+    "names; name them with image=… and label=…"
+)

@@ -1,0 +1,86 @@
+"""Finding the samples of a file of ``torch.save``, ours or another's; see `packio.formats.pth`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packio.errors import IntegrityError
+from packio.formats import Entry
+from packio.formats.blobs import by_library
+from packio.formats.blobs.blob import (
+    Columns,
+    check_header,
+    columns_of,
+    entries,
+    one_file,
+    pixel_columns,
+)
+from packio.formats.blobs.pixels import order_of
+from packio.formats.pth import foreign
+from packio.formats.pth.file import Place, loaded
+
+
+def scan(
+    path: Path, *, image: str | None = None, label: str | None = None, layout: str = ""
+) -> Iterator[Entry]:
+    """Yield an entry for every sample.
+
+    Of what others write: see `packio.formats.pth.foreign`. Only tensors and plain containers are
+    ever unpickled (``weights_only=True``).
+
+    Args:
+        path: Of the file.
+        image: Where in what was saved the images are: a key of the dict, a position in the tuple,
+            or a path of them, as "train/images".
+        label: The same of the labels; "" takes none.
+        layout: Order of pixels; see `packio.formats.blobs.pixels`.
+
+    Raises:
+        NotAPackError: no file of torch's, one with other things in it than tensors, or one without
+            samples that are ranges of bytes.
+        IntegrityError: the file is damaged.
+        OptionError: there is nothing of a name given.
+        ReadError: the file cannot be read.
+    """
+    order = order_of(layout)
+    with loaded(path) as (value, place):
+        if isinstance(value, dict) and "packio" in value and image is None:
+            found = _own(value, place, path)
+        else:
+            found = foreign.found(value, place, path, image, label, order)
+    yield from found
+
+
+class Reader(by_library.Reader):
+    """Read images that are bytes, encoded in the pickle: torch loads all of them."""
+
+    survives_fork = True
+
+    def find(self) -> by_library.Found:
+        """Load the file."""
+        with loaded(self.path) as (value, _):
+            return foreign.read(value, self.path, self.image)
+
+
+def _own(value: Mapping[str, Any], place: Place, path: Path) -> Iterator[Entry]:
+    import torch
+
+    text = value["packio"]
+    check_header(text if isinstance(text, str) else "", "pth", path)
+    tensors = {n: value[n] for n in (*Columns._fields, "data", "mask_data") if n in value}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise IntegrityError(f"{path}: {name} is no tensor; restore or repack the file")
+    pixels = tensors.get("data")
+    blobs = {n: place(tensors.pop(n), n) if n in tensors else (0, 0) for n in ("data", "mask_data")}
+    arrays = {n: place.array(tensor, n) for n, tensor in tensors.items()}
+    (data, size), (masks, mask_size) = blobs["data"], blobs["mask_data"]
+    facts = None
+    if pixels is not None and pixels.ndim > 1:
+        name = str(pixels.dtype).removeprefix("torch.")
+        made, facts = pixel_columns(pixels.shape, name, path)
+        arrays |= made
+    columns = columns_of(arrays, size, mask_size, path)
+    return entries(columns, (path.name,), *one_file(columns, data, masks), facts=facts)

@@ -1,0 +1,266 @@
+"""The frames of a RecordIO file, written and walked; see `packio.formats.recordio`."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from packio.errors import IntegrityError, NotAPackError
+from packio.formats import Entry
+from packio.formats.blobs.append_only import Input, opened
+
+HEADER = struct.Struct("<IfQQ")  # number of labels, label, id, second id
+MOST_BYTES = 1 << 29  # of one record, exclusive
+
+_FRAME = struct.Struct("<II")
+_MAGIC = 0xCED7230A
+_MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_MOST_LABELS = 1 << 20
+_MOST_INDEX_LINE = 64  # bytes
+
+
+def frames(header: bytes, data: bytes) -> list[bytes]:
+    """Frame a record: pieces to be written one after the other, four of them if it is not split.
+
+    Args:
+        header: What comes before the image; a multiple of 4 bytes, so the magic does not straddle.
+        data: The image.
+    """
+    cuts = [*_magics(header), *(len(header) + at for at in _magics(data))]
+    length = len(header) + len(data)
+    if not cuts:
+        return [_FRAME.pack(_MAGIC, length), header, data, bytes(-length % 4)]
+    record = header + data
+    starts, ends = [0, *(cut + 4 for cut in cuts)], [*cuts, length]
+    kinds = [_FIRST, *[_MIDDLE] * (len(cuts) - 1), _LAST]
+    pieces = []
+    for kind, start, end in zip(kinds, starts, ends, strict=True):
+        pieces += [_FRAME.pack(_MAGIC, kind << 29 | end - start), record[start:end]]
+    return [*pieces, bytes(-(length - starts[-1]) % 4)]
+
+
+def _magics(data: bytes) -> list[int]:
+    """Multiples of 4 at which the magic is; 5 µs for 100 KB, bytes.find takes 36."""
+    words = np.frombuffer(data, "<u4", len(data) // 4)
+    found: list[int] = (4 * np.flatnonzero(words == _MAGIC)).tolist()
+    return found
+
+
+def unsplit(raw: bytes) -> bytes:
+    """Take the image out of a record's frames.
+
+    Args:
+        raw: All frames of one record.
+
+    Raises:
+        IntegrityError: they are damaged.
+    """
+    parts: list[bytes] = []
+    position, kind = 0, _FIRST
+    while position < len(raw):
+        if len(raw) - position < _FRAME.size or (parts and kind in (_WHOLE, _LAST)):
+            raise IntegrityError(f"a split record has {len(raw) - position} bytes too many")
+        magic, word = _FRAME.unpack_from(raw, position)
+        kind, length = word >> 29, word & MOST_BYTES - 1
+        start, position = position + _FRAME.size, position + _padded(_FRAME.size + length)
+        if magic != _MAGIC or kind not in _expected(len(parts)) or position > len(raw):
+            raise IntegrityError(f"a split record is damaged in its part {len(parts)}")
+        parts.append(raw[start : start + length])
+    if kind not in (_WHOLE, _LAST):
+        raise IntegrityError("a split record lacks its last part")
+    record = _MAGIC_BYTES.join(parts)
+    begin = HEADER.size + 4 * int.from_bytes(record[:4], "little")
+    if begin > len(record):
+        raise IntegrityError(f"a split record of {len(record)} bytes has {begin} before the image")
+    return record[begin:]
+
+
+def _padded(length: int) -> int:
+    return length + -length % 4
+
+
+def _expected(part: int) -> tuple[int, int]:
+    return (_MIDDLE, _LAST) if part else (_WHOLE, _FIRST)
+
+
+def scan(path: Path) -> Iterator[Entry]:
+    """Yield an entry for every sample, in the order of the file, by walking its frames.
+
+    The name of a sample is the number of its record. Masks come from ``NAME.mask.rec``, if it is
+    there; ``NAME.idx`` is only asked whether the file has been cut off between two records.
+
+    Args:
+        path: Of the ``.rec`` file.
+
+    Raises:
+        NotAPackError: not a RecordIO file, or not one of images.
+        IntegrityError: a frame is damaged, the file is cut off, or masks are missing.
+        ReadError: the file cannot be read.
+    """
+    with opened(path) as file:
+        _check_index(file)
+        masks_path = path.with_suffix(".mask.rec")
+        if not os.path.lexists(masks_path):
+            yield from (_entry(file, record) for record in _samples(file))
+            return
+        with opened(masks_path) as masks:
+            yield from _with_masks(file, masks)
+
+
+class _Sample(NamedTuple):
+    """One record."""
+
+    number: int
+    parts: list[tuple[int, int]]  # offset and length of what each frame holds
+    end: int  # position after the last frame
+    labels: int
+    label: float
+
+    @property
+    def start(self) -> int:
+        """Position of the first frame."""
+        return self.parts[0][0] - _FRAME.size
+
+    @property
+    def length(self) -> int:
+        """Bytes of the image."""
+        magics = 4 * (len(self.parts) - 1)
+        return sum(n for _, n in self.parts) + magics - HEADER.size - 4 * self.labels
+
+
+def _with_masks(file: Input, masks: Input) -> Iterator[Entry]:
+    rest = _samples(masks)
+    for record in _samples(file):
+        mask = next(rest, None)
+        if mask is None:
+            raise IntegrityError(f"{masks.path}: record {record.number} is missing")
+        if len(mask.parts) > 1:
+            raise NotAPackError(f"{masks.path}: record {mask.number} is split; masks cannot be")
+        found = _entry(masks, mask)
+        yield _entry(file, record)._replace(mask=(found.file, found.offset, found.length))
+    if next(rest, None) is not None:
+        raise IntegrityError(f"{masks.path}: has more records than {file.path.name}")
+
+
+def _entry(file: Input, record: _Sample) -> Entry:
+    begin = HEADER.size + 4 * record.labels
+    label: int | tuple[float, ...]
+    if record.labels:
+        packed = _beginning(file, record.parts, begin)[HEADER.size :]
+        label = struct.unpack(f"<{record.labels}f", packed)
+    else:
+        integral = math.isfinite(record.label) and record.label.is_integer()
+        label = int(record.label) if integral else (record.label,)
+    split = len(record.parts) > 1
+    return Entry(
+        name=b"%d" % record.number,
+        file=file.path.name,
+        offset=record.start if split else record.parts[0][0] + begin,
+        length=record.end - record.start if split else record.length,
+        label=label,
+        split=split,
+    )
+
+
+def _samples(file: Input) -> Iterator[_Sample]:
+    """Yield the records that hold images."""
+    records = _records(file)
+    first = next(records, None)
+    if first is None:
+        return
+    last = _last_face(file, first)
+    if last is None:
+        yield first
+        yield from records
+        return
+    number = 0
+    for record in records:
+        number = record.number
+        if number < last:
+            yield record
+    if number < last - 1:
+        raise IntegrityError(f"{file.path}: record 0 says there are {last}, {number + 1} are there")
+
+
+def _last_face(file: Input, record: _Sample) -> int | None:
+    """What InsightFace's record 0 says: the number of the record that follows the images."""
+    if record.labels != 2 or record.length:
+        return None
+    label = _entry(file, record).label
+    first, second = label if isinstance(label, tuple) else (0.0, 0.0)
+    if not 1 <= first <= second < math.inf or not (first.is_integer() and second.is_integer()):
+        return None
+    return int(first)
+
+
+def _records(file: Input) -> Iterator[_Sample]:
+    position, number = 0, 0
+    while position < file.size:
+        parts, position = _parts(file, position)
+        length = sum(n for _, n in parts) + 4 * (len(parts) - 1)
+        where = f"{file.path}: record {number} at {parts[0][0] - _FRAME.size}"
+        if length < HEADER.size:
+            raise NotAPackError(f"{where} has {length} bytes, too few for MXNet's image records")
+        labels, label, _, _ = HEADER.unpack(_beginning(file, parts, HEADER.size))
+        if labels > _MOST_LABELS or HEADER.size + 4 * labels > length:
+            raise IntegrityError(f"{where} of {length} bytes claims to have {labels} labels")
+        yield _Sample(number, parts, position, labels, label)
+        number += 1
+
+
+def _parts(file: Input, position: int) -> tuple[list[tuple[int, int]], int]:
+    """Where the parts of the record at a position lie, and where the next record begins."""
+    parts: list[tuple[int, int]] = []
+    kind = _FIRST
+    while kind not in (_WHOLE, _LAST):
+        magic, word = _FRAME.unpack(file.read(_FRAME.size, position))
+        kind, length = word >> 29, word & MOST_BYTES - 1
+        if magic != _MAGIC and position == 0:
+            raise NotAPackError(f"{file.path}: begins with {magic:#010x}; not a RecordIO file")
+        if magic != _MAGIC or kind not in _expected(len(parts)):
+            raise IntegrityError(
+                f"{file.path}: no frame at {position} where part {len(parts)} of a record is "
+                f"expected ({magic:#010x}, kind {kind}); restore the file or pack again"
+            )
+        start, position = position + _FRAME.size, position + _padded(_FRAME.size + length)
+        if position > file.size:
+            raise IntegrityError(
+                f"{file.path}: cut off: the frame at {start - _FRAME.size} ends at {position}, the "
+                f"file has {file.size} bytes; restore the file or pack again"
+            )
+        parts.append((start, length))
+    return parts, position
+
+
+def _beginning(file: Input, parts: list[tuple[int, int]], length: int) -> bytes:
+    """The first bytes of a record, put together from as many parts as it takes."""
+    found = b""
+    for i, (offset, size) in enumerate(parts):
+        found += _MAGIC_BYTES if i else b""
+        found += file.read(min(size, max(0, length - len(found))), offset)
+        if len(found) >= length:
+            break
+    return found[:length]
+
+
+def _check_index(file: Input) -> None:
+    """Refuse a file whose index, if there is one, names a record beyond its end."""
+    path = file.path.with_suffix(".idx")
+    if not path.is_file():
+        return
+    with opened(path) as index:
+        length = min(index.size, _MOST_INDEX_LINE)
+        lines = index.read(length, index.size - length).splitlines()
+    fields = lines[-1].split(b"\t") if lines else []
+    if len(fields) == 2 and fields[1].isdigit() and int(fields[1]) >= file.size:
+        raise IntegrityError(
+            f"{file.path}: cut off: {path.name} has a record at {int(fields[1])}, the file has "
+            f"{file.size} bytes; restore the file or pack again"
+        )

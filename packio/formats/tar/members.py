@@ -1,0 +1,193 @@
+"""The members of a tar archive, walked without a library; see `packio.formats.tar`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from packio.errors import IntegrityError, NotAPackError
+from packio.formats.blobs.append_only import Input
+
+_BLOCK = 512
+_ZEROS = bytes(_BLOCK)
+_CHUNK = 1 << 20
+_MOST_EXTRA = 1 << 20  # bytes of a long name, or of a pax header
+
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gunzip"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ\0": ("xz", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+}
+_FILES, _DIRECTORY, _LABEL = b"0\0" + b"7", b"5", b"V"
+_LONG_NAME, _LONG_LINK, _PAX_GLOBAL = b"L", b"K", b"g"
+_EXTRA = b"LKgxX"  # they hold fields of the next member; X is x of old
+_LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
+_OTHERS = {b"3": "a device", b"4": "a device", b"6": "a FIFO", b"S": "a sparse file"}
+
+
+class Member(NamedTuple):
+    """An ordinary file in an archive."""
+
+    name: bytes
+    offset: int  # bytes, of the content
+    size: int  # bytes
+
+
+def members(file: Input) -> Iterator[Member]:
+    """Yield the ordinary files of an archive, in order; directories are left out.
+
+    Raises:
+        NotAPackError: not a tar archive, a compressed one, or one with links or devices in it.
+        IntegrityError: a header is damaged, or the archive is cut off.
+        ReadError: the file cannot be read.
+    """
+    _check_is_tar(file)
+    position = 0
+    given: dict[bytes, bytes] = {}  # fields of the next member that replace its header's
+    while True:
+        header = file.read(_BLOCK, position)
+        if header == _ZEROS:
+            break
+        _check_header(file, header, position)
+        kind, offset = header[156:157], position + _BLOCK
+        size = _size(file, header, position, None if kind in _EXTRA else given.get(b"size"))
+        if kind in _LINKS or kind in _OTHERS or kind == _DIRECTORY:
+            size = 0  # whatever is claimed, no content follows
+        position = offset + size + -size % _BLOCK
+        if position > file.size:
+            raise IntegrityError(
+                f"{file.path}: cut off: the member at {offset - _BLOCK} ends at {position}, the "
+                f"file has {file.size} bytes; restore the file or pack again"
+            )
+        if kind in _EXTRA:
+            given |= _extra(file, kind, offset, size)
+            continue
+        name, given = given.get(b"path") or _name(header), {}
+        if _is_file(file, kind, name, offset):
+            yield Member(name, offset, size)
+    if given:
+        raise IntegrityError(f"{file.path}: ends at {position} where a member was announced")
+    _check_end(file, position)
+
+
+def _check_is_tar(file: Input) -> None:
+    start = file.read(min(_BLOCK, file.size), 0)
+    for magic, (kind, command) in _COMPRESSED.items():
+        if start.startswith(magic):
+            raise NotAPackError(
+                f"{file.path}: compressed by {kind}, so samples cannot be had by byte range; "
+                f"unpack it first: {command} < {file.path.name} > unpacked.tar"
+            )
+    is_tar = start[257:262] == b"ustar" or start == _ZEROS or start[148:156] in _checksums(start)
+    if len(start) == _BLOCK and not is_tar:
+        raise NotAPackError(f"{file.path}: not a tar archive: it begins {start[:16]!r}")
+
+
+def _checksums(header: bytes) -> tuple[bytes, ...]:
+    """A header's checksum, in the ways it may be written; some old writers summed signed bytes."""
+    rest = header[:148] + b" " * 8 + header[156:]
+    unsigned = sum(rest)
+    signed = unsigned - 256 * sum(byte > 127 for byte in rest)
+    forms = (b"%06o\0 ", b"%06o \0", b"%07o\0", b"%7o\0", b"%07o ", b"%6o\0 ", b"%6o \0")
+    return tuple(form % total for total in {unsigned, signed} if total >= 0 for form in forms)
+
+
+def _check_header(file: Input, header: bytes, position: int) -> None:
+    if header[148:156] == b"%06o\0 " % (sum(header) - sum(header[148:156]) + 256):
+        return
+    if header[148:156] not in _checksums(header):
+        raise IntegrityError(
+            f"{file.path}: the header at {position} is damaged (its checksum differs); restore the "
+            "file or pack again"
+        )
+
+
+def _size(file: Input, header: bytes, position: int, given: bytes | None) -> int:
+    field = header[124:136]
+    try:
+        if given is not None:
+            size = _decimal(given)
+        elif field[0] == 0x80:  # GNU: base 256
+            size = int.from_bytes(field[1:], "big")
+        else:
+            size = int(field.strip(b" \0") or b"0", 8)
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise IntegrityError(f"{file.path}: the member at {position} has the size {field!r}")
+    return size
+
+
+def _decimal(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) > 19:
+        raise ValueError(digits)
+    return int(digits)
+
+
+def _name(header: bytes) -> bytes:
+    name = header[:100].partition(b"\0")[0]
+    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _extra(file: Input, kind: bytes, offset: int, size: int) -> dict[bytes, bytes]:
+    """Fields of the next member, from a member that holds nothing else."""
+    if size > _MOST_EXTRA:
+        raise IntegrityError(f"{file.path}: the header at {offset} has {size} bytes")
+    content = file.read(size, offset)
+    if kind == _LONG_NAME:
+        return {b"path": content.partition(b"\0")[0]}
+    if kind == _LONG_LINK:
+        return {}
+    fields = _pax(file, content, offset)
+    if any(field.startswith(b"GNU.sparse") for field in fields):
+        raise NotAPackError(f"{file.path}: the member after {offset} is sparse; tar it again")
+    if kind == _PAX_GLOBAL and fields.keys() & {b"path", b"size"}:
+        raise IntegrityError(f"{file.path}: one name or size for all members, at {offset}")
+    return {} if kind == _PAX_GLOBAL else {n: fields[n] for n in (b"path", b"size") if n in fields}
+
+
+def _pax(file: Input, content: bytes, offset: int) -> dict[bytes, bytes]:
+    fields, position = {}, 0
+    while position < len(content):
+        digits, space, _ = content[position : position + 20].partition(b" ")
+        length = int(digits) if digits.isdigit() else 0
+        field, equals, value = content[position + len(digits) + 1 : position + length].partition(
+            b"="
+        )
+        whole = position + length <= len(content) and value.endswith(b"\n")
+        if not (space and equals and whole):
+            raise IntegrityError(f"{file.path}: the pax header at {offset} is damaged")
+        fields[field] = value[:-1]
+        position += length
+    return fields
+
+
+def _is_file(file: Input, kind: bytes, name: bytes, offset: int) -> bool:
+    if kind in (_DIRECTORY, _LABEL) or (kind in _FILES and name.endswith(b"/")):
+        return False
+    if kind in _LINKS or kind in _OTHERS:
+        what = (_LINKS | _OTHERS)[kind]
+        raise NotAPackError(
+            f"{file.path}: {name!r} at {offset - _BLOCK} is {what}, which packio does not follow; "
+            "tar it again with --dereference --hard-dereference"
+        )
+    if kind not in _FILES:
+        raise NotAPackError(f"{file.path}: {name!r} is of the kind {kind!r}, which is no file")
+    if not name or b"\0" in name:
+        raise IntegrityError(f"{file.path}: the member at {offset - _BLOCK} has the name {name!r}")
+    return True
+
+
+def _check_end(file: Input, position: int) -> None:
+    """Make sure that all that is left is zeros, two blocks at least."""
+    file.read(2 * _BLOCK, position)
+    while position < file.size:
+        chunk = file.read(min(_CHUNK, file.size - position), position)
+        if chunk.count(0) < len(chunk):
+            raise IntegrityError(
+                f"{file.path}: something follows the end mark, after {position}: a damaged header, "
+                "or several archives in one; restore the file, or take them apart"
+            )
+        position += len(chunk)

@@ -1,0 +1,268 @@
+"""TFRecord: one file of tf.train.Example messages, each with its checksums.
+
+How the bytes lie on disk, numbers little-endian: a file is records, one after the other ::
+
+    u64 length   u32 masked CRC32C of these 8 bytes   data   u32 masked CRC32C of the data
+
+where masked is ``((crc >> 15 | crc << 17) + 0xA282EAD8) mod 2**32``, and the data are an Example
+(`packio.formats.wire.protobuf` has its bytes), which maps keys to lists of bytes, of float32
+or of int64. What packio writes, in the order of the keys, so that the bytes are those of protobuf's
+deterministic serialization; every record of a pack has the same keys:
+
+==================================  ================================================================
+``image/channels, height, width``   int64, as stored, 0 if not known
+``image/class/label``               int64; or k float32; missing where there are no labels
+``image/class/text``                name of the class (UTF-8), empty if it has none; with int labels
+``image/encoded``                   the sample's bytes: the range that packio reads
+``image/filename``                  the key as UTF-8, what is not UTF-8 replaced by U+FFFD
+``image/format``                    ``JPEG``, ``PNG``, ``WEBP`` …, empty if not known
+``image/object/bbox/xmax`` …        xmax, xmin, ymax, ymin: float32, as fractions of width, height
+``image/object/class/label``        int64, a label a box
+``image/segmentation/class/…``      ``encoded``: the mask; ``format``: ``png``, ``jpeg`` …
+``packio/boxes``                    float32, 4 a box, XYXY in pixels: fractions are not exact
+``packio/key``                      the key
+``packio/meta``                     a JSON object (UTF-8)
+==================================  ================================================================
+
+Beside it, in ``NAME.idx``, each record has a line ``offset length<LF>``, of the record with its 16
+bytes of framing; DALI and the package tfrecord want it.
+
+Others' files are read if the records are Examples with an encoded image in them, under one of the
+names that `packio.formats.tfrecord.fields` lists. Boxes are taken from them where height and width
+are there, too.
+
+Sources: tensorflow/core/lib/io/record_writer.h (framing), models/research/slim/datasets/
+build_imagenet_data.py and research/deeplab/datasets/build_data.py (keys), tools/tfrecord2idx of
+https://github.com/NVIDIA/DALI (index).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from packio.errors import CannotCreateError, IntegrityError, NotAPackError, OutputError
+from packio.formats import Entry, Ranges, Record, Written
+from packio.formats.tfrecord.fields import IMAGE, MASK, entry, features
+from packio.formats.tfrecord.framing import HEAD, MOST_BYTES, OVERHEAD, TAIL, frames, head, masked
+from packio.formats.wire import Malformed
+from packio.formats.wire.protobuf import encode
+from packio.system.pools import ThreadPool
+
+__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
+
+SUFFIXES = (".tfrecord", ".tfrecords")
+IS_DIRECTORY = False
+PACKAGE = None
+EXTRA = None
+
+INDEX_SUFFIX = ".idx"
+
+_WRITE_BYTES = 8 << 20  # written at once
+
+
+class Writer:
+    """Write records into a new file; the same records give the same bytes."""
+
+    def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
+        """Create the file and its index.
+
+        Args:
+            path: Of the file; does not exist yet.
+            count: Samples about to come; not used.
+            size: Bytes of all of them together; not used.
+            classes: Names of the labels.
+
+        Raises:
+            CannotCreateError: the file or its index cannot be made.
+        """
+        self._path = path
+        self._index_path = path.with_name(path.name + INDEX_SUFFIX)
+        self._texts = [name.encode("utf-8", "replace") for name in classes]
+        self._ranges = {"image": (array("q"), array("q")), "mask": (array("q"), array("q"))}
+        self._records, self._crcs = array("q", [0]), array("I")  # where each begins; the last ends
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = _create(path)
+            os.close(_create(self._index_path))
+        except OSError as error:
+            self.abort()
+            raise CannotCreateError(
+                f"{error.filename}: cannot be created: {error.strerror}"
+            ) from error
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Append records.
+
+        Raises:
+            OutputError: they cannot be written; the message tells the space left.
+        """
+        self._open_descriptor()
+        for record in records:
+            parts, starts = encode(features(record, self._texts))
+            self._append(parts, record)
+            data = self._records[-2] + HEAD.size
+            for name, key, value in (("image", IMAGE, record.data), ("mask", MASK, record.mask)):
+                if value is not None:
+                    self._ranges[name][0].append(data + starts[key])
+                    self._ranges[name][1].append(len(value))
+            if self._pending_bytes >= _WRITE_BYTES:
+                self._flush()
+
+    def _open_descriptor(self) -> int:
+        if self._descriptor is None:
+            raise OutputError(f"{self._path}: closed already")
+        return self._descriptor
+
+    def _append(self, parts: list[bytes], record: Record) -> None:
+        length = sum(map(len, parts))
+        if length > MOST_BYTES:
+            raise OutputError(
+                f"{self._path}: {record.key!r} makes a record of {length} bytes, and protobuf "
+                f"reads no more than {MOST_BYTES}; leave it out, or use another format"
+            )
+        crc = 0
+        for part in parts:
+            crc = google_crc32c.extend(crc, part)
+        crc = masked(crc)
+        self._pending += (head(length), *parts, TAIL.pack(crc))
+        self._pending_bytes += length + OVERHEAD
+        self._records.append(self._records[-1] + length + OVERHEAD)
+        self._crcs.append(crc)
+
+    def _flush(self) -> None:
+        pending = b"".join(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        with self._output_errors():
+            _write(self._open_descriptor(), pending)
+
+    @contextlib.contextmanager
+    def _output_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"{self._path}: cannot be written after {len(self._crcs)} records: "
+                f"{error.strerror} ({_free_bytes(self._path)} bytes free); make room and run it "
+                "again"
+            ) from error
+
+    def close(self) -> Written:
+        """Write what is left and the index, and read all back while it is synced to the disk.
+
+        Raises:
+            OutputError: it cannot be written, or what can be read is not what was added.
+        """
+        descriptor = self._open_descriptor()
+        try:
+            self._flush()
+            with self._output_errors():
+                self._write_index()
+            with ThreadPool(1, "packio-sync") as pool:
+                synced = pool.submit(self._sync, descriptor)
+                self._read_back()
+                with self._output_errors():
+                    synced.result()
+        finally:
+            self.abort()
+        images, masks = (_ranges(*self._ranges[name]) for name in ("image", "mask"))
+        return Written(
+            files=(self._path.name,),
+            file=images.file,
+            offset=images.offset,
+            length=images.length,
+            sidecars=(self._index_path.name,),
+            info={},
+            masks=masks if len(masks.offset) else None,
+        )
+
+    def abort(self) -> None:
+        """Let go of the file and of the records not yet written; the files stay."""
+        self._pending, self._pending_bytes = [], 0
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _write_index(self) -> None:
+        with self._index_path.open("wb") as file:
+            for start, stop in zip(self._records, self._records[1:], strict=False):
+                file.write(b"%d %d\n" % (start, stop - start))
+
+    def _sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+        with self._index_path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    def _read_back(self) -> None:
+        """Compare what the file holds with what was added: positions and checksums."""
+        count = 0
+        try:
+            for frame in frames(self._path):
+                expected = self._records[frame.number : frame.number + 2].tolist()
+                start = frame.offset - HEAD.size
+                found = [start, start + len(frame.data) + OVERHEAD]
+                if found != expected or frame.crc != self._crcs[frame.number]:
+                    raise IntegrityError(f"{self._path}: record {frame.number} at {start}: another")
+                count += 1
+        except (IntegrityError, NotAPackError, IndexError) as error:
+            raise OutputError(
+                f"{self._path}: reads back differently; the disk or its driver is at fault: {error}"
+            ) from error
+        if count != len(self._crcs):
+            raise OutputError(f"{self._path}: {len(self._crcs)} records written, {count} are there")
+
+
+def scan(path: Path, *, image: str | None = None, label: str | None = None) -> Iterator[Entry]:
+    """Yield an entry for every record, in order; lengths and data are checked by their CRCs.
+
+    A record takes 18 µs, and 11 µs more for each 100 KB (reading and checksum).
+
+    Args:
+        path: Of the file.
+        image: The feature that is the image; None takes the first of a usual name.
+        label: The feature that is the label; None as well, "" takes none.
+
+    Raises:
+        NotAPackError: no TFRecord file of Examples with an image in each, or a compressed one.
+        OptionError: a record has no feature of a name given.
+        IntegrityError: the file is damaged; the message tells the record and where it begins.
+        ReadError: the file cannot be read.
+    """
+    for frame in frames(path):
+        where = f"{path}: record {frame.number} at {frame.offset - HEAD.size}"
+        try:
+            yield entry(frame, path.name, where, image, label)
+        except Malformed as error:
+            raise NotAPackError(f"{where}: no tf.train.Example: {error}") from error
+
+
+def _ranges(offset: array[int], length: array[int]) -> Ranges:
+    return Ranges(
+        np.zeros(len(offset), np.uint32), np.array(offset, np.int64), np.array(length, np.int64)
+    )
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        return shutil.disk_usage(path.parent).free
+    except OSError:
+        return 0

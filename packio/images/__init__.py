@@ -1,0 +1,1 @@
+"""Encoded bytes to pixels: encodings, crops, frames, parts of images, resizing."""

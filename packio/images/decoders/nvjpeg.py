@@ -1,0 +1,164 @@
+"""nvJPEG: NVIDIA's decoder of JPEGs on the GPU, in its hardware where it has such; by torchvision.
+
+For ``packio.Loader(dataset, device="cuda")`` with ``num_workers=0``: there all JPEGs of a batch are
+decoded by one call, and stay on the GPU. Anywhere else (``dataset[i]``, a `packio.ConcatPacks`, a
+loader with a collate_fn) each is decoded by itself and copied back, on the current GPU of the
+thread that asks: right, and slow.
+
+Its pixels are not Pillow's: it upsamples chroma in another way and rounds otherwise; by how much,
+``packio bench-decode --decoder nvjpeg`` tells. It may not say where entropy-coded data are damaged:
+packing looks for that, and the checksums of a pack keep what it found whole.
+
+Source: torchvision 0.28, ``torchvision.io.decode_jpeg`` (device="cuda": libnvjpeg, batched).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from packio import registry
+from packio.errors import DecodeError, MissingPackageError, OptionError
+from packio.images.decoders import _cuda
+from packio.images.decoders._plain import plain_ycbcr
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+PACKAGE = "torchvision"
+EXTRA = "nvjpeg"
+ENCODINGS = frozenset({"jpeg"})
+MODES = frozenset({"RGB", "GRAY"})
+EXACT = False
+
+
+@functools.cache  # a module: the same in every process
+def _library() -> Any:
+    import torch
+
+    library = registry.require("torchvision.io", EXTRA)
+    if not hasattr(torch.ops.image, "decode_jpegs_cuda"):
+        raise MissingPackageError(
+            f"torchvision's compiled part does not load beside PyTorch {torch.__version__}; try "
+            "the version that goes with it: pip install 'packio[nvjpeg]'"
+        )
+    return library
+
+
+def version() -> str:
+    """Version of torchvision.
+
+    Raises:
+        MissingPackageError: there is no GPU, or no torchvision that goes with PyTorch.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MissingPackageError(
+            f"nvjpeg: PyTorch {torch.__version__} finds no GPU here; where there is one, try: "
+            "pip install 'packio[nvjpeg]', beside a PyTorch built for CUDA"
+        )
+    _library()
+    return str(registry.require(PACKAGE, EXTRA).__version__)
+
+
+def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
+    """Decode a plain JPEG on the GPU, and copy it back.
+
+    Args:
+        data: The JPEG's bytes.
+        mode: "RGB", or "GRAY" for a gray JPEG.
+
+    Returns:
+        (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
+
+    Raises:
+        DecodeError: damaged, or not plain.
+        OptionError: in a worker process.
+    """
+    import torch
+
+    if torch.utils.data.get_worker_info() is not None:  # CUDA does not survive the fork
+        raise OptionError(
+            "decoder='nvjpeg' decodes in the main process only: expected num_workers=0, as "
+            "packio.Loader has it"
+        )
+    height, width = size(data, mode)
+    with _cuda.side_stream(torch.device("cuda")) as device:
+        (planes,) = decode_batch([bytearray(data)], mode, device)
+        if planes.shape[1:] != (height, width):
+            raise DecodeError(f"nvjpeg: {tuple(planes.shape)}, expected {height} x {width} pixels")
+        pixels: np.ndarray = planes.permute(1, 2, 0).contiguous().cpu().numpy()
+    return pixels
+
+
+def size(data: bytes, mode: str) -> tuple[int, int]:
+    """(height, width) of a plain JPEG: gray or YCbCr, baseline or progressive, whole.
+
+    Raises:
+        DecodeError: it is not plain.
+    """
+    height, width, components = plain_ycbcr(data)
+    if mode == "GRAY" and components != 1:
+        raise DecodeError("nvjpeg: coloured pixels under mode='GRAY'")
+    return height, width
+
+
+def decode_batch(datas: Sequence[bytearray], mode: str, device: torch.device) -> list[torch.Tensor]:
+    """Decode plain JPEGs by one call.
+
+    Args:
+        datas: The JPEGs.
+        mode: "RGB", or "GRAY" for gray JPEGs.
+        device: A GPU.
+
+    Returns:
+        (3, H, W) or (1, H, W) uint8 each, orientation not applied.
+
+    Raises:
+        DecodeError: one of them is damaged.
+        OptionError: the device is no GPU.
+    """
+    if device.type != "cuda":
+        raise OptionError(f"decoder='nvjpeg' decodes on a GPU; device={str(device)!r}")
+    return _decoded(datas, mode, device)
+
+
+def _decoded(datas: Sequence[bytearray], mode: str, device: torch.device) -> list[torch.Tensor]:
+    """Call the library; on the CPU as well, for tests."""
+    import torch
+
+    library = _library()
+    encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in datas]
+    # nvJPEG's hardware writes without waiting for its stream, and torchvision's decoder has another
+    # one than ours, which does not wait for ours either. So it could overwrite memory that was
+    # freed, and which earlier kernels of our stream still read: let these end first.
+    # Source: torchcodec's pull request 1634, torchvision's 9606.
+    _drain(device)
+    try:
+        planes: list[torch.Tensor] = library.decode_jpeg(
+            encoded, mode=library.ImageReadMode[mode], device=device
+        )
+    except RuntimeError as error:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # what has begun writes into memory that is free again
+        if "out of memory" in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        if "not compiled" in reason:
+            raise MissingPackageError(
+                f"torchvision: {reason}; try: pip install 'packio[nvjpeg]' from PyPI, or PyTorch's "
+                "index for CUDA"
+            ) from error
+        raise DecodeError(f"nvjpeg: {reason}") from error
+    _drain(device)
+    return planes
+
+
+def _drain(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()

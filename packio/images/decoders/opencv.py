@@ -1,0 +1,149 @@
+"""OpenCV: JPEG, PNG, WebP, BMP and PNM; the one that reads 16-bit colour.
+
+Any flavour of the cv2 module serves; packio's extra installs ``opencv-python-headless``.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from packio import registry
+from packio.errors import DecodeError
+from packio.images.decoders._plain import (
+    check_scans,
+    plain_bmp,
+    plain_jpeg,
+    plain_png,
+    plain_pnm,
+    plain_webp,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy as np
+
+PACKAGE = "cv2"
+EXTRA = "opencv"
+ENCODINGS = frozenset({"jpeg", "png", "webp", "bmp", "pnm"})
+MODES = frozenset({"RGB", "GRAY", "UNCHANGED"})
+EXACT = True
+
+_COLOURS = {1: "GRAY", 3: "RGB"}
+_PNG_COLOURS = {0: "GRAY", 2: "RGB", 4: "GRAY_ALPHA", 6: "RGB_ALPHA"}
+_PNG_DEPTHS = (8, 16)
+
+
+@functools.cache  # a module: the same in every process
+def _library() -> ModuleType:
+    return registry.require(PACKAGE, EXTRA)
+
+
+def version() -> str:
+    """Version of OpenCV."""
+    return str(_library().__version__)
+
+
+def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
+    """Decode a plain image with OpenCV.
+
+    Args:
+        data: The encoded bytes.
+        mode: "RGB", "GRAY" for a gray image, or "UNCHANGED".
+
+    Returns:
+        (H, W, C) uint8, or uint16 for 16-bit PNG under UNCHANGED; C-contiguous, orientation not
+        applied.
+
+    Raises:
+        DecodeError: damaged, or not plain: OpenCV treats palettes, transparency, CMYK and
+            truncated files otherwise than Pillow does.
+    """
+    colours = _colours(data, mode)
+    pixels = _read(data, mode, colours)
+    if mode == "GRAY":
+        if colours not in ("GRAY", "GRAY_ALPHA"):
+            raise DecodeError("opencv: coloured pixels under mode='GRAY'")
+        return pixels[:, :, None]
+    if mode == "RGB":
+        return pixels
+    return _unchanged(pixels, colours)
+
+
+def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
+    """Decode a JPEG at 1/scale of its size; else as `decode`."""
+    if mode == "UNCHANGED":
+        raise DecodeError("opencv: nothing is scaled under mode='UNCHANGED'")
+    if scale == 1:
+        return decode(data, mode)
+    colours = _colours(data, mode)
+    if mode == "GRAY" and colours != "GRAY":
+        raise DecodeError("opencv: coloured pixels under mode='GRAY'")
+    pixels = _read(data, mode, colours, scale)
+    return pixels[:, :, None] if mode == "GRAY" else pixels
+
+
+def _colours(data: bytes, mode: str) -> str:
+    """Say which channels are stored, of images that OpenCV and Pillow read alike."""
+    start = data[:4]
+    if start[:2] == b"\xff\xd8":
+        check_scans(data)
+        return _COLOURS[plain_jpeg(data).components]
+    if start == b"\x89PNG":
+        return _png_colours(data, mode)
+    if start[:2] in (b"P5", b"P6"):
+        return _COLOURS[plain_pnm(data)]
+    if start == b"RIFF":
+        plain_webp(data)
+    else:
+        plain_bmp(data)
+    return "RGB"
+
+
+def _png_colours(data: bytes, mode: str) -> str:
+    depth, colour = plain_png(data)
+    if depth not in _PNG_DEPTHS or colour not in _PNG_COLOURS:
+        raise DecodeError(f"opencv: PNG of colour type {colour} with {depth} bits")
+    if depth == 16 and mode != "UNCHANGED":
+        raise DecodeError(f"opencv: 16 bits do not fit mode={mode!r}")
+    return _PNG_COLOURS[colour]
+
+
+def _read(data: bytes, mode: str, colours: str, scale: int = 1) -> np.ndarray:
+    import numpy as np
+
+    cv2 = _library()
+    flag = {
+        "RGB": cv2.IMREAD_COLOR,
+        "GRAY": cv2.IMREAD_GRAYSCALE,
+        "UNCHANGED": cv2.IMREAD_UNCHANGED,  # means IGNORE_ORIENTATION too
+    }[mode]
+    if scale > 1:
+        flag = getattr(cv2, f"IMREAD_REDUCED_{'GRAYSCALE' if mode == 'GRAY' else 'COLOR'}_{scale}")
+    if mode != "UNCHANGED":
+        flag |= cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        pixels: np.ndarray | None = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    except cv2.error as error:
+        raise DecodeError(f"opencv: {str(error).strip()}") from error
+    if pixels is None:
+        raise DecodeError("opencv: damaged, or of a kind that it does not read")
+    if mode == "RGB" or colours == "RGB":
+        cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels)
+    return pixels
+
+
+def _unchanged(pixels: np.ndarray, colours: str) -> np.ndarray:
+    """Bring OpenCV's channels into the order and number of the file's."""
+    import numpy as np
+
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if colours == "RGB_ALPHA" and pixels.shape[2] == 4:
+        return np.ascontiguousarray(pixels[:, :, [2, 1, 0, 3]])
+    if colours == "GRAY_ALPHA" and pixels.shape[2] == 4:  # gray thrice, alpha
+        return np.ascontiguousarray(pixels[:, :, [0, 3]])
+    if pixels.shape[2] != {"GRAY": 1, "RGB": 3}.get(colours):
+        raise DecodeError(f"opencv: {pixels.shape[2]} channels of an image that is {colours}")
+    return pixels

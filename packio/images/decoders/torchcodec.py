@@ -1,0 +1,88 @@
+"""TorchCodec's image decoders: JPEG and PNG into torch's memory.
+
+Its wheels on PyPI load beside PyPI's own builds of torch, not beside CPU-only builds. Decoding
+images needs no FFmpeg.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from packio import registry
+from packio.errors import DecodeError, MissingPackageError
+from packio.images.decoders._plain import check_scans, plain_jpeg, plain_png
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy as np
+
+PACKAGE = "torchcodec"
+EXTRA = "torchcodec"
+ENCODINGS = frozenset({"jpeg", "png"})
+MODES = frozenset({"RGB", "GRAY"})
+EXACT = True
+
+_GRAY, _RGB = 0, 2  # PNG colour types
+
+
+@functools.cache  # a module: the same in every process
+def _library() -> ModuleType:
+    registry.require(PACKAGE, EXTRA)
+    library = registry.require("torchcodec.decoders", EXTRA)
+    if not hasattr(library, "decode_image"):
+        raise MissingPackageError(
+            "torchcodec has no decode_image; try: pip install 'torchcodec>=0.16'"
+        )
+    return library
+
+
+def version() -> str:
+    """Version of TorchCodec."""
+    _library()
+    return str(registry.require(PACKAGE, EXTRA).__version__)
+
+
+def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
+    """Decode a plain JPEG or PNG with TorchCodec.
+
+    Args:
+        data: The encoded bytes.
+        mode: "RGB", or "GRAY" for a gray image.
+
+    Returns:
+        (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
+
+    Raises:
+        DecodeError: damaged, not plain, or with an orientation in its Exif data.
+    """
+    import numpy as np
+    import torch
+
+    _check(data, mode)
+    library = _library()
+    source = torch.frombuffer(bytearray(data), dtype=torch.uint8)  # of bytes, torch warns
+    try:
+        planes = library.decode_image(source, mode=mode)
+    except (RuntimeError, ValueError) as error:
+        raise DecodeError(f"torchcodec: {str(error).splitlines()[0]}") from error
+    if planes.ndim != 3 or planes.dtype != torch.uint8:
+        raise DecodeError(f"torchcodec: {planes.dtype} of shape {tuple(planes.shape)}")
+    return np.ascontiguousarray(planes.permute(1, 2, 0).numpy())
+
+
+def _check(data: bytes, mode: str) -> None:
+    if data[:2] == b"\xff\xd8":
+        check_scans(data)
+        facts = plain_jpeg(data)
+        if facts.orientation != 1:  # decode_image turns the pixels, and has no option not to
+            raise DecodeError(f"torchcodec: orientation {facts.orientation}, expected 1")
+        gray = facts.components == 1
+    else:
+        depth, colour = plain_png(data)
+        gray = colour == _GRAY
+        if depth != 8 or colour not in (_GRAY, _RGB):
+            raise DecodeError(f"torchcodec: PNG of colour type {colour} with {depth} bits")
+    if mode == "GRAY" and not gray:
+        raise DecodeError("torchcodec: coloured pixels under mode='GRAY'")

@@ -1,0 +1,121 @@
+"""PyTurboJPEG: the system's libjpeg-turbo through ctypes.
+
+Its versions 1.x work with libjpeg-turbo 2 and 3; versions 2.x need libjpeg-turbo 3, which Debian 12
+and Ubuntu 24.04 do not have.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from packio import registry
+from packio.errors import DecodeError, MissingPackageError
+from packio.images.decoders._plain import plain_jpeg
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy as np
+
+PACKAGE = "turbojpeg"
+EXTRA = "turbojpeg"
+ENCODINGS = frozenset({"jpeg"})
+MODES = frozenset({"RGB", "GRAY"})
+EXACT = True
+
+_DISTRIBUTION = "PyTurboJPEG"
+_REPORT = "_TurboJPEG__report_error"  # called for every status that is not 0
+
+
+@functools.cache  # a module: the same in every process
+def _library() -> ModuleType:
+    return registry.require(PACKAGE, EXTRA)
+
+
+@functools.cache  # function pointers only, no handle: fork and threads share it safely
+def _decoder() -> Any:
+    library = _library()
+    try:
+        return _strict(library)()
+    except (OSError, RuntimeError, AttributeError) as error:
+        raise MissingPackageError(_remedy(error)) from error
+
+
+def _strict(library: ModuleType) -> type:
+    """Make a TurboJPEG that raises on warnings.
+
+    PyTurboJPEG 1.x answers them with ``warnings.warn`` and pixels that are half gray; catching
+    that is not safe with threads.
+    """
+
+    def report(*_: object) -> None:
+        raise OSError("damaged: libjpeg-turbo reports an error or a warning")
+
+    if not hasattr(library.TurboJPEG, _REPORT):
+        raise MissingPackageError(
+            f"PyTurboJPEG {_installed_version()} is not known to packio; "
+            "try: pip install 'PyTurboJPEG<2'"
+        )
+    return type("StrictTurboJPEG", (library.TurboJPEG,), {_REPORT: report})
+
+
+def _remedy(error: Exception) -> str:
+    installed = _installed_version()
+    if "libjpeg-turbo 3" in str(error):
+        return (
+            f"PyTurboJPEG {installed} needs libjpeg-turbo 3, the system has an older one; "
+            "try: pip install 'PyTurboJPEG<2'"
+        )
+    reason = str(error).strip().splitlines()[0]
+    return (
+        f"PyTurboJPEG {installed} finds no libturbojpeg.so.0 ({reason}); "
+        "try: apt install libturbojpeg0"
+    )
+
+
+def _installed_version() -> str:
+    return importlib.metadata.version(_DISTRIBUTION)
+
+
+def version() -> str:
+    """Version of PyTurboJPEG."""
+    _decoder()
+    return _installed_version()
+
+
+def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
+    """Decode a plain JPEG with PyTurboJPEG, every warning of libjpeg-turbo taken as an error.
+
+    Args:
+        data: The JPEG's bytes.
+        mode: "RGB", or "GRAY" for a gray JPEG.
+
+    Returns:
+        (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
+
+    Raises:
+        DecodeError: damaged, or not plain.
+    """
+    return _decoded(data, mode)
+
+
+def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
+    """Decode a JPEG at 1/scale of its size, chroma upsampled by repeating it; else as `decode`."""
+    options: dict[str, Any] = {"flags": _library().TJFLAG_FASTUPSAMPLE}
+    if scale > 1:
+        options["scaling_factor"] = (1, scale)
+    return _decoded(data, mode, **options)
+
+
+def _decoded(data: bytes, mode: str, **options: Any) -> np.ndarray:
+    if plain_jpeg(data).components == 3 and mode == "GRAY":
+        raise DecodeError("turbojpeg: coloured pixels under mode='GRAY'")
+    library = _library()
+    pixel_format = library.TJPF_GRAY if mode == "GRAY" else library.TJPF_RGB
+    try:
+        pixels: np.ndarray = _decoder().decode(data, pixel_format=pixel_format, **options)
+    except OSError as error:
+        raise DecodeError(f"turbojpeg: {error}") from error
+    return pixels

@@ -1,0 +1,99 @@
+"""Images that are tensors already, (C, H, W) on any device: as `packio.images.pixels`.
+
+Values are computed as float32, as torchvision v2 does on tensors of a GPU, which has no kernels for
+uint8; they are within 1 grey level of those that `packio.images.pixels` computes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from packio.images import pixels
+from packio.images.frames import Frame
+
+MOST = 32  # times smaller; CUDA's antialiasing has memory for about 45 (bicubic), 90 (bilinear)
+
+
+def oriented(planes: torch.Tensor, orientation: int) -> torch.Tensor:
+    """Turn stored pixels upright.
+
+    Args:
+        planes: (C, H, W), as stored.
+        orientation: 1..8.
+
+    Returns:
+        (C, H, W); perhaps a view of them.
+
+    Source: Exif 2.32, table 4, tag 0112.
+    """
+    if orientation >= 5:
+        planes = planes.transpose(1, 2)
+    turned = ((1, (3, 4, 7, 8)), (2, (2, 3, 6, 7)))
+    axes = [axis for axis, orientations in turned if orientation in orientations]
+    return planes.flip(axes) if axes else planes
+
+
+def is_for_device(frame: Frame) -> bool:
+    """Tell whether a GPU has the memory to make an image that much smaller with antialiasing."""
+    return frame.height <= MOST * frame.to_height and frame.width <= MOST * frame.to_width
+
+
+def render(
+    planes: torch.Tensor, frame: Frame, out: torch.Tensor, *, hflip: bool, vflip: bool, how: str
+) -> None:
+    """Write one frame of an image.
+
+    Args:
+        planes: (C, height, width) uint8, upright: the box of the frame, and nothing else.
+        frame: What becomes of it.
+        out: (C, out_height, out_width) float32 of the same device, contiguous, zeros; values of
+            0..255, which `rounded` makes uint8 of.
+        hflip, vflip: Mirror the result left-right, top-bottom.
+        how: Interpolation.
+    """
+    f = frame
+    fills = f.out_top == f.out_left == 0 and f[4:6] == f[8:10]
+    if not f.resizes:
+        _place(planes, f, out)
+    elif fills:
+        _resize(planes, out, how, f.ratio)
+    else:
+        small = out.new_empty((out.shape[0], f.to_height, f.to_width))
+        _resize(planes, small, how, f.ratio)
+        _place(small, f, out)
+    if hflip or vflip:
+        out.copy_(out.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))
+
+
+def rounded(values: torch.Tensor) -> torch.Tensor:
+    """Float values as uint8; they are changed."""
+    return values.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _place(planes: torch.Tensor, frame: Frame, out: torch.Tensor) -> None:
+    """Put pixels where the frame has them; what is left is black already."""
+    f = frame
+    top, left = max(f.out_top, 0), max(f.out_left, 0)
+    bottom, right = max(f.out_top + f.out_height, 0), max(f.out_left + f.out_width, 0)
+    inner = planes[:, top:bottom, left:right]
+    y, x = top - f.out_top, left - f.out_left
+    out[:, y : y + inner.shape[1], x : x + inner.shape[2]].copy_(inner)
+
+
+def _resize(
+    planes: torch.Tensor, out: torch.Tensor, how: str, ratio: tuple[float, float] | None
+) -> None:
+    """Resize (C, h, w) uint8 planes of any device into ``out`` (C, H, W) float32, not rounded.
+
+    For ``how`` and ``ratio`` see `packio.images.pixels.resize`.
+    """
+    batch = planes.unsqueeze(0).to(torch.float32, memory_format=torch.contiguous_format)
+    size = [out.shape[1], out.shape[2]]
+    kernel, (rows, columns) = pixels.antialiased(how), pixels.scales_of(ratio)
+    if kernel is None:
+        out.copy_(pixels.resize_as_float(batch, size, how, (rows, columns))[0])
+        return
+    if how == "bicubic":  # its values leave 0..255; in bytes they cannot between the two passes
+        batch = kernel(batch, [batch.shape[2], size[1]], False, None, columns).clamp_(0, 255)
+        columns = None
+    kernel(batch, size, False, rows, columns, out=out.unsqueeze(0))  # align_corners

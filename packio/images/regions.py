@@ -1,0 +1,265 @@
+"""The part of an image that an output needs: read, cut, decoded small, resized; nothing beyond it.
+
+`exact` decodes the box at full quality, so that it has the pixels of the whole image's decode, and
+resizes it with antialiasing. `fast` decodes a box that is much larger than the output at 1/2, 1/4
+or 1/8 of its size, upsamples chroma by repeating it, and resizes the rest of the way as fast as is
+installed; by how much that differs, ``packio bench-decode --parity`` tells.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from packio import registry
+from packio.errors import DecodeError, MissingPackageError
+from packio.images import frames
+from packio.images.decoders import Decoder, Described
+from packio.images.frames import Box, Frame
+from packio.images.jpeg.window import window
+from packio.images.pixels import oriented
+from packio.images.pixels import render as draw
+
+FIDELITIES = ("exact", "fast")
+_WORTH_CUTTING = 0.9  # of the image: a box that is larger is cut out of the decoded image
+# For 35 dB on each of the crops of tests/images/test_fidelity.py:
+_SPARE = 1.1  # pixels that scaled decoding has to leave along a side, for one of the output
+_SMOOTH_ENOUGH = 1.25  # as many for which bilinear interpolation needs no antialiasing
+
+
+class Wanted(NamedTuple):
+    """What is wanted of one image.
+
+    Attributes:
+        frame: In the upright image, and no more of it than is `packio.images.frames.shown`.
+        orientation: To turn it by, 1..8.
+        cuttable: Whether its JPEG has restart markers.
+        fast: Whether fidelity is "fast".
+        how: Interpolation.
+    """
+
+    frame: Frame
+    orientation: int
+    cuttable: bool
+    fast: bool
+    how: str
+
+
+def want(frame: Frame, orientation: int, how: str, *, cuttable: bool, fast: bool) -> Wanted:
+    """What is wanted of an image for a frame; the arguments are as the attributes of `Wanted`.
+
+    Of what has to be turned all is resized: it is turned after that.
+    """
+    frame = frames.shown(frame, how if orientation == 1 else "nearest", fast=fast)
+    return Wanted(frame, orientation, cuttable, fast, how)
+
+
+class Cut(NamedTuple):
+    """The bytes that are needed of an image."""
+
+    data: bytes  # or a bytearray, where they are cut out
+    box: Box  # of the stored image, that is wanted
+    top: int  # of what the bytes hold, in the stored image
+    left: int
+
+
+class Part(NamedTuple):
+    """What was decoded of one image."""
+
+    pixels: np.ndarray  # (H, W, C), as stored
+    box: Box  # of the stored image, that is wanted
+    top: int  # of the pixels, in the stored image
+    left: int
+    scale: int  # pixels of the stored image for one of these, along a side
+
+
+def decode(decoder: Decoder, data: bytes, stored: Described, wanted: Wanted) -> Part:
+    """Decode what is needed of an image, and as little else as can be.
+
+    Args:
+        decoder: Of the mode that the output has.
+        data: The encoded bytes, checked.
+        stored: What the index says of the whole image.
+        wanted: What is wanted.
+
+    Raises:
+        DecodeError: damaged, or of another size than the index says.
+    """
+    piece, box, top, left = cut(data, stored, wanted)
+    if wanted.fast:
+        scale = _scale(wanted) if stored.encoding == "jpeg" else 1
+        pixels, scale = decoder.fast(piece, stored, scale)
+    else:
+        pixels, scale = decoder(piece, stored), 1
+    part = Part(pixels, box, top, left, scale)
+    _check_size(part, stored, whole=piece is data)
+    return part
+
+
+def decode_all(
+    decoder: Decoder, data: bytes, stored: Described, wanted: Sequence[Wanted]
+) -> list[Part]:
+    """Decode what several outputs need of one image: each by itself, or the whole once.
+
+    Raises:
+        DecodeError: see `decode`.
+    """
+    if len(wanted) == 1 or _is_each_by_itself(stored, wanted):
+        return [decode(decoder, data, stored, w) for w in wanted]
+    pixels = decoder.fast(data, stored, 1)[0] if wanted[0].fast else decoder(data, stored)
+    parts = [of_pixels(pixels, stored, w) for w in wanted]
+    _check_size(parts[0], stored, whole=True)
+    return parts
+
+
+def _is_each_by_itself(stored: Described, wanted: Sequence[Wanted]) -> bool:
+    """Whether several outputs of an image are made of a decode each, as that can be and pays."""
+    area = sum(w.frame.height * w.frame.width for w in wanted)
+    return wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
+
+
+def cut_all(data: bytes, stored: Described, wanted: Sequence[Wanted]) -> list[Cut]:
+    """The bytes that several outputs need of one image: as `decode_all` takes them."""
+    if len(wanted) > 1 and not _is_each_by_itself(stored, wanted):
+        wanted = [w._replace(cuttable=False) for w in wanted]
+    return [cut(data, stored, w) for w in wanted]
+
+
+def of_pixels(pixels: np.ndarray, stored: Described, wanted: Wanted) -> Part:
+    """The part of an image whose pixels are all there."""
+    box = wanted.frame[:4]
+    box = frames.stored_box(box, wanted.orientation, stored.height, stored.width)
+    return Part(pixels, box, 0, 0, 1)
+
+
+def cut(data: bytes, stored: Described, wanted: Wanted) -> Cut:
+    """Cut out the bytes that are needed, where that can be done and pays; else all of them."""
+    box = wanted.frame[:4]
+    box = frames.stored_box(box, wanted.orientation, stored.height, stored.width)
+    if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
+        piece, top, left = window(data, box, (stored.height, stored.width))
+        return Cut(cast("bytes", piece), box, top, left)  # a buffer, as good to decoders
+    return Cut(data, box, 0, 0)
+
+
+def _scale(wanted: Wanted) -> int:
+    """The largest of 1, 2, 4 and 8 that leaves some more pixels than are wanted."""
+    f = wanted.frame
+    if wanted.how not in ("bilinear", "bicubic"):
+        return 1
+    ratio = min(f.ratio or (f.height / f.to_height, f.width / f.to_width))
+    return next((s for s in (8, 4, 2) if ratio >= _SPARE * s), 1)
+
+
+def _check_size(part: Part, stored: Described, *, whole: bool) -> None:
+    height, width = part.pixels.shape[:2]
+    if whole:
+        check_whole((height, width), stored, part.scale)
+        return
+    top, left, high, broad = part.box
+    if (top + high > part.top + height * part.scale) or (
+        left + broad > part.left + width * part.scale
+    ):
+        raise _wrong_size(height, width, stored, part.scale)
+
+
+def check_whole(size: tuple[int, int], stored: Described, scale: int = 1) -> None:
+    """Check the size of a whole image that was decoded, or is to be.
+
+    Args:
+        size: (height, width), pixels.
+        stored: What the index says.
+        scale: At 1/scale of its size.
+
+    Raises:
+        DecodeError: it is another.
+    """
+    if size != (-(-stored.height // scale), -(-stored.width // scale)):
+        raise _wrong_size(*size, stored, scale)
+
+
+def _wrong_size(height: int, width: int, stored: Described, scale: int) -> DecodeError:
+    return DecodeError(
+        f"decodes to {width}x{height} pixels, not to {stored.width}x{stored.height}"
+        + (f" at 1/{scale}" if scale > 1 else "")
+    )
+
+
+def render(
+    part: Part, wanted: Wanted, out: np.ndarray | None, *, hflip: bool, vflip: bool
+) -> np.ndarray:
+    """Make the output of what was decoded.
+
+    Args:
+        part: As `decode` gave it.
+        wanted: As it got.
+        out: (C, out_height, out_width), contiguous; all of it is written. None makes one.
+        hflip, vflip: Mirror the result left-right, top-bottom.
+
+    Returns:
+        The output.
+    """
+    frame, pixels = wanted.frame, part.pixels
+    if out is None:
+        out = np.empty((pixels.shape[2], *frame[8:10]), pixels.dtype)
+    small = _resized_fast(part, wanted) if wanted.fast else None
+    if small is not None:  # what is left to do is to turn and to cut it
+        pixels, f = oriented(small, wanted.orientation), frame
+        frame = Frame(0, 0, *f[4:6], *f[4:10])
+    else:
+        top, left, height, width = part.box
+        top, left = top - part.top, left - part.left
+        pixels = pixels[top : top + height, left : left + width]
+        pixels = oriented(pixels, wanted.orientation)
+    draw(pixels, frame, out, hflip=hflip, vflip=vflip, how=wanted.how)
+    return out
+
+
+def _resized_fast(part: Part, wanted: Wanted) -> np.ndarray | None:
+    """Resize the box, as stored; None where antialiasing in torch is as good and no slower."""
+    frame, scale = wanted.frame, part.scale
+    if not frame.resizes:
+        return None
+    size = frame.to_height, frame.to_width
+    if wanted.orientation >= 5:
+        size = size[1], size[0]
+    top, left, height, width = part.box
+    span = (height, width) if frame.ratio is None else map(operator.mul, frame.ratio, size)
+    y, x, high, broad = (n / scale for n in (top - part.top, left - part.left, *span))
+    if scale > 1:
+        return _by_pillow(part.pixels, (x, y, x + broad, y + high), size, wanted.how)
+    cv2 = _opencv()
+    ratio = max(height / size[0], width / size[1])
+    if wanted.how != "bilinear" or ratio > _SMOOTH_ENOUGH or not cv2 or frame.ratio is not None:
+        return None
+    if part.pixels.dtype != np.uint8:
+        return None
+    box = part.pixels[int(y) : int(y) + height, int(x) : int(x) + width]
+    small: np.ndarray = cv2.resize(box, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+    return small if small.ndim == 3 else small[:, :, None]
+
+
+def _by_pillow(
+    pixels: np.ndarray, box: tuple[float, float, float, float], size: tuple[int, int], how: str
+) -> np.ndarray:
+    """Resize a box whose edges may lie between pixels, with antialiasing."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[how]
+    x0, y0, x1, y1 = box
+    edges = x0, y0, min(x1, image.width), min(y1, image.height)
+    small = np.asarray(image.resize((size[1], size[0]), method, edges))
+    return small if small.ndim == 3 else small[:, :, None]
+
+
+@functools.cache  # a module or nothing: the same in every process
+def _opencv() -> Any:
+    try:
+        return registry.require("cv2", "opencv")
+    except MissingPackageError:
+        return None

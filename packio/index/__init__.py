@@ -1,0 +1,1 @@
+"""The index file: its columns, and the order of its keys."""

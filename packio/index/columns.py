@@ -1,0 +1,135 @@
+"""Columns of an index, made of Python values."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from packio.system.pools import ThreadPool
+
+
+def ragged(values: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Values of different lengths as one uint8 array, and N+1 offsets into it."""
+    return np.frombuffer(b"".join(values), np.uint8), offsets(map(len, values))
+
+
+def offsets(lengths: Iterable[int]) -> np.ndarray:
+    """N+1 int64 offsets of N values that lie one behind the other."""
+    counts = np.frombuffer(array("q", lengths), np.int64)
+    result = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=result[1:])
+    return result
+
+
+def of_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """The columns of keys: their bytes, and their order for lookup by bisection."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    data, starts = ragged(keys)
+    dtype = np.uint32 if len(keys) < 1 << 32 else np.int64
+    return {"key_data": data, "key_offsets": starts, "key_order": np.array(order, dtype)}
+
+
+def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns of the table of files: paths relative to the root, sizes, SHA-256."""
+    with ThreadPool(4, "packio-digest") as pool:
+        digests = list(pool.map(lambda name: sha256(root / name), names))
+    data, starts = ragged([os.fsencode(name) for name in names])
+    return {
+        "file_bytes": np.array([(root / name).stat().st_size for name in names], np.int64),
+        "file_digest": np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
+        "file_path_data": data,
+        "file_path_offsets": starts,
+    }
+
+
+def joined(
+    tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Columns of several indexes, one behind the other; the order of the keys is made anew.
+
+    Args:
+        tables: Their columns, each with the same names.
+        files: As `joined_files` takes.
+
+    Raises:
+        KeyError: one lacks a column that another has.
+    """
+    result: dict[str, np.ndarray] = {}
+    for name in sorted(set().union(*tables) - _OF_FILES - {"key_order"}):
+        parts = [table[name] for table in tables]
+        if name in _OFFSETS:
+            result[name] = _joined_offsets(parts)
+            continue
+        if name in ("file", "mask_file"):
+            starts = np.cumsum([0, *files]).astype(np.uint32)
+            parts = [part + start for part, start in zip(parts, starts, strict=False)]
+        result[name] = np.concatenate(parts)
+    keys = _split(result["key_data"], result["key_offsets"])
+    return result | of_keys(keys) | joined_files(tables, files)
+
+
+def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str, np.ndarray]:
+    """Some rows of a table of files."""
+    paths = _split(table["file_path_data"], table["file_path_offsets"])
+    data, starts = ragged([paths[i] for i in rows])
+    return {
+        "file_bytes": table["file_bytes"][list(rows)],
+        "file_digest": table["file_digest"][list(rows)],
+        "file_path_data": data,
+        "file_path_offsets": starts,
+    }
+
+
+def joined_files(
+    tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Tables of files as one.
+
+    Args:
+        tables: Columns with those of `of_files` among them.
+        files: How many of each one's files samples are read from; the others, its sidecars, go
+            behind those of all.
+    """
+    paths = [_split(t["file_path_data"], t["file_path_offsets"]) for t in tables]
+    order = [(t, i) for t, n in enumerate(files) for i in range(n)]
+    order += [(t, i) for t, n in enumerate(files) for i in range(n, len(paths[t]))]
+    data, starts = ragged([paths[t][i] for t, i in order])
+    return {
+        "file_bytes": np.array([tables[t]["file_bytes"][i] for t, i in order], np.int64),
+        "file_digest": np.array(
+            [tables[t]["file_digest"][i] for t, i in order], np.uint8
+        ).reshape(-1, 32),
+        "file_path_data": data,
+        "file_path_offsets": starts,
+    }  # fmt: skip
+
+
+_OFFSETS = ("key_offsets", "meta_offsets", "box_offsets")
+_OF_FILES = {"file_bytes", "file_digest", "file_path_data", "file_path_offsets"}
+
+
+def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
+    ends = np.cumsum([0, *(int(part[-1]) for part in parts)])
+    moved = [part[1:] + end for part, end in zip(parts, ends, strict=False)]
+    return np.concatenate([np.zeros(1, np.int64), *moved])
+
+
+def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:
+    """What `ragged` joined."""
+    values = data.tobytes()
+    return [values[a:b] for a, b in itertools.pairwise(starts.tolist())]
+
+
+def sha256(path: Path) -> bytes:
+    """SHA-256 of a file."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.digest()

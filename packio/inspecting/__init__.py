@@ -1,0 +1,1 @@
+"""Look at packs: verify, extract, and show them as a gallery."""

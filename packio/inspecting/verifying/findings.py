@@ -1,0 +1,152 @@
+"""What is known of a pack while it is verified, and what has been found wrong with it so far."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from packio.errors import IntegrityError
+from packio.index.indexfile import Index
+from packio.inspecting.verifying.report import Damage, of_file
+from packio.packing.report import Progress, ProgressCallback
+from packio.packs.indexing import Reading
+
+_PROGRESS_SECONDS = 0.1  # between two calls of the callback
+
+
+class Kind(NamedTuple):
+    """All records, or all masks: the columns that say where they lie, and their order there."""
+
+    file: np.ndarray  # (N,)
+    offset: np.ndarray  # (N,) bytes
+    length: np.ndarray  # (N,) bytes
+    crc: np.ndarray  # (N,) uint32
+    order: np.ndarray  # (N,) positions by file and offset
+    prefix: str  # of the columns: "" or "mask_"
+
+
+class Findings:
+    """A pack whose index opens, and what is wrong with it; threads may tell at the same time.
+
+    Attributes:
+        index: Of the pack.
+        path: Of the pack; absolute.
+        root: Folder that the names of files are relative to.
+        meter: Counts what is done.
+        table: Name, bytes and SHA-256 of each file.
+        shards: Name of each, and the positions of its samples.
+        format: Of the container, once the metadata are found good.
+        reading: How to take what the container says.
+        by_record: Records are no ranges of bytes, but what the format's Reader gives by number.
+        kinds: Records, and masks if there are any, once the index is found good.
+        damages, warnings: As in the report.
+        intact: Numbers of the files that are as they were written.
+        bad: Positions of the samples whose bytes are not theirs.
+        stopped: An interrupt came, or the callback failed.
+    """
+
+    def __init__(self, index: Index, path: Path, meter: Meter) -> None:
+        self.index, self.path, self.root, self.meter = index, path, index.path.parent, meter
+        self.table: list[tuple[str, int, bytes]] = []
+        self.shards: list[tuple[str, range]] = []
+        self.format: ModuleType | None = None
+        self.reading = reading_of(index)
+        self.by_record = index.metadata.get("access", "range") != "range"
+        self.kinds: list[Kind] = []
+        self.damages: list[Damage] = []
+        self.warnings: list[str] = []
+        self.intact: set[int] = set()
+        self.bad: set[int] = set()
+        self.stopped = False
+
+    def tell_of_index(self, problem: str) -> None:
+        """Note a damage of the index."""
+        self.damages.append(of_file(self.index.path.name, problem))
+
+    def tell_of_file(self, name: str, problem: str, *, unreadable: bool = False) -> None:
+        """Note a damage of a file."""
+        self.damages.append(of_file(name, problem, unreadable=unreadable))
+
+    def tell_of_sample(self, position: int, place: tuple[str, int, int], problem: str) -> None:
+        """Note a damage of a sample; ``place`` is file, offset and length."""
+        name, offset, length = place
+        self.damages.append(Damage(name, position, self._key(position), offset, length, problem))
+
+    def _key(self, position: int) -> str | None:
+        try:
+            return os.fsdecode(self.index.key(position))
+        except IntegrityError:
+            return None
+
+    def place(self, position: int, kind: int) -> tuple[str, int, int]:
+        """File, offset and length of a sample's record (kind 0) or mask (kind 1).
+
+        Of a record that is no range of bytes, the offset is its number.
+        """
+        k = self.kinds[kind]
+        number, offset, length = (int(a[position]) for a in (k.file, k.offset, k.length))
+        return self.table[number][0], offset, length
+
+    def files_of(self, shard: str, positions: range) -> set[int]:
+        """Numbers of the files that a shard consists of."""
+        used = [np.unique(k.file[positions.start : positions.stop]) for k in self.kinds]
+        within = {
+            i
+            for i, (name, _, _) in enumerate(self.table)
+            if shard in (".", name) or name.startswith(f"{shard}/")
+        }
+        return within.union(*(numbers.tolist() for numbers in used))
+
+    def sorted_damages(self) -> list[Damage]:
+        """All damages: the index first, then by file, offset and position."""
+        numbers = {name: i for i, (name, _, _) in enumerate(self.table)}
+        return sorted(
+            set(self.damages),
+            key=lambda d: (numbers.get(d.file, -1), d.offset or 0, d.position or 0, d.problem),
+        )
+
+
+def reading_of(index: Index) -> Reading:
+    """How the container was taken when it was indexed."""
+    if index.metadata.get("source", {}).get("kind") != "reindex":
+        return Reading()
+    said = index.metadata.get("options", {})
+    offset = index.metadata.get("labels", {}).get("offset", 0)
+    return Reading(offset, **{n: said[n] for n in ("image", "label", "layout") if n in said})
+
+
+class Meter:
+    """Counts what is done, from several threads, and calls the callback."""
+
+    def __init__(self, samples: int, progress: ProgressCallback | None, began: float) -> None:
+        self._samples, self._progress, self._began = samples, progress, began
+        self._lock, self._called = threading.Lock(), 0.0
+        self.begin("reading", 0)
+
+    def begin(self, stage: str, total_bytes: int) -> None:
+        """Count anew, for the next stage."""
+        self._stage, self._total_bytes = stage, total_bytes
+        self._done = self._done_bytes = 0
+
+    def step(self, samples: int, size: int, bad: int) -> None:
+        """Count samples and bytes that were checked; ``bad`` damages are known by now."""
+        if self._progress is None:
+            return
+        with self._lock:
+            self._done += samples
+            self._done_bytes += size
+            now = time.monotonic()
+            if now - self._called >= _PROGRESS_SECONDS or self._done == self._samples:
+                self._called = now
+                self._progress(
+                    Progress(
+                        self._done, max(self._done, self._samples), self._done_bytes,
+                        self._total_bytes, bad, now - self._began, self._stage,
+                    )
+                )  # fmt: skip

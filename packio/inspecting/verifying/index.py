@@ -1,0 +1,161 @@
+"""The index: where it is, whether it opens, and whether it is sound in itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from packio import registry
+from packio.errors import IntegrityError, NoSuchPackError, NotAPackError, OptionError
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
+from packio.index.raw_blocks import COLUMN, rows_per_block
+from packio.inspecting.verifying.findings import Findings, Kind
+from packio.inspecting.verifying.report import without
+from packio.packs import indexing, locating
+
+
+def located(path: Path) -> Path:
+    """Where the index of the pack at a path is, or would be.
+
+    Raises:
+        NotAPackError: nothing there, or nothing that could be a pack.
+        UnfinishedPackError: packing into this path was interrupted or is going on.
+    """
+    locating.check_finished(path)
+    beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
+    if path.is_dir():
+        index = path / INDEX_NAME
+    elif path.is_file() or beside.is_file():
+        index = beside
+    else:
+        raise NoSuchPackError(f"{path}: no file or folder; a pack was expected")
+    if not index.is_file() and indexing.find(path) is None:
+        raise NotAPackError(f"{path}: no {index.name}, and no container that packio knows")
+    return index
+
+
+def opened(path: Path) -> Index:
+    """Open an index.
+
+    Raises:
+        IntegrityError: it is missing or damaged.
+        NotAPackError: damaged, or none of packio's.
+        VersionError: written by a newer packio.
+        ReadError: it cannot be read.
+    """
+    if not path.is_file():
+        raise IntegrityError(f"{path}: missing; `packio reindex` makes one of what the files hold")
+    return Index(path)
+
+
+def check_index(found: Findings) -> bool:
+    """Check all that the index says; return whether what it says of records can be relied on."""
+    if not check_bytes(found) or not _check_owner(found):
+        return False
+    found.kinds = list(_kinds(found.index))
+    _check_numbers(found)
+    whole = not found.damages
+    _check_blocks(found)
+    return whole
+
+
+def check_bytes(found: Findings) -> bool:
+    """Check that the index is as it was written, and take from it what is known of files."""
+    _check_columns(found)
+    _check_metadata(found)
+    _check_table(found)
+    return not found.damages
+
+
+def _check_owner(found: Findings) -> bool:
+    name, names = found.path.name, {name for name, _, _ in found.table}
+    if found.index.path.name == INDEX_NAME or name in names:
+        return True
+    found.tell_of_index(f"does not list {name}; the index of another pack")
+    return False
+
+
+def _check_columns(found: Findings) -> None:
+    for name in found.index.column_names:
+        try:
+            found.index.column(name).array()
+        except IntegrityError as error:
+            found.tell_of_index(without(error, found.index.path))
+
+
+def _check_metadata(found: Findings) -> None:
+    """Look at what the index says of formats and shards."""
+    metadata, first = found.index.metadata, 0
+    try:
+        for shard in metadata["shards"]:
+            positions = range(first, first + int(shard["samples"]))
+            found.shards.append((str(shard["name"]), positions))
+            first = positions.stop
+        found.format = registry.load("formats", str(metadata["format"]))
+    except (KeyError, TypeError, ValueError, OptionError) as error:
+        found.tell_of_index(f"its metadata does not parse ({error})")
+    if first != len(found.index):
+        found.tell_of_index(f"its shards have {first} samples, the pack {len(found.index)}")
+
+
+def _check_table(found: Findings) -> None:
+    try:
+        found.table = found.index.files()
+    except IntegrityError as error:
+        found.tell_of_index(without(error, found.index.path))
+
+
+def _kinds(index: Index) -> Iterator[Kind]:
+    for prefix in ("", "mask_"):
+        if f"{prefix}offset" in index:
+            file, offset, length, crc = [
+                index.column(prefix + name).array()
+                for name in ("file", "offset", "length", "crc32c")
+            ]
+            yield Kind(file, offset, length, crc, np.lexsort((offset, file)), prefix)
+
+
+def _check_numbers(found: Findings) -> None:
+    for kind in found.kinds:
+        for position in np.flatnonzero(kind.file >= len(found.table)).tolist():
+            problem = f"sample {position}: lies in file {kind.file[position]}, which is none"
+            found.bad.add(position)
+            found.tell_of_index(problem)
+
+
+def _check_blocks(found: Findings) -> None:
+    """Compare the checksums of blocks of raw rows with those of the rows, which files have."""
+    if COLUMN not in found.index:
+        return
+    length, crc = found.kinds[0].length, found.kinds[0].crc
+    row_bytes = int(length[0]) if len(length) else 0
+    if row_bytes < 1 or np.any(length != row_bytes):
+        found.tell_of_index(f"column {COLUMN}: the samples differ in length, so there are no rows")
+        return
+    rows = rows_per_block(row_bytes)
+    expected = [_of_blocks(crc[p.start : p.stop], rows, row_bytes) for _, p in found.shards]
+    if not np.array_equal(np.concatenate(expected), found.index.column(COLUMN).array()):
+        found.tell_of_index(f"column {COLUMN}: differs from what the column crc32c makes it")
+
+
+def _of_blocks(crcs: np.ndarray, rows: int, row_bytes: int) -> np.ndarray:
+    """CRC32C of each block of rows, from the (N,) uint32 CRC32Cs of the rows; nothing is read.
+
+    That of A and B end to end is that of B, and of A what as many zeros as B has bytes make of it,
+    less what they make of nothing: a function linear in each bit.
+    """
+    zeros = bytes(row_bytes)
+    none = google_crc32c.extend(0, zeros)
+    bits = np.array([google_crc32c.extend(1 << i, zeros) ^ none for i in range(32)], np.uint32)
+    blocks = np.zeros(-(-len(crcs) // rows), np.uint32)
+    for i in range(rows):
+        these = crcs[i::rows]
+        passed = blocks[: len(these)]
+        moved = np.zeros(len(these), np.uint32)
+        for bit in range(32):
+            moved ^= (passed >> np.uint32(bit) & np.uint32(1)) * bits[bit]
+        blocks[: len(these)] = moved ^ these
+    return blocks

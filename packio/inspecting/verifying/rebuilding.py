@@ -1,0 +1,211 @@
+"""Making a damaged or missing index anew, where the container is sound."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from packio import registry
+from packio.errors import (
+    DecodeError,
+    IntegrityError,
+    NotAPackError,
+    PackioError,
+    ReadError,
+    VersionError,
+)
+from packio.formats import Entry
+from packio.images import encodings
+from packio.images.decoders import Decoder
+from packio.index.indexfile import INDEX_SUFFIX, Index
+from packio.inspecting.verifying.findings import Findings, Meter, reading_of
+from packio.inspecting.verifying.index import check_bytes, opened
+from packio.inspecting.verifying.report import Damage, of_file, without
+from packio.packs import indexing, isolation
+from packio.storage.local import LocalFiles
+from packio.system.pools import ThreadPool
+
+_CHUNK = 256  # samples that are decoded at once
+_OPTIONAL = {
+    "label": "labels",
+    "mask_offset": "masks",
+    "boxes": "boxes",
+    "box_labels": "labels of boxes",
+    "meta_data": "metadata",
+}  # a column that only some packs have → what it holds
+
+
+@dataclasses.dataclass(frozen=True)
+class Rebuilt:
+    """What came of it.
+
+    Attributes:
+        done: There is a new index.
+        damages: Why there is none: of the old index, and of the container.
+        warnings: One line each.
+    """
+
+    done: bool = False
+    damages: tuple[Damage, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt:
+    """Make the index of a container anew if it is missing or damaged, and the container sound.
+
+    Args:
+        path: Of the pack; absolute.
+        index_path: Of the index.
+        threads: How many to decode with.
+        meter: Counts what is done.
+
+    Raises:
+        ReadError: the index cannot be read.
+        OSError: the new index cannot be written.
+    """
+    old, damages = _examined(path, index_path, meter)
+    if not damages:
+        return Rebuilt()
+    container = indexing.find(path)
+    if container is None:
+        return Rebuilt(damages=damages)
+    reading = indexing.Reading() if old is None else reading_of(old)
+    meter.begin("decoding", 0)
+    with ThreadPool(threads, "packio-verify") as pool:
+        walk = _Walk(container, reading, meter)
+        within = tuple(walk.damages(pool))
+    if within:
+        why = "the container is damaged, too; `packio reindex` takes of it what can be read"
+        return Rebuilt(False, damages + within, (f"{index_path.name}: not made anew: {why}",))
+    losses = ["keys"] if walk.keyless else []
+    before = [f"{d.file}: was damaged: {d.problem}" for d in damages]
+    before = before if index_path.exists() else [f"{index_path.name}: was missing"]
+    return Rebuilt(done=True, warnings=(*before, *_made(path, index_path, old, reading, losses)))
+
+
+def _examined(
+    path: Path, index_path: Path, meter: Meter
+) -> tuple[Index | None, tuple[Damage, ...]]:
+    """The index, as far as it opens, and its damages; none where another packio reads it."""
+    try:
+        index = opened(index_path)
+    except VersionError:
+        return None, ()
+    except (NotAPackError, IntegrityError) as error:
+        return None, (of_file(index_path.name, without(error, index_path)),)
+    found = Findings(index, path, meter)
+    check_bytes(found)
+    return index, tuple(found.damages)
+
+
+def _made(
+    path: Path, index_path: Path, old: Index | None, reading: indexing.Reading, losses: list[str]
+) -> Iterator[str]:
+    """Make the new index; say what became of the old one, and what is lost with it."""
+    name = index_path.name
+    if index_path.exists():
+        aside = index_path.with_name(name.removesuffix(INDEX_SUFFIX) + ".damaged" + INDEX_SUFFIX)
+        shutil.copyfile(index_path, aside)
+        yield f"{aside.name}: the damaged index; delete it when it is of no more use"
+    indexing.reindex(
+        path, label_offset=reading.label_offset, image=reading.image, label=reading.label,
+        layout=reading.layout,
+    )  # fmt: skip
+    yield f"{name}: made anew; checksums are of the bytes as they are now"
+    if old is None or old.metadata.get("source", {}).get("kind") != "reindex":
+        losses += _lost(old, Index(index_path))
+        doubt = ", if there were any" if old is None else ""
+        yield f"{name}: not in the container, so not restored{doubt}: {', '.join(losses)}"
+
+
+def _lost(old: Index | None, new: Index) -> Iterator[str]:
+    """What the old index had, or may have had, and the new one has not."""
+    for column, words in _OPTIONAL.items():
+        if column not in new and (old is None or column in old):
+            yield words
+    if not new.metadata["classes"] and (old is None or old.metadata.get("classes")):
+        yield "names of classes"
+    yield "source, plan and options of the packing run"
+
+
+class _Walk:
+    """A container, walked without an index: what its format checks, and every image decoded."""
+
+    def __init__(
+        self, container: indexing.Container, reading: indexing.Reading, meter: Meter
+    ) -> None:
+        self._root, self._shards, self._meter = container.root, container.shards, meter
+        self._format, self._reading = container.format, reading
+        self._module = registry.load("formats", container.format)
+        self._decoder = Decoder("auto", "UNCHANGED")
+        self.keyless = False  # the container has no keys but the names of its records
+
+    def damages(self, pool: ThreadPool) -> Iterator[Damage]:
+        """All that is wrong with it."""
+        for shard in self._shards:
+            path = self._root / shard
+            prefix = f"{shard}/" if path.is_dir() and shard != "." else ""
+            try:
+                if getattr(self._module, "CRASHES", False):
+                    isolation.run(
+                        f"{__name__}:walk_once", str(path), self._format,
+                        dataclasses.asdict(self._reading), where=path, seconds=_seconds(path),
+                    )  # fmt: skip
+                reader = self._reading.reader(self._module, path)
+                work = functools.partial(self._of_entry, prefix, reader)
+                entries = enumerate(self._reading.scan(self._module, path))
+                while chunk := list(itertools.islice(entries, _CHUNK)):
+                    for found in pool.map(work, chunk):
+                        yield from found
+            except (PackioError, OSError) as error:
+                yield of_file(shard, without(error, path))
+
+    def _of_entry(self, prefix: str, reader: Any, numbered: tuple[int, Entry]) -> list[Damage]:
+        number, entry = numbered
+        self.keyless = self.keyless or entry.key is None
+        record = prefix + entry.file, entry.offset, entry.length
+        get = self._read if entry.offset >= 0 else lambda *_: reader.get(number)
+        found = [self._of_image(entry, record, get)]
+        if entry.mask is not None:
+            mask = prefix + entry.mask[0], *entry.mask[1:]
+            plain = entry._replace(split=False, facts=None)
+            found.append(self._of_image(plain, mask, self._read))
+        self._meter.step(1, entry.length, 0)
+        return [damage for damage in found if damage is not None]
+
+    def _of_image(
+        self, entry: Entry, place: tuple[str, int, int], get: Callable[[str, int, int], bytes]
+    ) -> Damage | None:
+        key = os.fsdecode(entry.name if entry.key is None else entry.key)
+        try:
+            data = get(*place)
+            data = self._module.unsplit(data) if entry.split else data
+            facts = entry.facts or encodings.read_facts(data)
+            self._decoder(data, facts)
+        except (DecodeError, IntegrityError, ReadError) as error:
+            return Damage(place[0], None, key, *place[1:], f"does not decode: {error}")
+        return None
+
+    def _read(self, name: str, offset: int, length: int) -> bytes:
+        path = self._root / name
+        return LocalFiles(path.parent, [path.name], [path.stat().st_size]).read(0, offset, length)
+
+
+def walk_once(path: str, container: str, reading: dict[str, Any]) -> None:
+    """Read all of a container with its library, which may crash over it."""
+    module, how = registry.load("formats", container), indexing.Reading(**reading)
+    reader = how.reader(module, Path(path))
+    for number, entry in enumerate(how.scan(module, Path(path))):
+        if entry.offset < 0:
+            reader.get(number)
+
+
+def _seconds(path: Path) -> float:
+    """After which a library is taken to hang."""
+    return 120 + path.stat().st_size / 1e6

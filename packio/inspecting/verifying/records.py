@@ -1,0 +1,139 @@
+"""Records and masks: their checksums, and whether their images decode."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from packio.errors import DecodeError, IntegrityError, ReadError
+from packio.images import encodings
+from packio.images.decoders import Decoder, Stored
+from packio.index.indexfile import SPLIT_RECORD, crc32c
+from packio.inspecting.verifying.findings import Findings
+from packio.storage.local import LocalFiles
+from packio.system.pools import ThreadPool
+
+_STORED = ("file", "offset", "length", "encoding", "height", "width", "channels", "dtype")
+_CHUNK = 1024  # samples that are decoded at once
+
+
+class Values(NamedTuple):
+    """The records and masks of one file, by offset."""
+
+    position: np.ndarray  # (n,) of the sample
+    offset: np.ndarray  # (n,) bytes
+    length: np.ndarray  # (n,) bytes
+    crc: np.ndarray  # (n,) uint32
+    is_mask: np.ndarray  # (n,) bool
+
+
+class Span(NamedTuple):
+    """A piece of a file, read."""
+
+    file: BinaryIO
+    size: int  # of the file, bytes
+    begin: int  # in the file, bytes
+    view: np.ndarray  # (n,) uint8
+
+    def bytes(self, offset: int, length: int) -> np.ndarray | None:
+        """Some bytes of the file, by offset in it; None where there are none."""
+        if not 0 <= offset <= offset + length <= self.size:
+            return None
+        if offset < self.begin:  # it begins in the piece before: values overlap
+            return np.frombuffer(os.pread(self.file.fileno(), length, offset), np.uint8)
+        return self.view[offset - self.begin : offset - self.begin + length]
+
+
+def values_of(found: Findings, file: int) -> Values:
+    """The records and masks of a file."""
+    parts = []
+    for kind in found.kinds:
+        if found.by_record and not kind.prefix:
+            continue
+        begin = np.searchsorted(kind.file, file, "left", sorter=kind.order)
+        stop = np.searchsorted(kind.file, file, "right", sorter=kind.order)
+        rows = kind.order[begin:stop]
+        is_mask = np.full(len(rows), kind.prefix == "mask_")
+        parts.append((rows, kind.offset[rows], kind.length[rows], kind.crc[rows], is_mask))
+    if not parts:
+        return Values(*[np.zeros(0, np.int64)] * 5)
+    columns = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    order = np.argsort(columns[1], kind="stable")
+    return Values(*(column[order] for column in columns))
+
+
+def problem_of(found: Findings, span: Span, values: Values, i: int) -> str | None:
+    """What is wrong with one value, if anything."""
+    data: bytes | np.ndarray | None
+    data = span.bytes(int(values.offset[i]), int(values.length[i]))
+    if data is None:
+        return f"lies beyond the end of the file, which has {span.size} bytes"
+    if not values.is_mask[i]:
+        try:
+            data = _unsplit(found, int(values.position[i]), data)
+        except IntegrityError as error:
+            return str(error)
+    return None if crc32c(data) == values.crc[i] else "CRC32C differs"
+
+
+def _unsplit(found: Findings, position: int, data: bytes | np.ndarray) -> bytes | np.ndarray:
+    """The bytes of a record, where they may lie in several parts."""
+    if not hasattr(found.format, "unsplit"):
+        return data
+    if not found.index.column("flags").item(position) & SPLIT_RECORD:
+        return data
+    assert found.format is not None  # noqa: S101 (for the type checker: None has no unsplit)
+    whole: bytes = found.format.unsplit(bytes(data))
+    return whole
+
+
+def tell(found: Findings, name: str, values: Values, i: int, problem: str) -> None:
+    """Note what is wrong with a value."""
+    position = int(values.position[i])
+    found.bad.add(position)
+    place = name, int(values.offset[i]), int(values.length[i])
+    found.tell_of_sample(position, place, f"mask: {problem}" if values.is_mask[i] else problem)
+
+
+def decode_images(found: Findings, pool: ThreadPool) -> None:
+    """Decode all images whose bytes are theirs."""
+    found.meter.begin("decoding", 0)
+    names, sizes = [t[0] for t in found.table], [t[1] for t in found.table]
+    decoder = Decoder("auto", "UNCHANGED")
+    with contextlib.closing(LocalFiles(found.root, names, sizes)) as files:
+        for shard, positions in found.shards:
+            if found.by_record and not found.files_of(shard, positions) <= found.intact:
+                continue  # its library may crash over it
+            work = functools.partial(_decode_one, found, decoder, _get(found, files, shard))
+            for start in range(0, len(positions), _CHUNK):
+                list(pool.map(work, positions[start : start + _CHUNK]))
+
+
+def _get(found: Findings, files: LocalFiles, shard: str) -> Callable[[int, int, int], bytes]:
+    """What reads a record of a shard by file, offset (or number) and length."""
+    if not found.by_record:
+        return files.read
+    assert found.format is not None  # noqa: S101 (the metadata were found good)
+    reader = found.reading.reader(found.format, found.root / shard)
+    return lambda _, number, __: reader.get(number)
+
+
+def _decode_one(
+    found: Findings, decoder: Decoder, get: Callable[[int, int, int], bytes], position: int
+) -> None:
+    if position in found.bad:
+        return
+    item = {n: found.index.column(n).item(position) for n in _STORED}
+    try:
+        data = bytes(_unsplit(found, position, get(item["file"], item["offset"], item["length"])))
+        encoding = encodings.NAMES.get(item["encoding"], "unknown")
+        dtype = encodings.DTYPES[item["dtype"]]
+        decoder(data, Stored(encoding, item["height"], item["width"], item["channels"], dtype))
+    except (DecodeError, IntegrityError, ReadError, IndexError) as error:
+        found.tell_of_sample(position, found.place(position, 0), f"does not decode: {error}")
+    found.meter.step(1, item["length"], len(found.damages))

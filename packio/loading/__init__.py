@@ -1,0 +1,1 @@
+"""From datasets to the training loop: Loader, samplers, epochs, prefetching, devices."""

@@ -1,0 +1,161 @@
+"""What DALI is fed with: encoded images that it can decode, and the boxes to decode of them.
+
+Reading, checking and drawing are packio's. Images that DALI's decoder might not take, or not decode
+as packio does, packio decodes itself; they go on to DALI as PNM, which is their pixels with a line
+before them (Netpbm, "PPM Format Specification").
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from packio.batches import plans
+from packio.batches.plans import Place, Plan, Recipe
+from packio.errors import DecodeError, IntegrityError
+from packio.images import frames, regions
+from packio.images.jpeg import header as jpeg_header
+from packio.images.pixels import oriented
+from packio.images.regions import Wanted
+from packio.index.indexfile import SEEKABLE
+from packio.packs.packs import Pack, Row, file_order
+from packio.system.threads import Threads, each
+
+if TYPE_CHECKING:
+    from packio.batches.draws import Drawn
+    from packio.images.frames import Box
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_TRAILER = 64  # bytes in which a file's end mark has to be, beside what some cameras add
+
+
+class Fed(NamedTuple):
+    """A batch on its way through DALI.
+
+    Attributes:
+        indices: As asked for.
+        positions: (N,) the samples in the pack; of bad ones, those that stand in for them.
+        data: N arrays of uint8, encoded.
+        places: (N, 12) int32, see `packio.loading.dali.graphs.fed`.
+        errors: What was wrong with those that are replaced.
+        settled: Whether packio decoded all of it.
+    """
+
+    indices: list[int]
+    positions: np.ndarray
+    data: list[np.ndarray]
+    places: np.ndarray
+    errors: list[Exception]
+    settled: bool
+
+
+class Feeder:
+    """Makes batches for DALI.
+
+    Args:
+        pack: Where samples are read from.
+        recipe: What to make of them; of one view.
+        chosen: Positions in the pack of the samples there are; None: all.
+        seed: Of the crops and flips.
+        threads: That read; None: this one.
+        skip: Whether bad samples are replaced by others of their batch, not raised.
+
+    Attributes:
+        seed: As given; may be set.
+    """
+
+    def __init__(
+        self, pack: Pack, recipe: Recipe, chosen: np.ndarray | None, seed: int,
+        threads: Threads | None, *, skip: bool,
+    ) -> None:  # fmt: skip
+        self._pack, self._recipe, self._chosen, self.seed = pack, recipe, chosen, seed
+        self._threads, self._skip = threads, skip
+        self._ours: set[int] = set()  # samples on which DALI has failed: never again
+
+    def __call__(self, indices: list[int], *, settle: bool = False) -> Fed:
+        """Make a batch.
+
+        Args:
+            indices: As `packio.ShuffleSampler` gives them.
+            settle: Decode it here, because DALI failed on it: who of it is bad?
+
+        Raises:
+            DecodeError, IntegrityError: a sample is bad, and it is not to be replaced, or all are.
+        """
+        drawn = cast("list[Drawn]", indices)
+        positions = np.array(indices, np.int64)
+        if self._chosen is not None:
+            positions = self._chosen[positions]
+        rows = self._pack.rows(positions)
+        draw = plans.by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
+        plan, pack = Plan(self._recipe, rows, draw), self._pack.fetched(rows)
+        data = [np.empty(0, np.uint8)] * len(rows)
+        places = np.zeros((len(rows), 12), np.int32)
+        errors: dict[int, Exception] = {}
+
+        def work(slot: int) -> None:
+            try:
+                data[slot], places[slot] = self._sample(pack, rows[slot], plan[slot][0], settle)
+            except (DecodeError, IntegrityError) as error:
+                errors[slot] = error
+
+        each(work, file_order(rows), self._threads)
+        if settle:
+            self._ours.update(rows[slot].position for slot in errors or range(len(rows)))
+        if errors and (not self._skip or len(errors) == len(rows)):
+            raise errors[min(errors)]
+        for slot in sorted(errors):
+            good = next(i % len(rows) for i in range(slot, 2 * len(rows))
+                        if i % len(rows) not in errors)  # fmt: skip
+            positions[slot], data[slot], places[slot] = positions[good], data[good], places[good]
+        found = [errors[slot] for slot in sorted(errors)]
+        return Fed(indices, positions, data, places, found, settle)
+
+    def _sample(
+        self, pack: Pack, row: Row, place: Place, settle: bool
+    ) -> tuple[np.ndarray, tuple[int, ...]]:
+        """Encoded bytes and place of one sample."""
+        data, frame = pack.read(row), frames.shown(place.frame)
+        how = self._recipe.views[0].interpolation if self._recipe.views[0] else "nearest"
+        wanted = Wanted(frame, place.orientation, bool(row.flags & SEEKABLE), False, how)
+        ours = settle or row.position in self._ours
+        try:
+            if ours or not _is_plain(data, row) or _pixels(row) > self._recipe.decoder.max_pixels:
+                data, box = self._decoded(data, row, wanted)
+            elif place.orientation == 1:
+                data, box, above, before = regions.cut(data, row, wanted)
+                box = (box[0] - above, box[1] - before, *box[2:])
+            else:
+                box = frame[:4]
+        except DecodeError as error:
+            raise pack.named(error, row) from error
+        return np.frombuffer(data, np.uint8), (*box, *frame[4:10], place.hflip, place.vflip)
+
+    def _decoded(self, data: bytes, row: Row, wanted: Wanted) -> tuple[bytes, Box]:
+        """Decode what is needed of an image: a PNM of it, and the box that is all of that."""
+        part = regions.decode(self._recipe.decoder, data, row, wanted)
+        top, left, height, width = part.box
+        top, left = top - part.top, left - part.left
+        pixels = part.pixels[top : top + height, left : left + width]
+        pixels = oriented(pixels, wanted.orientation)
+        height, width = pixels.shape[:2]
+        return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes(), (0, 0, height, width)
+
+
+def _pixels(row: Row) -> int:
+    return row.height * row.width
+
+
+def _is_plain(data: bytes, row: Row) -> bool:
+    """Tell whether DALI's decoder may have it: a whole JPEG or PNG that is what the index says."""
+    if row.dtype != "uint8" or row.channels not in (1, 3):
+        return False
+    end = data[-_TRAILER:]
+    if row.encoding == "png":
+        size = struct.pack(">II", row.width, row.height)
+        return data[:8] == _PNG and data[16:24] == size and b"IEND" in end and row.orientation == 1
+    header = jpeg_header.parse(data) if row.encoding == "jpeg" else None
+    said: Any = (row.height, row.width, row.channels, 8, row.orientation)
+    return b"\xff\xd9" in end and header is not None and said == (*header[:4], header.orientation)

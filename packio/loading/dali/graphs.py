@@ -1,0 +1,195 @@
+"""DALI's graphs: encoded images, and where to cut them, into batches of one size.
+
+A graph decodes what a crop needs and nothing beyond it, resizes with antialiasing, cuts or pads
+with black, and mirrors. JPEGs are decoded with smooth ("fancy") chroma upsampling, as libjpeg and
+Pillow do by default, and DALI on a GPU only where it is asked to.
+
+Source: DALI 2.4, operators reference (``fn.decoders.image_slice``, ``fn.decoders.
+image_random_crop``, ``fn.external_source``, ``fn.resize``, ``fn.slice``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from packio import registry
+from packio.errors import OptionError
+from packio.images.geometry import CenterCrop, Geometry, RandomResizedCrop, Resize, ResizeCenterCrop
+
+AHEAD = 2  # batches that DALI works on
+PLACE = 12  # numbers of a sample's place, see `fed`
+_INTERPOLATIONS = {"bilinear": "INTERP_LINEAR", "bicubic": "INTERP_CUBIC"}
+
+
+def module(name: str) -> ModuleType:
+    """Import a module of DALI's.
+
+    Raises:
+        MissingPackageError: DALI is not installed, or does not load.
+    """
+    return registry.require(f"nvidia.dali{name}", "dali")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What all graphs of a loader have in common.
+
+    Attributes:
+        batch_size: Samples a batch, at most.
+        threads: Of DALI's, on the processor.
+        gpu: Number of the GPU; None: all happens on the processor.
+        crop: What is taken of each image.
+        hflip, vflip: Probabilities.
+        upright: Whether Exif's orientation is obeyed.
+        channels_last: Whether pixels come as (N, H, W, C), not (N, C, H, W).
+        hw_decoder_load: Share of the JPEGs for the GPU's JPEG engine; None: DALI's default.
+    """
+
+    batch_size: int
+    threads: int
+    gpu: int | None
+    crop: Geometry
+    hflip: float
+    vflip: float
+    upright: bool
+    channels_last: bool
+    hw_decoder_load: float | None
+
+    def __post_init__(self) -> None:
+        if self.crop.output_size is None:
+            raise OptionError(f"crop={self.crop}: DALI's batches have one size; give both sides")
+        frame = self.crop.frame(1009, 997, [0.5] * self.crop.draws)
+        resized = frame[2:4] != frame[4:6]
+        if resized and self.crop.interpolation not in _INTERPOLATIONS:
+            raise OptionError(
+                f"interpolation={self.crop.interpolation!r}: with DALI one of "
+                f"{', '.join(_INTERPOLATIONS)}"
+            )
+
+    def pipeline(self, outputs: Callable[[], tuple[Any, ...]], seed: int = 0) -> Any:
+        """Build a pipeline.
+
+        Args:
+            outputs: Makes the graph.
+            seed: Of DALI's own random numbers.
+        """
+        pipeline = module("").Pipeline(
+            batch_size=self.batch_size, num_threads=self.threads, device_id=self.gpu,
+            seed=seed & 0x7FFFFFFF, prefetch_queue_depth=AHEAD,
+        )  # fmt: skip
+        with pipeline:
+            pipeline.set_outputs(*outputs())
+        pipeline.build()
+        return pipeline
+
+    def decoder(self) -> dict[str, Any]:
+        """Arguments of all of DALI's image decoders."""
+        arguments: dict[str, Any] = {
+            "device": "cpu" if self.gpu is None else "mixed",
+            "jpeg_fancy_upsampling": True,
+            "adjust_orientation": self.upright,
+        }
+        if self.hw_decoder_load is not None:
+            arguments["hw_decoder_load"] = self.hw_decoder_load
+        return arguments
+
+    def resized(self, images: Any, **size: Any) -> Any:
+        """Resize images, with antialiasing."""
+        name = _INTERPOLATIONS.get(self.crop.interpolation, "INTERP_LINEAR")
+        how = getattr(module(".types"), name)
+        return module(".fn").resize(images, interp_type=how, antialias=True, **size)
+
+    def mirrored(self, images: Any, hflip: Any, vflip: Any) -> Any:
+        """Mirror images by ints that say so, and put them into the order wanted."""
+        fn = module(".fn")
+        images = fn.flip(images, horizontal=hflip, vertical=vflip)
+        return images if self.channels_last else fn.transpose(images, perm=[2, 0, 1])
+
+
+def fed(options: Options, source: Callable[[], tuple[Any, Any]]) -> Any:
+    """Build a pipeline that is fed with encoded images and their places.
+
+    Args:
+        options: Of the loader.
+        source: Gives the next batch: a list of N uint8 arrays, the encoded images, which stay as
+            they are until the batch comes out; and (N, 12) int32, the place of each: top, left,
+            height and width of the box in the upright image; height and width to resize that to;
+            top, left, height and width of the output in the result, black beyond it; and whether
+            the output is mirrored left-right, and top-bottom. Raises StopIteration at the end.
+
+    Raises:
+        MissingPackageError: DALI is not installed, or does not load.
+    """
+    fn, types = module(".fn"), module(".types")
+
+    def outputs() -> tuple[Any]:
+        encoded, place = fn.external_source(
+            source=source, num_outputs=2, batch=True, no_copy=True, ndim=[1, 1],
+            dtype=[types.UINT8, types.INT32],
+        )  # fmt: skip
+        images = fn.decoders.image_slice(
+            encoded, start=place[0:2], shape=place[2:4], axis_names="HW", **options.decoder()
+        )
+        images = options.resized(images, size=fn.cast(place[4:6], dtype=types.FLOAT))
+        images = fn.slice(
+            images, start=place[6:8], shape=place[8:10], axis_names="HW",
+            out_of_bounds_policy="pad", fill_values=0,
+        )  # fmt: skip
+        return (options.mirrored(images, place[10], place[11]),)
+
+    return options.pipeline(outputs)
+
+
+def drawn(options: Options, encoded: Any) -> Any:
+    """Images of a graph whose crops and flips DALI draws.
+
+    Args:
+        options: Of the loader.
+        encoded: The graph's encoded images.
+    """
+    fn = module(".fn")
+    images = _CROPS[type(options.crop)](options, options.crop, encoded)
+    flips = [fn.random.coin_flip(probability=p) for p in (options.hflip, options.vflip)]
+    return options.mirrored(images, *flips)
+
+
+def _random_resized_crop(options: Options, crop: Any, encoded: Any) -> Any:
+    images = module(".fn").decoders.image_random_crop(
+        encoded, random_area=crop.scale, random_aspect_ratio=crop.ratio, num_attempts=10,
+        **options.decoder(),
+    )  # fmt: skip
+    return options.resized(images, size=crop.output_size)
+
+
+def _resize(options: Options, crop: Any, encoded: Any) -> Any:
+    images = module(".fn").decoders.image(encoded, **options.decoder())
+    return options.resized(images, size=crop.output_size)
+
+
+def _resize_center_crop(options: Options, crop: Any, encoded: Any) -> Any:
+    images = module(".fn").decoders.image(encoded, **options.decoder())
+    size = [math.floor(side / crop.crop_pct) for side in crop.output_size]
+    images = options.resized(images, size=size, mode="not_smaller")
+    return _central(images, crop.output_size)
+
+
+def _center_crop(options: Options, crop: Any, encoded: Any) -> Any:
+    images = module(".fn").decoders.image(encoded, **options.decoder())
+    return _central(images, crop.output_size)
+
+
+def _central(images: Any, size: tuple[int, int]) -> Any:
+    return module(".fn").crop(images, crop=size, out_of_bounds_policy="pad", fill_values=0)
+
+
+_CROPS: dict[type, Callable[[Options, Any, Any], Any]] = {
+    CenterCrop: _center_crop,
+    RandomResizedCrop: _random_resized_crop,
+    Resize: _resize,
+    ResizeCenterCrop: _resize_center_crop,
+}
+DRAWN = tuple(_CROPS)  # geometries that `drawn` has

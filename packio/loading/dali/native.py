@@ -1,0 +1,180 @@
+"""DALI's own readers over packs whose containers it knows, by the index files that packio writes.
+
+* TFRecord: ``NAME.idx`` beside each file. Tar, as WebDataset: ``NAME.idx``, too.
+* RecordIO: ``STEM.idx``; of several files ``NAME.all.idx``, one of all together.
+* LMDB of Datums (``packio pack --values datum``), as Caffe's: no index.
+
+Source: DALI 2.4, operators reference (``fn.readers``); rank i of n reads the samples from ``i N //
+n`` to ``(i + 1) N // n`` ("sharding"), padded to whole batches of the longest ("pad_last_batch").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from packio.batches import draws
+from packio.errors import DecodeError, OptionError
+from packio.images import encodings
+from packio.loading.dali import graphs
+from packio.loading.dali.graphs import Options, module
+from packio.loading.dali.running import said
+from packio.packs.packs import Pack
+from packio.storage.urls import Url
+
+SHUFFLED = 1024  # samples of the buffer that the next one is taken from
+_ENCODINGS = ("jpeg", "png", "webp", "bmp", "tiff", "pnm", "jp2")
+_MEMBERS = ("jpg", "png", "webp", "bmp", "tif", "ppm", "jp2", "img")  # suffixes in a tar
+
+
+def problem(pack: Pack, crop: Any) -> str | None:
+    """Say why DALI's own readers cannot read a pack; None where they can."""
+    name = pack.metadata["format"]
+    if name not in _READERS:
+        return f"DALI has no reader for {name}"
+    if isinstance(pack.path, Url):
+        return "DALI reads local files"
+    if name == "lmdb" and any(s.get("values") != "datum" for s in pack.metadata["shards"]):
+        return "DALI reads an LMDB of Datums only (packio pack --values datum)"
+    absent = [path for path in _indexes(pack) if not path.is_file()]
+    if absent:
+        return f"DALI needs {absent[0]}, which is not there"
+    if pack.labels is not None and pack.labels.ndim != 1:
+        return "DALI's readers give one number as a label"
+    codes = np.unique(pack.index_file.column("encoding").array()).tolist()
+    others = {encodings.NAMES.get(code, "unknown") for code in codes} - set(_ENCODINGS)
+    if others:
+        return f"DALI does not decode {', '.join(sorted(others))}"
+    if type(crop) not in graphs.DRAWN:
+        return f"DALI itself draws {', '.join(c.__name__ for c in graphs.DRAWN)} only"
+    return None
+
+
+class Native:
+    """Batches by DALI's own readers. Each epoch has a pipeline of its own, and its seed.
+
+    Args:
+        pack: What is read.
+        options: Of the graph.
+        seed: Of order, crops and flips.
+        rank, world_size: Which part of the pack.
+        shuffle, drop_last: As of `packio.DaliLoader`.
+
+    Raises:
+        OptionError: DALI cannot read this pack.
+    """
+
+    def __init__(
+        self, pack: Pack, options: Options, seed: int, rank: int, world_size: int,
+        *, shuffle: bool, drop_last: bool,
+    ) -> None:  # fmt: skip
+        why = problem(pack, options.crop)
+        if why is not None:
+            raise OptionError(f"{pack.path}: {why}; reader='packio' reads any pack")
+        self._pack, self._options, self._seed = pack, options, seed
+        self._rank, self._world_size, self._shuffle = rank, world_size, shuffle
+        count, size = len(pack), options.batch_size
+        own = (rank + 1) * count // world_size - rank * count // world_size
+        if drop_last:
+            own = count // world_size // size * size  # of all ranks
+        self._sizes = [min(size, own - start) for start in range(0, own, size)]
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return len(self._sizes)
+
+    def batches(self, epoch: int) -> Iterator[tuple[int, Any, torch.Tensor | None]]:
+        """Run an epoch.
+
+        Yields:
+            N; images as DALI has them, padding after the first N; labels (N,) int64, if any.
+
+        Raises:
+            DecodeError: what DALI says went wrong.
+        """
+        try:
+            pipeline = self._pipeline(epoch)
+            for size in self._sizes:
+                images, *labels = pipeline.run()
+                yield size, images, _labels(labels[0], size) if labels else None
+        except RuntimeError as error:  # all that DALI raises
+            raise DecodeError(
+                f"{self._pack.path}: DALI: {said(error)}; reader='packio' names the sample"
+            ) from error
+
+    def _pipeline(self, epoch: int) -> Any:
+        def outputs() -> tuple[Any, ...]:
+            encoded, label = _READERS[self._pack.metadata["format"]](
+                self._pack, name="reader", shard_id=self._rank, num_shards=self._world_size,
+                random_shuffle=self._shuffle, initial_fill=SHUFFLED, stick_to_shard=True,
+                pad_last_batch=True,
+            )  # fmt: skip
+            images = graphs.drawn(self._options, encoded)
+            return (images,) if self._pack.labels is None else (images, label)
+
+        return self._options.pipeline(outputs, draws.mix(self._seed, epoch, self._rank))
+
+
+def _labels(labels: Any, size: int) -> torch.Tensor:
+    found = [np.asarray(labels.at(i)) for i in range(size)]  # each of one number, or its digits
+    numbers = [int(bytes(v)) if v.dtype == np.uint8 else int(v.item()) for v in found]
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def _files(pack: Pack) -> list[str]:
+    root = pack.index_file.path.parent
+    return [str(root / shard["name"]) for shard in pack.metadata["shards"]]
+
+
+def _indexes(pack: Pack) -> list[Path]:
+    """Index files that DALI needs."""
+    files, name = [Path(file) for file in _files(pack)], pack.metadata["format"]
+    if name == "lmdb":
+        return []
+    if name != "recordio":
+        return [file.with_name(f"{file.name}.idx") for file in files]
+    if len(files) == 1:
+        return [files[0].with_suffix(".idx")]
+    return [files[0].with_name(f"{files[0].stem.rpartition('-')[0] or 'pack'}.all.idx")]
+
+
+def _tfrecord(pack: Pack, **how: Any) -> tuple[Any, Any]:
+    feature = module(".tfrecord")
+    features = {"image/encoded": feature.FixedLenFeature((), feature.string, "")}
+    if pack.labels is not None:
+        features["image/class/label"] = feature.FixedLenFeature([1], feature.int64, -1)
+    found = module(".fn").readers.tfrecord(
+        path=_files(pack), index_path=list(map(str, _indexes(pack))), features=features, **how
+    )
+    return found["image/encoded"], found.get("image/class/label")
+
+
+def _recordio(pack: Pack, **how: Any) -> tuple[Any, Any]:
+    indexes = list(map(str, _indexes(pack)))
+    images, labels = module(".fn").readers.mxnet(path=_files(pack), index_path=indexes, **how)
+    return images, labels
+
+
+def _tar(pack: Pack, **how: Any) -> tuple[Any, Any]:
+    members = [";".join(_MEMBERS), *(["cls"] if pack.labels is not None else [])]
+    found = module(".fn").readers.webdataset(
+        paths=_files(pack), index_paths=list(map(str, _indexes(pack))), ext=members, **how
+    )
+    return found if pack.labels is not None else (found, None)
+
+
+def _caffe(pack: Pack, **how: Any) -> tuple[Any, Any]:
+    images, labels = module(".fn").readers.caffe(path=_files(pack), **how)
+    return images, labels
+
+
+_READERS: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "lmdb": _caffe,
+    "recordio": _recordio,
+    "tar": _tar,
+    "tfrecord": _tfrecord,
+}

@@ -1,0 +1,169 @@
+"""Batches on their way to the device: copied ahead on a stream of their own, normalised there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, cast
+
+import torch
+
+from packio.errors import OptionError
+from packio.images.tensors import mapped
+
+DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
+FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """What is done to the images of a batch on the device.
+
+    Images are the tensors of four dimensions, (N, C, H, W); all else is copied as it is.
+
+    Args:
+        dtype: Of images. A float type scales integers to 0..1; None keeps what is there.
+        memory_format: Of images: torch.contiguous_format or torch.channels_last; None keeps it.
+        normalize: (mean, std) of each channel, of values in 0..1; makes images float32 where
+            `dtype` does not say otherwise.
+
+    Raises:
+        OptionError: a value that cannot be meant.
+    """
+
+    dtype: torch.dtype | None = None
+    memory_format: torch.memory_format | None = None
+    normalize: tuple[Sequence[float], Sequence[float]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise OptionError(f"dtype={self.dtype}: expected one of {DTYPES}")
+        if self.memory_format is not None and self.memory_format not in FORMATS:
+            raise OptionError(f"memory_format={self.memory_format}: expected one of {FORMATS}")
+        if self.normalize is None:
+            return
+        if self.dtype == torch.uint8:
+            raise OptionError("normalize= needs a float type; dtype is torch.uint8")
+        mean, std = self.normalize
+        if len(mean) != len(std) or not len(mean):
+            raise OptionError(f"normalize={self.normalize}: expected (mean, std), one a channel")
+        if min(std) <= 0 or max(mean) > 1 or min(mean) < 0:
+            raise OptionError(
+                f"normalize={self.normalize}: expected means in 0..1 and standard deviations above "
+                "0 of values in 0..1, not in 0..255"
+            )
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        """Prepare one tensor, where it is; (N, C, H, W) and floating where it is to be changed."""
+        if image.ndim != 4:
+            return image
+        dtype = self.dtype or (torch.float32 if self.normalize is not None else image.dtype)
+        layout = self.memory_format or torch.preserve_format
+        if not dtype.is_floating_point or (image.dtype == dtype and self.normalize is None):
+            return image.to(dtype).contiguous(memory_format=self.memory_format or _kept(image))
+        limit = 1.0 if image.dtype.is_floating_point else float(torch.iinfo(image.dtype).max)
+        values = image.to(torch.float32, memory_format=layout)
+        if self.normalize is not None:
+            mean, std = (
+                torch.tensor(values, dtype=torch.float32, device=image.device).view(-1, 1, 1)
+                for values in self.normalize
+            )
+            values = values.sub(mean * limit).div_(std * limit)
+        elif limit != 1:
+            values = values.div(limit)
+        return values.to(dtype)
+
+
+def _kept(image: torch.Tensor) -> torch.memory_format:
+    last = image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format
+
+
+class DevicePrefetcher:
+    """Batches of any loader on a device: the next one is copied while this one is used.
+
+    On a GPU copying and preparing happen on a stream of this object; the current stream waits for
+    it, and memory is not reused before the current stream is done. Tensors should be in pinned
+    memory (``pin_memory=True`` of a DataLoader), or copying blocks. On the CPU the results are the
+    same, without streams.
+
+    Args:
+        loader: Batches: tensors, or tuples, lists and mappings of such, nested.
+        device: Where to.
+        dtype, memory_format, normalize: What is done to images there; see `Preparation`.
+        batch_transform: Called with each batch on the device, on that stream; mixup, say.
+
+    Raises:
+        OptionError: an argument that cannot be meant.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: torch.device | str,
+        *,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.loader, self.device = loader, torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise OptionError(f"device={device}: PyTorch {torch.__version__} finds no GPU here")
+        self._prepare = Preparation(dtype, memory_format, normalize)
+        self._transform = batch_transform
+        self._stream: Any = None  # a torch.cuda.Stream, once there is one
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self.loader))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)  # its dataset, sampler, state_dict, …
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.device.type != "cuda":
+            for batch in self.loader:
+                yield self._sent(batch)
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch's own
+        waiting: Any = None
+        for batch in self.loader:
+            ready = self._ahead(batch)
+            if waiting is not None:
+                yield self._arrived(*waiting)
+            waiting = ready
+        if waiting is not None:
+            yield self._arrived(*waiting)
+
+    def _sent(self, batch: Any) -> Any:
+        def send(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_cuda and self._stream is not None:  # its memory is another stream's
+                tensor.record_stream(self._stream)
+            return self._prepare(tensor.to(self.device, non_blocking=True))
+
+        sent = mapped(batch, send)
+        return sent if self._transform is None else self._transform(sent)
+
+    def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:
+        """Send a batch on our stream, behind what the current stream has been given so far."""
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            sent = self._sent(batch)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own
+            arrived.record(self._stream)
+        return sent, arrived
+
+    def _arrived(self, batch: Any, arrived: torch.cuda.Event) -> Any:
+        """Have the current stream wait for a batch; keep its memory as long as that uses it."""
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(arrived)
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_cuda:
+                tensor.record_stream(current)
+            return tensor
+
+        return mapped(batch, keep)

@@ -1,0 +1,298 @@
+"""`Loader`: batches made by threads of this process, or by DataLoader's workers, on any device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+
+from packio.batches import batches
+from packio.errors import OptionError
+from packio.images import tensors
+from packio.images.decoders._cuda import numbered
+from packio.loading.devices import DevicePrefetcher
+from packio.loading.epochs import Epochs, drawing
+from packio.loading.prefetching import prefetch
+from packio.loading.sampling import ShuffleSampler
+from packio.system import workers
+
+_AHEAD = 2  # batches, as of DataLoader
+
+
+class Loader:
+    """Batches of a dataset, with DataLoader's words.
+
+    With ``num_workers=0`` a thread makes batches ahead; a dataset of packio's decodes each in
+    ``threads`` threads. Nothing passes from process to process. With workers, DataLoader's run.
+
+    Without a sampler, a `ShuffleSampler` gives the order, of all ranks together where
+    torch.distributed is initialised; its seed is the dataset's, but 0 for ranks whose dataset was
+    given none. Each iteration is another epoch, of the sampler and of the
+    dataset; `state_dict` tells where it stands.
+
+    Args:
+        dataset: Map-style; packio's make whole batches.
+        batch_size: Samples a batch.
+        shuffle: Whether the order is random. Not with a sampler.
+        sampler: Indices, an epoch each time.
+        batch_sampler: Lists of indices. Instead of batch_size, shuffle, sampler and drop_last.
+        num_workers: Processes; 0: threads of this one.
+        threads: That decode a batch of a dataset of packio's; None: as the dataset says.
+        drop_last: Leave out a last batch that is smaller.
+        collate_fn: Samples → batch; None: `packio.collate`.
+        prefetch_factor: Batches made ahead, by each worker where there are any; None: 2.
+        pin_memory: "auto": where `device` is a GPU.
+        generator: Gives the seed of the order.
+        persistent_workers, timeout, worker_init_fn, multiprocessing_context: DataLoader's, with
+            workers.
+        device: Where batches go, ahead of their use; None leaves them in memory. A dataset with
+            ``decoder="nvjpeg"`` decodes its JPEGs there, a batch at once, without a `collate_fn`.
+        dtype, memory_format, normalize, batch_transform: What happens there; see
+            `DevicePrefetcher`.
+
+    Attributes:
+        dataset, sampler, batch_sampler, batch_size, num_workers: As given, or made.
+        device: The torch.device that batches go to; None: they stay in memory.
+        options: All arguments, by name, as given.
+
+    Raises:
+        OptionError: arguments that exclude each other, or cannot be meant.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        *,
+        shuffle: bool = False,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        num_workers: int = 0,
+        threads: int | str | None = None,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        prefetch_factor: int | None = None,
+        pin_memory: bool | str = "auto",
+        generator: torch.Generator | None = None,
+        persistent_workers: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.options = {k: v for k, v in locals().items() if k != "self"}
+        decodes = getattr(dataset, "decodes_batches", False)
+        _check_options(self.options, decodes=decodes)
+        if threads is not None:
+            dataset = dataset.with_options(threads=threads)
+        self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
+        if sampler is None and batch_sampler is None:
+            sampler = ShuffleSampler(dataset, _order(dataset, generator), shuffle=shuffle)
+        if batch_sampler is None:
+            batch_sampler = torch.utils.data.BatchSampler(
+                cast("Any", sampler), batch_size, drop_last
+            )
+        self.sampler, self.batch_sampler, self._collate = sampler, batch_sampler, collate_fn
+        self._epochs = Epochs(
+            dataset, sampler, batch_sampler, batch_size=batch_size, drop_last=drop_last
+        )
+        self.device = None if device is None else torch.device(device)
+        self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
+        if self.device is not None:
+            self._send = functools.partial(
+                DevicePrefetcher, device=self.device, dtype=dtype, memory_format=memory_format,
+                normalize=normalize, batch_transform=batch_transform,
+            )  # fmt: skip
+            self._send([])  # complains now of what cannot be meant
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        self._pin = on_gpu if pin_memory == "auto" else bool(pin_memory)
+        self._decoding = self.device if decodes else None
+        self._ahead = prefetch_factor or _AHEAD
+        self._workers: torch.utils.data.DataLoader[Any] | None = None
+        if num_workers:
+            self._workers = torch.utils.data.DataLoader(
+                dataset, batch_sampler=cast("Any", _Indices(self._epochs)), num_workers=num_workers,
+                collate_fn=collate_fn or batches.collate, pin_memory=self._pin,
+                prefetch_factor=self._ahead, persistent_workers=persistent_workers,
+                timeout=timeout, worker_init_fn=functools.partial(workers.begin, worker_init_fn),
+                generator=generator, multiprocessing_context=multiprocessing_context,
+            )  # fmt: skip
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(self._epochs)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._epochs.begin()
+        with contextlib.ExitStack() as stack:
+            source: Iterable[Any]
+            if self._workers is not None:
+                # DataLoader draws a seed for its workers; torch's state is to be as if it had not
+                with torch.random.fork_rng(devices=[], enabled=self._epochs.resumed):
+                    source = _started(self._workers)
+            else:
+                device = numbered(self._decoding) if self._decoding is not None else None
+                made = _made(
+                    self.dataset, self._collate, self._epochs.indices(), device, pin=self._pin
+                )
+                source = stack.enter_context(prefetch(made, self._ahead))
+            for batch in self._send(source):
+                self._epochs.delivered()
+                yield batch
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+        return self._epochs.next
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is next, for sampler and dataset; without it they count themselves."""
+        self._epochs.set(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this stands: after the batch that was handed out last.
+
+        Numbers, and with a sampler of others the state of torch's random numbers; fits `torch.save`
+        and ``torch.load(weights_only=True)``.
+        """
+        return self._epochs.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there: the next batch is the one that would have come, draws included.
+
+        In a `ShuffleSampler`'s order also with another batch size or world size. A sampler of
+        others is gone through again, without reading samples, with torch's random numbers as they
+        were; what it draws in later epochs follows torch's state (`torch.get_rng_state`), which a
+        checkpoint has to have, too.
+
+        Raises:
+            OptionError: the state is of another order.
+        """
+        self._epochs.load_state_dict(state)
+
+
+def _order(dataset: Any, generator: torch.Generator | None) -> int:
+    """Seed of the order; one that all ranks have, where they share it."""
+    source, distributed = drawing(dataset), torch.distributed
+    if generator is None and getattr(source, "seeded", False):
+        return int(source.seed)
+    if generator is None and distributed.is_available() and distributed.is_initialized():
+        return 0  # as torch's DistributedSampler: what one rank draws no other has
+    if generator is None and hasattr(source, "seed"):
+        return int(source.seed)
+    return int(torch.randint(1 << 62, (), generator=generator).item())
+
+
+def _started(workers: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
+    """Start the workers, or ask those that are there for another epoch.
+
+    Raises:
+        OptionError: the dataset cannot be sent to them.
+    """
+    try:
+        return iter(workers)
+    except Exception as error:
+        if not any(sign in repr(error) for sign in ("ickl", "local object")):
+            raise
+        raise OptionError(
+            f"{type(workers.dataset).__name__}: cannot be sent to workers that are not forked: "
+            f"{error}; define its transforms and collate_fn at the top of a module, "
+            "or take num_workers=0"
+        ) from error
+
+
+def _made(
+    dataset: Any,
+    collate: Callable[[list[Any]], Any] | None,
+    indices: Iterable[list[int]],
+    device: torch.device | None,
+    *,
+    pin: bool,
+) -> Iterator[Any]:
+    """Make batches, in pinned memory if asked for, or on the device that decodes."""
+    gather = getattr(dataset, "gather", None) if collate is None else None
+    if gather is not None and device is not None:
+        gather = functools.partial(gather, device=device)
+    for batch in indices:
+        with tensors.pinned(on=pin):
+            if gather is not None:
+                made = gather(batch)
+            else:
+                made = (collate or batches.collate)(_samples(dataset, batch))
+        yield tensors.mapped(made, tensors.pin) if pin else made
+
+
+def _samples(dataset: Any, indices: list[int]) -> list[Any]:
+    together = getattr(dataset, "__getitems__", None)
+    if together is not None:
+        return cast("list[Any]", together(indices))
+    samples = []
+    for index in indices:
+        try:
+            samples.append(dataset[index])
+        except Exception as error:
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"sample {index} of {type(dataset).__name__}")
+            raise
+    return samples
+
+
+class _Indices:
+    """Batches of indices for DataLoader, of the epoch that runs when they are asked for."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._epochs.indices()
+
+
+def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        OptionError: it is such.
+    """
+    problems = {
+        "batch_sampler= excludes batch_size, shuffle, sampler and drop_last": (
+            given["batch_sampler"] is not None
+            and (given["sampler"] is not None or given["batch_size"] != 1
+                 or given["shuffle"] or given["drop_last"])
+        ),
+        "sampler= and shuffle= exclude each other": (
+            given["sampler"] is not None and given["shuffle"]
+        ),
+        f"batch_size={given['batch_size']}: expected at least 1": given["batch_size"] < 1,
+        f"num_workers={given['num_workers']}: expected at least 0": given["num_workers"] < 0,
+        f"prefetch_factor={given['prefetch_factor']}: expected at least 1": (
+            given["prefetch_factor"] is not None and given["prefetch_factor"] < 1
+        ),
+        "a decoder of batches, as 'nvjpeg', works in this process only; expected num_workers=0": (
+            decodes and given["num_workers"]
+        ),
+        "threads= is for datasets of packio's": (
+            given["threads"] is not None and not hasattr(given["dataset"], "with_options")
+        ),
+        "dtype, memory_format, normalize and batch_transform need device=": (
+            given["device"] is None
+            and any(given[n] for n in ("dtype", "memory_format", "normalize", "batch_transform"))
+        ),
+        "persistent_workers, timeout, worker_init_fn, multiprocessing_context need num_workers=": (
+            not given["num_workers"]
+            and any(given[n] for n in ("persistent_workers", "timeout", "worker_init_fn",
+                                       "multiprocessing_context"))
+        ),
+    }  # fmt: skip
+    for problem, there in problems.items():
+        if there:
+            raise OptionError(problem)

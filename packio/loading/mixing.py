@@ -1,0 +1,161 @@
+"""Mixing: samples of several datasets in given proportions, each gone through in its own order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from packio.batches import draws
+from packio.errors import OptionError
+from packio.loading.sampling import ResumableSampler, permuted
+
+_ARRANGEMENT, _PASS = 0x6D6978, 0x70617373  # what the random numbers are for
+_CHUNK = 1 << 16  # positions looked at together
+
+
+class MixedSampler(ResumableSampler):
+    """Samples of several datasets, mixed at random in given proportions.
+
+    Of each epoch, every dataset gets its share, exact to one sample, at random places. Each is gone
+    through in an order of its own, from epoch to epoch: none of its samples comes again before all
+    have come; then its order is another. Everything depends on the seed and the epoch alone; ranks,
+    workers, resuming and the draws of packio's datasets are as with `ShuffleSampler`, and no order
+    is stored. To resume within an epoch takes 0.3 s for each million samples before.
+
+    Args:
+        data: A `ConcatPacks`, or whatever has ``datasets`` one behind the other; or their lengths.
+        weights: Of each, in any unit.
+        seed: Of the order.
+        samples_per_epoch: Of all ranks together; None: as many as there are samples.
+        epoch, rank, world_size, drop_last: As of `ShuffleSampler`.
+
+    Attributes:
+        shares: How many samples of an epoch are of each dataset.
+
+    Raises:
+        OptionError: not one weight, of 0 or more, for each dataset; one for a dataset without
+            samples; or a rank that is not below the world size.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        weights: Sequence[float],
+        seed: int = 0,
+        *,
+        samples_per_epoch: int | None = None,
+        epoch: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        self.sizes = [n if isinstance(n, int) else len(n) for n in getattr(data, "datasets", data)]
+        places = getattr(data, "places", None)  # where datasets' samples are in turns
+        self._at = None if places is None else np.argsort(places)
+        self.weights = [float(weight) for weight in weights]
+        _check(self.sizes, self.weights)
+        count = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
+        if count < 0:
+            raise OptionError(f"samples_per_epoch={count}: expected at least 0")
+        super().__init__(
+            count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
+        )
+        self.shares = shares(self.weights, count)
+        self._ends = np.cumsum(self.shares)
+        self._seen = -1, 0, np.zeros(len(self.sizes), np.int64)  # epoch, positions, of each dataset
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What the order depends on, beside the epoch."""
+        return {**super().order, "sizes": self.sizes, "weights": self.weights}
+
+    def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        result = np.empty_like(positions)
+        if not len(positions):
+            return result
+        first, stop = int(positions[0]), int(positions[-1]) + 1
+        before = self._before(first, epoch)
+        for start in range(first, stop, _CHUNK):
+            owners = self._owners(start, min(start + _CHUNK, stop), epoch)
+            low, high = np.searchsorted(positions, (start, start + len(owners)))
+            mine = positions[low:high] - start
+            turns = before[owners[mine]] + _earlier(owners)[mine]
+            result[low:high] = self._drawn(owners[mine], turns, epoch)
+            before = before + np.bincount(owners, minlength=len(self.sizes))
+        self._seen = epoch, stop, before
+        return result
+
+    def _before(self, position: int, epoch: int) -> np.ndarray:
+        """How many samples of each dataset come before a position of an epoch."""
+        seen_epoch, start, counts = self._seen
+        if seen_epoch != epoch or start > position:
+            start, counts = 0, np.zeros(len(self.sizes), np.int64)
+        for begin in range(start, position, _CHUNK):
+            owners = self._owners(begin, min(begin + _CHUNK, position), epoch)
+            counts = counts + np.bincount(owners, minlength=len(self.sizes))
+        return counts
+
+    def _owners(self, start: int, stop: int, epoch: int) -> np.ndarray:
+        """Which dataset each of some positions takes."""
+        key = draws.mix(self.seed, epoch, _ARRANGEMENT)
+        places = permuted(np.arange(start, stop), self.count, key)
+        return np.searchsorted(self._ends, places, "right")
+
+    def _drawn(self, owners: np.ndarray, turns: np.ndarray, epoch: int) -> np.ndarray:
+        """The samples that datasets give at some of their turns of an epoch."""
+        indices = np.empty_like(owners)
+        for owner in np.unique(owners).tolist():
+            size, start = self.sizes[owner], sum(self.sizes[:owner])
+            slots = np.flatnonzero(owners == owner)
+            passes, places = np.divmod(turns[slots] + epoch * self.shares[owner], size)
+            for number in np.unique(passes).tolist():
+                some = passes == number
+                key = draws.mix(self.seed, owner, number, _PASS)
+                indices[slots[some]] = start + permuted(places[some], size, key)
+        return indices if self._at is None else self._at[indices]
+
+
+def shares(weights: Sequence[float], count: int) -> list[int]:
+    """Divide a number in proportion to weights, each within one of its exact share.
+
+    By largest remainders (Hamilton's method); of equal ones the first.
+
+    Args:
+        weights: 0 or more each, not all 0.
+        count: What is divided.
+    """
+    total = math.fsum(weights)
+    exact = [count * (weight / total) for weight in weights]
+    parts = [math.floor(value) for value in exact]
+    order = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
+    for i in order[: count - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def _earlier(owners: np.ndarray) -> np.ndarray:
+    """How many of the same owner are before each one."""
+    small = owners.astype(np.min_scalar_type(owners.max(initial=0)))  # 16 bits sort by radix
+    order = np.argsort(small, kind="stable")
+    counts = np.bincount(owners)
+    earlier = np.empty_like(owners)
+    earlier[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return earlier
+
+
+def _check(sizes: Sequence[int], weights: Sequence[float]) -> None:
+    """Refuse weights that cannot be meant.
+
+    Raises:
+        OptionError: they are such.
+    """
+    if len(sizes) != len(weights) or not sizes:
+        raise OptionError(f"{len(weights)} weights for {len(sizes)} datasets; expected one each")
+    if not all(0 <= w < math.inf for w in weights) or not any(weights):
+        raise OptionError(f"weights={list(weights)}: expected numbers of at least 0, not all 0")
+    for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
+        if weight and not size:
+            raise OptionError(f"weights: {weight} for dataset {number}, which has no samples")

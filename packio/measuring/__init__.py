@@ -1,0 +1,1 @@
+"""Measure training loops, decoders and loaders, and say what limits them."""

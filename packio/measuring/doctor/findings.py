@@ -1,0 +1,156 @@
+"""From numbers to what bounds the loop: a pure function of what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from packio.measuring.doctor.measured import Kind, Measured, Trial
+
+_LEAST = 0.2  # share of the loop's time from which on something is worth naming
+_KEPT_AHEAD = 0.1  # of the loop's time waiting: less is a loader that keeps ahead
+_CHANGES_TRAINING = 1.25  # a gain below is no reason to change the batch size
+_OF_TRIALS = (
+    Kind.WORKERS_TOO_FEW,
+    Kind.WORKERS_TOO_MANY,
+    Kind.BATCH_SIZE,
+)  # bottlenecks that only show when something else is tried
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something that bounds the loop.
+
+    Attributes:
+        kind: What.
+        share: Of the loop's time that it takes, or that doing without it would save; 0 to 1.
+        evidence: The numbers that say so.
+    """
+
+    kind: Kind
+    share: float
+    evidence: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as JSON takes it."""
+        return {"kind": self.kind.value, "share": self.share, "evidence": self.evidence}
+
+
+def shares(measured: Measured) -> dict[Kind, float]:
+    """Share an epoch's time out: waiting among what the loader does, the rest within the step.
+
+    Returns:
+        Kind → share of the loop's time; they add up to 1.
+    """
+    waiting = min(1.0, max(0.0, measured.waiting.median)) if measured.has_step else 1.0
+    found: dict[Kind, float] = {}
+    work = _loader_work(measured)
+    total = sum(work.values())
+    for kind, seconds in work.items():
+        found[kind] = waiting * seconds / total
+    computing = 1 - waiting
+    layout = _slower_by_layout(measured)
+    copying = 0.0
+    if measured.step and measured.stages.copy:
+        copying = min(measured.stages.copy / measured.step, 1 - layout)
+    found[Kind.MEMORY_FORMAT] = computing * layout
+    found[Kind.COPY] = computing * copying
+    found[Kind.STEP] = computing * (1 - layout - copying)
+    lost = _lost_in_starting(measured)
+    return {kind: share * (1 - lost) for kind, share in found.items()} | {Kind.START_UP: lost}
+
+
+def _loader_work(measured: Measured) -> dict[Kind, float]:
+    """Seconds of one process for a batch, by kind."""
+    stages, size = measured.stages, measured.batch_size
+    if stages.storage is None or stages.decode is None or stages.transform is None:
+        return {Kind.LOADER: 1.0}
+    work = {
+        Kind.STORAGE: stages.storage * size,
+        Kind.DECODE: stages.decode * size,
+        Kind.TRANSFORM: stages.transform * size,
+        Kind.COLLATE: stages.collate or 0.0,
+    }
+    if measured.workers:
+        work[Kind.HAND_OVER] = stages.hand_over or 0.0
+    return work if sum(work.values()) > 0 else {Kind.LOADER: 1.0}
+
+
+def _lost_in_starting(measured: Measured) -> float:
+    """Share of an epoch's time in which its workers are started; the loop's is without that."""
+    epoch, starting = (
+        (measured.epoch_batches or 0) * measured.batch_seconds,
+        measured.stages.start_up,
+    )
+    return starting / (starting + epoch) if starting and epoch else 0.0
+
+
+def _slower_by_layout(measured: Measured) -> float:
+    """Share of the step's time that contiguous batches would save."""
+    if measured.contiguous or not measured.step or measured.step_contiguous is None:
+        return 0.0
+    return max(0.0, 1 - measured.step_contiguous / measured.step)
+
+
+def find(measured: Measured) -> list[Finding]:
+    """Name what bounds the loop, the heaviest first.
+
+    One finding at least: `Kind.STEP` where the step is the limit, `Kind.NONE` where nothing is.
+    """
+    parts = shares(measured)
+    found = [
+        Finding(kind, share, _evidence(measured, kind))
+        for kind, share in parts.items()
+        if share >= _LEAST and kind is not Kind.STEP
+    ]
+    for kind in _OF_TRIALS:
+        least = _CHANGES_TRAINING if kind is Kind.BATCH_SIZE else 0
+        gains = [t for t in measured.trials
+                 if t.kind is kind and t.is_gain and t.factor.median >= least]  # fmt: skip
+        if gains:
+            best = max(gains, key=lambda t: t.factor.median)
+            saved = 1 - 1 / best.factor.median
+            found.append(Finding(kind, saved, _of_trial(best)))
+    if found:
+        return sorted(found, key=lambda f: -f.share)
+    if measured.has_step and measured.waiting.median <= _KEPT_AHEAD:
+        return [Finding(Kind.STEP, parts[Kind.STEP], _evidence(measured, Kind.STEP))]
+    return [Finding(Kind.NONE, 0.0, {"waiting": measured.waiting.median})]
+
+
+def remedies(measured: Measured) -> list[Trial]:
+    """What helps clearly, the largest gain first."""
+    return sorted(
+        (t for t in measured.trials if t.is_gain), key=lambda t: t.factor.median, reverse=True
+    )
+
+
+def ceiling(measured: Measured) -> float | None:
+    """Times as many samples a second as a loader that never lets wait would give; None: no step."""
+    if not measured.step:
+        return None
+    return 1 / max(1 - measured.waiting.median, 1e-3)
+
+
+def _of_trial(trial: Trial) -> dict[str, float]:
+    return {"factor": trial.factor.median, "low": trial.factor.low, "high": trial.factor.high}
+
+
+def _evidence(measured: Measured, kind: Kind) -> dict[str, float]:
+    """The numbers of a kind; seconds, bytes, shares."""
+    stages = measured.stages
+    found: dict[Kind, dict[str, float | None]] = {
+        Kind.STORAGE: {"seconds_a_sample": stages.storage, "cold": stages.storage_cold,
+                       "bytes_a_sample": stages.item_bytes},
+        Kind.DECODE: {"seconds_a_sample": stages.decode},
+        Kind.TRANSFORM: {"seconds_a_sample": stages.transform},
+        Kind.COLLATE: {"seconds_a_batch": stages.collate},
+        Kind.HAND_OVER: {"seconds_a_batch": stages.hand_over, "bytes_a_batch": stages.batch_bytes},
+        Kind.START_UP: {"seconds_an_epoch": stages.start_up},
+        Kind.COPY: {"seconds_a_batch": stages.copy, "bytes_a_batch": stages.batch_bytes},
+        Kind.MEMORY_FORMAT: {"seconds_a_step": measured.step,
+                             "seconds_contiguous": measured.step_contiguous},
+        Kind.STEP: {"seconds_a_step": measured.step},
+    }  # fmt: skip
+    numbers = {"waiting": measured.waiting.median, **found.get(kind, {})}
+    return {name: value for name, value in numbers.items() if value is not None}

@@ -1,0 +1,166 @@
+"""Running a loop for a while: what it waits, what it computes; and two loops in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from packio.errors import DiagnosisError, PackioError
+from packio.measuring.doctor.setups import Flow, size_of
+
+Step = Callable[[Any], Any]
+_AT_MOST = 4.0  # times the seconds asked for, where batches come slowly
+
+
+class Run(NamedTuple):
+    """What a run of a loop did.
+
+    Attributes:
+        samples: That arrived.
+        waited, computed: Seconds, in the loader and in the step.
+    """
+
+    samples: int
+    waited: float
+    computed: float
+
+    @property
+    def rate(self) -> float:
+        """Samples a second."""
+        return self.samples / max(self.waited + self.computed, 1e-9)
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into an error that says where.
+
+    Raises:
+        DiagnosisError: something was raised; it is the cause.
+    """
+    try:
+        yield
+    except PackioError:
+        raise
+    except Exception as error:
+        raise DiagnosisError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+class Loop:
+    """A loader with a step, run now and then; its workers wait in between.
+
+    Args:
+        loader: Made for this loop.
+        flow: That it takes its indices from; None: it goes through its epochs.
+        step: Called with each batch; None: nothing is done with them.
+        workers: Of the loader: that many batches tend to arrive at once, so whole laps of them are
+            timed.
+    """
+
+    def __init__(
+        self, loader: Iterable[Any], flow: Flow | None, step: Step | None, workers: int
+    ) -> None:
+        self._loader: Any = loader
+        self._flow, self._step, self._lap = flow, step, max(1, workers)
+        self._source: Iterator[Any] | None = None
+
+    def run(self, seconds: float) -> Run:
+        """Run for about so long, after a lap that is not timed.
+
+        Raises:
+            DiagnosisError: loader or step fail, or there are no batches.
+        """
+        if self._flow is not None:
+            self._flow.is_open = True
+            self._source = None
+        for _ in range(self._lap):
+            self._compute(self._next())
+        samples, waited, computed, laps = 0, 0.0, 0.0, 0
+        while True:
+            for _ in range(self._lap):
+                began = time.perf_counter()
+                batch = self._next()
+                arrived = time.perf_counter()
+                samples += size_of(batch)
+                self._compute(batch)
+                waited += arrived - began
+                computed += time.perf_counter() - arrived
+                if waited + computed > _AT_MOST * seconds and laps:
+                    break
+            laps += 1
+            if waited + computed >= seconds:
+                break
+        self._drain()
+        return Run(samples, waited, computed)
+
+    def first_batch(self) -> float:
+        """Seconds from asking for an epoch to its first batch; of a loop that rests."""
+        if self._flow is not None:
+            self._flow.is_open = True
+        began = time.perf_counter()
+        self._source = None
+        self._next()
+        taken = time.perf_counter() - began
+        self._drain()
+        return taken
+
+    def _next(self) -> Any:
+        with explained("the loader failed"):
+            if self._source is not None:
+                batch = next(self._source, self)
+                if batch is not self:
+                    return batch
+            self._source = iter(self._loader)  # the first epoch, or another one
+            batch = next(self._source, self)
+        if batch is self:
+            raise DiagnosisError("the loader yields no batch; expected at least one")
+        return batch
+
+    def _compute(self, batch: Any) -> None:
+        if self._step is not None:
+            call(self._step, batch)
+
+    def _drain(self) -> None:
+        """Have the workers come to rest, so that they do not disturb what runs next."""
+        if self._flow is None:
+            return
+        self._flow.is_open = False
+        with explained("the loader failed"):
+            for _ in self._source or ():
+                pass
+        self._source = None
+
+    def close(self) -> None:
+        """End the workers."""
+        self._source = self._loader = None
+
+
+def call(step: Step, batch: Any) -> None:
+    """Call the step, and wait for the GPU if it is used.
+
+    Raises:
+        DiagnosisError: it fails.
+    """
+    with explained("the step failed"):
+        step(batch)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
+            torch.cuda.synchronize()
+
+
+def together(loading: Run, step: float | None, size: int, workers: int) -> Run:
+    """What a loop would do whose loader and step were run by themselves.
+
+    Args:
+        loading: The loader's.
+        step: Seconds a batch.
+        size: Samples a batch.
+        workers: Of the loader: with any, a batch is loaded while the one before is computed.
+    """
+    batches = loading.samples / size
+    computed = (step or 0.0) * batches
+    loaded = loading.waited + loading.computed
+    waited = max(0.0, loaded - computed) if workers else loaded
+    return Run(loading.samples, waited, computed)

@@ -1,0 +1,71 @@
+"""Objects of the user's by name: ``module:object``, as on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from packio.errors import OptionError
+from packio.measuring.doctor.loops import explained
+
+_is_name = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
+
+
+def is_name(text: str | os.PathLike[str]) -> bool:
+    """Tell whether this is ``module:object``, and no file."""
+    return bool(_is_name(os.fspath(text))) and not os.path.lexists(text)
+
+
+def found(name: str) -> Any:
+    """Import what has this name; the current folder is searched, too.
+
+    Raises:
+        OptionError: there is no such module or object.
+        DiagnosisError: the module fails.
+    """
+    if not is_name(name):
+        raise OptionError(f"{name}: expected module:object")
+    module, _, names = name.partition(":")
+    try:
+        with _current_folder_importable(), explained(name):
+            value: Any = importlib.import_module(module)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) and (
+            error.__cause__.name in (module, module.partition(".")[0])
+        ):
+            raise OptionError(f"{name}: there is no module {module}") from error
+        raise
+    for part in names.split("."):
+        if not hasattr(value, part):
+            raise OptionError(f"{name}: there is no {part} in it")
+        value = getattr(value, part)
+    return value
+
+
+def loader(name: str) -> Any:
+    """The loader of this name; a function or class is called without arguments.
+
+    Raises:
+        OptionError, DiagnosisError: as of `found`; or the function fails.
+    """
+    value = found(name)
+    if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):
+        with _current_folder_importable(), explained(name):
+            value = value()
+    return value
+
+
+@contextlib.contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)

@@ -1,0 +1,234 @@
+"""What might help: changes of a loop that are worth a try, and gains that can be worked out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from packio.batches import batches
+from packio.datasets.datasets import PackDataset
+from packio.images.tensors import ensure_contiguous, mapped
+from packio.loading.loader import Loader
+from packio.measuring.doctor.findings import shares
+from packio.measuring.doctor.loops import Step
+from packio.measuring.doctor.measured import Kind, Measured, Spread, Trial
+from packio.measuring.doctor.setups import Setup, leaves
+
+_WORTH = 0.08  # share of the loop's time from which on a remedy is worth a try
+_MOST_WORKERS = 64
+WORKED_OUT = 4  # pairs, of a gain that was worked out: as many as count
+
+
+class Change(NamedTuple):
+    """Something to try.
+
+    Attributes:
+        kind, what, code, note: As of `Trial`.
+        options: Changes of the loader, as `Setup.make` takes them.
+        size: Samples a batch, where it changes.
+        step: Makes another step of the step, where it changes.
+        kept: How many samples to go through again and again; None: all.
+    """
+
+    kind: Kind
+    what: str
+    code: str
+    options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
+    size: int | None = None
+    step: Callable[[Step], Step] | None = None
+    kept: int | None = None
+    note: str = ""
+
+
+class _Kept(Dataset[Any]):
+    """A dataset whose samples are kept in memory once they are made."""
+
+    def __init__(self, dataset: Any, indices: list[Any]) -> None:
+        self._samples = [dataset[i] for i in indices]
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> Any:
+        return self._samples[index % len(self._samples)]
+
+
+def changes(
+    setup: Setup, measured: Measured, samples: list[Any], indices: list[Any]
+) -> list[Change]:
+    """List what might help, of each kind something, what takes most of the loop's time first."""
+    parts = shares(measured)
+    others = (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT, Kind.START_UP)
+    waiting = 1 - sum(parts[kind] for kind in others)
+    found = list(_of_step(measured, parts))
+    if setup.is_known:
+        found += _workers(setup, measured, waiting)
+        found += _of_batches(setup, measured, parts, samples)
+        found += _of_dataset(setup, measured, parts, waiting, indices)
+    a_batch = parts.get(Kind.COLLATE, 0.0) + parts.get(Kind.HAND_OVER, 0.0)
+    weights = {**parts, Kind.WORKERS_TOO_FEW: 0.6 * waiting, Kind.WORKERS_TOO_MANY: 0.5 * waiting,
+               Kind.BATCH_SIZE: 0.3 + a_batch, Kind.STEP: 0.1}  # fmt: skip
+    before: Counter[Kind] = Counter()
+    ranks = []
+    for change in found:  # the first of each kind before the second of any
+        ranks.append((before[change.kind], -weights.get(change.kind, 0.0)))
+        before[change.kind] += 1
+    order = sorted(range(len(found)), key=ranks.__getitem__)
+    return [found[number] for number in order]
+
+
+def _of_step(measured: Measured, parts: dict[Kind, float]) -> Iterator[Change]:
+    """Other layouts of the batches' tensors."""
+    if not measured.has_step:
+        return
+    if not measured.contiguous:
+        yield Change(
+            Kind.MEMORY_FORMAT, "contiguous batches", "batch = packio.ensure_contiguous(batch)",
+            step=_contiguous,
+        )  # fmt: skip
+    if parts[Kind.STEP] >= 0.5:
+        yield Change(
+            Kind.STEP, "batches in channels_last",
+            "images = images.contiguous(memory_format=torch.channels_last)", step=_channels_last,
+            note="with model.to(memory_format=torch.channels_last) it may bring more",
+        )  # fmt: skip
+
+
+def _of_batches(
+    setup: Setup, measured: Measured, parts: dict[Kind, float], samples: list[Any]
+) -> Iterator[Change]:
+    """Larger batches, and other ways to make them and to hand them over."""
+    if setup.has_batches and measured.batch_size <= 1024:
+        size = 4 * measured.batch_size
+        yield Change(
+            Kind.BATCH_SIZE, f"batches of {size}", f"batch_size={size}", size=size,
+            note="it changes the training: learning rate, batch norm",
+        )  # fmt: skip
+    ours = Change(Kind.COLLATE, "packio.collate", "collate_fn=packio.collate",
+                  {"collate_fn": batches.collate})  # fmt: skip
+    if setup.collate is default_collate:
+        if parts.get(Kind.HAND_OVER, 0) >= _WORTH and hasattr(setup.dataset, "gather"):
+            yield ours._replace(kind=Kind.HAND_OVER)
+    elif (
+        setup.collate is not batches.collate
+        and parts.get(Kind.COLLATE, 0) >= _WORTH
+        and _collates_alike(setup, samples)
+    ):
+        yield ours
+    if torch.cuda.is_available() and not setup.is_pinned and parts[Kind.COPY] >= _WORTH:
+        yield Change(Kind.COPY, "pinned memory", "pin_memory=True  # and .to(…, non_blocking=True)",
+                     {"pin_memory": True})  # fmt: skip
+
+
+def _memory(measured: Measured, setup: Setup) -> str:
+    count = len(setup.dataset) if hasattr(setup.dataset, "__len__") else 0
+    size = measured.stages.batch_bytes / measured.batch_size * count
+    return f"{size / 1e9:,.1f} GB"
+
+
+def _workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Change]:
+    now, cpus = setup.workers or 0, measured.cpus
+    if getattr(setup.dataset, "decodes_batches", False):  # in the main process only
+        return
+    if waiting < _WORTH and now <= cpus:
+        return
+    fewer = {now // 2, cpus if now > cpus else 0, now // 4} - {0, now}
+    more = {1, cpus, 4} if not now else {2 * now, 4 * now if now <= cpus else 2 * now}
+    for count in sorted(fewer):
+        yield Change(Kind.WORKERS_TOO_MANY, _counted(count), f"num_workers={count}",
+                     {"num_workers": count})  # fmt: skip
+    for count in sorted(c for c in more if now < c <= _MOST_WORKERS and waiting >= _WORTH):
+        yield Change(Kind.WORKERS_TOO_FEW, _counted(count), f"num_workers={count}",
+                     {"num_workers": count})  # fmt: skip
+
+
+def _counted(workers: int) -> str:
+    return f"{workers} worker" + "s" * (workers != 1)
+
+
+def _of_dataset(
+    setup: Setup, measured: Measured, parts: dict[Kind, float], waiting: float, indices: list[Any]
+) -> Iterator[Change]:
+    """Samples kept in memory; and what packio's datasets offer."""
+    if parts.get(Kind.STORAGE, 0) >= 0.2 and setup.has_batches:
+        yield Change(
+            Kind.STORAGE, "samples kept in memory",
+            f"samples = [dataset[i] for i in range(len(dataset))]  # {_memory(measured, setup)}",
+            {"dataset": _Kept(setup.dataset, indices)},
+            note="what is drawn at random in the dataset is kept, too",
+        )  # fmt: skip
+    dataset = setup.dataset
+    if not isinstance(dataset, PackDataset):
+        return
+    if waiting >= _WORTH and setup.workers and setup.collate is batches.collate:
+        yield Change(Kind.HAND_OVER, "threads of this process", "packio.Loader(dataset, …)",
+                     {"loader": Loader, "num_workers": 0, "prefetch_factor": None})  # fmt: skip
+    if parts.get(Kind.DECODE, 0) < _WORTH:
+        return
+    if dataset.options["fidelity"] == "exact":
+        yield Change(Kind.DECODE, "fast decoding", 'fidelity="fast"',
+                     {"dataset": dataset.with_options(fidelity="fast")},
+                     note="pixels differ: above 35 dB")  # fmt: skip
+    if dataset.options["decoder"] != "auto":
+        yield Change(Kind.DECODE, "the fastest decoder", 'decoder="auto"',
+                     {"dataset": dataset.with_options(decoder="auto")})  # fmt: skip
+
+
+def _contiguous(step: Step) -> Step:
+    return lambda batch: step(ensure_contiguous(batch))
+
+
+def _channels_last(step: Step) -> Step:
+    def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim != 4:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
+
+    return lambda batch: step(mapped(batch, laid_out))
+
+
+def _collates_alike(setup: Setup, samples: list[Any]) -> bool:
+    """Whether packio's collate gives what the loader's own gives, value by value."""
+    with contextlib.suppress(Exception):  # whatever samples the user has
+        ours, theirs = (list(leaves(f(samples))) for f in (batches.collate, setup.collate))
+        return len(ours) == len(theirs) and all(map(_is_equal, ours, theirs))
+    return False
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
+    return bool(a == b)
+
+
+def of_starting(measured: Measured, starting: list[float]) -> list[Trial]:
+    """What workers that stay from epoch to epoch save: worked out of the times of their starts."""
+    epoch = (measured.epoch_batches or 0) * measured.batch_seconds
+    if not starting or not epoch:
+        return []
+    factors = [(seconds + epoch) / epoch for seconds in starting]
+    return [Trial(Kind.START_UP, "workers that stay", "persistent_workers=True",
+                  Spread.of(factors), WORKED_OUT)]  # fmt: skip
+
+
+def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> list[Trial]:
+    """What packing otherwise would bring, measured on some of the images."""
+    dataset, share = setup.dataset, shares(measured).get(Kind.DECODE, 0.0)
+    if share < _WORTH or not isinstance(dataset, PackDataset) or not dataset.options["crop"]:
+        return []
+    from packio.measuring.bench import load
+
+    say("what packing otherwise would bring")
+    found = []
+    for gain in load.gains(dataset):
+        whole = 1 / (1 - share + share / gain.factor)
+        found.append(Trial(
+            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), WORKED_OUT,
+            f"decoding alone {gain.factor:.1f} times, on one core; the loop's gain is worked out",
+        ))  # fmt: skip
+    return found

@@ -1,0 +1,147 @@
+"""What a sample and a batch cost, stage by stage, in this process.
+
+Samples are asked for as a DataLoader does, and timed; before that one by one, watched. The one says
+how long they take, the other of what.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from packio.images.tensors import mapped, new_batch
+from packio.measuring.doctor.setups import Setup
+from packio.measuring.doctor.watch import Share, Watch, clock, mean
+
+_MOST_ITEMS = 64
+
+
+def time_samples(
+    setup: Setup, indices: Sequence[Any], seconds: float
+) -> tuple[Share, list[Any], list[Any]]:
+    """Fetch samples, and share their time out.
+
+    Args:
+        setup: The loader.
+        indices: Of samples, in the sampler's order.
+        seconds: To spend, roughly.
+
+    Returns:
+        The shares; samples; and the indices that were asked for.
+    """
+    dataset, chosen = setup.dataset, list(indices[:_MOST_ITEMS])
+    watch = Watch(dataset)
+    first = watch.run(dataset, chosen, seconds / 4)
+    chosen = chosen[: len(first)]
+    parts = mean(first, watch.run(dataset, chosen, seconds / 4))
+    rounds: list[float] = []
+    until = time.perf_counter() + seconds / 2
+    while not rounds or (time.perf_counter() < until and len(rounds) < 5):
+        began = clock()
+        samples = setup.fetch(dataset, chosen) if setup.has_batches else [dataset[chosen[0]]]
+        rounds.append((clock() - began) / len(samples))
+    scale = statistics.median(rounds) / parts.total if parts.total else 0.0
+    return Share(*(part * scale for part in parts)), samples, chosen
+
+
+def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> float:
+    """Median seconds of a call, after one that does not count."""
+    work()
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < least or (time.perf_counter() < until and len(times) < 200):
+        began = clock()
+        work()
+        times.append(clock() - began)
+    return statistics.median(times)
+
+
+def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) -> tuple[float, Any]:
+    """Seconds of collating a batch, and the batch."""
+    if len(samples) < size and type(samples) is list:
+        samples = (samples * -(-size // len(samples)))[:size]
+    batch = setup.collate(samples)
+    taken = median_time(lambda: setup.collate(samples), seconds)
+    return taken * size / max(1, len(samples)), batch
+
+
+class _Replay(Dataset[Any]):
+    """The same batch again and again, in memory of its own each time.
+
+    Args:
+        batch: The batch.
+        count: How many times.
+        shared: In shared memory at once, as `packio.collate` makes batches in workers.
+    """
+
+    def __init__(self, batch: Any, count: int, *, shared: bool) -> None:
+        self._batch, self._count, self._shared = batch, count, shared
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return _fresh(self._batch, _copied if self._shared else torch.clone)
+
+
+def _fresh(batch: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch with its own tensors; columns of thousands of other objects are not gone through."""
+    if isinstance(batch, (list, tuple)):
+        parts = [_fresh(part, copied) if _may_hold(part) else part for part in batch]
+        return parts if isinstance(batch, list) else tuple(parts)
+    return mapped(batch, copied)
+
+
+def _may_hold(value: Any) -> bool:
+    """Whether tensors are in a part of a batch, by its first member."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and _may_hold(value[0])
+    return isinstance(value, (torch.Tensor, Mapping))
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return new_batch(tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+
+def as_it_is(batch: Any) -> Any:
+    """Collate nothing."""
+    return batch
+
+
+def time_hand_over(batch: Any, seconds: float, *, shared: bool, context: Any = None) -> float:
+    """Seconds that a batch takes from a worker process to this one; see `_Replay`."""
+    copying = median_time(lambda: _fresh(batch, torch.clone), seconds / 4)
+    most = max(4, min(50, int(seconds / max(2 * copying, 1e-4))))
+    loader = DataLoader(
+        _Replay(batch, most + 3, shared=shared), batch_size=None, num_workers=1, timeout=60,
+        collate_fn=as_it_is, multiprocessing_context=context,
+    )  # fmt: skip
+    source = iter(loader)
+    for _ in range(3):
+        next(source)
+    arrivals = [time.perf_counter()]
+    for _ in source:
+        arrivals.append(time.perf_counter())
+        if arrivals[-1] - arrivals[0] > seconds and len(arrivals) > 3:
+            break
+    # the lower quartile: on a busy machine, half of the time goes on waking the other process
+    taken = statistics.quantiles((b - a for a, b in itertools.pairwise(arrivals)), n=4)[0]
+    return max(taken - copying, 0.1 * taken)
+
+
+def time_copy(batch: Any, seconds: float) -> float | None:
+    """Seconds that a batch takes to the GPU; None without one."""
+    if not torch.cuda.is_available():
+        return None
+
+    def copied() -> None:
+        mapped(batch, lambda t: t.to("cuda", non_blocking=True))
+        torch.cuda.synchronize()
+
+    return median_time(copied, seconds)

@@ -1,0 +1,179 @@
+"""What a sample's time goes into: Python's profiling hook, which sees every call, told apart.
+
+Reading (the system's calls, files, sockets), decoding (Pillow, OpenCV, torchvision, packio) and the
+dataset's transforms are known by name; what remains counts as transform where it computes, as
+storage where it sleeps. Waiting for a processor, as on a busy machine, counts as nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+_LEAST_ITEMS = 4
+_IDLE = 1e-4  # seconds without the processor that are worth asking why
+_READS = frozenset((
+    "open", "read", "readinto", "readinto1", "read1", "readline", "readall", "pread", "preadv",
+    "stat", "lstat", "fstat", "seek", "close", "recv", "recv_into", "fromfile", "get",
+))  # fmt: skip
+_READERS = frozenset(("posix", "_io", "io", "mmap", "_socket", "_ssl", "lmdb", "h5py", "numpy"))
+_DECODES = frozenset(("imdecode", "imread"))
+_DECODING_FILES = ("PIL/ImageFile.py", "packio/images/regions.py", "packio/packs/raw.py",
+                   "torchvision/io/image.py")  # fmt: skip
+_DECODING_FOLDERS = ("/packio/decoders/", "/jpeg4py/", "/imageio/", "/torchcodec/")
+_TRANSFORMING_FOLDERS = ("/torchvision/transforms/", "/albumentations/", "/kornia/")
+_TRANSFORMS = ("transform", "transforms", "target_transform", "joint_transform", "augment",
+               "augmentation", "preprocess")  # fmt: skip
+
+
+class Share(NamedTuple):
+    """Seconds a sample."""
+
+    storage: float
+    decode: float
+    transform: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.storage + self.decode + self.transform
+
+
+def mean(shares: Sequence[Share], again: Sequence[Share] = ()) -> Share:
+    """The mean over samples; of those that were asked for twice, by what took less each time.
+
+    A busy machine disturbs now this sample, now that one; what a sample costs, it costs each time.
+    """
+    pairs = itertools.zip_longest(shares, again)
+    least = [a if b is None else Share(*map(min, a, b)) for a, b in pairs]
+    return Share(*(statistics.fmean(parts) for parts in zip(*least, strict=True)))
+
+
+class Watch:
+    """Python's profiling hook, telling reading, decoding and transforms from all else."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._codes = frozenset(_codes(dataset))
+        self._known: dict[Any, str | None] = {}
+        self._stack: list[str | None] = []
+        self._now, self._seconds = "", dict.fromkeys(("", *Share._fields), 0.0)
+        self._at, self._delay, self._slept = (0.0, 0.0), 0.0, 0.0
+
+    def run(self, dataset: Any, indices: Sequence[Any], seconds: float) -> list[Share]:
+        """Ask for the samples, one by one, for so long, four at least; say what each took."""
+        until, before, found = time.perf_counter() + seconds, sys.getprofile(), list[Share]()
+        for index in indices:
+            self._seconds, self._slept = dict.fromkeys(self._seconds, 0.0), 0.0
+            self._stack, self._now, self._delay = [], "", run_delay()
+            self._at = (time.perf_counter(), time.thread_time())
+            sys.setprofile(self._hook)
+            try:
+                dataset[index]
+            finally:
+                sys.setprofile(before)
+            self._switch("")
+            found.append(self._share())
+            if len(found) >= _LEAST_ITEMS and time.perf_counter() > until:
+                break
+        return found
+
+    def _share(self) -> Share:
+        spent, slept = self._seconds, self._slept
+        computed = max(0.0, spent["transform"] + spent[""] - slept)
+        return Share(spent["storage"] + slept, spent["decode"], computed)
+
+    def _switch(self, stage: str) -> None:
+        """Count the time so far: computing and sleeping, but not waiting for a processor."""
+        now = (time.perf_counter(), time.thread_time())
+        computed = now[1] - self._at[1]
+        slept = now[0] - self._at[0] - computed
+        if slept > _IDLE:
+            delay = run_delay()
+            slept, self._delay = max(0.0, slept - (delay - self._delay)), delay
+            computed += slept
+            self._slept += slept if not self._now else 0.0
+        self._seconds[self._now] += computed
+        self._at, self._now = now, stage
+
+    def _hook(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "c_call"):
+            stage = self._of_code(frame.f_code) if event == "call" else self._of_c(argument)
+            if stage == self._now or (stage == "storage" and self._now == "transform"):
+                stage = None  # a transform that sleeps is a slow transform
+            self._stack.append(None if stage is None else self._now)
+            if stage is not None:
+                self._switch(stage)
+        elif self._stack:
+            back = self._stack.pop()
+            if back is not None:
+                self._switch(back)
+
+    def _of_code(self, code: CodeType) -> str | None:
+        if code not in self._known:
+            self._known[code] = self._stage_of_code(code)
+        return self._known[code]
+
+    def _stage_of_code(self, code: CodeType) -> str | None:
+        name = code.co_filename.replace(os.sep, "/")
+        if code in self._codes or any(part in name for part in _TRANSFORMING_FOLDERS):
+            return "transform"
+        if name.endswith(_DECODING_FILES) or any(part in name for part in _DECODING_FOLDERS):
+            return "decode"
+        return None
+
+    def _of_c(self, function: Any) -> str | None:
+        name = function.__name__
+        if name in _DECODES:
+            return "decode"
+        if name not in _READS:
+            return None
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, (io.BytesIO, io.StringIO, dict)):
+            return None
+        module = getattr(function, "__module__", None) or type(owner).__module__
+        return "storage" if module.partition(".")[0] in _READERS else None
+
+
+def run_delay() -> float:
+    """Seconds that this thread was ready to run and did not. Source: Linux, sched-stats.rst."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def clock() -> float:
+    """Seconds, without those that this thread spent waiting for a processor."""
+    return time.perf_counter() - run_delay()
+
+
+def _codes(dataset: Any, depth: int = 0) -> Iterator[CodeType]:
+    """Code of the transforms of a dataset, and of the ones it wraps."""
+    for name in _TRANSFORMS:
+        transform = getattr(dataset, name, None)
+        if callable(transform):
+            yield from _code_of(transform)
+    inner = [getattr(dataset, name, None) for name in ("dataset", "ds", "inner", "_dataset")]
+    inner += list(getattr(dataset, "datasets", None) or [])[:4]
+    for other in inner:
+        if other is not None and depth < 4:
+            yield from _codes(other, depth + 1)
+
+
+def _code_of(transform: Any) -> Iterator[CodeType]:
+    while isinstance(transform, functools.partial):
+        transform = transform.func
+    function = getattr(transform, "__func__", transform)
+    called = type(transform).__call__ if callable(transform) else None
+    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
+    if isinstance(code, CodeType):
+        yield code

@@ -1,0 +1,1 @@
+"""What packing does to images: resize, encode, convert colours."""

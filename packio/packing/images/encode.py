@@ -1,0 +1,286 @@
+"""Encoding images anew on their way into a pack: smaller, upright, in another encoding, or raw.
+
+All of it is Pillow's: what its ``convert`` makes of CMYK and palettes, its resampling, which is
+that of torchvision's ``Resize`` on Pillow images, and its encoders. So the bytes depend on the
+options and the version of Pillow alone, never on threads, processors or optional packages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from packio.errors import DecodeError, ModeError, OptionError
+from packio.images.encodings import RAW, Facts, raw_facts, read_facts
+from packio.packing.images import colours, encoders, resizing
+from packio.packing.images.encoders import Metadata
+from packio.sources import Item
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+CHOICES = {
+    "encode": ("keep", "jpeg", "png", "webp", "bmp", "raw"),
+    "subsampling": encoders.SUBSAMPLINGS,
+    "interpolation": resizing.INTERPOLATIONS,
+    "orientation": ("keep", "bake"),
+    "icc": ("keep", "srgb"),
+    "alpha": ("keep", "white", "black", "drop"),
+    "wide": ("keep", "scale"),
+    "mode": tuple(encoders.RAW_HOLDS),
+}
+_ONLY_WITH = {  # option → values of encode with which it means something
+    "quality": ("keep", "jpeg", "webp"),
+    "subsampling": ("keep", "jpeg"),
+    "lossless": ("webp",),
+    "smart": ("jpeg", "png", "webp", "bmp"),
+    "mode": ("raw",),
+}
+# Pillow's modes that PNG holds as they are, a transparent colour included, until pixels are mixed
+_PNG_AS_IS = ("1", "L", "P", "RGB")
+
+
+_LINKED = ("libjpeg_turbo", "webp", "zlib", "zlib_ng")  # what Pillow encodes with, by its names
+
+
+class _Output(NamedTuple):
+    """What one image is encoded as."""
+
+    encoding: str
+    lossless: bool
+    holds: frozenset[str]  # Pillow's modes
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How images are encoded in a pack. Pickles; may be called by several threads.
+
+    Args:
+        encode: "keep": the bytes as they are, unless an image is resized, turned or converted: then
+            JPEG, PNG, WebP, BMP and raw pixels stay what they are, and all else becomes PNG.
+            "jpeg" (baseline), "png", "webp", "bmp"; "raw": pixels, (C, H, W).
+        quality: 1 to 100, of JPEG and WebP.
+        subsampling: Of JPEG's chroma: "4:2:0", "4:2:2" or "4:4:4".
+        lossless: WebP without loss.
+        resize: "short=256": the short side; "long=512": the long side; "max-pixels=250000": width
+            times height; aspect ratio kept, and no image enlarged. "exact=320x240": width x height
+            of the upright image, whatever it was.
+        enlarge: Enlarge images that are smaller.
+        interpolation: "bilinear", "bicubic", "lanczos", "hamming", "box", all antialiased, or
+            "nearest". To JPEG and lossy WebP, large JPEGs are resized from a scaled decode, whose
+            loss is far below theirs (`resizing.decode_scaled`); to lossless ones from all pixels.
+        smart: Where an image need not be resized, turned or converted, keep its bytes if encoding
+            does not make them fewer.
+        orientation: "keep": pixels as stored, with their Exif orientation, which is in the index
+            also where the encoding cannot carry it. "bake": pixels turned upright.
+        icc: "keep": colour profiles are carried where the encoding can and they fit the pixels.
+            "srgb": pixels are converted to sRGB, and lose their profile.
+        alpha: "keep" where the encoding can, and an error where transparency would be lost;
+            "white" or "black" behind it; "drop": the colours that it hides.
+        wide: More than 8 bits a channel: "keep" where the encoding can (gray: PNG and raw), and an
+            error where they would be lost; "scale" to 8 bits: the higher byte of 16.
+        mode: Of raw pixels: "RGB", "GRAY", "RGB_ALPHA", or "UNCHANGED".
+
+    Raises:
+        OptionError: a value that cannot be meant.
+    """
+
+    encode: str = "keep"
+    quality: int = 90
+    subsampling: str = "4:2:0"
+    lossless: bool = False
+    resize: str | None = None
+    enlarge: bool = False
+    interpolation: str = "bilinear"
+    smart: bool = False
+    orientation: str = "keep"
+    icc: str = "keep"
+    alpha: str = "keep"
+    wide: str = "keep"
+    mode: str = "RGB"
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise OptionError(
+                    f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}"
+                )
+        if type(self.quality) is not int or not 1 <= self.quality <= 100:
+            raise OptionError(f"quality={self.quality!r}: expected an int from 1 to 100")
+        given = self.as_options()
+        for name, encodes in _ONLY_WITH.items():
+            if name in given and self.encode not in encodes:
+                raise OptionError(
+                    f"{name}={given[name]!r} means nothing with encode={self.encode!r}; "
+                    f"it goes with {', '.join(encodes)}"
+                )
+        if self.resize is not None:
+            resizing.parse(self.resize)
+        elif "enlarge" in given or "interpolation" in given:
+            raise OptionError("enlarge and interpolation mean nothing without resize")
+
+    def as_options(self) -> dict[str, Any]:
+        """What changes the bytes, as JSON can hold it: ``encode``, and all that is no default."""
+        values = {f.name: (getattr(self, f.name), f.default) for f in dataclasses.fields(self)}
+        return {k: v for k, (v, default) in values.items() if k == "encode" or v != default}
+
+    def __call__(self, item: Item, facts: Facts) -> tuple[Item, Facts]:
+        """Encode one sample.
+
+        Args:
+            item: As its source has it; boxes are XYXY in pixels of the stored image.
+            facts: What its header says.
+
+        Returns:
+            The sample as it goes into the pack, and its facts; the arguments themselves where
+            nothing is to be done. A mask follows its image's size and orientation, and is a PNG
+            then; boxes follow, too.
+
+        Raises:
+            DecodeError: the image or its mask is damaged, or cannot be encoded so.
+            ModeError: 16 bits or transparency would be lost.
+            LimitError: it would have more pixels than packio reads.
+        """
+        size = facts.width, facts.height
+        to = self._target(facts)
+        turn = facts.orientation if self.orientation == "bake" else 1
+        moves = to != size or turn != 1
+        if self.encode == "keep" and not moves and set(self._policies.values()) == {"keep"}:
+            return item, facts
+        try:
+            made = self._made(item.data, facts, to, turn)
+        except DecodeError:
+            raise
+        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
+            raise DecodeError(f"cannot be encoded: {type(error).__name__}: {error}") from error
+        if made is None:
+            return item, facts
+        data, new = made
+        item = item._replace(data=data, facts=new if new.encoding == "raw" else None)
+        if moves and item.mask is not None:
+            item = item._replace(mask=resizing.moved_mask(item.mask, size, to, turn))
+        if moves and item.boxes is not None:
+            item = item._replace(boxes=resizing.moved_boxes(item.boxes, size, to, turn))
+        return item, new
+
+    @property
+    def _policies(self) -> dict[str, str]:
+        return {"icc": self.icc, "alpha": self.alpha, "wide": self.wide}
+
+    def _target(self, facts: Facts) -> resizing.Size:
+        size = facts.width, facts.height
+        if self.resize is None:
+            return size
+        rule = resizing.parse(self.resize)
+        return resizing.target(rule, size, facts.orientation, enlarge=self.enlarge)
+
+    def _made(
+        self, data: bytes, facts: Facts, to: resizing.Size, turn: int
+    ) -> tuple[bytes, Facts] | None:
+        """The encoded image and its facts; None where the bytes stay as they are."""
+        with _opened(data, facts) as image:
+            resizes = to != (facts.width, facts.height)
+            converts = colours.asks_for_change(image, **self._policies)
+            may_stay = not (resizes or converts or turn != 1)
+            if may_stay and self.encode == "keep":
+                return None
+            output = self._output(data, facts)
+            metadata = encoders.metadata_of(image)
+            box = resizing.decode_scaled(image, to) if resizes and not output.lossless else None
+            pixels: Image.Image = image
+            as_is = output.encoding == "png" and image.mode in _PNG_AS_IS
+            if not as_is or resizes or converts or colours.is_wide(image):
+                pixels = colours.prepared(image, output.holds, **self._policies)
+            pixels = resizing.upright(resizing.resized(pixels, to, self.interpolation, box), turn)
+            made = self._written(pixels, output, metadata, facts.orientation)
+        return None if may_stay and self.smart and len(made[0]) >= len(data) else made
+
+    def _output(self, data: bytes, facts: Facts) -> _Output:
+        encoding, lossless, mode = self.encode, self.lossless, self.mode
+        if encoding == "keep":
+            encoding = "raw" if facts.encoding in RAW else facts.encoding
+            encoding = encoding if encoding in CHOICES["encode"] else "png"
+            lossless, mode = encoding == "webp" and _is_lossless_webp(data), "UNCHANGED"
+        if encoding == "raw":
+            return _Output(encoding, True, encoders.RAW_HOLDS[mode])
+        return _Output(encoding, lossless or encoding in ("png", "bmp"), encoders.HOLDS[encoding])
+
+    def _written(
+        self, image: Image.Image, output: _Output, metadata: Metadata, orientation: int
+    ) -> tuple[bytes, Facts]:
+        """Bytes and facts of pixels that are in their final size and place."""
+        exif, icc = metadata
+        if self.orientation == "bake":
+            exif, orientation = encoders.upright_exif(exif), 1
+        if output.encoding == "raw":
+            planes = encoders.raw(image)
+            channels, height, width = planes.shape
+            new = raw_facts(height, width, channels, planes.dtype.name)
+            return planes.tobytes(), new._replace(orientation=orientation)
+        icc = encoders.fitting_profile(icc, image) if self.icc == "keep" else b""
+        data = self._encoded(image, output, Metadata(exif, icc))
+        if (exif or orientation != 1) and not _tells(data, orientation):  # but XMP did, say
+            data = self._encoded(image, output, Metadata(encoders.exif_of(orientation), icc))
+        return data, read_facts(data)._replace(orientation=orientation)
+
+    def _encoded(self, image: Image.Image, output: _Output, metadata: Metadata) -> bytes:
+        if output.encoding == "jpeg":
+            return encoders.jpeg(image, self.quality, self.subsampling, metadata)
+        if output.encoding == "webp":
+            return encoders.webp(image, self.quality, lossless=output.lossless, metadata=metadata)
+        if output.encoding == "png":
+            return encoders.png(image, metadata)
+        return encoders.bmp(image)
+
+
+def versions(options: Mapping[str, Any]) -> dict[str, str]:
+    """Versions of the libraries that images were encoded anew with; none where all are kept.
+
+    Args:
+        options: Of a plan: those of `Encoding.as_options`, and others.
+    """
+    names = {field.name for field in dataclasses.fields(Encoding)}
+    if Encoding(**{n: v for n, v in options.items() if n in names}) == Encoding():
+        return {}
+    import PIL
+    from PIL import features
+
+    linked = {name: features.version(name) for name in _LINKED}
+    return {"pillow": PIL.__version__, **{n: v for n, v in linked.items() if v is not None}}
+
+
+def _opened(data: bytes, facts: Facts) -> Image.Image:
+    """An image whose pixels are not loaded yet, where they are encoded."""
+    from PIL import Image
+
+    if facts.encoding not in RAW:
+        return Image.open(io.BytesIO(data))
+    from packio.images.decoders import Decoder
+
+    pixels = Decoder(mode="UNCHANGED")(data, facts)
+    channels = pixels.shape[2]
+    if channels > (4 if facts.dtype == "uint8" else 1):
+        raise ModeError(f"raw {facts.dtype} pixels of {channels} channels cannot be encoded anew")
+    return Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+
+
+def _tells(data: bytes, orientation: int) -> bool:
+    """Whether this is what an encoded image says of its orientation."""
+    try:
+        return read_facts(data).orientation == orientation
+    except DecodeError:  # by Exif that is broken
+        return False
+
+
+def _is_lossless_webp(data: bytes) -> bool:
+    """Whether the first image chunk is VP8L. Source: RFC 9649, section 2."""
+    position = 12
+    while position + 8 <= len(data):
+        name = data[position : position + 4]
+        if name in (b"VP8 ", b"VP8L"):
+            return name == b"VP8L"
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        position += 8 + size + size % 2
+    return False

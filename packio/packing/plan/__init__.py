@@ -1,0 +1,1 @@
+"""What is packed, and in which order, before a byte is written."""

@@ -1,0 +1,161 @@
+"""What packing would do, before it is done: what is found, and what other encodings would bring."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from packio.errors import DecodeError
+from packio.images.decoders import Decoder
+from packio.images.encodings import Facts
+from packio.packing.images.encode import Encoding
+from packio.packing.plan.plan import Plan
+from packio.packing.run.reading import Read, Treatment, read_one
+from packio.sources import Item
+
+_SAMPLE = 64  # images looked at
+_ROUNDS = 3  # over them, of which the fastest counts
+CANDIDATES = (
+    Encoding(),
+    Encoding(encode="jpeg", resize="short=512"),
+    Encoding(encode="jpeg", resize="short=384"),
+    Encoding(encode="jpeg", resize="short=256"),
+    Encoding(encode="webp", resize="short=256"),
+    Encoding(encode="raw", resize="exact=224x224"),
+)
+
+
+class Advice(NamedTuple):
+    """What one way of encoding comes to, by a sample of the images.
+
+    Attributes:
+        options: Of the encoding, as the plan has them.
+        bytes: Of all images, predicted.
+        images_per_second: Decoded whole, on one core.
+        pack_seconds: That encoding all images would take on one core.
+        refused: Images of the sample that cannot be encoded so.
+    """
+
+    options: dict[str, object]
+    bytes: int
+    images_per_second: float
+    pack_seconds: float
+    refused: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DryRun:
+    """What packing would do.
+
+    Attributes:
+        kind: Name of the source's module.
+        found: Samples.
+        classes: Their names.
+        class_counts: Samples of each class; empty without int labels.
+        labels: "none", "class", "number", or "vector of k".
+        shards: How many.
+        source_bytes: Of all samples, as far as can be told.
+        problems: (key, reason) of what cannot be listed, and of bad images in the sample.
+        warnings: One line each, the columns that were guessed among them.
+        looked_at: Images in the sample.
+        advice: What each candidate would bring.
+    """
+
+    kind: str
+    found: int
+    classes: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    labels: str
+    shards: int
+    source_bytes: int
+    problems: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+    looked_at: int
+    advice: tuple[Advice, ...]
+
+
+def dry_run(
+    plan: Plan, treatment: Treatment, candidates: Sequence[Encoding] = CANDIDATES
+) -> DryRun:
+    """Look at a plan and at a sample of its images; write nothing.
+
+    Args:
+        plan: Of the pack.
+        treatment: What would be done to each image.
+        candidates: Ways of encoding to compare.
+    """
+    listing = plan.listing
+    drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]
+    with listing.opened() as read:
+        reads = [read_one(read, i, treatment) for i in np.sort(drawn).tolist()]
+        plain = [read_one(read, r.position) for r in reads if r.problem is None]
+    problems = [(key, reason) for key, reason in listing.unlisted]
+    problems += [(listing.keys[r.position], r.problem) for r in reads if r.problem is not None]
+    labels = listing.labels
+    ints = labels if isinstance(labels, list) else []
+    counts = np.bincount(np.array(ints, np.int64), minlength=len(listing.classes))
+    return DryRun(
+        kind=listing.kind,
+        found=len(listing.keys) + len(listing.unlisted) + len(listing.dropped),
+        classes=tuple(listing.classes),
+        class_counts=tuple(int(n) for n in counts) if listing.classes else (),
+        labels=_kind_of_labels(labels, listing.classes),
+        shards=len(plan.shards),
+        source_bytes=plan.total_bytes,
+        problems=tuple((key.decode("utf-8", "surrogateescape"), text) for key, text in problems),
+        warnings=tuple(listing.warnings),
+        looked_at=len(reads),
+        advice=tuple(_advice(plain, c, len(listing.keys)) for c in candidates) if plain else (),
+    )
+
+
+def _kind_of_labels(labels: object, classes: Sequence[str]) -> str:
+    if labels is None:
+        return "none"
+    if isinstance(labels, list):
+        return "class" if classes else "number"
+    return f"vector of {np.asarray(labels).shape[1]}"
+
+
+def _advice(reads: Sequence[Read], encoding: Encoding, images: int) -> Advice:
+    encoded: list[tuple[Item, Facts]] = []
+    began = time.perf_counter()
+    for r in reads:
+        assert r.facts is not None  # noqa: S101 (it has no problem)
+        try:
+            encoded.append(encoding(r.item, r.facts))
+        except DecodeError:
+            continue
+    seconds = time.perf_counter() - began
+    mean = statistics.fmean(len(item.data) for item, _ in encoded) if encoded else 0.0
+    return Advice(
+        encoding.as_options(), round(mean * images), _decoded_per_second(encoded),
+        seconds / max(len(reads), 1) * images, len(reads) - len(encoded),
+    )  # fmt: skip
+
+
+def _decoded_per_second(encoded: Sequence[tuple[Item, Facts]]) -> float:
+    decoder = Decoder()
+
+    def once() -> int:
+        good = 0
+        for item, facts in encoded:
+            try:
+                decoder(item.data, facts)
+                good += 1
+            except DecodeError:
+                continue
+        return good
+
+    return max((_rate(once) for _ in range(_ROUNDS)), default=0.0)
+
+
+def _rate(work: Callable[[], int]) -> float:
+    began = time.perf_counter()
+    count = work()
+    return count / max(time.perf_counter() - began, 1e-9)

@@ -1,0 +1,60 @@
+"""What can be told before packing begins: places that cannot be meant, and too little room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from packio import registry
+from packio.errors import OptionError, OutputError
+from packio.packing.plan.plan import Plan
+from packio.packing.run.reading import Treatment
+
+_FILES_A_SHARD = 16  # at most, but for arrays of many chunks
+
+
+def refuse_nesting(source: Path, out: Path) -> None:
+    """Refuse an output within its source, or the other way round.
+
+    Raises:
+        OptionError: it is so.
+    """
+    inside, outside = Path(os.path.realpath(out)), Path(os.path.realpath(source))
+    if inside == outside or outside in inside.parents:
+        raise OptionError(f"{out}: lies within the source {source}; choose another place")
+    if inside in outside.parents:
+        raise OptionError(f"{out}: the source {source} lies within it; choose another place")
+
+
+def check_space(plan: Plan, treatment: Treatment, out: Path) -> None:
+    """Refuse to begin where the disk has too little room, or too few inodes.
+
+    Samples that are encoded anew may need more or less: nothing is said of them.
+
+    Raises:
+        OutputError: it is so.
+    """
+    try:
+        disk = os.statvfs(out.parent)
+    except OSError:  # the folder is missing: making the workshop says so
+        return
+    free, needed = disk.f_bavail * disk.f_frsize, _needed(plan, treatment)
+    if needed > free:
+        raise OutputError(
+            f"{out}: needs at least {needed:,} bytes, {free:,} are free; make room first"
+        )
+    inodes = len(plan.shards) * _FILES_A_SHARD
+    if disk.f_files and inodes > disk.f_favail:
+        raise OutputError(
+            f"{out}: may need {inodes:,} files, {disk.f_favail:,} more can be made; "
+            "make fewer shards, or remove files first"
+        )
+
+
+def _needed(plan: Plan, treatment: Treatment) -> int:
+    if treatment.encoding.as_options() != {"encode": "keep"}:
+        return 0
+    sizes = plan.listing.sizes
+    shards = [sum(s for i in part if (s := sizes[i]) > 0) for part in plan.shards]
+    spooled = getattr(registry.load("formats", plan.format), "SPOOLED", False)
+    return sum(shards) + (max(shards) if spooled else 0)

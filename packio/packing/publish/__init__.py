@@ -1,0 +1,1 @@
+"""Put a finished pack in its place: rename it, or upload it."""

@@ -1,0 +1,1 @@
+"""Write the shards of a plan: journal, processes, threads, and the index at the end."""

@@ -1,0 +1,252 @@
+"""Engines: where shards are written. Anything with `concurrent.futures.Executor`'s ``submit``.
+
+``"local"`` is processes of this machine; ``"ray"`` a Ray cluster whose nodes share the file system
+that the output is on; an executor, as mpi4py's or Dask's, is taken as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+from packio import registry
+from packio.errors import OptionError, WorkerDiedError
+from packio.system import memory
+from packio.system.pools import ThreadPool
+
+_PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
+_LITTLE = 1 << 20  # bytes without which no process of ours gets far
+_NO_MEMORY = 71  # exit code of a process that ran out of it while it started: without a traceback
+_COMMAND = f"""
+try:
+    from packio.packing.run.executors import serve
+except (MemoryError, ImportError) as error:
+    if isinstance(error, MemoryError) or {registry.NO_MEMORY!r} in str(error):
+        raise SystemExit({_NO_MEMORY}) from None
+    raise
+serve(%d, %d)
+"""
+
+
+@contextlib.contextmanager
+def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
+    """Start an engine; stop it at the end, at once if an exception ends it.
+
+    Args:
+        engine: "local", "ray", "ray:ADDRESS", or an executor, which stays open.
+        workers: Processes, for "local"; 1: a thread of this process.
+
+    Raises:
+        OptionError: no such engine.
+        MissingPackageError: Ray is not installed.
+    """
+    if not isinstance(engine, str):
+        yield engine
+        return
+    name, _, address = engine.partition(":")
+    if name not in ("local", "ray"):
+        raise OptionError(
+            f"engine={engine!r}: expected 'local', 'ray', 'ray:ADDRESS' or an executor"
+        )
+    if name == "ray":
+        with _ray(address or None) as pool:
+            yield pool
+    elif workers <= 1:
+        with ThreadPool(1, "packio-shard") as pool:
+            yield pool
+    else:
+        processes = Processes(workers)
+        try:
+            yield processes
+        finally:
+            processes.shutdown(cancel_futures=True)
+
+
+class Processes(Executor):
+    """Processes that run tasks, begun when first needed; one that dies is replaced.
+
+    They are plain ``python`` processes, not forks, so that nothing of this one (threads, locks,
+    open files) is in them, and the program's main module is not imported again. They end with this
+    process, whatever ends it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPool(count, "packio-shard")
+        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
+        self._all: list[_Worker] = []
+        self._closed = False
+        for _ in range(count):
+            self._idle.put(None)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function in a process; it, its arguments and its result are pickled.
+
+        A `WorkerDiedError` is the result where the process dies.
+        """
+        return self._threads.submit(self._call, fn, args, kwargs)
+
+    def _call(self, *task: Any) -> Any:
+        worker = self._idle.get()
+        try:
+            if worker is None or not worker.alive:
+                worker = _Worker()
+                self._all.append(worker)
+            if self._closed:
+                worker.kill()
+            return worker.call(task)
+        finally:
+            self._idle.put(worker)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes: after their work, or at once if futures are cancelled."""
+        self._closed = cancel_futures
+        if not cancel_futures:
+            self._threads.shutdown(wait=wait)
+        for worker in list(self._all):
+            worker.kill()
+        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+
+class _Worker:
+    """One process, and the line to it."""
+
+    def __init__(self) -> None:
+        self._line, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own code)
+                [sys.executable, "-c", _COMMAND % (theirs.fileno(), os.getpid())],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        with contextlib.suppress(OSError):  # it died at once: who calls it is told
+            self._line.send(sys.path)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, task: tuple[Any, ...]) -> Any:
+        try:
+            self._line.send(task)
+            good, value = self._line.recv()
+        except (EOFError, OSError) as error:
+            raise WorkerDiedError(
+                f"a process that writes shards died ({_end(self._process.wait())})"
+            ) from error
+        if not good:
+            raise value
+        return value
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+
+
+def _end(code: int) -> str:
+    if code >= 0:
+        return "for lack of memory" if code == _NO_MEMORY else f"exit code {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+    return f"{name}, perhaps for lack of memory" if -code == signal.SIGKILL else name
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """What such a process does: run tasks until the line ends.
+
+    Args:
+        descriptor: Of the line.
+        parent: Process that it must not outlive.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    threading.Thread(target=_watch_memory, daemon=True).start()
+    line = Connection(descriptor)
+    with contextlib.suppress(EOFError, OSError):
+        sys.path[:] = line.recv()
+        while True:
+            good, value = _outcome(*line.recv())
+            if isinstance(value, WorkerDiedError):  # it is of no more use
+                os._exit(_NO_MEMORY)
+            line.send((good, value))
+
+
+def _watch_memory() -> None:
+    """End this process when it has no memory left: in CPython, who starts a thread then hangs."""
+    while True:
+        time.sleep(1)
+        try:
+            memory.require(_LITTLE)
+        except MemoryError:
+            os._exit(_NO_MEMORY)
+
+
+def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:
+    """Whether a call succeeds, and what it returns or raises."""
+    try:
+        return True, function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 (it is raised where the task was submitted)
+        if memory.ran_out(error):
+            return False, WorkerDiedError("a process that writes shards ran out of memory")
+        return False, error
+
+
+@contextlib.contextmanager
+def _ray(address: str | None) -> Iterator[Executor]:
+    ray = registry.require("ray", "ray")
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+    pool = _RayExecutor(ray)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if ours:
+            ray.shutdown()
+
+
+class _RayExecutor(Executor):
+    """Tasks on a Ray cluster, each tried again by Ray where its worker or node dies."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._remote = ray.remote(max_retries=3)(_outcome)
+        self._references: list[Any] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function on the cluster."""
+        reference, done = self._remote.remote(fn, args, kwargs), Future[Any]()
+        self._references.append(reference)
+        done.set_running_or_notify_cancel()
+        reference.future().add_done_callback(lambda future: self._settle(future, done))
+        return done
+
+    def _settle(self, future: Future[Any], done: Future[Any]) -> None:
+        error = future.exception()
+        if error is not None:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            done.set_exception(WorkerDiedError(f"a Ray worker died: {reason}"))
+            return
+        good, value = future.result()
+        if good:
+            done.set_result(value)
+        else:
+            done.set_exception(value)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let go of the tasks; cancel those that are not done."""
+        for reference in self._references if cancel_futures else ():
+            self._ray.cancel(reference, force=True)

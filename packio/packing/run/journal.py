@@ -1,0 +1,137 @@
+"""The journal of a run: which shards are finished, so that a run that was cut short can go on.
+
+It lies in ``OUT.packio-tmp/shards``. Every attempt to write a shard has a folder of its own there;
+when its files are complete and synced, their index (an index file like a pack's, of this one shard)
+is put in place under the shard's number, which only the first of several attempts can do. So a
+shard is finished or it is not, whoever wrote it, however often, and wherever it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packio.errors import OutputExistsError, PackioError
+from packio.index import indexfile
+from packio.packing.publish import publishing
+from packio.packing.run.tally import Tally
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_PLAN = "plan"
+_TALLY = "tally"
+
+
+class Journal:
+    """Finished shards.
+
+    Args:
+        folder: Where they are; made by `begin`.
+        digest: Of the plan.
+        shards: How many the plan has.
+    """
+
+    def __init__(self, folder: Path, digest: str, shards: int) -> None:
+        self.folder, self.digest, self.shards = folder, digest, shards
+
+    def begin(self, *, alone: bool) -> None:
+        """Make the folder; take over what is finished of the same plan.
+
+        Args:
+            alone: Clear what another plan left; else refuse it, as others may be working on it.
+
+        Raises:
+            OutputExistsError: parts of another plan are there.
+        """
+        plan = self.folder / _PLAN
+        with suppress(FileNotFoundError):
+            if plan.read_text() != self.digest:
+                if not alone:
+                    raise OutputExistsError(
+                        f"{self.folder.parent}: parts of another pack are there, of other files or "
+                        "options; delete that folder to begin anew"
+                    )
+                publishing.remove(self.folder)
+        self.folder.mkdir(exist_ok=True)
+        temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
+        temporary.write_text(self.digest)
+        publishing.sync(
+            temporary
+        )  # or a power cut may leave it empty: all shards would be forgotten
+        temporary.replace(plan)
+        if alone:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove attempts that did not get to be the finished shard."""
+        kept = {_PLAN}
+        for number in range(self.shards):
+            finished = self.find(number)
+            if finished is not None:
+                kept |= {self._record(number).name, finished.metadata["attempt"]}
+        for path in list(self.folder.iterdir()):
+            if path.name not in kept:
+                publishing.remove(path)
+
+    def tally(self, part: tuple[int, int] | None) -> Tally:
+        """The counters of the run, or of a part of it."""
+        name = _TALLY if part is None else f"{_TALLY}-{part[0]}"
+        return Tally(self.folder / name, self.shards)
+
+    def attempt(self, number: int) -> Path:
+        """A name for the folder of one more attempt at a shard."""
+        return self.folder / f"{number:05d}-{secrets.token_hex(6)}"
+
+    def finish(
+        self, number: int, columns: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
+    ) -> None:
+        """Note that a shard is finished, its files complete and synced; the first to do so wins."""
+        temporary = self.folder / f"{number:05d}.{secrets.token_hex(6)}.tmp"
+        indexfile.write(temporary, columns, metadata)
+        try:
+            os.link(temporary, self._record(number))
+        except FileExistsError:  # another attempt was first, with the same bytes
+            pass
+        except OSError:  # no links here
+            temporary.replace(self._record(number))
+        temporary.unlink(missing_ok=True)
+        publishing.sync(self.folder)
+
+    def find(self, number: int) -> indexfile.Index | None:
+        """The index of a finished shard; None if it is not finished."""
+        try:
+            return indexfile.Index(self._record(number))
+        except PackioError:
+            return None
+
+    def forget(self, number: int) -> None:
+        """Have a shard written anew."""
+        self._record(number).unlink(missing_ok=True)
+
+    def settle(self, finished: indexfile.Index, built: Path) -> bool:
+        """Move a finished shard's files to where the pack is built; again after a cut is the same.
+
+        Returns:
+            Whether all of them are there, with the sizes they should have.
+        """
+        attempt = self.folder / str(finished.metadata["attempt"])
+        with suppress(FileNotFoundError):
+            for path in sorted(attempt.iterdir()):
+                target = built / path.name
+                publishing.remove(target)  # of an attempt that lost its record
+                path.rename(target)
+        for name, size, _ in finished.files():
+            try:
+                if (built / name).stat().st_size != size:
+                    return False
+            except OSError:
+                return False
+        return True
+
+    def _record(self, number: int) -> Path:
+        return self.folder / f"{number:05d}{indexfile.INDEX_SUFFIX}"

@@ -1,0 +1,341 @@
+"""One packing run, from a plan to a report: shards are written, then put together and published."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from pathlib import Path
+from typing import NamedTuple
+
+from packio import registry
+from packio.errors import BadImagesError, OutputError, PackioError, SourceError, WorkerDiedError
+from packio.index import indexfile
+from packio.packing.plan import existing
+from packio.packing.plan.plan import Plan
+from packio.packing.publish import publishing
+from packio.packing.report import PROGRESS_SECONDS, PackReport, Progress, ProgressCallback, Skip
+from packio.packing.run import assembly, executors, shards
+from packio.packing.run.journal import Journal
+from packio.packing.run.reading import Treatment
+from packio.packing.run.tally import Done
+
+_SHOWN = 10  # bad images that an error message lists
+_ATTEMPTS = 3  # at a shard whose process dies
+
+
+class Means(NamedTuple):
+    """How a run is carried out; nothing of it changes what is packed.
+
+    Attributes:
+        engine: As `executors.started` takes.
+        workers: Processes, where the engine is "local".
+        threads: Of each process; None: as many as keep it busy.
+        memory: Bytes of source files in memory at a time, about, in all processes together.
+        max_errors: Stop when more samples than this are bad.
+        part: (i, n): write only every n-th shard, from the i-th on, counted from 1.
+        finish: Write no shards; put those together that are there.
+        progress: Called now and then.
+    """
+
+    engine: str | Executor = "local"
+    workers: int = 1
+    threads: int | None = None
+    memory: int | None = None
+    max_errors: int | None = None
+    part: tuple[int, int] | None = None
+    finish: bool = False
+    progress: ProgressCallback | None = None
+
+
+class Run:
+    """One packing run.
+
+    Args:
+        plan: What is packed.
+        out: Where to.
+        treatment: What is done to each sample.
+        skip: Leave bad samples out.
+        means: How it is carried out.
+        began: When, by `time.monotonic`.
+        first: Number of the first shard.
+    """
+
+    def __init__(
+        self, plan: Plan, out: Path, treatment: Treatment, means: Means, began: float, *,
+        skip: bool, first: int = 0,
+    ) -> None:  # fmt: skip
+        self.plan, self.out, self.treatment, self.means = plan, out, treatment, means
+        self.first = first
+        self._began, self._called, self._skip = began, -math.inf, skip
+        self._container = registry.load("formats", plan.format)
+        self._before = self._before_bytes = self._resumed = 0  # done by an earlier run
+        self._total = len(plan.listing.keys)
+
+    def into(self, shop: publishing.Workshop, clock: int) -> PackReport:
+        """Build the pack in a workshop and publish it; or write one part of it.
+
+        Args:
+            shop: The workshop.
+            clock: When the source was looked at, nanoseconds since the epoch.
+
+        Raises:
+            PackioError: see `write`.
+            SourceError: no sample can be packed.
+        """
+        finished = self.write(shop)
+        if self.means.part is None:
+            return self._put_together(shop, finished, clock)
+        skipped = assembly.skipped(finished)
+        size = sum(size for shard in finished for _, size, _ in shard.files())
+        return self._report(finished, skipped, self._list_skipped(shop, skipped), "", size)
+
+    def write(self, shop: publishing.Workshop) -> list[indexfile.Index]:
+        """Write the shards, those aside that an earlier run has finished; return their indexes.
+
+        Their files are where the workshop builds, but for those of a part of the shards.
+
+        Raises:
+            BadImagesError: samples are bad, and not to be left out, or more than are allowed.
+            OutputError, WorkerDiedError: a shard cannot be written.
+        """
+        journal = Journal(shop.shards, self.plan.digest, len(self.plan.shards))
+        journal.begin(alone=self.means.part is None)
+        shop.built.mkdir(exist_ok=True)
+        mine = self._mine()
+        bad = self._write_shards(journal, self._missing(mine, shop, journal))
+        unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
+        if not self._skip and (bad or unlisted):
+            listed = self._list_skipped(shop, [*unlisted, *bad])
+            raise _bad_images(self.out, [*unlisted, *bad], listed)
+        finished = []
+        for number in mine:
+            shard = journal.find(number)
+            if shard is None or not (self.means.part or journal.settle(shard, shop.built)):
+                raise OutputError(f"{self.out}: shard {number} is gone from {shop.folder}")
+            finished.append(shard)
+        if self.means.part is None:
+            self._clear_strays(finished, shop.built)
+        return finished
+
+    def _clear_strays(self, finished: Sequence[indexfile.Index], built: Path) -> None:
+        """Remove what a run that was cut short left among the shards' files, as half an index."""
+        kept = {name.partition("/")[0] for shard in finished for name, _, _ in shard.files()}
+        for path in list(built.iterdir()):
+            if path.name not in kept:
+                publishing.remove(path)
+
+    def _mine(self) -> Sequence[int]:
+        """Numbers of the shards that this run is to write."""
+        numbers = range(len(self.plan.shards))
+        if self.means.part is None:
+            return numbers
+        i, n = self.means.part
+        self._total = sum(len(self.plan.shards[number]) for number in numbers[i - 1 :: n])
+        return numbers[i - 1 :: n]
+
+    def _missing(
+        self, mine: Sequence[int], shop: publishing.Workshop, journal: Journal
+    ) -> list[int]:
+        """Numbers of the shards that are still to be written."""
+        missing = []
+        for number in mine:
+            finished = journal.find(number)
+            if finished is not None and self._still_good(finished, number, shop, journal):
+                self._resumed += 1
+                self._before += len(self.plan.shards[number])
+                self._before_bytes += finished.metadata["source_bytes"]
+                continue
+            if finished is not None:
+                journal.forget(number)
+            missing.append(number)
+        if missing and self.means.finish:
+            raise OutputError(
+                f"{self.out}: {len(missing)} of {len(mine)} shards are not written yet "
+                f"(number {missing[0]} first); run the parts that are missing"
+            )
+        return missing
+
+    def _still_good(
+        self, finished: indexfile.Index, number: int, shop: publishing.Workshop, journal: Journal
+    ) -> bool:
+        """Whether a shard of an earlier run can be taken over."""
+        if finished.metadata["skipped"] and not self._skip:
+            return False
+        if self.means.part is not None:
+            return True  # finishing looks again
+        part = self.plan.listing.part(self.plan.shards[number])
+        return journal.settle(finished, shop.built) and existing.unchanged(
+            part, finished, finished.metadata["clock"], self.treatment
+        )
+
+    def _write_shards(self, journal: Journal, missing: Sequence[int]) -> list[Skip]:
+        """Write shards; return what is bad in those that could not be finished for it."""
+        tally = journal.tally(self.means.part)
+        tally.clear()
+        if not missing:
+            return []
+        workers = min(self.means.workers, len(missing))
+        tasks = {number: self._task(number, journal, workers) for number in missing}
+        with executors.started(self.means.engine, workers) as engine:
+            outcomes = sorted(self._outcomes(engine, tasks))
+        limit = self.means.max_errors
+        if limit is not None and tally.total().bad > limit:
+            raise _bad_images(self.out, [s for o in outcomes for s in o.skipped], None, limit)
+        return [skip for o in outcomes if not o.finished for skip in o.skipped]
+
+    def _task(self, number: int, journal: Journal, workers: int) -> shards.Task:
+        plan, means = self.plan, self.means
+        threads = means.threads or max(2, math.ceil(self.treatment.threads / workers))
+        return shards.Task(
+            number, plan.listing.part(plan.shards[number]), self.name(number), plan.format,
+            plan.writer_options, self.treatment, threads,
+            None if means.memory is None else means.memory // workers, self._skip,
+            means.max_errors, journal, journal.tally(means.part),
+        )  # fmt: skip
+
+    def name(self, number: int) -> str:
+        """Of a shard, relative to the pack; "." where the pack is the shard."""
+        if self.plan.is_sharded:
+            suffix = self.out.suffix or self._container.SUFFIXES[0]
+            return f"{self.out.stem}-{self.first + number:05d}{suffix}"
+        return "." if self._container.IS_DIRECTORY else self.out.name
+
+    def _outcomes(
+        self, engine: Executor, tasks: dict[int, shards.Task]
+    ) -> Iterator[shards.Outcome]:
+        """Run tasks; yield what becomes of them as they end; report the progress meanwhile."""
+        tally = next(iter(tasks.values())).tally
+        attempts = dict.fromkeys(tasks, 0)
+        running: dict[Future[shards.Outcome], int] = {}
+        waiting = list(reversed(tasks))
+        self._report_progress(tally.total())
+        try:
+            while waiting or running:
+                while waiting:
+                    number = waiting.pop()
+                    attempts[number] += 1
+                    running[engine.submit(shards.write, tasks[number])] = number
+                done, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
+                for future in done:
+                    number = running.pop(future)
+                    try:
+                        yield future.result()
+                    except WorkerDiedError as error:
+                        if attempts[number] == _ATTEMPTS:
+                            raise WorkerDiedError(
+                                f"{self.out}: shard {number} failed {_ATTEMPTS} times: {error}; "
+                                "run it again with fewer --num-workers or less --memory"
+                            ) from error
+                        waiting.append(number)
+                self._report_progress(tally.total())
+        except BaseException:
+            tally.stop()
+            for future in running:
+                future.cancel()
+            raise
+
+    def _report_progress(self, done: Done) -> None:
+        now, samples = time.monotonic(), self._before + done.samples
+        complete = samples >= self._total
+        if self.means.progress is None or not (complete or now - self._called >= PROGRESS_SECONDS):
+            return
+        self._called = now
+        bad = len(self.plan.listing.unlisted) + done.bad
+        stage = "publishing" if complete else "checking" if bad and not self._skip else "reading"
+        if done.compiling:
+            stage = "compiling"
+        self.means.progress(
+            Progress(
+                samples, self._total, self._before_bytes + done.size, self.plan.total_bytes, bad,
+                now - self._began, stage,
+            )
+        )  # fmt: skip
+
+    def _put_together(
+        self, shop: publishing.Workshop, finished: Sequence[indexfile.Index], clock: int
+    ) -> PackReport:
+        plan, built = self.plan, shop.built
+        beside = [*plan.listing.unlisted, *plan.listing.dropped]
+        skipped = [Skip(key, reason) for key, reason in beside] + assembly.skipped(finished)
+        listed = self._list_skipped(shop, skipped)
+        if not any(shard.metadata["samples"] for shard in finished):
+            raise SourceError(
+                f"{plan.listing.root or 'the source'}: none of {len(skipped)} images can be "
+                f"packed; the reasons are in {listed}"
+            )
+        names = [self.name(number) for number in range(len(plan.shards))]
+        files, digest, size = assembly.write_index(
+            plan, names, finished, self._container, built, self.out
+        )
+        existing.stamp(built / files[-1], clock)
+        if assembly.is_folder(plan, self._container):
+            shop.publish()
+        else:
+            shop.publish(files, self._old_files())
+        return self._report(finished, skipped, listed, digest, size)
+
+    def _old_files(self) -> list[str]:
+        """Files of the file pack that is replaced, if there is one."""
+        index = self.out.name + indexfile.INDEX_SUFFIX
+        try:
+            old = indexfile.Index(self.out.with_name(index))
+            return [*(name for name, _, _ in old.files() if "/" not in name), index]
+        except PackioError:
+            return []
+
+    def _list_skipped(self, shop: publishing.Workshop, skipped: Sequence[Skip]) -> Path | None:
+        """Write the list of what is not packed beside the pack, or of one part of it."""
+        part = "" if self.means.part is None else f".part-{self.means.part[0]}"
+        path = self.out.with_name(f"{self.out.name}{part}{existing.SKIPPED_SUFFIX}")
+        if not skipped:
+            path.unlink(missing_ok=True)  # of an earlier run
+            return None
+        temporary = shop.folder / f"skipped{part}"
+        temporary.write_text("".join(json.dumps(s.as_json()) + "\n" for s in skipped))
+        temporary.replace(path)
+        return path
+
+    def _report(
+        self, finished: Sequence[indexfile.Index], skipped: Sequence[Skip], listed: Path | None,
+        digest: str, size: int,
+    ) -> PackReport:  # fmt: skip
+        listing = self.plan.listing
+        packed = sum(shard.metadata["samples"] for shard in finished)
+        return PackReport(
+            out=self.out,
+            format=self.plan.format,
+            found=packed + len(skipped),
+            packed=packed,
+            skipped=tuple(skipped),
+            classes=len(listing.classes),
+            source_bytes=sum(shard.metadata["source_bytes"] for shard in finished),
+            out_bytes=size,
+            seconds=time.monotonic() - self._began,
+            digest=digest,
+            warnings=tuple(listing.warnings),
+            skipped_file=listed,
+            part=self.means.part,
+            resumed=self._resumed,
+        )
+
+
+def _bad_images(
+    out: Path, skipped: Sequence[Skip], listed: Path | None, limit: int | None = None
+) -> BadImagesError:
+    shown = [(os.fsdecode(s.key), s.reason) for s in skipped[:_SHOWN]]
+    lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
+    more = f"\n  and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+    if limit is not None:
+        what = f"stopped, as more than {limit} images are bad"
+    else:
+        what = (
+            f"{len(skipped)} of the images are bad (all listed in {listed}); "
+            "mend them, or leave them out with --on-error skip"
+        )
+    error = BadImagesError(f"{out}: not packed, {what}:{lines}{more}")
+    error.skipped = tuple(shown)
+    return error

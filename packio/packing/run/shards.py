@@ -1,0 +1,312 @@
+"""One shard: samples go from the source into a container, their facts into an index of it.
+
+`write` is a task that any process can run: all it needs is in a `Task`, what it leaves is a folder
+of its own and a line in the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from array import array
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packio import registry
+from packio.errors import DecodeError, OptionError, PackioError
+from packio.formats import Record, Written
+from packio.images import encodings
+from packio.images.jpeg.restarts import compiling_told
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.index.raw_blocks import RawBlocks
+from packio.packing.publish import publishing
+from packio.packing.report import Skip
+from packio.packing.run.journal import Journal
+from packio.packing.run.reading import Read, Treatment, read_ahead
+from packio.packing.run.tally import Tally
+from packio.sources import Item, Listing
+from packio.system.pools import ThreadPool
+
+_FACTS = {"crc32c": "I", "height": "I", "width": "I", "encoding": "B", "orientation": "B",
+          "channels": "B", "dtype": "B", "flags": "B"}  # fmt: skip
+_OPTIONAL = ("mask", "meta", "boxes", "box_labels")  # fields that all samples have, or none
+
+
+class Task(NamedTuple):
+    """One shard to write.
+
+    Attributes:
+        number: Of the shard.
+        listing: Its samples.
+        name: Of the shard, relative to the pack; "." where the pack is the shard.
+        format: Of the container.
+        writer_options: For the container's writer.
+        treatment: What is done to each sample.
+        threads: That read and encode.
+        memory: Bytes of source files in memory at a time, about; None: as `read_ahead` has it.
+        skip: Leave bad samples out; else write no shard that has one.
+        max_errors: Stop when more samples than this are bad, in all shards together.
+        journal: Where the shard is noted when it is finished.
+        tally: Counts.
+    """
+
+    number: int
+    listing: Listing
+    name: str
+    format: str
+    writer_options: dict[str, Any]
+    treatment: Treatment
+    threads: int
+    memory: int | None
+    skip: bool
+    max_errors: int | None
+    journal: Journal
+    tally: Tally
+
+
+class Outcome(NamedTuple):
+    """What became of a shard."""
+
+    number: int
+    skipped: tuple[Skip, ...]
+    finished: bool  # it is in the journal
+
+
+def write(task: Task) -> Outcome:
+    """Write a shard, in a folder of this attempt's own, and note it in the journal.
+
+    Raises:
+        OSError, OutputError: it cannot be written.
+    """
+    clock = time.time_ns()
+    task.tally.restart(task.number)
+    folder = task.journal.attempt(task.number)
+    container = registry.load("formats", task.format)
+    path = folder
+    if task.name != ".":
+        folder.mkdir()
+        path = folder / task.name
+    samples = Samples(task.listing)
+    try:
+        with _telling(task):
+            written = _write(task, samples, container, path)
+        finished = written is not None or (task.skip and not task.tally.stopped)
+        if finished:
+            _finish(task, samples, written, clock, container, path)
+        else:
+            publishing.remove(folder)
+    except BaseException:
+        noted = task.journal.find(task.number)
+        if noted is None or noted.metadata["attempt"] != folder.name:  # else it is finished
+            publishing.remove(folder)
+        raise
+    return Outcome(task.number, tuple(samples.skipped), finished)
+
+
+def _telling(task: Task) -> contextlib.AbstractContextManager[None]:
+    """Count what is compiled meanwhile, where that takes long."""
+    if not task.treatment.seekable:
+        return contextlib.nullcontext()
+    return compiling_told(functools.partial(task.tally.compile, task.number))
+
+
+def _write(task: Task, samples: Samples, container: ModuleType, path: Path) -> Written | None:
+    """Write the container; None where nothing was packed."""
+    listing, tally = task.listing, task.tally
+    size = sum(size for size in listing.sizes if size > 0)
+    writer = container.Writer(
+        path, count=len(listing.keys), size=size, classes=listing.classes, **task.writer_options
+    )
+    try:
+        for chunk in read_ahead(
+            listing, range(len(listing.keys)), threads=task.threads, treatment=task.treatment,
+            memory=task.memory,
+        ):  # fmt: skip
+            good = _sort_out(chunk, samples)
+            bad = len(chunk) - len(good)
+            tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
+            if task.skip or not samples.skipped:
+                writer.add([samples.record(read) for read in good])
+            if task.max_errors is not None and tally.total().bad > task.max_errors:
+                tally.stop()
+            if tally.stopped:
+                return None
+        if not len(samples) or (samples.skipped and not task.skip):
+            return None
+        written: Written = writer.close()
+    finally:
+        writer.abort()
+    if not len(written.offset) == len(written.length) == len(samples):
+        raise PackioError(
+            f"{len(samples)} samples went into the container, {len(written.offset)} are in it"
+        )
+    return written
+
+
+def _sort_out(chunk: list[Read], samples: Samples) -> list[Read]:
+    bad = [r for r in chunk if r.problem is not None]
+    keys = samples.listing.keys
+    samples.skipped += [Skip(keys[r.position], r.problem or "") for r in bad]
+    return [r for r in chunk if r.problem is None]
+
+
+def _finish(
+    task: Task, samples: Samples, written: Written | None, clock: int, container: ModuleType,
+    path: Path,
+) -> None:  # fmt: skip
+    """Make the shard's files durable, and write its index."""
+    folder = path if task.name == "." else path.parent
+    metadata: dict[str, Any] = {
+        "version": indexfile.VERSION,
+        "plan": task.journal.digest,
+        "attempt": folder.name,
+        "clock": clock,
+        "samples": len(samples),
+        "source_bytes": samples.source_bytes,
+        "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
+    }
+    names: list[str] = []
+    if written is None:
+        publishing.remove(folder)
+    else:
+        inside = f"{task.name}/" if container.IS_DIRECTORY and task.name != "." else ""
+        names = [inside + name for name in (*written.files, *written.sidecars)]
+        metadata |= {"files": len(written.files), "info": written.info}
+        if hasattr(container, "identity"):
+            metadata["identity"] = container.identity(path)
+    with ThreadPool(1, "packio-sync") as pool:  # while the files are digested
+        synced = pool.submit(publishing.sync_tree, folder) if written is not None else None
+        files = made.of_files(folder, names)
+        if synced is not None:
+            synced.result()
+    task.journal.finish(task.number, samples.columns(written) | files, metadata)
+
+
+class Samples:
+    """What was packed, in order: the columns of the index that come from the samples.
+
+    Args:
+        listing: What they are taken from.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.skipped: list[Skip] = []
+        self.source_bytes = 0
+        self._positions = array("q")  # in the listing
+        self._facts = {name: array(code) for name, code in _FACTS.items()}
+        self._masks = {"mask_crc32c": array("I"), "mask_encoding": array("B")}
+        self._metas: list[bytes] = []
+        self._boxes: list[np.ndarray] = []
+        self._box_labels: list[np.ndarray] = []
+        self._fields: tuple[str, ...] | None = None
+        self._raw = RawBlocks()
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def record(self, read: Read) -> Record:
+        """Note one sample, and make the record of it that goes into the container."""
+        item, facts = read.item, read.facts
+        assert facts is not None  # noqa: S101 (a Read has facts or a problem)
+        key = self.listing.keys[read.position]
+        self._check_fields(item, key)
+        values = {
+            "crc32c": indexfile.crc32c(item.data),
+            "height": facts.height,
+            "width": facts.width,
+            "encoding": encodings.CODES[facts.encoding],
+            "orientation": facts.orientation,
+            "channels": facts.channels,
+            "dtype": encodings.DTYPES.index(facts.dtype),
+            "flags": indexfile.flags_of(facts),
+        }
+        for name, value in values.items():
+            self._facts[name].append(value)
+        self._raw.add(facts, item.data)
+        self._positions.append(read.position)
+        self.source_bytes += read.size
+        label = self.listing.label(read.position)
+        return Record(
+            item.data, label, key, facts.encoding, facts.height, facts.width, facts.channels,
+            item.mask, self._add_mask(item), item.meta, *self._add_rest(item),
+        )  # fmt: skip
+
+    def _check_fields(self, item: Item, key: bytes) -> None:
+        fields = tuple(name for name in _OPTIONAL if getattr(item, name) is not None)
+        if self._fields is None:
+            self._fields = fields
+        elif fields != self._fields:
+            raise OptionError(
+                f"{os.fsdecode(key)!r} has {fields or 'no extra fields'}, those before it "
+                f"{self._fields or 'none'}; expected the same fields in all samples"
+            )
+
+    def _add_mask(self, item: Item) -> str:
+        if item.mask is None:
+            return "unknown"
+        try:
+            encoding = encodings.read_facts(item.mask).encoding
+        except DecodeError:
+            encoding = "unknown"
+        self._masks["mask_crc32c"].append(indexfile.crc32c(item.mask))
+        self._masks["mask_encoding"].append(encodings.CODES[encoding])
+        return encoding
+
+    def _add_rest(self, item: Item) -> tuple[np.ndarray | None, np.ndarray | None]:
+        if item.meta is not None:
+            self._metas.append(item.meta)
+        boxes = labels = None
+        if item.boxes is not None:
+            boxes = np.ascontiguousarray(item.boxes, np.float32).reshape(-1, 4)
+            self._boxes.append(boxes)
+        if item.box_labels is not None:
+            labels = np.ascontiguousarray(item.box_labels, np.int64).reshape(-1)
+            self._box_labels.append(labels)
+        return boxes, labels
+
+    def columns(self, written: Written | None) -> dict[str, np.ndarray]:
+        """All columns of the index but the table of files."""
+        positions = self._positions.tolist()
+        keys = [self.listing.keys[i] for i in positions]
+        table = {n: np.array(a, dtype=a.typecode) for n, a in self._facts.items()}
+        if written is None:
+            return {**table, **_NOWHERE, **made.of_keys(keys)}
+        if written.split is not None:
+            table["flags"][written.split] |= indexfile.SPLIT_RECORD
+        table |= {"file": written.file, "offset": written.offset, "length": written.length}
+        if written.masks is not None:
+            masks = written.masks
+            table |= {"mask_file": masks.file, "mask_offset": masks.offset,
+                      "mask_length": masks.length}  # fmt: skip
+        labels = self.listing.labels
+        if labels is not None:
+            dtype = np.int64 if isinstance(labels, list) else np.float32
+            table["label"] = np.asarray(labels, dtype)[positions]
+        if self.listing.splits is not None:
+            table["split"] = np.asarray(self.listing.splits, np.uint8)[positions]
+        return table | made.of_keys(keys) | self._optional_columns() | self._raw.columns()
+
+    def _optional_columns(self) -> dict[str, np.ndarray]:
+        columns: dict[str, np.ndarray] = {}
+        fields = self._fields or ()
+        if "mask" in fields:
+            columns |= {n: np.array(a, dtype=a.typecode) for n, a in self._masks.items()}
+        if "meta" in fields:
+            columns["meta_data"], columns["meta_offsets"] = made.ragged(self._metas)
+        if "boxes" in fields:
+            columns["boxes"] = np.concatenate(self._boxes).astype(np.float32)
+            columns["box_offsets"] = made.offsets(map(len, self._boxes))
+        if "box_labels" in fields:
+            columns["box_labels"] = np.concatenate(self._box_labels).astype(np.int64)
+        return columns
+
+
+_NOWHERE: dict[str, np.ndarray] = {"file": np.zeros(0, np.uint32), "offset": np.zeros(0, np.int64),
+            "length": np.zeros(0, np.int64)}  # fmt: skip

@@ -1,0 +1,1 @@
+"""A pack, opened: its index found or made, its samples read."""

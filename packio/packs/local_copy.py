@@ -1,0 +1,251 @@
+"""A pack's files copied to a disk of this machine, once, for all processes that read it there.
+
+``local_copy="$TMPDIR"`` of a dataset. In that folder::
+
+    packio-UID/                 the user's own, which nobody else may read or write
+        DIGEST/                 a whole copy; there only once all of it was checked and synced
+            index.packio
+            files/…             as the index names them
+        DIGEST.part/            one that is being made, or was when its process was killed
+        DIGEST.lock             held by who makes it, and says who that is
+
+DIGEST is that of the index, so a pack that has changed is another copy. Nothing is ever removed but
+what is not whole; where the folder is a job's own, as a scheduler's $TMPDIR, it goes with the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
+import os
+import shutil
+import socket
+import stat
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from packio.errors import CannotCreateError, IntegrityError, LockedError, OptionError, PackioError
+from packio.index import indexfile
+from packio.index.indexfile import INDEX_NAME, Index
+from packio.packs.packs import Pack
+from packio.storage.folder import FolderFiles
+from packio.system.pools import ThreadPool
+
+_THREADS = 4  # that read
+_PIECE = 8 << 20  # bytes that are read at a time
+_POLL = 0.1  # seconds between two looks at the lock
+_PATIENCE = 300.0  # seconds without progress after which nobody waits any longer
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _File(NamedTuple):
+    """One file of a pack."""
+
+    name: str
+    size: int  # bytes
+    check: bytes | int  # SHA-256; of an image folder's file CRC32C
+
+    @property
+    def is_sample(self) -> bool:
+        return isinstance(self.check, int)
+
+
+def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
+    """The same pack, reading from a copy of its files, which is made if it is not there yet.
+
+    Other processes of this machine that want the same copy wait for it.
+
+    Args:
+        pack: At any place, a URL or an image folder included.
+        folder: Where copies are; ``~`` and variables as ``$TMPDIR`` are replaced.
+
+    Returns:
+        The pack at its copy; the one given, with a warning, where there is no room for one.
+
+    Raises:
+        OptionError: a variable is not set, or the folder is somebody else's.
+        CannotCreateError: the folder cannot be written to.
+        LockedError: the process that makes the copy has not got on for five minutes.
+        IntegrityError, ReadError: the pack is damaged, or cannot be read.
+    """
+    home = _home(folder)
+    copy, files = home / pack.digest, _files(pack)
+    try:
+        if not _is_whole(copy, files):
+            _make(pack, files, copy)
+    except PackioError:
+        raise
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise CannotCreateError(f"local_copy: {copy}: {error.strerror or error}") from error
+        needed, free = sum(file.size for file in files), shutil.disk_usage(home).free
+        warnings.warn(
+            f"{home}: no room for a copy of {pack.path} ({needed:,} bytes, {free:,} are free): it "
+            "is read where it is",
+            stacklevel=3,
+        )
+        return pack
+    return Pack(
+        pack.path, access=pack.access, expect_digest=pack.digest,
+        located=(copy / INDEX_NAME, copy / "files"),
+    )  # fmt: skip
+
+
+def _home(folder: str | os.PathLike[str]) -> Path:
+    """The user's own folder there, made if need be."""
+    path = os.path.expanduser(os.path.expandvars(os.fspath(folder)))
+    if "$" in path or not path:
+        raise OptionError(f"local_copy={os.fspath(folder)!r}: a variable in it is not set")
+    home = Path(os.path.abspath(path), f"packio-{os.geteuid()}")
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = home.lstat()
+    except OSError as error:
+        raise CannotCreateError(f"local_copy: {home}: {error.strerror}") from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise OptionError(f"local_copy: {home}: is another user's; give another folder")
+    return home
+
+
+def _files(pack: Pack) -> list[_File]:
+    index = pack.index_file
+    if isinstance(pack.storage, FolderFiles):
+        keys = map(pack.key, range(len(pack)))
+        columns = (index.column(name).array().tolist() for name in ("length", "crc32c"))
+        return [_File(*file) for file in zip(keys, *columns, strict=True)]
+    return list(itertools.starmap(_File, index.files()))
+
+
+def _is_whole(copy: Path, files: Iterable[_File]) -> bool:
+    """Whether a copy is there with all of its files; their bytes are checked as they are read."""
+    try:
+        return (copy / INDEX_NAME).is_file() and all(
+            os.stat(copy / "files" / file.name).st_size == file.size for file in files
+        )
+    except OSError:
+        return False
+
+
+def _make(pack: Pack, files: list[_File], copy: Path) -> None:
+    """Make a copy, or wait for another process that does.
+
+    Raises:
+        OSError: it cannot be written.
+        PackioError: see `opened`.
+    """
+    part = copy.with_name(f"{copy.name}.part")
+    with _locked(copy.with_name(f"{copy.name}.lock")) as lock:
+        if _is_whole(copy, files):  # by who had the lock
+            return
+        try:
+            for old in filter(Path.exists, (part, copy)):
+                shutil.rmtree(old)
+            free = shutil.disk_usage(copy.parent).free
+            if free < sum(file.size for file in files):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            (part / "files").mkdir(parents=True)
+            _fill(pack, files, part, lock)
+            part.rename(copy)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """Hold a lock, or wait while its holder gets on, which the file's time of modification tells.
+
+    Raises:
+        LockedError: its holder does not get on.
+    """
+    with path.open("a+") as file:
+        seen, since = -1, time.monotonic()
+        while not _lock(file.fileno()):
+            now = os.fstat(file.fileno()).st_mtime_ns
+            if now != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > _PATIENCE:
+                file.seek(0)
+                raise LockedError(
+                    f"{path}: held by {file.read().strip() or 'another process'}, which has copied "
+                    f"nothing for {_PATIENCE:.0f} seconds; end it, or give another local_copy="
+                )
+            time.sleep(_POLL)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield path
+
+
+def _lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _fill(pack: Pack, files: list[_File], part: Path, lock: Path) -> None:
+    """Copy all files and the index; each is checked on its way.
+
+    Raises:
+        OSError: one cannot be written.
+        IntegrityError, ReadError: one is damaged, or cannot be read.
+    """
+    work = ((i, *piece) for i, file in enumerate(files) for piece in _pieces(file))
+    with ThreadPool(_THREADS, "packio-copy") as pool:
+        bodies = _ahead(pool, pack.storage.read, work)
+        for file in files:
+            path = part / "files" / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as out:
+                if _written(file, bodies, out, lock) != file.check:
+                    raise IntegrityError(f"{pack.path}: {file.name} is damaged; see packio verify")
+    shutil.copyfile(pack.index_file.path, part / INDEX_NAME)
+    if Index(part / INDEX_NAME).digest != pack.digest:
+        raise IntegrityError(f"{pack.path}: has changed while it was copied; open it anew")
+
+
+def _written(file: _File, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:
+    """Write what comes of a file; return its check."""
+    digest, crc = hashlib.sha256(), 0
+    for _, data in zip(_pieces(file), bodies, strict=False):  # in this order none is lost
+        out.write(data)
+        os.utime(lock)  # who waits sees that it gets on
+        if file.is_sample:
+            crc = indexfile.crc32c(data)
+        else:
+            digest.update(data)
+    if file.is_sample:  # a million of them are not synced one by one
+        return crc
+    out.flush()
+    os.fsync(out.fileno())
+    return digest.digest()
+
+
+def _pieces(file: _File) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths in which a file is read."""
+    step = max(file.size, 1) if file.is_sample else _PIECE
+    return ((start, min(step, file.size - start)) for start in range(0, file.size, step))
+
+
+def _ahead(
+    pool: ThreadPool,
+    read: Callable[[int, int, int], bytes],
+    work: Iterable[tuple[int, int, int]],
+) -> Iterator[bytes]:
+    """Read ranges in threads, some ahead; yield their bytes in order."""
+    waiting: deque[Future[bytes]] = deque()
+    for place in work:
+        waiting.append(pool.submit(read, *place))
+        if len(waiting) == 2 * _THREADS:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

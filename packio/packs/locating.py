@@ -1,0 +1,91 @@
+"""Where the index of a pack is, given the pack's path or URL; or that there is none."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from packio.errors import (
+    NoSuchPackError,
+    NotAPackError,
+    OptionError,
+    ReadError,
+    UnfinishedPackError,
+)
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX
+from packio.packs import braces, indexing
+from packio.storage import remote, urls
+from packio.storage.urls import Url
+
+
+def located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path, Path]:
+    """The index of what is at a path, and the folder that its paths are relative to.
+
+    Args:
+        path: Absolute, or a URL.
+        reading: How to read a container without an index; None: as it is found.
+
+    Raises:
+        NotAPackError, UnfinishedPackError, OptionError: see `packio.open`.
+    """
+    if isinstance(path, Url):
+        return remote.located(path)
+    check_finished(path)
+    kind = _file_kind(path)
+    if kind is None and len(braces.expanded(os.fspath(path))) > 1:
+        return indexing.cached(path, reading or indexing.Reading())
+    if kind is None:
+        raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
+    index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
+    if stat.S_ISREG(_file_kind(index) or 0):
+        if reading is not None:
+            raise OptionError(f"{path}: has an index already; make it anew with packio.reindex")
+        return index, index.parent
+    if os.path.lexists(index):
+        raise NotAPackError(f"{index}: not a file; the index of {path} was expected")
+    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+        raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
+    return indexing.cached(path, reading or indexing.Reading())
+
+
+def check_finished(path: Path) -> None:
+    """See that no packing into a path was interrupted or is going on.
+
+    Raises:
+        UnfinishedPackError: it was, or is.
+    """
+    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
+    if unfinished != path and os.path.exists(unfinished):
+        raise UnfinishedPackError(
+            f"{path}: packing into it is unfinished ({unfinished.name} is there); "
+            "run the same `packio pack` again, or delete that folder to give up"
+        )
+
+
+def is_container(path: Path) -> bool:
+    """Tell whether a container that others wrote is at a path: a file, or a marked folder."""
+    try:
+        if path.is_dir():
+            return any((path / mark).is_file() for _, mark in indexing.MARKS)
+        return path.is_file() and indexing.find(path) is not None
+    except (OSError, ValueError):  # ValueError: NUL in the path
+        return False
+
+
+def has_index(path: Path) -> bool:
+    """Tell whether a pack is at a path, finished or damaged, without opening it."""
+    if isinstance(url := urls.place(path), Url):
+        return remote.has_index(url)
+    beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
+    return os.path.isfile(path / INDEX_NAME) or (os.path.isfile(path) and os.path.isfile(beside))
+
+
+def _file_kind(path: Path) -> int | None:
+    """Mode of what is at a path; None if nothing is."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: NUL in the path
+        return None
+    except OSError as error:
+        raise ReadError(f"{path}: {error.strerror}; a pack was expected") from error

@@ -1,0 +1,110 @@
+"""Statistics of a pack's pixels: mean and standard deviation of each channel, for normalising."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packio.errors import DecodeError, IntegrityError, OptionError
+from packio.images.decoders import Decoder
+from packio.packs.packs import Pack
+from packio.system import processors
+from packio.system.pools import ThreadPool
+
+SAMPLE = 1000  # images that give the mean to about 0.005
+_CHUNK = 16  # images of one task
+
+
+class _Sums(NamedTuple):
+    """Of the pixels of some images; whole numbers, so that their order changes nothing."""
+
+    images: int = 0
+    pixels: int = 0
+    values: tuple[int, int, int] = (0, 0, 0)
+    squares: tuple[int, int, int] = (0, 0, 0)
+    bad: int = 0
+
+    def plus(self, other: _Sums) -> _Sums:
+        return _Sums(
+            self.images + other.images,
+            self.pixels + other.pixels,
+            _added(self.values, other.values),
+            _added(self.squares, other.squares),
+            self.bad + other.bad,
+        )
+
+
+def _added(a: tuple[int, int, int], b: tuple[int, int, int]) -> tuple[int, int, int]:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
+def measure(
+    pack: Pack,
+    images: int | None = SAMPLE,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Measure the channels of a pack's images, decoded as RGB.
+
+    Args:
+        pack: The pack.
+        images: How many to look at, drawn by the seed; None: all.
+        seed: Of the draw.
+        progress: Called with how many are done, of how many.
+
+    Returns:
+        ``images`` looked at, ``bad`` ones left out, ``seed``, and ``mean`` and ``std`` of R, G and
+        B over all pixels, of values from 0 to 1, rounded to 6 digits.
+
+    Raises:
+        OptionError: none to look at.
+    """
+    if not len(pack) or (images is not None and images < 1):
+        raise OptionError(f"{images} of {len(pack)} images: expected at least one to look at")
+    chosen = np.arange(len(pack))
+    if images is not None and images < len(pack):
+        chosen = np.sort(np.random.default_rng(seed).choice(len(pack), images, replace=False))
+    decoder, total, done = Decoder(), _Sums(), 0
+    chunks = [chosen[i : i + _CHUNK] for i in range(0, len(chosen), _CHUNK)]
+    with ThreadPool(processors.usable(), "packio-statistics") as pool:
+        for chunk, sums in zip(
+            chunks, pool.map(lambda c: _of(pack, c, decoder), chunks), strict=True
+        ):
+            total, done = total.plus(sums), done + len(chunk)
+            if progress is not None:
+                progress(done, len(chosen))
+    if not total.pixels:
+        raise OptionError(f"{pack.path}: none of {len(chosen)} images can be decoded as RGB")
+    mean = [value / total.pixels / 255 for value in total.values]
+    second = [square / total.pixels / 255**2 for square in total.squares]
+    return {
+        "images": total.images,
+        "bad": total.bad,
+        "seed": seed,
+        "mean": [round(m, 6) for m in mean],
+        "std": [round(math.sqrt(max(s - m * m, 0)), 6) for m, s in zip(mean, second, strict=True)],
+    }
+
+
+def _of(pack: Pack, positions: np.ndarray, decoder: Decoder) -> _Sums:
+    sums = _Sums()
+    for row in pack.rows(positions):
+        try:
+            pixels = decoder(pack.read(row), row)
+        except (DecodeError, IntegrityError):
+            sums = sums._replace(bad=sums.bad + 1)
+            continue
+        counts = [np.bincount(pixels[..., c].ravel(), minlength=256) for c in range(3)]
+        levels = np.arange(256)
+        red, green, blue = ((int(n @ levels), int(n @ levels**2)) for n in counts)
+        sums = sums.plus(
+            _Sums(
+                1, pixels.shape[0] * pixels.shape[1],
+                (red[0], green[0], blue[0]), (red[1], green[1], blue[1]),
+            )
+        )  # fmt: skip
+    return sums

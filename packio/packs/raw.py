@@ -1,0 +1,316 @@
+"""Raw pixels of one shape: a batch of them is gathered, cropped and mirrored at once.
+
+Where all samples of a pack are raw pixels of one shape, order and dtype, they are rows of a table,
+wherever in its files they lie. The files are mapped into one range of addresses. A row, or a line
+of it, is a window of bytes that may begin at any of them; ``torch.index_select`` over all possible
+windows copies those of a whole batch in one call.
+
+Checksums are compared when a row, or a block of small rows, is first touched by any of the
+processes forked from the one that mapped the files.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from packio.errors import DecodeError, IntegrityError
+from packio.images import encodings
+from packio.images.encodings import Facts
+from packio.images.geometry import Geometry, RandomCrop
+from packio.index.indexfile import Index, crc32c
+from packio.index.raw_blocks import Checks
+from packio.storage.local import LocalFiles
+from packio.storage.mapped import MappedFiles
+
+_ALIKE = ("encoding", "height", "width", "channels", "dtype", "length", "orientation", "flags")
+_STEP_BYTES = 2 << 20  # of images that are cropped at a time; they should stay in the cache
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # that all operators take, by item size
+
+
+class Windows(NamedTuple):
+    """Boxes of one size that are taken of images, black where they reach beyond them."""
+
+    top: np.ndarray  # (N,) int64 pixels
+    left: np.ndarray  # (N,) int64 pixels
+    height: int
+    width: int
+    above: int = 0  # pixels that one of them may reach beyond its image, at the top or the bottom
+    beside: int = 0  # pixels, at the left or the right
+    whole: bool = False  # they are the images
+
+
+def windows(crop: Geometry | None, height: int, width: int, u: np.ndarray) -> Windows | None:
+    """Boxes that a geometry takes of images of one size; None where it resizes.
+
+    Args:
+        crop: None takes the whole image.
+        height, width: Of the images, pixels.
+        u: (N, draws) random numbers in [0, 1).
+    """
+    if crop is None:
+        zeros = np.zeros(len(u), np.int64)
+        return Windows(zeros, zeros, height, width, whole=True)
+    if type(crop) is RandomCrop:
+        high, broad = crop.output_size
+        top, above = _random(crop.padding, height, high, u[:, 0])
+        left, beside = _random(crop.padding, width, broad, u[:, 1])
+        return Windows(top, left, high, broad, above, beside)
+    frame = None if crop.draws else crop.frame(height, width, ())
+    if frame is None or frame[:6] != (0, 0, height, width, height, width):
+        return None
+    (top, above), (left, beside) = (
+        (np.full(len(u), start), max(0, -start, start + size - length))
+        for start, size, length in (
+            (frame.out_top, frame.out_height, height), (frame.out_left, frame.out_width, width)
+        )
+    )  # fmt: skip
+    return Windows(top, left, frame.out_height, frame.out_width, above, beside)
+
+
+def _random(padding: int, length: int, size: int, u: np.ndarray) -> tuple[np.ndarray, int]:
+    """What `RandomCrop.frame` does along one axis, for each image; and the border."""
+    border = max(padding, size - length)
+    start = (u * (length + 2 * border - size + 1)).astype(np.int64) - border
+    if border <= size:
+        return start, border
+    return start.clip(-size, length), size  # further away, a box is black all the same
+
+
+def find(
+    index: Index, files: LocalFiles, counts: Sequence[int], key: Callable[[int], str]
+) -> RawRows | None:
+    """The rows of a pack; None where its samples are not raw pixels of one shape, order and dtype.
+
+    None, too, where its files cannot be mapped: who then reads them is told why.
+
+    Args:
+        index: Of the pack.
+        files: Of the pack.
+        counts: Samples of each shard.
+        key: Position of a sample → its key, for messages.
+    """
+    if not len(index) or _name(index.column("encoding").item(0)) not in encodings.RAW:
+        return None
+    columns = [index.column(name).array() for name in _ALIKE]
+    if any((column != column[0]).any() for column in columns):
+        return None
+    encoding, height, width, channels, dtype, length, *rest = (int(c[0]) for c in columns)
+    file, offset = index.column("file").array(), index.column("offset").array()
+    sizes = index.column("file_bytes").array()
+    if rest != [1, 0] or dtype >= len(encodings.DTYPES) or int(file.max()) >= len(sizes):
+        return None
+    if (offset < 0).any() or (offset > sizes[file] - length).any():
+        return None
+    facts = encodings.raw_facts(height, width, channels, encodings.DTYPES[dtype], _name(encoding))
+    try:
+        encodings.check_raw(facts, length)
+        mapped = MappedFiles([files.path(i) for i in range(len(sizes))], sizes.tolist())
+    except (DecodeError, OSError):
+        return None
+    starts = mapped.starts[file] + offset
+    return RawRows(index, files, facts, mapped, starts, Checks(index, counts, length), key)
+
+
+def _name(code: int) -> str:
+    return encodings.NAMES.get(code, "unknown")
+
+
+class RawRows:
+    """Rows of raw pixels, one a sample; made by `find`.
+
+    Safe in threads and after fork.
+
+    Attributes:
+        facts: Of every row.
+    """
+
+    def __init__(
+        self, index: Index, files: LocalFiles, facts: Facts, mapped: MappedFiles,
+        starts: np.ndarray, checks: Checks, key: Callable[[int], str],
+    ) -> None:  # fmt: skip
+        self.facts = facts
+        self._index, self._files, self._checks, self._key = index, files, checks, key
+        self._mapped, self._bytes = mapped, torch.from_numpy(mapped.bytes)
+        self._local = threading.local()
+        self._starts = starts  # (rows,) of each row, among the bytes of all files
+        self._planes, bgr = encodings.RAW[facts.encoding]
+        self._swapped = bgr and facts.channels >= 3
+        self._channels = list(range(facts.channels))
+        if self._swapped:
+            self._channels[:3] = 2, 1, 0
+        item = np.dtype(facts.dtype).itemsize
+        self._words = _WORDS[item]
+        planes, together = (facts.channels, 1) if self._planes else (1, facts.channels)
+        self._pixel = item * together  # bytes, along a line
+        self._shape = (planes, facts.height, facts.width * self._pixel)
+        self._row_bytes = math.prod(self._shape)
+        self._rows = _windows(self._bytes, self._row_bytes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the pixels."""
+        dtype: torch.dtype = getattr(torch, self.facts.dtype)
+        return dtype
+
+    def check(self, positions: np.ndarray) -> dict[int, Exception]:
+        """Compare checksums, where that has not been done before.
+
+        Args:
+            positions: (N,) samples, 0..len-1.
+
+        Returns:
+            Slot in ``positions`` → an IntegrityError, for each damaged sample.
+        """
+        errors: dict[int, Exception] = {}
+        for slot in self._checks.suspects(positions, self._row_crc):
+            position = positions.item(slot)
+            file, offset, crc = (
+                self._index.column(name).item(position) for name in ("file", "offset", "crc32c")
+            )
+            if self._row_crc(positions[slot : slot + 1]) != crc:
+                errors[slot] = IntegrityError(
+                    f"{self._files.path(file)}: record {position} ({self._key(position)!r}, "
+                    f"{self._row_bytes} bytes at {offset}) is damaged: CRC32C differs"
+                )
+        return errors
+
+    def _row_crc(self, positions: np.ndarray) -> int:
+        """CRC32C of some rows, end to end."""
+        rows = torch.empty((len(positions), self._row_bytes), dtype=torch.uint8)
+        self._gather(positions, rows)
+        array = rows.numpy().reshape(-1)
+        array.flags.writeable = False
+        return crc32c(array)
+
+    def pixels(self, position: int) -> np.ndarray:
+        """The pixels of one sample, (H, W, C) RGB: a view of the file, which nobody may write to.
+
+        Raises:
+            IntegrityError: they are damaged.
+        """
+        positions = np.array([position])
+        for error in self.check(positions).values():
+            raise error
+        start = self._starts.item(position)
+        row = self._mapped.bytes[start : start + self._row_bytes].view(self.facts.dtype)
+        f, row = self.facts, row if row.flags.aligned else row.copy()
+        pixels: np.ndarray
+        if self._planes:
+            pixels = row.reshape(f.channels, f.height, f.width).transpose(1, 2, 0)
+        else:
+            pixels = row.reshape(f.height, f.width, f.channels)
+        return pixels[..., self._channels] if self._swapped else pixels
+
+    def crop(
+        self, positions: np.ndarray, boxes: Windows, out: torch.Tensor, *,
+        hflip: np.ndarray | None, vflip: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        """Take a box of each of some samples.
+
+        Args:
+            positions: (N,) samples, 0..len-1, which `check` has seen.
+            boxes: N of them, as `windows` makes them.
+            out: (N, C, height, width) of `dtype`, contiguous; all of it is written.
+            hflip, vflip: (N,) bool: mirror the result left-right, top-bottom; None: nowhere.
+        """
+        words, as_is = out.view(self._words), self._planes and not self._swapped
+        if as_is and boxes.whole and hflip is None and vflip is None:
+            self._gather(positions, words.view(torch.uint8).view(len(positions), self._row_bytes))
+            return
+        step = max(1, _STEP_BYTES // self._row_bytes)
+        for i in range(0, len(positions), step):
+            some = slice(i, i + step)
+            part, images = boxes._replace(top=boxes.top[some], left=boxes.left[some]), words[some]
+            upside_down = None if vflip is None else vflip[some]
+            if as_is:
+                self._copy(positions[some], part, upside_down, images)
+            else:
+                self._copy_as_rgb(positions[some], part, upside_down, images)
+            if hflip is not None:
+                _mirror(images, np.flatnonzero(hflip[some]))
+
+    def _copy_as_rgb(
+        self, positions: np.ndarray, boxes: Windows, vflip: np.ndarray | None, images: torch.Tensor
+    ) -> None:
+        """Copy boxes that are stored in another order, into (N, C, height, width)."""
+        if self._planes:
+            stored = torch.empty_like(images)
+            self._copy(positions, boxes, vflip, stored)
+        else:
+            shape = (len(positions), boxes.height, boxes.width, self.facts.channels)
+            stored = images.new_empty(shape)
+            self._copy(positions, boxes, vflip, stored)
+            stored = stored.permute(0, 3, 1, 2)
+        for to, channel in enumerate(self._channels):
+            images[:, to] = stored[:, channel]
+
+    def _copy(
+        self, positions: np.ndarray, boxes: Windows, vflip: np.ndarray | None, images: torch.Tensor
+    ) -> None:
+        """Copy boxes into images that are in the order stored."""
+        count, height, (planes, _, line) = len(positions), self.facts.height, self._shape
+        above, beside = boxes.above, boxes.beside * self._pixel
+        start, source = self._starts[positions], self._bytes
+        if above or beside:
+            rows, canvas = self._scratch((planes, height + 2 * above, line + 2 * beside))
+            self._gather(positions, rows[:count].view(count, self._row_bytes))
+            canvas[:count, :, above : above + height, beside : beside + line] = rows[:count]
+            start, source = np.arange(count) * canvas.stride(0) + beside, canvas.view(-1)
+            height, line = canvas.shape[2:]
+        out = images.view(torch.uint8).view(count, planes, boxes.height, boxes.width * self._pixel)
+        start = start + (boxes.top + above) * line + boxes.left * self._pixel
+        _copy_lines(source, start, line, height * line, vflip, out)
+
+    def _scratch(self, shape: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Room for some rows, and for them with a black border, kept for this thread."""
+        kept = getattr(self._local, "scratch", None)
+        if kept is None or kept[1].shape[1:] != shape:
+            count = max(1, _STEP_BYTES // self._row_bytes)
+            rows = torch.empty((count, *self._shape), dtype=torch.uint8)
+            kept = self._local.scratch = rows, torch.zeros((count, *shape), dtype=torch.uint8)
+        return kept
+
+    def _gather(self, positions: np.ndarray, out: torch.Tensor) -> None:
+        """Copy whole rows into (N, bytes of a row) uint8."""
+        torch.index_select(self._rows, 0, torch.from_numpy(self._starts[positions]), out=out)
+
+
+def _copy_lines(
+    source: torch.Tensor, start: np.ndarray, line: int, plane: int, vflip: np.ndarray | None,
+    out: torch.Tensor,
+) -> None:  # fmt: skip
+    """Copy boxes line by line.
+
+    Args:
+        source: Bytes.
+        start: (N,) where each box begins.
+        line: Bytes from one line to the next.
+        plane: Bytes from one plane to the next.
+        vflip: (N,) bool: the last line first; None: nowhere.
+        out: (N, planes, height, bytes of a line) uint8, contiguous.
+    """
+    _, planes, height, size = out.shape
+    within = np.arange(planes)[:, None] * plane + np.arange(height) * line
+    if vflip is not None:
+        within = np.where(vflip[:, None, None], within[:, ::-1], within)
+    at = start[:, None] + within.reshape(-1, planes * height)
+    at = torch.from_numpy(at.reshape(-1))
+    torch.index_select(_windows(source, size), 0, at, out=out.view(-1, size))
+
+
+def _mirror(images: torch.Tensor, which: np.ndarray) -> None:
+    """Mirror some of (N, C, H, W) images left-right."""
+    if len(which):
+        mirrored = images.index_select(0, torch.from_numpy(which)).flip(3)
+        images.numpy()[which] = mirrored.numpy()  # torch takes six times as long for this
+
+
+def _windows(source: torch.Tensor, size: int) -> torch.Tensor:
+    """All windows of so many bytes, one for each byte that one may begin at."""
+    return source.as_strided((len(source) - size + 1, size), (1, 1))

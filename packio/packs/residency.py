@@ -1,0 +1,233 @@
+"""How much of a pack is in the page cache, and bringing it there before training begins.
+
+What is there is told by cachestat(2) of Linux 6.5 and newer, else by mincore(2) of a map of the
+file; both tell it only to a file's owner and to those who may write it. A file is brought there by
+reading it, a few pieces at a time, in the order in which they lie in it: posix_fadvise(WILLNEED)
+would start to read only what the disk's read-ahead allows (128 KB, often), whatever it is asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+import functools
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio.errors import OptionError, ReadError
+from packio.packs import packs
+from packio.packs.packs import Pack
+from packio.storage.local import LocalFiles
+from packio.system import memory
+from packio.system.pools import ThreadPool
+
+_PIECE = 8 << 20  # bytes, read at a time
+_THREADS = 4  # that read
+_MAPPED = 1 << 30  # bytes that mincore is asked about at a time
+_CACHESTAT = 451  # the system call's number, on every architecture but Alpha
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Residency:
+    """How much of a file is in the page cache.
+
+    Attributes:
+        path: Of the file.
+        bytes: It has.
+        before, after: Bytes of it that were in memory; None where the kernel does not tell: the
+            file is another user's, and may not be written to.
+    """
+
+    path: Path
+    bytes: int
+    before: int | None
+    after: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WarmReport:
+    """What `warm` found and did.
+
+    Attributes:
+        path: Of the pack.
+        files: Those that hold samples, and the index.
+        available: Bytes of memory that this process could take or have for files.
+        read: Bytes that were read.
+        seconds: It took.
+    """
+
+    path: Path
+    files: tuple[Residency, ...]
+    available: int
+    read: int
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def before(self) -> int | None:
+        """Bytes of them that were in memory; None where that is not known of one."""
+        return _sum([file.before for file in self.files])
+
+    @property
+    def after(self) -> int | None:
+        """Bytes of them that are in memory; None where that is not known of one."""
+        return _sum([file.after for file in self.files])
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of them can be in memory."""
+        return self.bytes <= self.available
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def warm(
+    path: str | os.PathLike[str],
+    *,
+    check: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> WarmReport:
+    """Bring a pack into the page cache, as far as memory goes, and tell how much of it is there.
+
+    Files are read in the index's order, each from its beginning; what does not fit is left out. The
+    kernel may drop what is not used for long; ``cache="ram"`` of a dataset it will not.
+
+    Args:
+        path: A pack on a disk, or a container that opens as one.
+        check: Only tell; read nothing.
+        progress: Called with the bytes done so far and those to be done.
+
+    Raises:
+        OptionError: the pack is at a URL, or is an image folder.
+        ReadError: a file cannot be read.
+        PackioError: see `packio.open`.
+    """
+    began = time.monotonic()
+    with packs.open(path) as pack:
+        files = _files(pack)
+    available = memory.available()
+    try:
+        before = [_of_file(file) for file in files]
+        read = 0 if check else _read(files, available, progress or (lambda _, __: None))
+        after = before if check else [_of_file(file) for file in files]
+    except OSError as error:
+        raise ReadError(f"{error.filename or path}: {error.strerror}") from error
+    found = (
+        Residency(file, size, was, now)
+        for file, (size, was), (_, now) in zip(files, before, after, strict=True)
+    )
+    return WarmReport(pack.path, tuple(found), available, read, time.monotonic() - began)
+
+
+def _files(pack: Pack) -> list[Path]:
+    """The files that samples are read from, and the index.
+
+    Raises:
+        OptionError: they are not on a disk, or are a file a sample.
+    """
+    index, storage = pack.index_file, pack.storage
+    if not isinstance(storage, LocalFiles):
+        raise OptionError(
+            f"{pack.path}: not on a disk, so it has no page cache; a dataset takes it there with "
+            "local_copy=, or keeps it in memory with cache='ram'"
+        )
+    numbers = [index.column(n).array() for n in ("file", "mask_file") if n in index]
+    used: list[int] = np.unique(np.concatenate(numbers)).tolist()
+    return [index.path, *map(storage.path, used)]
+
+
+def _of_file(path: Path) -> tuple[int, int | None]:
+    """Bytes of a file, and those in the page cache, if that is told."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        return status.st_size, _resident(file.fileno(), 0, status.st_size)
+
+
+def _resident(file: int, start: int, length: int) -> int | None:
+    """Bytes of a range of a file that are in the page cache; None where the kernel does not tell.
+
+    Args:
+        file: Descriptor.
+        start: Bytes; a multiple of a page.
+        length: Bytes.
+    """
+    if not length:
+        return 0
+    pages = _by_cachestat(file, start, length)
+    if pages is None:
+        status = os.fstat(file)
+        if status.st_uid != os.geteuid() and not os.access(f"/proc/self/fd/{file}", os.W_OK):
+            return None
+        pages = sum(
+            _by_mincore(file, at, min(_MAPPED, start + length - at))
+            for at in range(start, start + length, _MAPPED)
+        )
+    return min(pages * mmap.PAGESIZE, length)
+
+
+def _by_cachestat(file: int, start: int, length: int) -> int | None:
+    """Pages of a range that are in memory; None where the system call is not there, or refuses."""
+    wanted, found = (ctypes.c_uint64 * 2)(start, length), (ctypes.c_uint64 * 5)()
+    if _libc().syscall(_CACHESTAT, file, wanted, found, 0) != 0:
+        if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES):
+            return None
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return found[0]
+
+
+def _by_mincore(file: int, start: int, length: int) -> int:
+    """Pages of a range that are in memory."""
+    with mmap.mmap(file, length, access=mmap.ACCESS_READ, offset=start) as mapped:
+        address = np.frombuffer(mapped, np.uint8).ctypes.data
+        pages = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
+        where, into = ctypes.c_void_p(address), ctypes.c_void_p(pages.ctypes.data)
+        if _libc().mincore(where, ctypes.c_size_t(length), into) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(np.count_nonzero(pages & 1))
+
+
+@functools.cache  # the same in every process
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _read(files: list[Path], room: int, progress: Callable[[int, int], None]) -> int:
+    """Read what is not in memory, so far as it fits; return how many bytes that were."""
+    pieces = list(_pieces(files, room))
+    total, done, read = sum(length for _, _, length in pieces), 0, 0
+    with ThreadPool(_THREADS, "packio-warm") as pool:
+        for (_, _, length), count in zip(pieces, pool.map(_bring, pieces), strict=True):
+            done, read = done + length, read + count
+            progress(done, total)
+    return read
+
+
+def _pieces(files: list[Path], room: int) -> Iterator[tuple[Path, int, int]]:
+    for path in files:
+        size = path.stat().st_size
+        for start in range(0, min(size, room), _PIECE):
+            yield path, start, min(_PIECE, size - start, room - start)
+        room -= min(size, room)
+
+
+def _bring(piece: tuple[Path, int, int]) -> int:
+    """Read a piece, unless it is in memory; return its length then."""
+    path, start, length = piece
+    with path.open("rb", buffering=0) as file:
+        if _resident(file.fileno(), start, length) == length:
+            return 0
+        return len(os.pread(file.fileno(), length, start))

@@ -1,0 +1,1 @@
+"""What a sample is: its record, its fields, its classes."""

@@ -1,0 +1,87 @@
+"""One sample: its encoded bytes and what belongs to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample of a pack.
+
+    Attributes:
+        index: Position in the pack, 0..N-1.
+        key: Relative path in the source; bytes that are not UTF-8 are surrogate-escaped.
+        data: The encoded image, byte for byte as it was packed.
+        encoding: "jpeg", "png", …
+        label: An int, a float32 vector, or None.
+        height, width: Pixels as stored, before orientation.
+        orientation: 1..8 as in Exif.
+        channels, dtype: Of the pixels, where nothing is converted.
+        mask: An encoded image of class ids, byte for byte as it was packed, or None.
+        boxes, box_labels: (k, 4) float32 XYXY in pixels and (k,) int64, or None.
+        meta: What else belongs to the sample, or None.
+    """
+
+    index: int
+    key: str
+    data: bytes
+    encoding: str
+    label: int | np.ndarray | None
+    height: int
+    width: int
+    orientation: int = 1
+    channels: int = 3
+    dtype: str = "uint8"
+    mask: bytes | None = None
+    boxes: np.ndarray | None = None
+    box_labels: np.ndarray | None = None
+    meta: dict[str, Any] | None = None
+
+    def decode(
+        self, mode: str = "RGB", *, decoder: str = "auto", exif_orientation: bool = True
+    ) -> np.ndarray:
+        """Decode the image.
+
+        Returns:
+            (H, W, C) uint8, C-contiguous; RGB order; uint16 or float32 only under "UNCHANGED".
+
+        Raises:
+            DecodeError: the bytes are damaged, or do not fit the mode.
+        """
+        from packio.images.decoders import Decoder
+        from packio.images.pixels import oriented
+
+        pixels = Decoder(decoder, mode)(self.data, self)
+        return oriented(pixels, self.orientation) if exif_orientation else pixels
+
+    def pil(self) -> Image.Image:
+        """Decode to a Pillow image in RGB, upright.
+
+        Raises:
+            DecodeError: the bytes are damaged, or do not fit RGB.
+        """
+        from PIL import Image
+
+        return Image.fromarray(self.decode("RGB"))
+
+
+_Draft = dataclasses.make_dataclass(
+    "_Draft", [field.name for field in dataclasses.fields(Sample)], slots=True
+)
+
+
+def made(*values: Any) -> Sample:
+    """Make a sample of all its fields' values, in order: 0.5 µs.
+
+    ``Sample(*values)`` takes 3 µs, as a frozen dataclass sets each field by a call. What is filled
+    here is a class of the same layout that is not frozen yet.
+    """
+    sample: Sample = _Draft(*values)
+    sample.__class__ = Sample
+    return sample

@@ -1,0 +1,1 @@
+"""What sources share that are tables: CSV, parquet, COCO and lists of labels."""

@@ -1,0 +1,1 @@
+"""The machine: processors, memory, threads, processes, shared memory, the cache folder."""

@@ -1,0 +1,69 @@
+"""How much memory this process may still take: not how much the machine has free.
+
+A container or a batch job may be given less than the machine has, by its control group.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from packio.system import processors
+
+
+def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that can be taken before something is swapped out or killed; at least 0.
+
+    The least of: what the kernel says is available, and what each control group of the process has
+    left. Memory that only caches files counts as available in both.
+
+    Args:
+        process: Its folder in /proc.
+        meminfo: The kernel's account of memory.
+
+    Source: proc_meminfo(5); cgroups(7): memory.max of version 2, memory.limit_in_bytes of 1.
+    """
+    rooms = [_machine(meminfo)]
+    for folder in processors.groups("memory", process):
+        rooms += _left(folder, "memory.max", "memory.current", "")
+        rooms += _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+    return max(0, min(rooms))
+
+
+def require(count: int) -> None:
+    """See that this process may take so many bytes more, by taking them for a moment: 3 µs.
+
+    Raises:
+        MemoryError: it may not.
+    """
+    try:
+        mmap.mmap(-1, count).close()
+    except OSError as error:
+        raise MemoryError(f"no room for {count:,} bytes") from error
+
+
+def ran_out(error: BaseException) -> bool:
+    """Tell whether an error says that there is no memory: Python has two for it."""
+    return isinstance(error, MemoryError) or str(error) == "can't start new thread"
+
+
+def _machine(meminfo: Path) -> int:
+    try:
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) << 10  # it says kB
+    except (OSError, KeyError, ValueError):  # an old kernel, or not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _left(folder: Path, limit: str, usage: str, prefix: str) -> Iterator[int]:
+    """Bytes that a control group has left, if it is bound."""
+    try:
+        bound, used = ((folder / name).read_text().strip() for name in (limit, usage))
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        files = (int(fields.get(f"{prefix}{age}_file", 0)) for age in ("active", "inactive"))
+        if bound != "max":
+            yield int(bound) - int(used) + sum(files)
+    except (OSError, ValueError):  # no such group, or of the other version
+        return

@@ -1,0 +1,136 @@
+"""Threads that decode a batch, and keep the threads of other libraries out of their way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from packio.system import processors
+from packio.system.pools import ThreadPool
+
+
+class Threads:
+    """Threads that decode, made anew in each process that uses them.
+
+    Args:
+        count: How many; at least 2.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ThreadPool | None = None
+        self._process = 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Threads, (self.count,)
+
+    def run(self, work: Callable[[int], None], slots: Iterable[int]) -> None:
+        """Call ``work`` with every slot; an exception of one is raised here, after all ended."""
+        pool = self._started()
+        source = iter(list(slots))
+
+        def drain() -> None:
+            for slot in source:  # a list iterator: each slot goes to one thread
+                work(slot)
+
+        futures = [pool.submit(drain) for _ in range(self.count)]
+        for future in futures:
+            future.exception()
+        for future in futures:
+            future.result()
+
+    def _started(self) -> ThreadPool:
+        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
+            ours = torch.get_num_threads()
+            # torch's own threads inside ours would only get in each other's way
+            self._pool = ThreadPool(
+                self.count, "packio-decode", initializer=_without_torchs_threads
+            )
+            meeting = threading.Barrier(self.count)  # so that all of them start here
+            for future in [self._pool.submit(meeting.wait) for _ in range(self.count)]:
+                future.result()
+            torch.set_num_threads(ours)  # the initialisers changed the default of new threads
+            self._process = os.getpid()
+        return self._pool
+
+
+def _without_torchs_threads() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # settles it for this thread: else it takes the default when it asks
+
+
+def each(work: Callable[[int], None], slots: Sequence[int], threads: Threads | None) -> None:
+    """Call ``work`` with every slot: in threads where there are any and it is worth it."""
+    with alone():
+        if threads is None or len(slots) == 1:
+            for slot in slots:
+                work(slot)
+        else:
+            threads.run(work, slots)
+
+
+def automatic_threads() -> int:
+    """Threads for "auto": this process's share of the processors, by the DataLoader's workers."""
+    info = torch.utils.data.get_worker_info()
+    return processors.share(info.num_workers if info is not None else 1)
+
+
+class _OpenCV:
+    """OpenCV's own threads, whose number is one for the whole process."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Nobody uses it: so it is in a process that was just forked."""
+        self._lock = threading.Lock()
+        self._users, self._before = 0, 1
+
+    def enter(self, cv2: Any) -> None:
+        """One batch more is made: OpenCV keeps to the calling thread."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._before = cv2.getNumThreads()
+                cv2.setNumThreads(1)
+
+    def leave(self, cv2: Any) -> None:
+        """One batch less: after the last, OpenCV has as many threads as before."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                cv2.setNumThreads(self._before)
+
+
+_OPENCV = _OpenCV()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_OPENCV.reset)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Keep torch and OpenCV to the calling thread meanwhile: 20 µs.
+
+    An image is too little work for several threads; on a busy machine, that they wait for each
+    other costs milliseconds.
+    """
+    cv2, ours = sys.modules.get("cv2"), torch.get_num_threads()
+    if not hasattr(cv2, "setNumThreads"):  # another thread is importing it
+        cv2 = None
+    if cv2 is not None:
+        _OPENCV.enter(cv2)
+    if ours > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if ours > 1:
+            torch.set_num_threads(ours)
+        if cv2 is not None:
+            _OPENCV.leave(cv2)

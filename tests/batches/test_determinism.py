@@ -1,0 +1,143 @@
+"""The same seed is the same batches: seekable JPEGs, both fidelities, every format and way to run.
+
+What `test_loading` says of plain packs under PyTorch's shuffling, under `packio.ShuffleSampler`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+import packio
+from packio import registry
+from packio.images import regions
+
+pytest.importorskip("numba")
+
+_FORMATS = [
+    name for name in registry.names("formats") if hasattr(registry.load("formats", name), "Writer")
+]
+_BATCH = 6
+fidelities = pytest.mark.parametrize("fidelity", regions.FIDELITIES)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
+    """The image folder in a seekable pack of each format, in shards where it has them."""
+    root = tmp_path_factory.mktemp("determinism")
+    for name in _FORMATS:
+        packio.pack(image_folder, _out(root, name), seekable=True, shards=1 + len(name) % 2)
+    return root
+
+
+def _out(root: pathlib.Path, name: str) -> pathlib.Path:
+    return root / f"{name}{registry.load('formats', name).SUFFIXES[0]}"
+
+
+def _dataset(folder: pathlib.Path, name: str, fidelity: str, threads: int) -> packio.PackDataset:
+    crop = packio.RandomResizedCrop(24, scale=(0.2, 1))
+    return packio.PackDataset(
+        _out(folder, name),
+        crop=crop,
+        hflip=0.5,
+        vflip=0.1,
+        seed=3,
+        fidelity=fidelity,
+        threads=threads,
+    )
+
+
+def _digests(
+    ds: packio.PackDataset, workers: int = 0, *, collate: Any = packio.collate,
+    sampler: packio.ShuffleSampler | None = None, epochs: int = 1, **options: Any,
+) -> list[str]:  # fmt: skip
+    """One digest a batch."""
+    loader = DataLoader(
+        ds, _BATCH, sampler=sampler or packio.ShuffleSampler(ds, seed=9), num_workers=workers,
+        collate_fn=collate, **options,
+    )  # fmt: skip
+    return [
+        hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
+        for _ in range(epochs)
+        for images, labels in loader
+    ]
+
+
+@fidelities
+def test_workers_threads_and_collating_change_nothing(folder: pathlib.Path, fidelity: str) -> None:
+    expected = _digests(_dataset(folder, "lmdb", fidelity, 1))
+    assert len(set(expected)) == len(expected) == 5
+    for workers in (0, 1, 2):
+        for threads in (1, 2, 3):
+            for collate in (None, packio.collate):
+                ds = _dataset(folder, "lmdb", fidelity, threads)
+                assert _digests(ds, workers, collate=collate) == expected, (workers, threads)
+
+
+@fidelities
+@pytest.mark.parametrize("name", _FORMATS)
+def test_the_format_changes_nothing(folder: pathlib.Path, name: str, fidelity: str) -> None:
+    expected = _digests(_dataset(folder, "lmdb", fidelity, 1), epochs=2)
+    for workers, threads in ((0, 3), (2, 2)):
+        ds = _dataset(folder, name, fidelity, threads)
+        assert _digests(ds, workers, epochs=2) == expected
+    assert _digests(ds, epochs=2) == expected  # once more
+    assert expected[:5] != expected[5:]
+
+
+@fidelities
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_goes_on_with_the_same_batches(
+    folder: pathlib.Path, fidelity: str, workers: int
+) -> None:
+    ds = _dataset(folder, "tar", fidelity, 2)
+    whole = _digests(ds, epochs=3)
+    sampler = packio.ShuffleSampler(ds, seed=9)
+    for epoch, batches in ((0, 3), (1, 1), (1, 4)):
+        sampler.set_epoch(epoch)
+        state = json.loads(json.dumps(sampler.state_dict(consumed=batches * _BATCH)))
+        resumed = packio.ShuffleSampler(ds, seed=9)
+        resumed.load_state_dict(state)
+        options = {"persistent_workers": True} if workers else {}
+        again = _digests(ds, workers, sampler=resumed, epochs=2, **options)
+        start = 5 * epoch + batches
+        assert again == whole[start : 5 * (epoch + 2)]
+
+
+@fidelities
+def test_a_batch_is_what_its_samples_are_alone(folder: pathlib.Path, fidelity: str) -> None:
+    ds = _dataset(folder, "hdf5", fidelity, 2)
+    order = list(packio.ShuffleSampler(ds, seed=9))
+    images, labels = ds.gather(order)
+    for index, image, label in zip(order, images, labels.tolist(), strict=True):
+        alone, own = ds[index]
+        assert own == label
+        assert alone.equal(image)
+
+
+_AGAIN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import pathlib, test_determinism as t
+for fidelity in t.regions.FIDELITIES:
+    print(*t._digests(t._dataset(pathlib.Path(sys.argv[2]), "tfrecord", fidelity, 2)))
+"""
+
+
+def test_another_process_makes_the_same(folder: pathlib.Path) -> None:
+    here = str(pathlib.Path(__file__).parent)
+    path = os.pathsep.join([str(pathlib.Path(here).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", _AGAIN, here, str(folder)], check=True, capture_output=True,
+        text=True, env={**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": path},
+    )  # fmt: skip
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert found == [_digests(_dataset(folder, "lmdb", f, 1)) for f in regions.FIDELITIES]

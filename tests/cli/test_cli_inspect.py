@@ -1,0 +1,356 @@
+"""`packio info`, `ls` and `cat`: what they say is what the pack holds, whatever the keys are."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import packio
+from packio.cli import _output, ls
+from packio.index import indexfile
+from packio.index.columns import ragged
+
+NAMES = {
+    "newline": b"new\nline.png",
+    "tab": b"tab\there.png",
+    "carriage return": b"back\rover.png",
+    "terminal escape": b"\x1b[31mred.png",
+    "backslash": b"back\\nslash.png",
+    "not UTF-8": b"latin-\xe9\xff.png",
+    "half a character": b"half-\xe2\x82.png",
+    "NFC": "é.png".encode(),
+    "NFD": "e\u0301.png".encode(),
+    "255 bytes": b"x" * 251 + b".png",
+    "emoji": "👩\u200d🔬🎉.png".encode(),
+    "right to left": "a\u202egnp.png".encode(),
+    "line separator": "a\u2028b.png".encode(),
+    "looks like an option": b"--help.png",
+    "markup": b"[bold]x[.png",
+    "spaces": b"  two  spaces  .png",
+}
+_LINE = re.compile(rb" *(\d+)  (\S+) +(\d+) +(\d+)x(\d+)  (\w+) +(\d+)  (.*)")
+
+
+def _png(width: int, height: int) -> bytes:
+    pixels = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[bytes, bytes]]:
+    """A pack of files with difficult names, and what each of them holds."""
+    root = tmp_path_factory.mktemp("named")
+    files = {b"odd/" + name: _png(i + 1, 3) for i, name in enumerate(NAMES.values())}
+    files[b"plain/one.png"] = _png(5, 7)
+    for key, data in files.items():
+        path = os.path.join(os.fsencode(root), b"source", key)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+    packio.pack(root / "source", root / "named.lmdb")
+    return root / "named.lmdb", files
+
+
+@pytest.fixture(scope="module")
+def photos_pack(
+    tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path
+) -> pathlib.Path:
+    out = tmp_path_factory.mktemp("photos") / "photos.lmdb"
+    packio.pack(image_folder, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def long_pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
+    """A pack whose index says that it has 100,000 samples."""
+    out = tmp_path_factory.mktemp("long") / "long.lmdb"
+    packio.pack(image_folder, out)
+    keys = [b"c/%06d.jpg" % i for i in range(100_000)]
+    with packio.open(out) as pack:
+        index, samples = pack.index_file, len(pack)
+        columns = {name: index.column(name).array() for name in index.column_names}
+        rows = np.arange(len(keys)) % samples
+        columns |= {n: a[rows] for n, a in columns.items() if len(a) == samples and a.ndim == 1}
+        columns["key_data"], columns["key_offsets"] = ragged(keys)
+        columns["key_order"] = np.arange(len(keys), dtype=np.uint32)
+        metadata = pack.metadata
+        metadata["shards"][0]["samples"] = len(keys)
+    indexfile.write(out / "index.packio", columns, metadata)
+    return out
+
+
+def _packio(
+    *arguments: str | bytes | pathlib.Path, **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", "from packio.cli import main; main()", *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run(command, check=False, timeout=60, **options)
+
+
+def _on_terminal(*arguments: str | bytes | pathlib.Path) -> tuple[int, bytes]:
+    """Run a command whose output is a terminal; return its exit code and all it says."""
+    ours, theirs = os.openpty()
+    done = _packio(*arguments, stdout=theirs, stderr=subprocess.STDOUT)
+    os.close(theirs)
+    said = b""
+    try:
+        while block := os.read(ours, 1 << 16):
+            said += block
+    except OSError:  # Linux says EIO when the other end is closed and all is read
+        pass
+    os.close(ours)
+    return done.returncode, said
+
+
+def _unescaped(text: bytes) -> bytes:
+    """Read what `ls` writes: an own, independent reader."""
+    single = {b"\\\\": b"\\", b"\\n": b"\n", b"\\t": b"\t", b"\\r": b"\r"}
+    return re.sub(
+        rb"\\x([0-9a-f]{2})|\\[\\ntr]",
+        lambda m: bytes([int(m[1], 16)]) if m[1] else single[m[0]],
+        text,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_ls_shows_every_key_exactly_on_one_line(
+    named: tuple[pathlib.Path, dict[bytes, bytes]], encoding: str
+) -> None:
+    pack, files = named
+    done = _packio("ls", pack, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = []
+    for line in done.stdout.removesuffix(b"\n").split(b"\n"):
+        match = _LINE.fullmatch(line)
+        assert match, line
+        assert line.decode(encoding).isprintable()
+        key = _unescaped(match[8].decode(encoding).encode())
+        width, height = Image.open(io.BytesIO(files[key])).size
+        assert match.group(3, 4, 5, 6) == (
+            b"%d" % len(files[key]), b"%d" % width, b"%d" % height, b"png",
+        )  # fmt: skip
+        found.append(key)
+    with packio.open(pack) as opened:
+        assert found == [opened.key_bytes(i) for i in range(len(opened))]
+    assert set(found) == set(files)
+
+
+def test_ls_shows_no_two_keys_alike() -> None:
+    names = [b"a\nb", b"a\\nb", b"a\\x0ab", b"\xff", b"\\xff", b"\\", b"\\\\"]
+    assert len({_output.escaped(name, "utf-8") for name in names}) == len(names)
+
+
+def test_ls_tsv_has_the_bytes_of_each_sample_where_it_says(
+    named: tuple[pathlib.Path, dict[bytes, bytes]],
+) -> None:
+    pack, files = named
+    lines = _packio("ls", pack, "--tsv").stdout.removesuffix(b"\n").split(b"\n")
+    heading = lines[0].decode().split("\t")
+    assert len(lines) == 1 + len(files)
+    for line in lines[1:]:
+        row = dict(zip(heading, line.split(b"\t"), strict=True))
+        container = (pack / os.fsdecode(row["file"])).read_bytes()
+        offset, size = int(row["offset"]), int(row["bytes"])
+        assert container[offset : offset + size] == files[_unescaped(row["key"])]
+
+
+def test_ls_json_keys_survive_a_round_trip(
+    named: tuple[pathlib.Path, dict[bytes, bytes]],
+) -> None:
+    pack, files = named
+    entries = [json.loads(line) for line in _packio("ls", pack, "--json").stdout.splitlines()]
+    assert {os.fsencode(e["key"]) for e in entries} == set(files)
+    encoded = {base64.b64decode(e["key_base64"]) for e in entries if "key_base64" in e}
+    assert encoded == {b"odd/" + NAMES["not UTF-8"], b"odd/" + NAMES["half a character"]}
+
+
+def test_ls_filters_by_class_and_stops_at_the_limit(photos_pack: pathlib.Path) -> None:
+    def listed(*options: str) -> list[dict[str, Any]]:
+        said = _packio("ls", photos_pack, "--json", *options).stdout
+        return [json.loads(line) for line in said.splitlines()]
+
+    everything = listed()
+    people = [e for e in everything if e["class"] == "people"]
+    assert 0 < len(people) < len(everything)
+    assert listed("--class", "people") == people
+    assert listed("--class", "people", "--limit", "2") == people[:2]
+    assert listed("--limit", "0") == []
+
+
+def test_ls_of_an_unknown_class_is_refused_with_names_near(photos_pack: pathlib.Path) -> None:
+    done = _packio("ls", photos_pack, "--class", "peple")
+    assert done.returncode == 2
+    assert b"people" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+_SHORT_OF_MEMORY = """
+import os, resource
+import packio.cli.verify, packio.packs.packs, packio.inspecting.verifying
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * os.sysconf("SC_PAGE_SIZE") + (8 << 20)  # less than a thread needs
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+packio.cli.main()
+"""
+
+
+def test_without_memory_it_ends_in_a_line(photos_pack: pathlib.Path) -> None:
+    command = [sys.executable, "-c", _SHORT_OF_MEMORY, "verify", str(photos_pack)]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert done.returncode == 74
+    assert re.fullmatch(rb"packio: memory ran out; [^\n]*\n", done.stderr)
+
+
+def test_ls_into_head_ends_in_silence(long_pack: pathlib.Path) -> None:
+    command = [sys.executable, "-c", "from packio.cli import main; main()", "ls", str(long_pack)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().endswith(b"c/000000.jpg\n")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_ls_lists_a_long_pack_in_little_memory(long_pack: pathlib.Path) -> None:
+    with packio.open(long_pack) as pack:
+        tracemalloc.start()
+        try:
+            count = sum(1 for _ in ls._aligned(pack, ls._lines(pack, None)))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert count == 100_000
+    assert peak < 8 << 20  # bytes; the lines together have 8 million
+
+
+def test_cat_gives_every_sample_by_its_key(
+    named: tuple[pathlib.Path, dict[bytes, bytes]],
+) -> None:
+    pack, files = named
+    for key, data in files.items():
+        done = _packio("cat", pack, key)
+        assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
+
+
+def test_cat_gives_a_sample_by_its_index(
+    named: tuple[pathlib.Path, dict[bytes, bytes]],
+) -> None:
+    pack, files = named
+    with packio.open(pack) as opened:
+        key = opened.key_bytes(3)
+    assert _packio("cat", pack, "--index", "3").stdout == files[key]
+    assert _packio("cat", pack, "--index", str(len(files))).returncode == 65
+    assert _packio("cat", pack, "--index", "three").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "suggested"),
+    [
+        ("plain/One.png", b"plain/one.png"),
+        ("one.png", b"plain/one.png"),
+        ("plan/one.png", b"plain/one.png"),
+        ("odd/new line.png", b"odd/new\\nline.png"),
+        ("3", b"--index"),
+    ],
+)
+def test_cat_of_an_unknown_key_suggests_those_near(
+    named: tuple[pathlib.Path, dict[bytes, bytes]], asked: str, suggested: bytes
+) -> None:
+    done = _packio("cat", named[0], asked)
+    assert (done.returncode, done.stdout) == (65, b"")
+    assert suggested in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_cat_refuses_a_terminal_unless_forced(
+    named: tuple[pathlib.Path, dict[bytes, bytes]],
+) -> None:
+    pack, files = named
+    code, said = _on_terminal("cat", pack, "plain/one.png")
+    assert code == 2
+    assert b"--force" in said
+    assert b"PNG" not in said
+    code, said = _on_terminal("cat", pack, "plain/one.png", "--force")
+    assert code == 0
+    assert b"PNG" in said
+    assert files[b"plain/one.png"][:4] == said[:4]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_cat_to_a_full_disk_is_an_error(named: tuple[pathlib.Path, dict[bytes, bytes]]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = _packio("cat", named[0], "plain/one.png", stdout=full)
+    assert done.returncode == 74
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_info_counts_what_is_in_the_folder(
+    photos_pack: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    said = json.loads(_packio("info", photos_pack, "--json").stdout)
+    files = [p for p in image_folder.rglob("*") if p.is_file()]
+    images = [Image.open(io.BytesIO(p.read_bytes())) for p in files]
+    sizes = [p.stat().st_size for p in files]
+    per_class = collections.Counter(p.relative_to(image_folder).parts[0] for p in files)
+    assert said["samples"] == len(files)
+    assert said["bytes"] == sum(sizes)
+    assert said["counts"] == {"found": len(files), "packed": len(files), "skipped": 0}
+    assert said["classes"] == {"count": len(per_class), "names": sorted(per_class)}
+    assert said["sizes"]["bytes"] == _spread(sizes)
+    assert said["sizes"]["width"] == _spread([i.width for i in images])
+    assert said["sizes"]["height"] == _spread([i.height for i in images])
+    assert said["encodings"] == collections.Counter(str(i.format).lower() for i in images)
+    assert said["oriented"] == sum(i.getexif().get(0x112, 1) != 1 for i in images)
+    assert said["progressive"] == sum("progressive" in i.info for i in images)
+    assert said["labels"]["samples_per_class"] == _spread(list(per_class.values()))
+    assert said["index"]["bytes"] == (photos_pack / "index.packio").stat().st_size
+    for entry in said["files"]:
+        assert (photos_pack / entry["path"]).stat().st_size == entry["bytes"]
+
+
+def _spread(values: list[int]) -> dict[str, float]:
+    return {"min": min(values), "median": float(np.median(values)), "max": max(values)}
+
+
+def test_info_is_plain_text_in_a_pipe_and_coloured_on_a_terminal(
+    photos_pack: pathlib.Path,
+) -> None:
+    done = _packio("info", photos_pack)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\x1b" not in done.stdout
+    code, coloured = _on_terminal("info", photos_pack)
+    assert code == 0
+    for text in (b"samples", b"25", b"progressive", b"nature", b"machines"):
+        assert text in done.stdout
+        assert text in coloured
+
+
+def test_info_of_no_pack_says_so(tmp_path: pathlib.Path) -> None:
+    done = _packio("info", tmp_path)
+    assert done.returncode == 65
+    assert b"no index, and no container that packio knows" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["info", "ls", "cat", "extract", "view"])
+def test_help_has_an_example(command: str) -> None:
+    done = _packio(command, "--help")
+    assert done.returncode == 0
+    assert f"Example: packio {command} ".encode() in done.stdout

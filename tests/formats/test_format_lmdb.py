@@ -1,0 +1,857 @@
+"""LMDB, checked against py-lmdb: what we write it reads, what it writes we find, byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import made
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import packio
+from packio import errors
+from packio.formats import Entry, Record, Written
+from packio.formats import lmdb as container
+from packio.images import encodings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+lmdb = pytest.importorskip("lmdb")
+
+_BOTH_VERSIONS = int(lmdb.__version__.split(".")[0]) >= 3  # py-lmdb 3 writes file version 3, too
+_VERSION_1 = {"lib_version": 0} if _BOTH_VERSIONS else {}
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_HALF = _PAGE // 2
+# Around the largest value that stays in its leaf, and around whole pages.
+_SIZES = [0, 1, 100, *range(_HALF - 60, _HALF + 10), _PAGE - 17, _PAGE - 16, _PAGE - 15, 3_000_017]
+
+
+def _records(sizes: Iterable[int], seed: int = 0) -> list[Record]:
+    rng = random.Random(seed)
+    return [Record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i) for i, n in enumerate(sizes)]
+
+
+def _write(path: Path, records: list[Record], step: int = 64) -> Written:
+    writer = container.Writer(path, count=len(records), size=sum(len(r.data) for r in records))
+    for i in range(0, len(records), step):
+        writer.add(records[i : i + step])
+    return writer.close()
+
+
+def _open(path: Path, **options: Any) -> Any:
+    return lmdb.open(str(path), **({"map_size": 1 << 28, "lock": False} | _VERSION_1 | options))
+
+
+def _fill(path: Path, pairs: Iterable[tuple[bytes, bytes]], **options: Any) -> None:
+    with contextlib.closing(_open(path, **options)) as env, env.begin(write=True) as transaction:
+        for key, value in pairs:
+            transaction.put(key, value)
+
+
+def _cursor(path: Path, **options: Any) -> list[tuple[bytes, bytes]]:
+    """All items, as py-lmdb reads them."""
+    with contextlib.closing(_open(path, readonly=True, **options)) as env, env.begin() as reading:
+        return list(reading.cursor())
+
+
+def _scanned(path: Path) -> list[tuple[bytes, bytes]]:
+    """All items, as `scan` says where they lie."""
+    folder = path if path.is_dir() else path.parent
+    items = []
+    for entry in container.scan(path):
+        with (folder / entry.file).open("rb") as file:
+            file.seek(entry.offset)
+            items.append((entry.name, file.read(entry.length)))
+    return items
+
+
+def _in_a_process(code: str, *arguments: object, **environment: str) -> str:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    return done.stdout
+
+
+# Writing
+
+
+def test_lmdb_reads_what_was_written(tmp_path: Path) -> None:
+    records = _records(_SIZES)
+    _write(tmp_path / "out.lmdb", records)
+    expected = [(b"%08d" % i, record.data) for i, record in enumerate(records)]
+    assert _cursor(tmp_path / "out.lmdb") == expected
+
+
+def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
+    records = _records(_SIZES)
+    written = _write(tmp_path / "out.lmdb", records)
+    assert written.files == ("data.mdb",)
+    assert written.sidecars == ("labels.tsv",)
+    assert written.info == {"keys": 8, "version": 1}
+    assert written.file.tolist() == [0] * len(records)
+    whole = (tmp_path / "out.lmdb/data.mdb").read_bytes()
+    ranges = zip(written.offset.tolist(), written.length.tolist(), strict=True)
+    assert [whole[o : o + n] for o, n in ranges] == [r.data for r in records]
+
+
+def test_only_data_and_labels_are_left(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([5, 5000]))
+    assert sorted(os.listdir(tmp_path / "out.lmdb")) == ["data.mdb", "labels.tsv"]
+
+
+def test_no_records_make_an_empty_database(tmp_path: Path) -> None:
+    assert len(_write(tmp_path / "out.lmdb", []).offset) == 0
+    assert _cursor(tmp_path / "out.lmdb") == _scanned(tmp_path / "out.lmdb") == []
+
+
+def test_labels_have_a_line_a_record_with_odd_keys_escaped(tmp_path: Path) -> None:
+    keys = [b"a/b c.jpg", b"t\ta\\b", b"n\nr\r", b"\xff\xfe", "é".encode()]
+    records = [Record(b"x", i, key) for i, key in enumerate(keys)]
+    unlabelled = Record(b"y", None, b"none")  # of a pack without labels
+    _write(tmp_path / "out.lmdb", [*records, unlabelled])
+    assert (tmp_path / "out.lmdb/labels.tsv").read_bytes() == (
+        b"0\t0\ta/b c.jpg\n1\t1\tt\\ta\\\\b\n2\t2\tn\\nr\\r\n3\t3\t\xff\xfe\n"
+        b"4\t4\t\xc3\xa9\n5\t\tnone\n"
+    )
+
+
+def test_keys_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
+    writer = container.Writer(tmp_path / "out.lmdb", count=100_000_001, size=0)
+    writer.add(_records([3]))
+    assert writer.close().info["keys"] == 9
+    assert _cursor(tmp_path / "out.lmdb")[0][0] == b"000000000"
+
+
+def test_a_map_that_grows_loses_nothing(tmp_path: Path) -> None:
+    records = _records([90_000] * 600 + [100] * 12_000)
+    writer = container.Writer(tmp_path / "out.lmdb", count=0, size=0)
+    before = writer._map_size
+    writer.add(records)
+    writer.close()
+    assert writer._map_size > 2 * before
+    expected = [(b"%08d" % i, record.data) for i, record in enumerate(records)]
+    assert _cursor(tmp_path / "out.lmdb") == expected
+
+
+@pytest.mark.parametrize("step", [1, 17, 100_000])
+def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, step: int) -> None:
+    records = _records([30_000] * 700 + [10] * 6000)
+    _write(tmp_path / "a.lmdb", records, step=64)
+    _write(tmp_path / "b.lmdb", records, step=step)
+    for name in ("data.mdb", "labels.tsv"):
+        a, b = ((tmp_path / folder / name).read_bytes() for folder in ("a.lmdb", "b.lmdb"))
+        assert a == b
+
+
+_WRITES = """
+import random, sys
+from pathlib import Path
+from packio.formats import Record, lmdb
+rng = random.Random(3)
+sizes = [rng.choice((0, 10, 1900, 2100, 9000, 150000)) for _ in range(2500)]
+writer = lmdb.Writer(Path(sys.argv[1]), count=int(sys.argv[2]), size=0)
+writer.add([Record(rng.randbytes(n), n, b"%d" % n) for n in sizes])
+writer.close()
+print(writer._map_size >> 20)
+"""
+
+
+@pytest.mark.parametrize("count", [0, 100_000])
+def test_two_processes_write_the_same_bytes(tmp_path: Path, count: int) -> None:
+    digests, maps = set(), set()
+    for i, filler in enumerate(("85", "170")):  # glibc fills what malloc gives, and frees, with it
+        out = tmp_path / f"{i}.lmdb"
+        maps.add(_in_a_process(_WRITES, out, count, MALLOC_PERTURB_=filler, PYTHONHASHSEED=str(i)))
+        digests.add(hashlib.sha256((out / "data.mdb").read_bytes()).hexdigest())
+        digests.add(hashlib.sha256((out / "labels.tsv").read_bytes()).hexdigest())
+    assert len(maps) == 1
+    assert int(maps.pop()) > 16 + count * 4160 // 2**20 - 1
+    assert len(digests) == 2
+
+
+def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
+    writer = container.Writer(tmp_path / "out.lmdb", count=3, size=3)
+    writer.add(_records([1]))
+    writer.abort()
+    writer.abort()
+    with pytest.raises(errors.OutputError, match="closed already"):
+        writer.add(_records([1]))
+    with pytest.raises(errors.OutputError, match="closed already"):
+        writer.close()
+    shutil.rmtree(tmp_path / "out.lmdb")
+    _write(tmp_path / "out.lmdb", _records([1]))
+
+
+def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "out.lmdb").mkdir()
+    with pytest.raises(errors.CannotCreateError, match=r"out\.lmdb"):
+        container.Writer(tmp_path / "out.lmdb", count=1, size=1)
+
+
+class _Lying(container.Writer):
+    """After the database is closed, a bit of a value turns over."""
+
+    def abort(self) -> None:
+        super().abort()
+        with (self._path / "data.mdb").open("r+b") as file:
+            content = file.read()
+            position = content.index(b"needle")
+            file.seek(position)
+            file.write(b"n\x64edle")
+
+
+def test_a_value_that_reads_back_differently_is_an_error(tmp_path: Path) -> None:
+    writer = _Lying(tmp_path / "out.lmdb", count=3, size=30_000)
+    writer.add([*_records([10, 9000]), Record(b"-" * 5000 + b"needle" * 2, 0, b"k")])
+    with pytest.raises(errors.OutputError, match=r"data\.mdb: record 2 reads back differently"):
+        writer.close()
+
+
+def _write_with_files_limited(path: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
+    writer = container.Writer(path, count=1000, size=20_000_000)
+    try:
+        writer.add(_records([20_000] * 1000))
+        writer.close()
+    except errors.OutputError as error:
+        print(f"{error.exit_code} {error}")
+    writer.abort()
+
+
+def test_a_full_disk_names_path_and_space(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {made.FOLDERS!r}; from pathlib import Path;"
+        "import test_format_lmdb as t; t._write_with_files_limited(Path(sys.argv[1]))"
+    )
+    said = _in_a_process(code, tmp_path / "out.lmdb")
+    assert said.startswith(f"74 {tmp_path}/out.lmdb: cannot be written")
+    assert "bytes free" in said
+
+
+def test_scanning_needs_no_lmdb(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([1, 5000]))
+    code = (
+        "import sys; sys.modules['lmdb'] = None; from pathlib import Path;"
+        "from packio import errors;"
+        "from packio.formats import lmdb; path = Path(sys.argv[1]); lmdb.identity(path);"
+        "print([e.length for e in lmdb.scan(path)])\n"
+        "try: lmdb.Writer(path / 'x', count=1, size=1)\n"
+        "except errors.MissingPackageError as error: print(error)"
+    )
+    said = _in_a_process(code, tmp_path / "out.lmdb").splitlines()
+    assert said[0] == "[1, 5000]"
+    assert "pip install 'lmdb'" in said[1]
+
+
+# Scanning
+
+
+def _boundaries(path: Path) -> None:
+    _fill(path, [(b"k%05d" % i, bytes([i % 256]) * n) for i, n in enumerate(_SIZES)])
+
+
+def _tiny(path: Path) -> None:
+    _fill(path, [(b"%d" % i, b"v%d" % i) for i in range(5000)])
+
+
+def _deep(path: Path) -> None:
+    """Long keys, so few of them fit into a branch: a tree of 4 levels or more."""
+    _fill(path, [(b"%0400d" % (i * 7919 % 9973), b"%d" % i) for i in range(9973)])
+    with contextlib.closing(_open(path)) as env:
+        assert env.stat()["depth"] >= 4
+
+
+def _rewritten(path: Path) -> None:
+    """Many transactions that put, replace and delete: pages come from the free list."""
+    rng = random.Random(5)
+    with contextlib.closing(_open(path)) as env:
+        for _ in range(60):
+            with env.begin(write=True) as transaction:
+                for _ in range(40):
+                    key = b"%d" % rng.randrange(400)
+                    if rng.random() < 0.4:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, rng.randbytes(rng.choice((3, 900, 3000, 40_000))))
+
+
+def _all_deleted(path: Path) -> None:
+    _tiny(path)
+    with contextlib.closing(_open(path)) as env, env.begin(write=True) as transaction:
+        for i in range(5000):
+            transaction.delete(b"%d" % i)
+
+
+def _compacted(path: Path) -> None:
+    _rewritten(path.with_name("source"))
+    path.mkdir()
+    with contextlib.closing(_open(path.with_name("source"))) as env:
+        env.copy(str(path), compact=True)
+
+
+def _mapped(path: Path) -> None:
+    """With writemap the file is as long as the map."""
+    _fill(path, [(b"%d" % i, bytes(i)) for i in range(4000)], writemap=True, map_size=64 << 20)
+
+
+def _single_file(path: Path) -> None:
+    _fill(path, [(b"%d" % i, bytes(i)) for i in range(4000)], subdir=False)
+
+
+def _reversed_keys(path: Path) -> None:
+    """LMDB compares these keys from their ends."""
+    with contextlib.closing(_open(path)) as env:
+        pass
+    whole = bytearray((path / "data.mdb").read_bytes())
+    for page in (0, _PAGE):  # py-lmdb has no way to ask for it in the main database
+        assert whole[page + 16 : page + 20] == b"\xde\xc0\xef\xbe"
+        struct.pack_into("<H", whole, page + 16 + 24 + 48 + 4, 0x02)
+    (path / "data.mdb").write_bytes(whole)
+    with contextlib.closing(_open(path)) as env, env.begin(write=True) as transaction:
+        for i in range(1000):
+            transaction.put(b"%d" % i, b"%d" % i)
+
+
+_LAYOUTS = [
+    _boundaries, _tiny, _deep, _rewritten, _all_deleted, _compacted, _mapped, _single_file,
+    _reversed_keys,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", _LAYOUTS, ids=lambda make: make.__name__[1:])
+def test_scan_finds_what_lmdb_finds(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "foreign"
+    make(path)
+    assert _scanned(path) == _cursor(path, subdir=path.is_dir())
+
+
+def test_scan_finds_what_the_writer_wrote(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([7] * 20_000 + _SIZES))
+    assert _scanned(tmp_path / "out.lmdb") == _cursor(tmp_path / "out.lmdb")
+
+
+_keys = st.binary(min_size=1, max_size=511)
+_values = st.binary(max_size=200) | st.integers(0, 9000).map(lambda n: b"\xa5" * n)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.dictionaries(_keys, st.none() | _values, max_size=40), max_size=4))
+def test_scan_finds_any_keys_and_values(
+    tmp_path: Path, transactions: list[dict[bytes, bytes | None]]
+) -> None:
+    shutil.rmtree(tmp_path / "any", ignore_errors=True)
+    with contextlib.closing(_open(tmp_path / "any")) as env:
+        for changes in transactions:
+            with env.begin(write=True) as transaction:
+                for key, value in changes.items():
+                    if value is None:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, value)
+    assert _scanned(tmp_path / "any") == _cursor(tmp_path / "any")
+
+
+def test_databases_within_are_refused(tmp_path: Path) -> None:
+    with contextlib.closing(_open(tmp_path / "named", max_dbs=2)) as env:
+        env.open_db(b"inner")
+    with pytest.raises(errors.NotAPackError, match="b'inner' is a database of its own"):
+        list(container.scan(tmp_path / "named"))
+
+
+def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
+    _tiny(tmp_path / "dup")
+    whole = bytearray((tmp_path / "dup/data.mdb").read_bytes())
+    for page in (0, _PAGE):
+        struct.pack_into("<H", whole, page + 16 + 24 + 48 + 4, 0x04)
+    (tmp_path / "dup/data.mdb").write_bytes(whole)
+    with pytest.raises(errors.NotAPackError, match="duplicate keys"):
+        list(container.scan(tmp_path / "dup"))
+
+
+@pytest.mark.skipif(not _BOTH_VERSIONS, reason="this py-lmdb writes file version 1 only")
+@pytest.mark.parametrize("function", [container.identity, lambda path: list(container.scan(path))])
+def test_a_database_of_lmdb_1_0_is_refused_with_the_way_out(
+    tmp_path: Path, function: Callable[[Path], object]
+) -> None:
+    _fill(tmp_path / "new", [(b"a", b"b")], lib_version=1)
+    with pytest.raises(errors.NotAPackError, match=r"data\.mdb: .*LMDB 1\.0.*access='lmdb'"):
+        function(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not an LMDB database"),
+        (b"GIF89a" * 3000, "not an LMDB database"),
+        (bytes(12) + b"\xde\xc0\xef\xbe" + bytes(9000), "32-bit"),
+        (bytes(16) + b"\xbe\xef\xc0\xde" + bytes(9000), "big-endian"),
+        (bytes(16) + b"\xde\xc0\xef\xbe\x02\0\0\0" + bytes(9000), "version 2"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "data.mdb").write_bytes(content)
+    with pytest.raises(errors.NotAPackError, match=message):
+        list(container.scan(tmp_path))
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.NotAPackError, match=r"no data\.mdb"):
+        container.identity(tmp_path)
+    with pytest.raises(errors.ReadError, match="No such file"):
+        container.identity(tmp_path / "absent")
+
+
+# Damage
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small database with branches, inline values, overflow pages and a free list."""
+    path = tmp_path_factory.mktemp("victim") / "db"
+    rng = random.Random(9)
+    with contextlib.closing(_open(path)) as env:
+        for i in range(3):
+            with env.begin(write=True) as transaction:
+                for j in range(40):
+                    key = b"%0150d" % (j * 3 + i)
+                    transaction.put(key, rng.randbytes(rng.choice((0, 20, 500, 3000, 9000))))
+    return (path / "data.mdb").read_bytes()
+
+
+def _survives(path: Path, content: bytes) -> list[Entry] | None:
+    """Scan damaged content: the entries, or None where it was refused; nothing else may happen."""
+    path.write_bytes(content)
+    try:
+        container.identity(path)
+        entries = list(container.scan(path))
+    except errors.PackioError as error:
+        return None if str(path) in str(error) else []
+    assert all(0 <= e.offset <= e.offset + e.length <= len(content) for e in entries)
+    return entries
+
+
+def test_a_truncated_file_is_refused_at_any_length(tmp_path: Path, victim: bytes) -> None:
+    whole = _survives(tmp_path / "db", victim)
+    assert whole is not None
+    used = max(entry.offset + entry.length for entry in whole)
+    lengths = {*range(0, 400, 7), *range(0, len(victim), 1021), *range(0, len(victim), _PAGE)}
+    for length in sorted(lengths):
+        entries = _survives(tmp_path / "db", victim[:length])
+        assert entries is None or (entries == whole and length >= used)
+
+
+def test_turned_bits_crash_nothing(tmp_path: Path, victim: bytes) -> None:
+    rng = random.Random(11)
+    positions = [*range(2 * 160), *rng.sample(range(len(victim)), 2500)]
+    for position in positions:
+        damaged = bytearray(victim)
+        damaged[position] ^= 1 << rng.randrange(8)
+        _survives(tmp_path / "db", bytes(damaged))
+
+
+def test_garbage_in_a_page_crashes_nothing(tmp_path: Path, victim: bytes) -> None:
+    rng = random.Random(12)
+    for _ in range(1500):
+        damaged = bytearray(victim)
+        page = rng.randrange(len(victim) // _PAGE) * _PAGE
+        for _ in range(rng.choice((1, 4, 40))):
+            at = page + rng.randrange(rng.choice((24, 200, _PAGE)))
+            damaged[at : at + 2] = rng.choice((b"\0\0", b"\xff\xff", rng.randbytes(2)))
+        _survives(tmp_path / "db", bytes(damaged))
+
+
+def _roots(content: bytes) -> Iterator[tuple[int, int]]:
+    """Position of the root's field in each meta page, and what it says."""
+    for page in (0, _PAGE):
+        at = page + 16 + 24 + 48 + 40
+        yield at, struct.unpack_from("<Q", content, at)[0]
+
+
+def test_a_page_that_is_its_own_child_is_refused(tmp_path: Path, victim: bytes) -> None:
+    damaged = bytearray(victim)
+    for page in {page for _, page in _roots(victim)}:
+        (node,) = struct.unpack_from("<H", victim, page * _PAGE + 16)
+        struct.pack_into("<HHH", damaged, page * _PAGE + node, page & 0xFFFF, page >> 16, 0)
+    (tmp_path / "db").write_bytes(damaged)
+    with pytest.raises(errors.IntegrityError, match=r"db: page \d+ (is in the tree twice|says it)"):
+        list(container.scan(tmp_path / "db"))
+
+
+def test_a_deep_chain_of_pages_is_refused(tmp_path: Path, victim: bytes) -> None:
+    damaged = bytearray(victim)
+    for at, _ in _roots(victim):
+        struct.pack_into("<H", damaged, at - 34, 60_000)  # the depth
+    (tmp_path / "db").write_bytes(damaged)
+    with pytest.raises(errors.IntegrityError, match="a tree of depth 60000"):
+        list(container.scan(tmp_path / "db"))
+
+
+# Identity
+
+
+def test_identity_changes_with_a_transaction_and_not_with_a_copy(tmp_path: Path) -> None:
+    _write(tmp_path / "a.lmdb", _records([10, 5000]))
+    before = container.identity(tmp_path / "a.lmdb")
+    shutil.copytree(tmp_path / "a.lmdb", tmp_path / "b.lmdb")
+    _fill(tmp_path / "a.lmdb", [(b"00000001", b"other")])
+    assert container.identity(tmp_path / "b.lmdb") == before
+    assert container.identity(tmp_path / "a.lmdb") != before
+
+
+# Reading through py-lmdb
+
+
+def _gets(reader: container.Reader, numbers: list[int], answers: Any) -> None:
+    answers.put([hashlib.sha256(reader.get(i)).digest() for i in numbers])
+
+
+def test_a_reader_gets_records_by_number(tmp_path: Path) -> None:
+    records = _records(_SIZES)
+    _write(tmp_path / "out.lmdb", records)
+    reader = container.Reader(tmp_path / "out.lmdb")
+    assert len(reader) == len(records)
+    assert [reader.get(i) for i in range(len(records))] == [r.data for r in records]
+    for outside in (-1, len(records)):
+        with pytest.raises(IndexError, match="no record"):
+            reader.get(outside)
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_a_reader_gets_records_of_any_keys_in_their_order(tmp_path: Path, count: int) -> None:
+    _fill(tmp_path / "db", [(b"%d" % i, b"<%d>" % i) for i in range(count)])
+    reader = container.Reader(tmp_path / "db")
+    assert [reader.get(i) for i in range(count)] == [v for _, v in _cursor_of(tmp_path / "db")]
+
+
+def _cursor_of(path: Path) -> list[tuple[bytes, bytes]]:
+    """As `_cursor`, in another process: a reader has it open in this one."""
+    code = (
+        "import sys, lmdb; env = lmdb.open(sys.argv[1], readonly=True, lock=False);"
+        "print(list(env.begin().cursor()))"
+    )
+    return eval(_in_a_process(code, path))  # type: ignore[no-any-return]  # noqa: S307 (our own)
+
+
+def test_a_reader_is_not_misled_by_keys_that_look_numbered(tmp_path: Path) -> None:
+    _fill(tmp_path / "db", [(b"00", b"a"), (b"01x", b"b"), (b"02", b"c")])
+    reader = container.Reader(tmp_path / "db")
+    assert [reader.get(i) for i in (2, 1, 0)] == [b"c", b"b", b"a"]
+
+
+@pytest.mark.skipif(not _BOTH_VERSIONS, reason="this py-lmdb writes file version 1 only")
+def test_a_reader_reads_databases_of_lmdb_1_0(tmp_path: Path) -> None:
+    _fill(tmp_path / "new", [(b"%03d" % i, bytes([i]) * 5000) for i in range(200)], lib_version=1)
+    reader = container.Reader(tmp_path / "new")
+    assert [reader.get(i) for i in range(200)] == [bytes([i]) * 5000 for i in range(200)]
+
+
+def test_two_readers_of_a_database_share_it(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([10, 5000]))
+    (tmp_path / "link").symlink_to(tmp_path / "out.lmdb")
+    readers = [container.Reader(tmp_path / name) for name in ("out.lmdb", "link", "out.lmdb")]
+    assert len({reader.get(1) for reader in readers}) == 1
+
+
+def test_the_last_reader_lets_go_of_the_database(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([10, 5000]))
+    a, b = container.Reader(tmp_path / "out.lmdb"), container.Reader(tmp_path / "out.lmdb")
+    a.get(0), b.get(0)
+    a.close()
+    del b
+    assert len(_cursor(tmp_path / "out.lmdb")) == 2  # py-lmdb refuses what is open already
+    assert len(a.get(1)) == 5000
+
+
+def test_a_database_that_the_user_has_open_is_an_error(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([10]))
+    with contextlib.closing(_open(tmp_path / "out.lmdb", readonly=True)):
+        reader = container.Reader(tmp_path / "out.lmdb")
+        try:
+            assert len(reader.get(0)) == 10  # py-lmdb 1
+        except errors.ReadError as error:
+            assert "already open" in str(error)  # noqa: PT017 (either is right)
+
+
+def test_readers_work_in_many_threads(tmp_path: Path) -> None:
+    records = _records([3000] * 50)
+    _write(tmp_path / "out.lmdb", records)
+    problems: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(200):
+            reader = container.Reader(tmp_path / "out.lmdb")
+            for i in (rng.randrange(50) for _ in range(3)):
+                try:
+                    if reader.get(i) != records[i].data:
+                        problems.append(i)
+                except Exception as error:  # noqa: BLE001 (all are reported)
+                    problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("first", [False, True], ids=["unread", "read in the parent"])
+def test_a_reader_works_in_workers(tmp_path: Path, method: str, *, first: bool) -> None:
+    records = _records([100, 5000, 20_000])
+    _write(tmp_path / "out.lmdb", records)
+    reader = container.Reader(tmp_path / "out.lmdb")
+    if first:
+        reader.get(2)
+    context: Any = multiprocessing.get_context(method)
+    answers = context.Queue()
+    workers = [context.Process(target=_gets, args=(reader, [2, 0], answers)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    expected = [hashlib.sha256(records[i].data).digest() for i in (2, 0)]
+    assert [answers.get(timeout=60) for _ in workers] == [expected] * 2
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert reader.get(1) == records[1].data
+
+
+def test_a_reader_pickles_as_its_path(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([5000]))
+    reader = container.Reader(tmp_path / "out.lmdb")
+    data = reader.get(0)
+    assert len(pickle.dumps(reader)) < 500
+    assert pickle.loads(pickle.dumps(reader)).get(0) == data
+
+
+def test_a_reader_refuses_a_short_file(tmp_path: Path) -> None:
+    _write(tmp_path / "out.lmdb", _records([5000] * 100))
+    with (tmp_path / "out.lmdb/data.mdb").open("r+b") as file:
+        file.truncate(40 * _PAGE)
+    with pytest.raises(errors.IntegrityError, match="outside"):
+        container.Reader(tmp_path / "out.lmdb").get(99)
+
+
+def test_a_reader_reads_a_file_that_lacks_unused_pages_only(tmp_path: Path) -> None:
+    """LMDB leaves out pages at the end that a transaction took and gave back (one file in 130)."""
+    _fill(tmp_path / "db", [(b"a", b"x" * 9000)])
+    whole = bytearray((tmp_path / "db/data.mdb").read_bytes())
+    for page in (0, _PAGE):
+        last_page = page + 16 + 24 + 2 * 48
+        struct.pack_into("<Q", whole, last_page, struct.unpack_from("<Q", whole, last_page)[0] + 3)
+    (tmp_path / "db/data.mdb").write_bytes(whole)
+    assert container.Reader(tmp_path / "db").get(0) == b"x" * 9000
+
+
+def test_a_path_need_not_be_utf8(tmp_path: Path) -> None:
+    """File names are bytes; this one is Latin-1."""
+    path = tmp_path / "caf\udce9.lmdb"
+    _write(path, [Record(b"data", 0, b"key")])
+    assert container.Reader(path).get(0) == b"data"
+
+
+# Datums, checked against protobuf
+
+
+@functools.cache
+def _message() -> Any:
+    """Caffe's message Datum, as protobuf makes it of caffe.proto."""
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+    descriptor_pool = pytest.importorskip("google.protobuf.descriptor_pool")
+    message_factory = pytest.importorskip("google.protobuf.message_factory")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    fields = {
+        "channels": kinds.TYPE_INT32, "height": kinds.TYPE_INT32, "width": kinds.TYPE_INT32,
+        "data": kinds.TYPE_BYTES, "label": kinds.TYPE_INT32, "float_data": kinds.TYPE_FLOAT,
+        "encoded": kinds.TYPE_BOOL,
+    }  # fmt: skip
+    file = descriptor_pb2.FileDescriptorProto(name="caffe.proto", package="caffe", syntax="proto2")
+    message = file.message_type.add(name="Datum")
+    for number, (name, kind) in enumerate(fields.items(), 1):
+        label = kinds.LABEL_REPEATED if name == "float_data" else kinds.LABEL_OPTIONAL
+        message.field.add(name=name, number=number, type=kind, label=label)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("caffe.Datum"))
+
+
+def _write_datums(path: Path, records: list[Record]) -> Written:
+    writer = container.Writer(path, count=len(records), size=0, values="datum")
+    try:
+        writer.add(records)
+        return writer.close()
+    finally:
+        writer.abort()
+
+
+def _raw(pixels: np.ndarray, encoding: str, label: int | None = 3) -> Record:
+    """Pixels (H, W, C) as planes, as they are."""
+    data = pixels.transpose(2, 0, 1).tobytes()
+    return Record(data, label, b"k", encoding, *pixels.shape)
+
+
+def test_datums_are_protobuf_messages(tmp_path: Path) -> None:
+    records = [r._replace(label=label) for r, label in zip(
+        _records([0, 1, 100, 128, 5000, 3_000_017]), [0, 1, -1, 2**31 - 1, -(2**31), 300],
+        strict=True,
+    )]  # fmt: skip
+    _write_datums(tmp_path / "out.lmdb", records[1:])
+    found = _cursor(tmp_path / "out.lmdb")
+    assert [key for key, _ in found] == [b"%08d" % i for i in range(5)]
+    for record, (_, value) in zip(records[1:], found, strict=True):
+        datum = _message().FromString(value)
+        assert (datum.data, datum.label, datum.encoded) == (record.data, record.label, True)
+        assert not datum.HasField("channels")
+        assert datum.SerializeToString(deterministic=True) == value
+
+
+def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
+    path, records = tmp_path / "out.lmdb", _records([1, 100, 5000, 3_000_017])
+    records = [r._replace(mask=bytes([i]) * 3000) for i, r in enumerate(records)]
+    written = _write_datums(path, records)
+    assert written.info["values"] == "datum"
+    whole, masks = ((path / f"{folder}data.mdb").read_bytes() for folder in ("", "mask/"))
+    ranges = zip(written.offset.tolist(), written.length.tolist(), strict=True)
+    assert [whole[o : o + n] for o, n in ranges] == [r.data for r in records]
+    assert written.masks is not None
+    ranges = zip(written.masks.offset.tolist(), written.masks.length.tolist(), strict=True)
+    assert [masks[o : o + n] for o, n in ranges] == [r.mask for r in records]
+    entries = list(container.scan(path))
+    assert [(e.offset, e.length) for e in entries] == list(
+        zip(written.offset.tolist(), written.length.tolist(), strict=True)
+    )
+    assert [e.mask and e.mask[2] for e in entries] == [3000] * 4
+    assert [(e.label, e.key) for e in entries] == [(r.label, r.key) for r in records]
+    (path / "labels.tsv").unlink()
+    assert [(e.offset, e.label) for e in container.scan(path)] == [
+        (e.offset, e.label) for e in entries
+    ]
+    assert container.Reader(path).get(2) == records[2].data
+
+
+@pytest.mark.parametrize("label", [None, np.array([0.5, 1], np.float32)])
+def test_without_an_int_label_a_datum_has_none(tmp_path: Path, label: np.ndarray | None) -> None:
+    _write_datums(tmp_path / "out.lmdb", [Record(b"image", label, b"k")])
+    ((_, value),) = _cursor(tmp_path / "out.lmdb")
+    assert not _message().FromString(value).HasField("label")
+    (entry,) = container.scan(tmp_path / "out.lmdb")
+    assert entry.label == (None if label is None else (0.5, 1.0))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("encoding", ["raw", "raw_bgr"])
+def test_planes_go_into_datums_as_they_are(tmp_path: Path, dtype: str, encoding: str) -> None:
+    pixels = np.arange(5 * 7 * 3).reshape(5, 7, 3).astype(dtype)
+    record = _raw(pixels, encoding)
+    written = _write_datums(tmp_path / "out.lmdb", [record])
+    ((_, value),) = _cursor(tmp_path / "out.lmdb")
+    datum = _message().FromString(value)
+    assert (datum.height, datum.width, datum.channels, datum.label) == (5, 7, 3, 3)
+    assert datum.HasField("encoded")  # DALI takes what does not say for encoded
+    assert not datum.encoded
+    found = np.frombuffer(datum.data, np.uint8) if dtype == "uint8" else datum.float_data
+    assert np.array_equal(np.reshape(found, (3, 5, 7)).transpose(1, 2, 0), pixels)
+    (entry,) = container.scan(tmp_path / "out.lmdb")
+    assert (entry.offset, entry.length) == (written.offset[0], len(record.data))
+    assert entry.facts == encodings.raw_facts(5, 7, 3, dtype, encoding)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (Record(b"", 1, b"k"), "no bytes"),
+        (Record(b"image", 2**31, b"k"), "label 2147483648; Datums have 32 bits"),
+        (_raw(np.zeros((2, 3, 3), np.uint8), "raw_hwc"), r"raw_hwc, 18 bytes.*planes \(C, H, W\)"),
+        (_raw(np.zeros((2, 3, 3), np.uint16), "raw"), "36 bytes for 3x2x3"),
+    ],
+)
+def test_what_no_datum_holds_is_refused(tmp_path: Path, record: Record, message: str) -> None:
+    with pytest.raises(errors.OutputError, match=rf"out\.lmdb: b'k' has .*{message}"):
+        _write_datums(tmp_path / "out.lmdb", [record])
+
+
+def test_other_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.OptionError, match="values='pickle': expected 'datum'"):
+        container.Writer(tmp_path / "out.lmdb", count=1, size=1, values="pickle")
+    assert not list(tmp_path.iterdir())
+
+
+def _places(path: Path) -> list[tuple[int, int, int]]:
+    with packio.open(path) as pack:
+        rows = [pack.row(i) for i in range(len(pack))]
+    return [(row.offset, row.length, row.crc32c) for row in rows]
+
+
+def test_a_pack_of_datums_is_a_pack(tmp_path: Path, image_folder: Path) -> None:
+    out = packio.pack(image_folder, tmp_path / "out.lmdb", values="datum", shards=2).out
+    plain = packio.open(packio.pack(image_folder, tmp_path / "plain.tar").out)
+    for access in ("range", "lmdb"):
+        with packio.open(out, access=access) as pack:
+            assert [(s.key, s.label, s.data) for s in pack] == [
+                (s.key, s.label, s.data) for s in plain
+            ]
+    assert packio.verify(out).ok
+    assert packio.pack(image_folder, out, values="datum", shards=2).up_to_date
+    with pytest.raises(errors.OutputExistsError, match="other options"):
+        packio.pack(image_folder, out, shards=2)
+    before = _places(out)
+    (out / "index.packio").unlink()
+    packio.reindex(out)
+    assert _places(out) == before
+    with packio.open(packio.convert(out, tmp_path / "back.tar").out) as back:
+        assert [s.data for s in back] == [s.data for s in plain]
+
+
+def test_only_formats_that_know_an_option_take_it(tmp_path: Path, image_folder: Path) -> None:
+    with pytest.raises(
+        errors.OptionError, match="values='datum': no option of packing from image_folder to tar"
+    ):
+        packio.pack(image_folder, tmp_path / "out.tar", values="datum")
+    assert not list(tmp_path.iterdir())
+
+
+# torchvision
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # torchvision's
+def test_torchvisions_lsun_reads_it(
+    tmp_path: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.datasets import LSUN
+
+    monkeypatch.chdir(tmp_path)  # where it writes a cache
+    for name in ("bedroom_train", "tower_val"):
+        packio.pack(image_folder, tmp_path / f"{name}_lmdb", format="lmdb")
+    dataset = LSUN(str(tmp_path), classes=["bedroom_train", "tower_val"])
+    pack = packio.open(tmp_path / "tower_val_lmdb")
+    assert len(dataset) == 2 * len(pack)
+    for i, sample in enumerate(pack):
+        image, target = dataset[len(pack) + i]
+        assert target == 1
+        assert np.array_equal(image, sample.decode(exif_orientation=False))
+    for database in dataset.dbs:
+        database.env.close()

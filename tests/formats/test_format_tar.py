@@ -1,0 +1,637 @@
+"""tar, checked against Python's tarfile, GNU tar and webdataset, both ways."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import made
+import numpy as np
+import pytest
+
+from packio import errors
+from packio.formats import Entry, Record, Written
+from packio.formats import tar as container
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SIZES = [0, 1, 511, 512, 513, 1023, 1024, 100_000, 1_500_000]
+_ENCODINGS = ["jpeg", "png", "webp", "bmp", "gif", "tiff", "pnm", "jp2", "avif", "unknown"]
+_SUFFIXES = ["jpg", "png", "webp", "bmp", "gif", "tif", "ppm", "jp2", "avif", "img"]
+
+
+def _records(sizes: Iterable[int], seed: int = 0, **more: Any) -> list[Record]:
+    rng = random.Random(seed)
+    return [
+        Record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i, "jpeg", **more)
+        for i, n in enumerate(sizes)
+    ]
+
+
+def _write(path: Path, records: list[Record], step: int = 64) -> Written:
+    writer = container.Writer(path, count=len(records), size=sum(len(r.data) for r in records))
+    for i in range(0, len(records), step):
+        writer.add(records[i : i + step])
+    return writer.close()
+
+
+def _one(path: Path, record: Record) -> Entry:
+    """Write one record, and scan it."""
+    _write(path, [record])
+    (entry,) = container.scan(path)
+    return entry
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    """All members, as tarfile reads them."""
+    with tarfile.open(path) as archive:
+        members = archive.getmembers()
+        assert len({m.name for m in members}) == len(members)
+        return {m.name: _content(archive, m) for m in members}
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+def _tar(path: Path, members: Iterable[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT) -> Path:
+    """An archive by tarfile."""
+    with tarfile.open(path, "w", format=kind) as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            member.mtime = 1.5  # makes a pax header, as webdataset does
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def _scanned(path: Path) -> list[tuple[bytes, bytes]]:
+    """Name and image of every sample, as `scan` says where it lies."""
+    whole = path.read_bytes()
+    return [(e.name, whole[e.offset : e.offset + e.length]) for e in container.scan(path)]
+
+
+# Writing
+
+
+def test_tarfile_reads_what_was_written(tmp_path: Path) -> None:
+    records = _records(_SIZES)
+    _write(tmp_path / "out.tar", records)
+    expected = {}
+    for i, record in enumerate(records):
+        expected[f"{i:08d}.cls"] = b"%d" % (i % 7)
+        expected[f"{i:08d}.jpg"] = record.data
+        expected[f"{i:08d}.json"] = b'{"key":"class/%d.jpg"}' % i
+    found = _members(tmp_path / "out.tar")
+    assert found == expected
+    assert list(found) == list(expected)
+
+
+def test_nothing_in_a_header_tells_who_wrote_it_and_when(tmp_path: Path) -> None:
+    _write(tmp_path / "out.tar", _records(_SIZES))
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        facts = {
+            (m.mtime, m.mode, m.uid, m.gid, m.uname, m.gname, m.type, m.linkname, m.devmajor)
+            for m in archive
+        }
+        assert archive.pax_headers == {}
+    assert facts == {(0, 0o444, 0, 0, "", "", tarfile.REGTYPE, "", 0)}
+
+
+def test_the_bytes_are_those_of_gnu_tar(tmp_path: Path) -> None:
+    if shutil.which("tar") is None:
+        pytest.skip("there is no tar")
+    _write(tmp_path / "out.tar", _records([1000, 0, 512, 30_000]))
+    members = _members(tmp_path / "out.tar")
+    for name, content in members.items():
+        (tmp_path / name).write_bytes(content)
+    command = [
+        "tar", "--create", "--format=ustar", "--mtime=@0", "--owner=0", "--group=0",
+        "--numeric-owner", "--mode=0444", "--file", "theirs.tar", *members,
+    ]  # fmt: skip
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "out.tar").read_bytes() == (tmp_path / "theirs.tar").read_bytes()
+
+
+def test_gnu_tar_finds_members_where_the_index_says(tmp_path: Path) -> None:
+    if shutil.which("tar") is None:
+        pytest.skip("there is no tar")
+    _write(tmp_path / "out.tar", _records(_SIZES, mask=b"mask", mask_encoding="png"))
+    command = ["tar", "--list", "--verbose", "--block-number", "--file", str(tmp_path / "out.tar")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    found = []
+    for line in done.stdout.splitlines()[:-1]:  # the last one tells the end of the archive
+        _, block, mode, owner, size, *_, name = line.split()
+        assert (mode, owner) == ("-r--r--r--", "0/0")
+        found.append((int(block.rstrip(":")) * 512 + 512, int(size), name))
+    version, *lines = (tmp_path / "out.tar.idx").read_text().splitlines()
+    assert version == f"v1.2 {len(_SIZES)}"
+    fields = [line.split(" ") for line in lines]
+    assert found == [
+        (int(line[i + 1]), int(line[i + 2]), line[i + 3])
+        for line in fields
+        for i in range(0, len(line), 4)
+    ]
+    assert {tuple(line[::4]) for line in fields} == {("cls", "jpg", "json", "mask.png")}
+
+
+def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
+    records = _records(_SIZES, mask=b"mask", mask_encoding="png")
+    written = _write(tmp_path / "out.tar", records)
+    assert written.files == ("out.tar",)
+    assert written.sidecars == ("out.tar.idx",)
+    assert written.info == {"keys": 8}
+    assert written.masks is not None
+    entries = list(container.scan(tmp_path / "out.tar"))
+    assert [e.offset for e in entries] == written.offset.tolist()
+    assert [e.length for e in entries] == written.length.tolist()
+    masks = zip(written.masks.offset.tolist(), written.masks.length.tolist(), strict=True)
+    assert [e.mask for e in entries] == [("out.tar", *pair) for pair in masks]
+    assert [d for _, d in _scanned(tmp_path / "out.tar")] == [r.data for r in records]
+
+
+@pytest.mark.parametrize(("encoding", "suffix"), [*zip(_ENCODINGS, _SUFFIXES, strict=True)])
+def test_suffixes_tell_the_encoding(tmp_path: Path, encoding: str, suffix: str) -> None:
+    record = Record(b"image", 3, b"k", encoding, mask=b"mask", mask_encoding=encoding)
+    entry = _one(tmp_path / "out.tar", record)
+    names = [f"00000000.{s}" for s in sorted(("cls", "json", suffix, f"mask.{suffix}"))]
+    assert list(_members(tmp_path / "out.tar")) == names
+    assert entry.name == b"00000000"
+    assert entry.label == 3
+    assert entry.mask is not None
+    assert (tmp_path / "out.tar").read_bytes()[entry.mask[1] :].startswith(b"mask\0")
+
+
+@pytest.mark.parametrize("key", [b"a/b.jpg", b"\xff\xfe\t\n", "é\u2028".encode(), b"", b'"\\'])
+def test_a_key_of_any_bytes_comes_back(tmp_path: Path, key: bytes) -> None:
+    assert _one(tmp_path / "out.tar", Record(b"image", 0, key)).key == key
+
+
+@pytest.mark.parametrize("label", [0, -5, 2**63 - 1, -(2**63)])
+def test_a_label_comes_back(tmp_path: Path, label: int) -> None:
+    assert _one(tmp_path / "out.tar", Record(b"image", label, b"k")).label == label
+    assert _members(tmp_path / "out.tar")["00000000.cls"] == str(label).encode()
+
+
+def test_a_vector_is_in_the_description(tmp_path: Path) -> None:
+    vector = np.array([0.1, -1e-38, 3], np.float32)
+    assert _one(tmp_path / "out.tar", Record(b"image", vector, b"k")).label == tuple(
+        vector.tolist()
+    )
+    assert list(_members(tmp_path / "out.tar")) == ["00000000.img", "00000000.json"]
+
+
+def test_no_label_is_no_label(tmp_path: Path) -> None:
+    assert _one(tmp_path / "out.tar", Record(b"image", None, b"k")).label is None
+    assert list(_members(tmp_path / "out.tar")) == ["00000000.img", "00000000.json"]
+
+
+@pytest.mark.parametrize("meta", [b"{}", b'{"b": 1e400, "a":{"meta":[1,{"x":"}"}]} }', b' {"x":1}'])
+def test_meta_and_boxes_come_back(tmp_path: Path, meta: bytes) -> None:
+    boxes = np.array([[0.1, 2, 3, 4.5], [1, 2, 3, 4]], np.float32)
+    record = Record(b"image", 1, b',"meta":{}', meta=meta, boxes=boxes)
+    entry = _one(tmp_path / "out.tar", record._replace(box_labels=np.array([-1, 2**62])))
+    assert entry.key == b',"meta":{}'
+    assert entry.meta is not None
+    assert entry.meta.strip() == meta.strip()
+    assert entry.boxes == tuple(map(tuple, boxes.tolist()))
+    assert entry.box_labels == (-1, 2**62)
+
+
+def test_no_boxes_in_a_sample_are_not_boxes_missing(tmp_path: Path) -> None:
+    none, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+    entry = _one(tmp_path / "out.tar", Record(b"i", 1, b"k", boxes=none, box_labels=labels))
+    assert (entry.boxes, entry.box_labels) == ((), ())
+
+
+def test_no_records_make_an_empty_archive(tmp_path: Path) -> None:
+    assert len(_write(tmp_path / "out.tar", []).offset) == 0
+    assert _members(tmp_path / "out.tar") == {}
+    assert _scanned(tmp_path / "out.tar") == []
+    assert (tmp_path / "out.tar.idx").read_bytes() == b"v1.2 0\n"
+
+
+def test_names_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
+    writer = container.Writer(tmp_path / "out.tar", count=100_000_001, size=0)
+    writer.add(_records([3]))
+    assert writer.close().info["keys"] == 9
+    assert _scanned(tmp_path / "out.tar")[0][0] == b"000000000"
+
+
+@pytest.mark.parametrize("step", [1, 17, 100_000])
+def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, step: int) -> None:
+    records = _records([30_000] * 200 + [10] * 500 + [3_000_000])
+    _write(tmp_path / "a.tar", records, step=64)
+    _write(tmp_path / "b.tar", records, step=step)
+    for suffix in ("", ".idx"):
+        a, b = ((tmp_path / f"{name}.tar{suffix}").read_bytes() for name in "ab")
+        assert a == b
+
+
+def test_a_member_of_8_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "_MOST_BYTES", 1000)
+    writer = container.Writer(tmp_path / "out.tar", count=1, size=1)
+    with pytest.raises(errors.OutputError, match=r"b'class/0\.jpg' has 1000 bytes"):
+        writer.add(_records([1000]))
+    writer.abort()
+
+
+def test_masks_of_some_records_only_are_refused(tmp_path: Path) -> None:
+    writer = container.Writer(tmp_path / "out.tar", count=2, size=1)
+    writer.add([*_records([1]), *_records([1], mask=b"mask")])
+    with pytest.raises(errors.OutputError, match="1 masks for 2 records"):
+        writer.close()
+    writer.abort()
+
+
+def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
+    writer = container.Writer(tmp_path / "out.tar", count=3, size=3)
+    writer.add(_records([1]))
+    writer.abort()
+    writer.abort()
+    with pytest.raises(errors.OutputError, match="closed already"):
+        writer.add(_records([1]))
+    with pytest.raises(errors.OutputError, match="closed already"):
+        writer.close()
+
+
+def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "out.tar").write_bytes(b"precious")
+    with pytest.raises(errors.CannotCreateError, match=r"out\.tar"):
+        container.Writer(tmp_path / "out.tar", count=1, size=1)
+    assert (tmp_path / "out.tar").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut off", "longer"])
+def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: str) -> None:
+    writer = container.Writer(tmp_path / "out.tar", count=3, size=3)
+    writer.add(_records([2_000_000, 5]))
+    whole = bytearray((tmp_path / "out.tar").read_bytes())
+    if damage == "a bit":
+        whole[1_000_000] ^= 1
+    else:
+        whole = whole[:-3000] if damage == "cut off" else whole + bytes(100_000)
+    (tmp_path / "out.tar").write_bytes(whole)
+    with pytest.raises(
+        errors.OutputError, match=r"out\.tar: .*(read back differently|more are th)"
+    ):
+        writer.close()
+
+
+def _write_with_files_limited(path: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
+    writer = container.Writer(path, count=1000, size=20_000_000)
+    try:
+        writer.add(_records([20_000] * 1000))
+        writer.close()
+    except errors.OutputError as error:
+        print(f"{error.exit_code} {error}")
+    writer.abort()
+
+
+def test_a_full_disk_names_path_and_space(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {made.FOLDERS!r}; from pathlib import Path;"
+        "import test_format_tar as t; t._write_with_files_limited(Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "out.tar")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.startswith(f"74 {tmp_path}/out.tar: cannot be written")
+    assert "bytes free" in done.stdout
+
+
+def test_finishing_a_directory_tells_wids_and_timm_of_its_shards(tmp_path: Path) -> None:
+    shards = ["photos-00000.tar", "photos-00001.tar"]
+    for count, shard in zip((3, 5), shards, strict=True):
+        _write(tmp_path / shard, _records([100] * count))
+    assert container.finish(tmp_path, shards) == ("shardindex.json", "_info.json")
+    wids = json.loads((tmp_path / "shardindex.json").read_text())
+    assert wids["__kind__"] == "wids-shard-index-v1"
+    assert [(s["url"], s["nsamples"]) for s in wids["shardlist"]] == [
+        (shards[0], 3),
+        (shards[1], 5),
+    ]
+    assert [s["filesize"] for s in wids["shardlist"]] == [
+        (tmp_path / shard).stat().st_size for shard in shards
+    ]
+    timm = json.loads((tmp_path / "_info.json").read_text())["splits"]["photos"]
+    assert timm["filenames"] == shards
+    assert (timm["shard_lengths"], timm["num_samples"], timm["name"]) == ([3, 5], 8, "photos")
+
+
+# webdataset
+
+
+def _webdataset() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("webdataset")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_webdataset_reads_what_was_written(tmp_path: Path) -> None:
+    wds = _webdataset()
+    records = _records([10, 2000, 30], mask=b"mask", mask_encoding="png")
+    _write(tmp_path / "out.tar", records)
+    found = list(wds.WebDataset(str(tmp_path / "out.tar"), shardshuffle=False))
+    assert [s["__key__"] for s in found] == ["00000000", "00000001", "00000002"]
+    expected = [(r.data, str(r.label).encode(), r.mask) for r in records]
+    assert [(s["jpg"], s["cls"], s["mask.png"]) for s in found] == expected
+    assert [json.loads(s["json"])["key"].encode() for s in found] == [r.key for r in records]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_webdataset_writes_is_read(tmp_path: Path) -> None:
+    wds = _webdataset()
+    with wds.TarWriter(str(tmp_path / "theirs.tar")) as sink:
+        for i in range(20):
+            name, meta = f"folder/sample{i:06d}" + "x" * 90, {"caption": f"é {i}"}
+            sink.write({"__key__": name, "jpg": b"image %d" % i, "cls": i, "json": meta})
+    assert b"mtime=" in (tmp_path / "theirs.tar").read_bytes()  # pax headers
+    entries = list(container.scan(tmp_path / "theirs.tar"))
+    assert [e.name for e in entries] == [b"folder/sample%06d" % i + b"x" * 90 for i in range(20)]
+    assert [e.label for e in entries] == list(range(20))
+    assert [json.loads(e.meta or b"")["caption"] for e in entries] == [f"é {i}" for i in range(20)]
+    assert [d for _, d in _scanned(tmp_path / "theirs.tar")] == [b"image %d" % i for i in range(20)]
+
+
+# Scanning what others write
+
+_KINDS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=["ustar", "gnu", "pax"])
+def test_names_of_any_length_are_read(tmp_path: Path, kind: int) -> None:
+    names = ["a.jpg", "é/ü.JPEG", "/".join("d" * 30 for _ in range(4)) + "/" + "f" * 90 + ".png"]
+    if kind != tarfile.USTAR_FORMAT:
+        names += ["n" * 300 + ".jpg", "d/" * 400 + "x.webp"]
+    path = _tar(tmp_path / "x.tar", ((name, name.encode()) for name in names), kind)
+    expected = [(name.encode(), name.encode()) for name in names]
+    assert _scanned(path) == expected
+    assert [e.key for e in container.scan(path)] == [name for name, _ in expected]
+
+
+def test_gnu_tars_of_folders_are_read(tmp_path: Path) -> None:
+    if shutil.which("tar") is None:
+        pytest.skip("there is no tar")
+    (tmp_path / "images/cat").mkdir(parents=True)
+    for i in range(5):
+        (tmp_path / f"images/cat/{i}.jpg").write_bytes(b"cat %d" % i)
+    (tmp_path / "images/README.txt").write_bytes(b"text")
+    (tmp_path / "images/cat/._0.jpg").write_bytes(b"hidden")
+    for kind in ("v7", "oldgnu", "gnu", "ustar", "pax"):
+        path = tmp_path / f"{kind}.tar"
+        command = ["tar", "--create", "--sort=name", f"--format={kind}", "--file", str(path)]
+        subprocess.run([*command, "images"], cwd=tmp_path, check=True, timeout=60)
+        assert _scanned(path) == [(b"images/cat/%d.jpg" % i, b"cat %d" % i) for i in range(5)]
+        assert {e.label for e in container.scan(path)} == {None}
+
+
+def test_img2dataset_tars_are_read(tmp_path: Path) -> None:
+    meta = [{"url": "u", "key": f"0000{i}", "width": 3, "sha256": None} for i in range(3)]
+    members = []
+    for i, described in enumerate(meta):
+        members += [
+            (f"0000{i}.jpg", b"image %d" % i),
+            (f"0000{i}.json", json.dumps(described, indent=4).encode()),
+            (f"0000{i}.txt", b"caption"),
+        ]
+    entries = list(container.scan(_tar(tmp_path / "x.tar", members)))
+    assert [e.key for e in entries] == [b"00000", b"00001", b"00002"]
+    assert [json.loads(e.meta or b"") for e in entries] == meta
+
+
+@pytest.mark.parametrize(
+    ("names", "samples"),
+    [
+        (["cat.0.jpg", "cat.1.jpg", "dog.0.jpg"], ["cat.0.jpg", "cat.1.jpg", "dog.0.jpg"]),
+        (["1.jpg", "1.seg.png", "2.jpg", "2.seg.png"], ["1", "2"]),
+        (["1.jpg", "1.mask.png"], ["1"]),
+        (["1.JPG", "1.cls", "2.Png", "2.CLS"], ["1", "2"]),
+        (["a/1.jpg", "b/1.jpg"], ["a/1.jpg", "b/1.jpg"]),
+        (["a.b/1.jpg", "a.b/1.cls"], ["a.b/1"]),
+        (["README", "x.txt", "y.json", ".hidden.jpg", "a/.x.jpg", "__MACOSX.jpg__"], []),
+    ],
+)
+def test_members_are_samples_as_webdataset_has_it(
+    tmp_path: Path, names: list[str], samples: list[str]
+) -> None:
+    path = _tar(tmp_path / "x.tar", [(n, b"{}" if n.endswith("json") else b"1") for n in names])
+    assert [name.decode() for name, _ in _scanned(path)] == samples
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["1.cls", "2.cls"], "the sample b'1' has 0 images"),
+        (["1.mask.png"], "has 0 images and 1 masks"),
+        (["1.jpg", "1.png", "1.cls"], "has 2 images"),
+        (["1.jpg", "1.mask.png", "1.mask.gif"], "1 images and 2 masks"),
+    ],
+)
+def test_samples_that_are_not_one_image_are_refused(
+    tmp_path: Path, names: list[str], problem: str
+) -> None:
+    path = _tar(tmp_path / "x.tar", [(name, b"1") for name in names])
+    with pytest.raises(errors.NotAPackError, match=problem):
+        list(container.scan(path))
+
+
+@pytest.mark.parametrize("names", [["1.jpg", "1.jpg"], ["1.jpg", "1.cls", "1.JPG"]])
+def test_a_member_that_is_there_twice_is_an_error(tmp_path: Path, names: list[str]) -> None:
+    path = _tar(tmp_path / "x.tar", [(name, b"1") for name in names])
+    with pytest.raises(errors.IntegrityError, match=r"b'1\.(jpg|JPG)' at \d+ is there twice"):
+        list(container.scan(path))
+
+
+_BAD_DESCRIPTIONS = [
+    b"{", b"\xff", b'{"key":"\\ud800"}', b'{"key_base64":"?"}', b'{"key_base64":1}',
+    b'{"key":"k","label":1}', b'{"key":"k","label":["1"]}', b'{"key":"k","boxes":[[1,2,3]]}',
+    b'{"key":"k","boxes":[[1,2,3,NaN]]}', b'{"key":"k","boxes":7}', b'{"key":"k","meta":[]}',
+    b'{"key":"k","box_labels":[1.5]}', b'{"key":"k","box_labels":[9223372036854775808]}',
+    b'{"key":"k","label":[' + b"9" * 5000 + b"]}", b"[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", _BAD_DESCRIPTIONS, ids=range(len(_BAD_DESCRIPTIONS)))
+def test_a_description_that_does_not_parse_is_an_error(tmp_path: Path, text: bytes) -> None:
+    path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.json", text)])
+    with pytest.raises(errors.IntegrityError, match=r"x\.tar: b'1\.json' at \d+ does not parse"):
+        list(container.scan(path))
+
+
+@pytest.mark.parametrize("label", [b"cat", b"", b"1.5", b"--1", b"9" * 19, b"1" * 5000])
+def test_a_label_that_is_no_int_is_an_error(tmp_path: Path, label: bytes) -> None:
+    path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.cls", label)])
+    with pytest.raises(errors.IntegrityError, match=r"the label b'1\.cls' at \d+ is"):
+        list(container.scan(path))
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path: Path, kind: str) -> None:
+    mode: Any = f"w:{kind}"
+    tarfile.open(tmp_path / "x.tar", mode).close()
+    with pytest.raises(
+        errors.NotAPackError, match=r"compressed by .*unpack it first: (gun|bun|un)"
+    ):
+        list(container.scan(tmp_path / "x.tar"))
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, b"S", b"?"]
+)
+def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        member = tarfile.TarInfo("image.jpg")
+        member.type, member.linkname = kind, "/etc/passwd"
+        archive.addfile(member)
+    with pytest.raises(errors.NotAPackError, match=r"b'image\.jpg' .*is (a|of)"):
+        list(container.scan(tmp_path / "x.tar"))
+
+
+# Damage
+
+
+def _header(**fields: bytes) -> bytearray:
+    header = bytearray(tarfile.TarInfo("image.jpg").tobuf(tarfile.USTAR_FORMAT))
+    places = {"name": 0, "size": 124, "kind": 156}
+    for field, value in fields.items():
+        header[places[field] : places[field] + len(value)] = value
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return header
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        (_header(size=b"\x80" + b"\xff" * 11), "cut off"),
+        (_header(size=b"\xff" * 12), "has the size"),
+        (_header(size=b"77777777777\0"), "cut off"),
+        (_header(size=b"-0000000001\0"), "has the size"),
+        (_header(size=b"0x"), "has the size"),
+        (_header(name=bytes(100)), "has the name b''"),
+        (_header(size=b"00077777777\0", kind=b"x") + bytes(1 << 25), "has 16777215 bytes"),
+        (_header(size=b"00000000012\0", kind=b"x") + b"9 path=abc".ljust(512, b"\0"), "pax header"),
+        (_header(size=b"00000000012\0", kind=b"x") + b"10 path=a\n".ljust(512, b"\0"), "announced"),
+        (_header(size=b"00000000012\0", kind=b"g") + b"10 path=a\n".ljust(512, b"\0"), "one name"),
+        (_header(size=b"00000000002\0", kind=b"x") + b"0 ".ljust(512, b"\0"), "pax header"),
+    ],
+)
+def test_no_header_is_believed(tmp_path: Path, header: bytes, problem: str) -> None:
+    (tmp_path / "x.tar").write_bytes(header + bytes(1024))
+    with pytest.raises(errors.IntegrityError, match=problem):
+        list(container.scan(tmp_path / "x.tar"))
+
+
+def test_what_is_no_tar_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(b"\x89PNG\r\n\x1a\n" * 1000)
+    with pytest.raises(errors.NotAPackError, match="not a tar archive"):
+        list(container.scan(tmp_path / "x.tar"))
+
+
+def test_a_header_of_zeros_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    written = _write(tmp_path / "out.tar", _records([10_000] * 9))
+    with (tmp_path / "out.tar").open("r+b") as file:
+        file.seek(int(written.offset[4]) - 2048)
+        file.write(bytes(2048))
+    with pytest.raises(errors.IntegrityError, match="something follows the end mark, after"):
+        list(container.scan(tmp_path / "out.tar"))
+
+
+def test_archives_in_a_row_are_refused(tmp_path: Path) -> None:
+    whole = _tar(tmp_path / "x.tar", [("1.jpg", b"image")]).read_bytes()
+    (tmp_path / "x.tar").write_bytes(whole + whole)
+    with pytest.raises(errors.IntegrityError, match="or several archives in one"):
+        list(container.scan(tmp_path / "x.tar"))
+
+
+def _survives(path: Path, content: bytes) -> int | None:
+    """Scan it; only packio's errors may come. Return the number of samples."""
+    path.write_bytes(content)
+    try:
+        entries = list(container.scan(path))
+    except errors.PackioError as error:
+        assert str(path) in str(error)  # noqa: PT017 (some survive)
+        return None
+    for entry in entries:
+        assert 0 <= entry.offset <= entry.offset + entry.length <= len(content)
+    return len(entries)
+
+
+def _victim(folder: Path) -> bytes:
+    """Members of many kinds: pax headers, GNU names, ours."""
+    names = [
+        ("d/" * 80 + "x.jpg", b"image"),
+        ("é.png", bytes(600)),
+        ("1.jpg", b""),
+        ("1.cls", b"1"),
+    ]
+    parts = [_tar(folder / "a.tar", names, kind).read_bytes() for kind in _KINDS[1:]]
+    boxes = np.ones((1, 4), np.float32)
+    record = Record(b"image", 1, b"k", "png", meta=b'{"a":1}', boxes=boxes, mask=b"mask")
+    _write(folder / "b.tar", [record])
+    ours = (folder / "b.tar").read_bytes()
+    return (
+        b"".join(part.rstrip(b"\0") + bytes(-len(part.rstrip(b"\0")) % 512) for part in parts)
+        + ours
+    )
+
+
+def test_every_truncation_is_an_error(tmp_path: Path) -> None:
+    whole = _victim(tmp_path)
+    samples = _survives(tmp_path / "x.tar", whole)
+    assert samples == 7
+    end = len(whole.rstrip(b"\0")) + 512
+    end += -end % 512 + 512
+    for length in (*range(0, len(whole), 64), *range(end - 1100, end + 512)):
+        assert _survives(tmp_path / "x.tar", whole[:length]) == (7 if length >= end else None)
+
+
+def test_flipped_bits_in_headers_are_errors(tmp_path: Path) -> None:
+    written = _write(tmp_path / "out.tar", _records([700, 3]))
+    whole = (tmp_path / "out.tar").read_bytes()
+    for bit in (
+        *range(8 * 148),
+        *range(8 * 156, 8 * 512),
+    ):  # a checksum may be written in many ways
+        damaged = bytearray(whole)
+        damaged[int(written.offset[1]) - 512 + bit // 8] ^= 1 << bit % 8
+        assert _survives(tmp_path / "x.tar", bytes(damaged)) is None
+
+
+def test_flipped_bits_crash_nothing(tmp_path: Path) -> None:
+    whole, rng = _victim(tmp_path), random.Random(3)
+    for _ in range(4000):
+        damaged = bytearray(whole)
+        for _ in range(rng.choice((1, 1, 5))):
+            damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        _survives(tmp_path / "x.tar", bytes(damaged))
+
+
+def test_nonsense_with_the_right_checksums_crashes_nothing(tmp_path: Path) -> None:
+    whole, rng = _victim(tmp_path), random.Random(4)
+    headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
+    for _ in range(3000):
+        damaged = bytearray(whole)
+        at = rng.choice(headers)
+        place = at + rng.choice((0, 99, 124, 125, 130, 134, 156, 263, 345, 512, 515))
+        nonsense = (b"\0", b"9", b"7", b"\x80", b"\xff\xff", b"x", b"L", b"1", rng.randbytes(3))
+        junk = rng.choice(nonsense)
+        damaged[place : place + len(junk)] = junk
+        damaged[at + 148 : at + 156] = b" " * 8
+        damaged[at + 148 : at + 156] = b"%06o\0 " % sum(damaged[at : at + 512])
+        _survives(tmp_path / "x.tar", bytes(damaged))

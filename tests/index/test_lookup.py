@@ -1,0 +1,76 @@
+"""Rows of an index, looked up one by one: as the columns have them, and checked as these are."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from packio.errors import IntegrityError
+from packio.index import indexfile, lookup
+from packio.index.columns import of_keys
+from packio.index.indexfile import Index
+from packio.index.lookup import KeyBytes, Numbers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS = [b"", b"cat/1.jpg", b"\xff\xfe\n", "é".encode(), b"", b"cat/10.jpg", b"x" * 999, b"z"]
+
+
+def _written(path: Path, keys: list[bytes], **changes: np.ndarray) -> Index:
+    draw = np.random.default_rng(0)
+    columns = {
+        name: draw.integers(0, 200, len(keys)).astype(code)
+        for name, code in indexfile._PER_SAMPLE.items()
+    }
+    columns |= of_keys(keys)
+    columns |= {
+        "file_path_data": np.zeros(0, np.uint8), "file_path_offsets": np.zeros(1, np.int64),
+        "file_bytes": np.zeros(0, np.int64), "file_digest": np.zeros((0, 32), np.uint8),
+    }  # fmt: skip
+    indexfile.write(path, columns | changes, {"version": 1})
+    return Index(path)
+
+
+@pytest.mark.parametrize("part", [1, 3, 8, 1 << 17])
+def test_rows_are_those_of_the_columns(
+    tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "_PART", part)
+    index = _written(tmp_path / "i", KEYS)
+    names = ("offset", "crc32c", "encoding")
+    columns = [index.column(name).array().tolist() for name in names]
+    numbers, keys = Numbers([index.column(name) for name in names]), KeyBytes(index)
+    for _ in range(2):
+        for i in (*range(len(KEYS)), *reversed(range(len(KEYS)))):
+            assert list(numbers(i)) == [column[i] for column in columns]
+            assert bytes(keys(i)) == KEYS[i]
+            assert keys.text(i) == os.fsdecode(KEYS[i])
+
+
+def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
+    count = 2 * lookup._PART
+    path = tmp_path / "i"
+    _written(path, [b"%07d" % i for i in range(count)])
+    data = bytearray(path.read_bytes())
+    header = 8 + int.from_bytes(data[:8], "little")
+    start = Index(path)._layout["offset"][2] + header
+    data[start + 8 * (lookup._PART + 5)] ^= 1
+    path.write_bytes(data)
+    index = Index(path)
+    numbers = Numbers([index.column("offset"), index.column("length")])
+    next(numbers(lookup._PART - 1))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="column offset"):
+            numbers(count - 1)
+    assert bytes(KeyBytes(index)(count - 1)) == b"%07d" % (count - 1)
+
+
+@pytest.mark.parametrize("offsets", [[0, 2, 1, 3], [0, 1, 2, 9], [-1, 0, 1, 3], [2, 2, 2, 1]])
+def test_keys_that_make_no_sense_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+    index = _written(tmp_path / "i", [b"a", b"b", b"c"], key_offsets=np.array(offsets))
+    with pytest.raises(IntegrityError):
+        KeyBytes(index)(1)

@@ -1,0 +1,294 @@
+"""Extracting gives back the very files, in one step, and never writes anywhere else."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import packio
+from packio.errors import (
+    CannotCreateError,
+    IntegrityError,
+    LockedError,
+    OptionError,
+    OutputError,
+    OutputExistsError,
+)
+from packio.index import indexfile
+from packio.index.columns import ragged
+from packio.inspecting.extracting import extract
+
+if TYPE_CHECKING:
+    from packio.packing.report import Progress
+
+NAMES = (
+    b"new\nline.png",
+    b"tab\there.png",
+    b"back\\slash.png",
+    b"latin-\xe9\xff.png",
+    "é.png".encode(),
+    "e\u0301.png".encode(),
+    b"x" * 251 + b".png",
+    "👩\u200d🔬🎉.png".encode(),
+    b"-rf.png",
+    b"...png",
+    b" .png",
+)
+
+
+def _png(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 6, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def _write(root: pathlib.Path, key: bytes, data: bytes) -> None:
+    path = os.path.join(os.fsencode(root), key)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def _tree(root: pathlib.Path) -> dict[bytes, bytes | None]:
+    """Every file below a folder with its bytes, every folder with None."""
+    top = os.fsencode(root)
+    found: dict[bytes, bytes | None] = {}
+    for folder, folders, files in os.walk(top):
+        found |= {os.path.relpath(os.path.join(folder, name), top): None for name in folders}
+        for name in files:
+            path = os.path.join(folder, name)
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, top)] = file.read()
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("made")
+    for i, name in enumerate(NAMES):
+        _write(root / "source", b"odd/" + name, _png(i))
+    for i in range(5):
+        _write(root / "source", b"plain/deep/%d/er/%d.png" % (i % 2, i), _png(100 + i))
+    (root / "source" / "none").mkdir()
+    packio.pack(root / "source", root / "made.lmdb", on_error="skip")
+    return root
+
+
+@pytest.fixture
+def pack(made: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of the pack, to be changed."""
+    return pathlib.Path(shutil.copytree(made / "made.lmdb", tmp_path / "made.lmdb"))
+
+
+def _rename(pack: pathlib.Path, names: dict[int, bytes]) -> None:
+    """Give some samples other keys, as a forged index would."""
+    with packio.open(pack) as opened:
+        index, metadata = opened.index_file, opened.metadata
+        keys = [names.get(i, opened.key_bytes(i)) for i in range(len(opened))]
+        columns = {name: index.column(name).array() for name in index.column_names}
+    columns["key_data"], columns["key_offsets"] = ragged(keys)
+    columns["key_order"] = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.uint32)
+    indexfile.write(pack / "index.packio", columns, metadata)
+
+
+def _packio(*arguments: str | pathlib.Path, before: str = "") -> subprocess.CompletedProcess[bytes]:
+    code = f"{before}\nfrom packio.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], check=False, timeout=60, capture_output=True
+    )
+
+
+def test_extracting_gives_back_the_source_byte_for_byte(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    report = extract(made / "made.lmdb", tmp_path / "out")
+    tree = _tree(made / "source")
+    assert _tree(tmp_path / "out") == tree
+    assert report.samples == sum(data is not None for data in tree.values())
+    assert report.bytes == sum(len(data) for data in tree.values() if data is not None)
+    assert report.empty_classes == 1
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_the_command_extracts_and_counts(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = _packio("extract", made / "made.lmdb", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"16 files, empty classes: 1" in done.stdout
+    assert _tree(tmp_path / "out") == _tree(made / "source")
+
+
+def test_packing_what_was_extracted_gives_the_same_pack(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    extract(made / "made.lmdb", tmp_path / "out")
+    again = packio.pack(tmp_path / "out", tmp_path / "again.lmdb", on_error="skip")
+    with packio.open(made / "made.lmdb") as pack:
+        assert again.digest == pack.digest
+
+
+def test_only_the_classes_asked_for_are_extracted(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    extract(made / "made.lmdb", tmp_path / "out", classes=["plain", "none"])
+    tree = _tree(made / "source")
+    wanted = {k: v for k, v in tree.items() if k.split(b"/")[0] in (b"plain", b"none")}
+    assert _tree(tmp_path / "out") == wanted
+
+
+def test_an_unknown_class_is_refused(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OptionError, match="plain"):
+        extract(made / "made.lmdb", tmp_path / "out", classes=["plane"])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"../outside.png",
+        b"odd/../../outside.png",
+        b"..",
+        b"/outside.png",
+        b"//outside.png",
+        b"odd/nul\0.png",
+        b"odd//double.png",
+        b"./odd.png",
+        b"odd/.",
+        b"odd/",
+        b"",
+    ],
+)
+def test_a_key_that_is_no_path_below_the_folder_is_refused(
+    pack: pathlib.Path, tmp_path: pathlib.Path, key: bytes
+) -> None:
+    _rename(pack, {3: key})
+    before = _tree(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(IntegrityError, match="key"):
+        extract(pack, tmp_path / "a" / "out")
+    (tmp_path / "a").rmdir()  # nothing is in it
+    assert _tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("names", [{2: b"same", 3: b"same/below"}, {2: b"same/below", 3: b"same"}])
+def test_keys_that_cannot_both_be_files_are_an_error(
+    pack: pathlib.Path, tmp_path: pathlib.Path, names: dict[int, bytes]
+) -> None:
+    _rename(pack, names)
+    with pytest.raises(OutputError, match="same"):
+        extract(pack, tmp_path / "out")
+    assert os.listdir(tmp_path) == ["made.lmdb"]
+
+
+def test_a_folder_that_is_not_empty_stays_as_it_is(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    _write(tmp_path, b"out/mine.txt", b"mine")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        extract(made / "made.lmdb", tmp_path / "out")
+    assert _packio("extract", made / "made.lmdb", tmp_path / "out").returncode == 73
+    assert _tree(tmp_path) == {b"out": None, b"out/mine.txt": b"mine"}
+
+
+def test_an_empty_folder_is_filled(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "out").mkdir()
+    extract(made / "made.lmdb", tmp_path / "out")
+    assert _tree(tmp_path / "out") == _tree(made / "source")
+
+
+def test_overwrite_replaces_the_folder(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    _write(tmp_path, b"out/mine.txt", b"mine")
+    extract(made / "made.lmdb", tmp_path / "out", overwrite=True)
+    assert _tree(tmp_path / "out") == _tree(made / "source")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_link_to_a_folder_is_followed(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    extract(made / "made.lmdb", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert _tree(tmp_path / "real") == _tree(made / "source")
+
+
+@pytest.mark.parametrize("place", ["made.lmdb", "made.lmdb/below", "."])
+def test_the_pack_itself_is_never_written_over(
+    pack: pathlib.Path, tmp_path: pathlib.Path, place: str
+) -> None:
+    before = _tree(pack)
+    with pytest.raises(OptionError, match=r"made\.lmdb"):
+        extract(pack, tmp_path / place, overwrite=True)
+    assert _tree(pack) == before
+
+
+def test_the_current_folder_is_not_replaced(
+    made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match="folder"):
+        extract(made / "made.lmdb", ".", overwrite=True)
+
+
+def test_a_file_in_the_place_of_the_folder_stays(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(CannotCreateError, match="file"):
+        extract(made / "made.lmdb", tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_damaged_sample_stops_it_and_leaves_nothing(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with packio.open(pack) as opened:
+        (row,) = opened.rows([7])
+        with (pack / "data.mdb").open("r+b") as file:
+            file.seek(row.offset + 20)
+            file.write(b"\0\1\2\3")
+    with pytest.raises(IntegrityError, match="CRC32C"):
+        extract(pack, tmp_path / "out")
+    assert os.listdir(tmp_path) == ["made.lmdb"]
+
+
+def test_a_write_that_fails_is_an_error_and_leaves_nothing(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+    done = _packio("extract", made / "made.lmdb", tmp_path / "out", before=limit)
+    assert done.returncode == 74
+    assert b"File too large" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_parent_folder_is_an_error(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(CannotCreateError, match="mkdir"):
+        extract(made / "made.lmdb", tmp_path / "no" / "out")
+
+
+def test_two_at_once_into_one_place_are_refused(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "out.packio-tmp").mkdir()
+    with (tmp_path / "out.packio-tmp" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(LockedError):
+            extract(made / "made.lmdb", tmp_path / "out")
+    extract(made / "made.lmdb", tmp_path / "out")  # the other one has died
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_progress_ends_with_everything_done(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    seen: list[Progress] = []
+    report = extract(made / "made.lmdb", tmp_path / "out", progress=seen.append)
+    assert seen[-1].done == seen[-1].total == report.samples
+    assert seen[-1].done_bytes == seen[-1].total_bytes == report.bytes

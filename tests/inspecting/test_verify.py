@@ -1,0 +1,640 @@
+"""Verifying: whatever happens to whatever byte of a pack, it is found, and found where it is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import packio
+from packio import cli, registry
+from packio.errors import MissingPackageError, NotAPackError, OptionError, PackioError
+from packio.index import indexfile
+from packio.inspecting.verifying import Damage, VerifyReport, verify
+from packio.packing.report import Progress
+from packio.sample.sample import Sample
+
+FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+LONG = bool(
+    os.environ.get("PACKIO_LONG")
+)  # the long form: PACKIO_LONG=1 pytest tests/inspecting/test_verify.py
+FLIPS, TRUNCATIONS = (2100, 200) if LONG else (150, 30)  # for each format
+COUNT = 8
+
+
+def encoded(pixels: np.ndarray, encoding: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, encoding, **options)
+    return file.getvalue()
+
+
+def samples(seed: int = 0, *, vectors: bool = False) -> list[Sample]:
+    """A few images of about 600 bytes, with all that can belong to them."""
+    r = np.random.default_rng(seed)
+    made = []
+    for i in range(COUNT):
+        pixels = r.integers(0, 256, (13, 14, 3), np.uint8)
+        mask = encoded(r.integers(0, 5, (13, 14), np.uint8), "PNG")
+        data = encoded(pixels, "PNG") if i % 2 else encoded(pixels, "JPEG", quality=50)
+        if i == 2:  # ends in what splits a record of RecordIO: its magic number, aligned
+            data += bytes(-len(data) % 4) + b"\x0a\x23\xd7\xce" * 2
+        label = r.random(3, np.float32) if vectors else i % 3
+        made.append(
+            Sample(
+                i, f"c{i % 3}/{i} ü\udcff\t.png", data, "", label, 13, 14, mask=mask,
+                meta={"i": i}, boxes=r.random((i % 3, 4), np.float32), box_labels=np.arange(i % 3),
+            )
+        )  # fmt: skip
+    return made
+
+
+class Packed(NamedTuple):
+    """A pack, and where the values in it are."""
+
+    path: Path
+    values: list[tuple[str, int, int, int, bool]]  # file, offset, end, position, is a mask
+
+    def value_at(self, file: Path, offset: int) -> tuple[int, bool] | None:
+        """Position of the sample that a byte is of, and whether it is of the mask."""
+        name = os.path.relpath(file, self.root)
+        hits = [(p, m) for f, a, b, p, m in self.values if f == name and a <= offset < b]
+        return hits[0] if hits else None
+
+    @property
+    def root(self) -> Path:
+        """Folder that the names of files are relative to."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def files(self) -> list[Path]:
+        """All files, the index among them."""
+        return sorted(p for p in self.root.rglob("*") if p.is_file())
+
+
+def packed(name: str, out: Path, given: list[Sample] | None = None, **options: Any) -> Packed:
+    """Make a pack in a folder of its own."""
+    out.mkdir(parents=True)
+    path = out / f"pack{registry.load('formats', name).SUFFIXES[0]}"
+    try:
+        packio.pack(samples() if given is None else given, path, **options)
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+    index = packio.open(path).index_file
+    values = []
+    for prefix in ("", "mask_") if "mask_offset" in index else ("",):
+        columns = [index.column(prefix + n).array().tolist() for n in ("file", "offset", "length")]
+        for position, (file, offset, length) in enumerate(zip(*columns, strict=True)):
+            place = index.files()[file][0], offset, offset + length
+            values.append((*place, position, bool(prefix)))
+    return Packed(path, values)
+
+
+@contextlib.contextmanager
+def changed(file: Path, data: bytes) -> Iterator[None]:
+    """Put other bytes into a file for a while."""
+    before = file.read_bytes()
+    file.write_bytes(data)
+    try:
+        yield
+    finally:
+        file.write_bytes(before)
+
+
+def damages(pack: Packed, **options: Any) -> tuple[Damage, ...]:
+    report = verify(pack.path, **options)
+    assert report.ok == (not report.damages)
+    return report.damages
+
+
+def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """Print the figures of the long form."""
+    if LONG:
+        with capsys.disabled():
+            print(f"\n{text}", file=sys.stderr)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("vectors", [False, True])
+def test_an_intact_pack_is_fine(name: str, shards: int, vectors: bool, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", samples(vectors=vectors), shards=shards)
+    report = verify(pack.path, decode=True, structure="always")
+    assert report.damages == ()
+    assert report.warnings == ()
+    assert report.ok
+    assert (report.format, report.samples) == (name, COUNT)
+    found = [p for p in pack.files() if p.suffix != ".packio"]
+    assert report.files == len(found)
+    assert report.bytes == sum(p.stat().st_size for p in found)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_flipped_bit_is_found_where_it_is(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack = packed(name, tmp_path / "a", shards=2)
+    sizes = [(file, file.stat().st_size) for file in pack.files()]
+    stride = max(1, sum(size for _, size in sizes) // FLIPS)
+    flips, missed, payload, lost = 0, [], 0, []
+    for number, (file, size) in enumerate(sizes):
+        for offset in range(number % min(stride, max(size, 1)), size, stride):
+            data = bytearray(file.read_bytes())
+            data[offset] ^= 1 << (flips % 8)
+            flips += 1
+            with changed(file, bytes(data)):
+                found = damages(pack)
+                missed += [] if found else [(file.name, offset)]
+                value = pack.value_at(file, offset)
+                if value is not None and not is_padding(pack, *value):
+                    payload += 1
+                    lost += [] if is_located(pack, found, file, *value) else [(file, offset)]
+    tell(
+        capsys,
+        f"{name}: {flips - len(missed)}/{flips} flips, {payload - len(lost)}/{payload} located",
+    )
+    assert flips >= FLIPS
+    assert payload >= 1
+    assert (missed, lost) == ([], [])
+    assert damages(pack) == ()
+
+
+def is_padding(pack: Packed, position: int, is_mask: bool) -> bool:
+    """Whether a flipped byte is none of the value's, which only a split record has: it reads well.
+
+    Whatever else is flipped, the reader has to raise.
+    """
+    try:
+        sample = packio.open(pack.path)[position]
+    except PackioError:
+        return False
+    row = packio.open(pack.path).row(position)
+    assert row.flags & indexfile.SPLIT_RECORD
+    assert not is_mask
+    assert sample.data == samples()[position].data
+    return True
+
+
+def is_located(
+    pack: Packed, found: tuple[Damage, ...], file: Path, position: int, is_mask: bool
+) -> bool:
+    """Whether the first damage of a sample is that of this value, and no other's is told."""
+    named = [d for d in found if d.position is not None]
+    where = [(f, a, b - a) for f, a, b, p, m in pack.values if (p, m) == (position, is_mask)]
+    return (
+        len(named) >= 1
+        and {d.position for d in named} == {position}
+        and (named[0].file, named[0].offset, named[0].length) == where[0]
+        and named[0].file == os.path.relpath(file, pack.root)
+        and named[0].key == packio.open(pack.path).key(position)
+        and any(d.problem.startswith("mask: ") for d in named) == is_mask
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_truncation_is_found(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack = packed(name, tmp_path / "a", shards=2)
+    files = [file for file in pack.files() if file.stat().st_size]
+    r = np.random.default_rng(1)
+    missed = []
+    for i in range(TRUNCATIONS):
+        file = files[i % len(files)]
+        data = file.read_bytes()
+        size = [0, len(data) - 1][i // len(files)] if i < 2 * len(files) else r.integers(len(data))
+        with changed(file, data[:size]):
+            missed += [] if damages(pack) else [(file, size)]
+    tell(capsys, f"{name}: {TRUNCATIONS - len(missed)}/{TRUNCATIONS} truncations")
+    assert missed == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_truncated_file_names_the_samples_that_are_lost(name: str, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a")
+    file, offset, end, position, _ = max(pack.values, key=lambda v: v[2])
+    path = pack.root / file
+    with changed(path, path.read_bytes()[: (offset + end) // 2]):
+        found = damages(pack)
+    assert {d.file for d in found if d.position is not None} == {file}
+    assert position in {d.position for d in found}
+    assert [d for d in found if d.file == file and "bytes, the index says" in d.problem]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_appended_byte_is_found_in_every_file(name: str, shards: int, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", shards=shards)
+    for file in pack.files():
+        with changed(file, file.read_bytes() + b"\0"):
+            assert {d.file for d in damages(pack)} >= {os.path.relpath(file, pack.root)}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_missing_file_is_found(name: str, shards: int, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", shards=shards)
+    for file in pack.files():
+        file.rename(tmp_path / "away")
+        found = [d.problem for d in damages(pack) if d.file == os.path.relpath(file, pack.root)]
+        assert any(p.startswith("missing") for p in found), file
+        (tmp_path / "away").rename(file)
+    assert damages(pack) == ()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_swapped_shards_are_found(name: str, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", shards=2)
+    first, second = (pack.path / s["name"] for s in packio.open(pack.path).metadata["shards"])
+    first.rename(tmp_path / "away")
+    second.rename(first)
+    (tmp_path / "away").rename(second)
+    shards = {first.name, second.name}
+    assert {d.file.partition("/")[0] for d in damages(pack)} >= shards
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_index_of_another_pack_is_found(name: str, shards: int, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", shards=shards)
+    other = packed(name, tmp_path / "b", samples(1), shards=shards)
+    mine, others = (next(f for f in p.files() if f.suffix == ".packio") for p in (pack, other))
+    with changed(mine, others.read_bytes()):
+        assert damages(pack)
+    if not pack.path.is_dir():  # beside it, under its own name, and with all its files
+        foreign = tmp_path / "a" / f"other{pack.path.suffix}"
+        packio.pack(samples(1), foreign)
+        with changed(mine, Path(f"{foreign}.packio").read_bytes()):
+            assert "another pack" in damages(pack)[0].problem
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_damages_are_told(name: str, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", shards=2)
+    hit = [v for v in pack.values if v[3] in (1, 2, 6)]
+    for file, offset, end, *_ in hit:
+        data = bytearray((pack.root / file).read_bytes())
+        data[(offset + end) // 2] ^= 4
+        (pack.root / file).write_bytes(data)
+    found = {(d.file, d.position, d.offset) for d in damages(pack) if d.position is not None}
+    assert found == {(file, position, offset) for file, offset, _, position, _ in hit}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_pack_that_was_indexed_anew_is_fine(name: str, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", shards=2)
+    (pack.path / "index.packio").unlink()
+    assert [d.file for d in damages(pack)] == ["index.packio"]
+    packio.reindex(pack.path)
+    assert damages(pack, structure="always") == ()
+
+
+def index_of(pack: Packed) -> Path:
+    return next(f for f in pack.files() if f.suffix == ".packio" and ".damaged." not in f.name)
+
+
+def damage_index(index: Path, kind: str) -> None:
+    data = bytearray(index.read_bytes())
+    data[20 if kind == "header" else -1] ^= 1
+    index.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("tar", "header"), *((n, kind) for n in FORMATS for kind in ("missing", "column"))],
+)
+def test_an_index_that_is_not_sound_is_made_anew(name: str, kind: str, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a", shards=1 if kind == "header" else 2)
+    index, before = index_of(pack), [(s.data, s.mask, s.label) for s in packio.open(pack.path)]
+    if kind == "missing":
+        index.unlink()
+    else:
+        damage_index(index, kind)
+    old = index.read_bytes() if index.exists() else None
+    assert not verify(pack.path).ok
+    report = verify(pack.path, rebuild_index=True)
+    assert (report.ok, report.rebuilt, report.samples) == (True, True, COUNT)
+    assert [(s.data, s.mask, s.label) for s in packio.open(pack.path)] == before
+    again = verify(pack.path, rebuild_index=True, structure="always")
+    assert (again.ok, again.rebuilt) == (True, False)
+    kept = [file.read_bytes() for file in pack.files() if ".damaged." in file.name]
+    assert kept == ([] if old is None else [old])
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("lmdb", "boxes, labels of boxes, metadata, source"),
+        ("recordio", "keys, boxes, labels of boxes, metadata, source"),
+        ("tar", "restored: source"),
+    ],
+)
+def test_what_a_new_index_lacks_is_said(name: str, lost: str, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a")
+    damage_index(index_of(pack), "column")
+    report = verify(pack.path, rebuild_index=True)
+    said = next(w for w in report.warnings if "not restored" in w)
+    assert lost in said
+    index_of(pack).unlink()
+    report = verify(pack.path, rebuild_index=True)
+    said = next(w for w in report.warnings if "not restored" in w)
+    assert lost.removesuffix(", source") in said.replace("restored, if there were any", "restored")
+
+
+def test_a_new_index_moves_labels_as_the_old_one_did(tmp_path: Path) -> None:
+    pack = packed("tar", tmp_path / "a")
+    index = packio.reindex(pack.path, label_offset=5)
+    damage_index(index, "column")
+    report = verify(pack.path, rebuild_index=True)
+    assert [s.label for s in packio.open(pack.path)] == [5 + i % 3 for i in range(COUNT)]
+    assert not any("not restored" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("name", ["lmdb", "tar", "zarr"])
+@pytest.mark.parametrize("is_mask", [False, True])
+@pytest.mark.parametrize("kind", ["missing", "column"])
+def test_no_index_is_made_of_a_damaged_container(
+    name: str, kind: str, is_mask: bool, tmp_path: Path
+) -> None:
+    pack = packed(name, tmp_path / "a")
+    file, offset, end, *_ = next(v for v in pack.values if v[3:] == (3, is_mask))
+    data = bytearray((pack.root / file).read_bytes())
+    data[offset:end] = bytes(end - offset)
+    (pack.root / file).write_bytes(data)
+    index = index_of(pack)
+    index.unlink() if kind == "missing" else damage_index(index, kind)
+    before = {f: f.read_bytes() for f in pack.files()}
+    report = verify(pack.path, rebuild_index=True)
+    assert (report.ok, report.rebuilt) == (False, False)
+    first, second = report.damages
+    assert first.file == index.name
+    assert (second.file, second.offset, second.length) == (file, offset, end - offset)
+    assert second.key == samples()[3].key
+    assert "packio reindex" in report.warnings[0]
+    assert {f: f.read_bytes() for f in pack.files()} == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_index_is_made_of_a_truncated_container(name: str, tmp_path: Path) -> None:
+    pack = packed(name, tmp_path / "a")
+    file, offset, end, *_ = max(pack.values, key=lambda v: v[2])
+    (pack.root / file).write_bytes((pack.root / file).read_bytes()[: (offset + end) // 2])
+    index_of(pack).unlink()
+    report = verify(pack.path, rebuild_index=True)
+    assert not report.ok
+    assert not report.rebuilt
+    assert not any(f.suffix == ".packio" for f in pack.files())
+
+
+def test_an_index_whose_checksums_hold_is_left_alone(tmp_path: Path) -> None:
+    pack, other = packed("tar", tmp_path / "a"), packed("tar", tmp_path / "b", samples(1)[:3])
+    index = index_of(pack)
+    newer = indexfile.Index(index)
+    columns = {n: newer.column(n).array() for n in newer.column_names}
+    indexfile.write(tmp_path / "newer", columns, {**newer.metadata, "version": 9})
+    (tmp_path / "b" / "pack.tar").rename(tmp_path / "b" / "other.tar")
+    packio.reindex(tmp_path / "b" / "other.tar")
+    data = bytearray(pack.path.read_bytes())
+    data[pack.values[0][1]] ^= 1
+    given = {
+        "sound": (index.read_bytes(), bytes(data)),
+        "of a newer packio": ((tmp_path / "newer").read_bytes(), pack.path.read_bytes()),
+        "of another pack": (Path(f"{other.root}/other.tar.packio").read_bytes(), bytes(data)),
+    }
+    for what, (content, container) in given.items():
+        index.write_bytes(content)
+        with changed(pack.path, container):
+            report = verify(pack.path, rebuild_index=True)
+        assert not report.ok, what
+        assert not report.rebuilt, what
+        assert index.read_bytes() == content, what
+
+
+@pytest.mark.parametrize("kind", ["missing", "column"])
+def test_records_that_are_no_ranges_of_bytes_are_verified(kind: str, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path, pixels = tmp_path / "a.h5", np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3))
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "images", data=pixels.astype(np.uint8), chunks=(2, 8, 8, 3), compression="gzip"
+        )
+        file["labels"] = np.arange(9)
+    index = packio.reindex(path, label_offset=1, image="images")
+    report = verify(path, decode=True, structure="always")
+    assert (report.ok, report.samples) == (True, 9)
+    index.unlink() if kind == "missing" else damage_index(index, kind)
+    assert verify(path, rebuild_index=True).rebuilt
+    sample = packio.open(path)[4]
+    assert np.array_equal(sample.decode(), pixels[4])
+    assert sample.label == (4 if kind == "missing" else 5)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert "SHA-256 differs" in verify(path, decode=True).damages[0].problem
+
+
+def raw_pack(out: Path, shards: int) -> Packed:
+    """A pack of raw pixels, 400,000 bytes each: two rows a block, with as many a shard as fit."""
+    r = np.random.default_rng(0)
+    given = [Sample(i, f"{i}", r.bytes(400_000), "raw", i, 400, 1000, channels=1) for i in range(7)]
+    pack = packed("tar", out, given, shards=shards)
+    index = indexfile.Index(index_of(pack))
+    columns = {n: index.column(n).array() for n in index.column_names}
+    crcs, first = [], 0
+    for shard in index.metadata["shards"]:
+        rows = [s.data for s in given[first : first + shard["samples"]]]
+        crcs += [indexfile.crc32c(b"".join(rows[i : i + 2])) for i in range(0, len(rows), 2)]
+        first += shard["samples"]
+    columns["raw_crc32c"] = np.array(crcs, np.uint32)
+    indexfile.write(index.path, columns, index.metadata)
+    return pack
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_checksums_of_raw_blocks_are_compared_with_the_rows(shards: int, tmp_path: Path) -> None:
+    pack = raw_pack(tmp_path / "a", shards)
+    assert damages(pack, decode=True) == ()
+    index = indexfile.Index(index_of(pack))
+    columns = {n: index.column(n).array().copy() for n in index.column_names}
+    for i in range(len(columns["raw_crc32c"])):
+        wrong = columns["raw_crc32c"].copy()
+        wrong[i] ^= 1 << i
+        indexfile.write(index.path, {**columns, "raw_crc32c": wrong}, index.metadata)
+        (found,) = damages(pack)
+        assert "raw_crc32c" in found.problem
+        assert found.file == index.path.name
+    indexfile.write(
+        index.path, {**columns, "raw_crc32c": columns["raw_crc32c"][:-1]}, index.metadata
+    )
+    assert "raw_crc32c" in damages(pack)[0].problem
+
+
+def test_the_index_of_a_newer_packio_is_told(tmp_path: Path) -> None:
+    pack = packed("tar", tmp_path / "a")
+    index = indexfile.Index(Path(f"{pack.path}.packio"))
+    columns = {n: index.column(n).array() for n in index.column_names}
+    indexfile.write(index.path, columns, {**index.metadata, "version": 9})
+    (found,) = damages(pack)
+    assert found.file == "pack.tar.packio"
+    assert "update it" in found.problem
+
+
+def test_an_interrupt_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack, calls = packed("tar", tmp_path / "a"), []
+    monkeypatch.setattr("packio.inspecting.verifying.files._SPAN", 1)
+    monkeypatch.setattr("packio.inspecting.verifying.findings._PROGRESS_SECONDS", 0)
+
+    def interrupted(progress: Progress) -> None:
+        calls.append(progress)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify(pack.path, progress=interrupted)
+    assert len(calls) <= 2
+
+
+def test_a_file_that_is_not_of_the_pack_is_a_warning(tmp_path: Path) -> None:
+    pack = packed("tar", tmp_path / "a", shards=2)
+    (pack.path / "notes.txt").write_text("hello")
+    report = verify(pack.path)
+    assert report.ok
+    assert report.warnings == ("notes.txt: not of the pack",)
+
+
+def test_an_image_that_does_not_decode_is_found_by_its_key(tmp_path: Path) -> None:
+    given = samples()
+    broken = given[1].data[:40] + bytes(20) + given[1].data[60:]
+    given[1] = dataclasses.replace(given[1], data=broken)
+    pack = packed("tar", tmp_path / "a", given)
+    assert damages(pack) == ()
+    (found,) = damages(pack, decode=True)
+    assert (found.position, found.key) == (1, given[1].key)
+    assert found.problem.startswith("does not decode: ")
+
+
+def test_structure_tells_what_the_container_says_otherwise(tmp_path: Path) -> None:
+    pack = packed("tar", tmp_path / "a")
+    index = indexfile.Index(Path(f"{pack.path}.packio"))
+    columns = {n: index.column(n).array().copy() for n in index.column_names}
+    columns["label"][2] += 1
+    columns["key_data"][1] ^= 3
+    indexfile.write(index.path, columns, index.metadata)
+    assert damages(pack) == ()
+    found = damages(pack, structure="always")
+    assert [d.position for d in found] == [0, 2]
+    assert "key" in found[0].problem
+    assert "label" in found[1].problem
+
+
+def test_progress_ends_with_all_samples(tmp_path: Path) -> None:
+    pack, seen = packed("tar", tmp_path / "a"), list[Progress]()
+    verify(pack.path, progress=seen.append, num_workers=1)
+    assert (seen[-1].done, seen[-1].total, seen[-1].bad) == (COUNT, COUNT, 0)
+    assert 0 < seen[-1].done_bytes <= seen[-1].total_bytes
+
+
+def test_nothing_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NotAPackError, match="a pack was expected"):
+        verify(tmp_path / "none.tar")
+    (tmp_path / "text").write_text("hello")
+    for path in (tmp_path, tmp_path / "text"):
+        with pytest.raises(NotAPackError, match="no container that packio knows"):
+            verify(path)
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"structure": "never"}])
+def test_options_that_cannot_be_meant_are_refused(options: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError):
+        verify(tmp_path, **options)
+
+
+def test_large_files_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = packed("tar", tmp_path / "a")
+    for size in (1, 100, 700, 5000):
+        monkeypatch.setattr("packio.inspecting.verifying.files._SPAN", size)
+        assert damages(pack) == ()
+    monkeypatch.setattr("packio.inspecting.verifying.files._SPAN", 700)
+    data = pack.path.read_bytes()
+    for _, offset, end, position, is_mask in pack.values:
+        for place in (offset, end - 1):
+            flipped = bytearray(data)
+            flipped[place] ^= 128
+            with changed(pack.path, bytes(flipped)):
+                assert is_located(pack, damages(pack), pack.path, position, is_mask)
+
+
+def run_command(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(cli.build("verify"), ["verify", *map(str, arguments)])
+    return result.exit_code, result.stdout
+
+
+def test_the_command_says_fine_and_ends_with_0(tmp_path: Path) -> None:
+    pack = packed("tar", tmp_path / "a")
+    code, printed = run_command(pack.path, "--decode")
+    assert code == 0
+    assert f"{COUNT} samples in " in printed
+    assert "all as they were packed" in printed
+    assert run_command(pack.path, "--quiet") == (0, "")
+    code, printed = run_command(pack.path, "--json")
+    assert (code, json.loads(printed)["ok"]) == (0, True)
+
+
+def test_the_command_lists_damages_and_ends_with_65(tmp_path: Path) -> None:
+    pack = packed("tar", tmp_path / "a")
+    data = bytearray(pack.path.read_bytes())
+    data[pack.values[3][1]] ^= 1
+    pack.path.write_bytes(data)
+    code, printed = run_command(pack.path, "--quiet")
+    file, offset, end, position, _ = pack.values[3]
+    assert code == 65
+    line = rf"{file}\t3\tc0/3 ü\xff\t.png\tCRC32C differs ({end - offset} bytes at {offset})"
+    assert printed.replace("\t", "\\t").splitlines()[0] == line
+    code, printed = run_command(pack.path, "--json")
+    assert code == 65
+    assert json.loads(printed)["damages"][0]["position"] == position
+
+
+def test_the_command_makes_an_index_anew(tmp_path: Path) -> None:
+    pack = packed("lmdb", tmp_path / "a")
+    index_of(pack).unlink()
+    code, printed = run_command(pack.path)
+    assert code == 65
+    assert "missing" in printed
+    code, printed = run_command(pack.path, "--rebuild-index")
+    assert code == 0
+    assert "index.packio: made anew" in printed
+    assert "not restored, if there were any: boxes" in printed
+    assert run_command(pack.path, "--rebuild-index", "--json")[0] == 0
+
+
+def test_the_command_ends_with_74_where_a_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = packed("tar", tmp_path / "a")
+
+    def refuse(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("packio.inspecting.verifying.files._read_through", refuse)
+    code, printed = run_command(pack.path)
+    assert code == 74
+    assert "cannot be read: Input/output error" in printed
+
+
+def test_a_copy_is_verified_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = packed("lmdb", tmp_path / "a")
+    shutil.copytree(pack.path, tmp_path / "copy.lmdb")
+    monkeypatch.chdir(tmp_path)
+    report: VerifyReport = verify("copy.lmdb")
+    assert report.ok
+    assert report.path == Path("copy.lmdb")

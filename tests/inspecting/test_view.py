@@ -1,0 +1,410 @@
+"""The contact sheet, looked at in a real browser: it shows, filters, pages, and runs nothing."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import html.parser
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+import packio
+from packio.errors import OptionError, OutputError, OutputExistsError
+from packio.images.encodings import read_facts
+from packio.inspecting.gallery import write_contact_sheet
+from packio.inspecting.gallery.thumbnails import make_thumbnail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = 60  # tiles
+_CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+_DRIVER = shutil.which("chromedriver") or ""
+_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+          "--disable-background-networking", "--disable-component-update", "--disable-sync",
+          "--disable-dev-shm-usage"]  # fmt: skip
+_HOSTILE = (
+    b"hostile/<img src=x onerror=document.title='pwned'>.png",
+    b"hostile/</script><script>document.title='pwned'</script>.png",
+    b"hostile/--><script>document.title='pwned'</script><!--.png",
+    b"hostile/%%DATA%%.png",
+    b"hostile/bad\xff.png",
+)
+
+needs_chromium = pytest.mark.skipif(not _CHROMIUM, reason="no chromium is installed")
+needs_driver = pytest.mark.skipif(not (_CHROMIUM and _DRIVER), reason="no chromedriver")
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def _flat(colour: tuple[int, int, int], height: int = 12, width: int = 16) -> np.ndarray:
+    return np.full((height, width, 3), colour, np.uint8)
+
+
+def _files() -> dict[bytes, bytes]:
+    """Twelve dozen images in three classes, among them one that breaks off and hostile names."""
+    files = {b"red/%03d.png" % i: _png(_flat((200, 0, 0))) for i in range(70)}
+    files |= {b"green/%03d.png" % i: _png(_flat((0, 200, 0))) for i in range(65)}
+    files |= {name: _png(_flat((0, 0, 200))) for name in _HOSTILE}
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "JPEG")
+    files[b"green/broken.jpg"] = file.getvalue()[:-2000]
+    ramp = np.linspace(1000, 3000, 40).astype(np.uint16)
+    files[b"green/sixteen.png"] = _png(np.tile(ramp, (20, 1)))
+    exif = Image.Exif()
+    exif[0x112] = 6  # to be turned clockwise: its left side is then on top
+    half = np.concatenate((_flat((255, 255, 255), 40, 40), _flat((0, 0, 0), 40, 40)), axis=1)
+    file = io.BytesIO()
+    Image.fromarray(half).save(file, "JPEG", exif=exif, quality=95)
+    files[b"green/turned.jpg"] = file.getvalue()
+    return files
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("view")
+    for key, data in _files().items():
+        path = os.path.join(os.fsencode(root), b"source", key)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+    packio.pack(root / "source", root / "view.lmdb")
+    return root / "view.lmdb"
+
+
+@pytest.fixture(scope="module")
+def sheet(pack: pathlib.Path) -> pathlib.Path:
+    path = pack.with_name("sheet.html")
+    report = write_contact_sheet(pack, path)
+    assert (report.shown, report.samples, report.broken) == (143, 143, 1)
+    return path
+
+
+def _data(sheet: pathlib.Path) -> list[dict[str, Any]]:
+    """What the sheet knows of its samples, read as a browser would find it."""
+    match = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', sheet.read_text()
+    )
+    assert match
+    samples: list[dict[str, Any]] = json.loads(match[1])["samples"]
+    return samples
+
+
+def _pixels(sample: dict[str, Any]) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(sample["thumbnail"]))).convert("RGB"))
+
+
+class _Page(html.parser.HTMLParser):
+    """A dumped page: the tiles in it, what its output says, and its elements by name."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tiles: list[str] = []
+        self.images: list[str] = []
+        self.texts: dict[str, str] = {}
+        self.elements: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.elements.append(tag)
+        if "data-index" in values:
+            self.tiles.append(values["title"] or "")
+        if tag == "img":
+            self.images.append(values["src"] or "")
+        if tag not in {"meta", "input", "img"}:
+            self._open.append(values.get("id") or tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        where = self._open[-1] if self._open else ""
+        self.texts[where] = self.texts.get(where, "") + data
+
+
+def _visit(sheet: pathlib.Path, folder: pathlib.Path, **state: str) -> _Page:
+    """Open the sheet in Chromium with a state in its fragment; return the page it makes of it."""
+    address = f"{sheet.as_uri()}#{urllib.parse.urlencode(state)}"
+    command = [_CHROMIUM, *_FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", address]
+    done = subprocess.run(command, check=True, timeout=90, capture_output=True)
+    return _Page(done.stdout.decode())
+
+
+def test_the_sheet_needs_no_other_file(sheet: pathlib.Path) -> None:
+    text = sheet.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    for tag, where in re.findall(r"<(\w+)[^>]*?\b(?:src|href)=[\"']?([^\"' >]*)", text):
+        raise AssertionError(f"<{tag}> refers to {where}")
+    assert not re.findall(r"https?:|@import|url\(", text)
+
+
+def test_the_same_pack_gives_the_same_sheet(sheet: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    write_contact_sheet(sheet.with_name("view.lmdb"), tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == sheet.read_bytes()
+
+
+def test_a_broken_image_has_its_error_and_no_thumbnail(sheet: pathlib.Path) -> None:
+    broken = [s for s in _data(sheet) if s["thumbnail"] is None]
+    assert [s["key"] for s in broken] == ["green/broken.jpg"]
+    assert "truncated" in broken[0]["error"]
+
+
+def test_thumbnails_show_the_images(sheet: pathlib.Path) -> None:
+    by_key = {s["key"]: s for s in _data(sheet)}
+    assert abs(_pixels(by_key["red/000.png"]).astype(int) - (200, 0, 0)).max() < 8
+    turned = _pixels(by_key["green/turned.jpg"])
+    assert turned.shape[0] > turned.shape[1]
+    assert turned[5].mean() > 240
+    assert turned[-5].mean() < 15
+    sixteen = _pixels(by_key["green/sixteen.png"])[10].mean(axis=-1)
+    assert sixteen[0] < 15
+    assert sixteen[-1] > 240
+    assert (np.diff(sixteen) >= -3).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_turned_as_pillow_turns_it(orientation: int) -> None:
+    quarters = np.zeros((40, 60, 3), np.uint8)
+    quarters[:20, :30], quarters[:20, 30:], quarters[20:, :30] = 255, 170, 85
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    file = io.BytesIO()
+    Image.fromarray(quarters).save(file, "JPEG", quality=95, exif=exif)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(file)), int)
+    data = file.getvalue()
+    made = np.asarray(Image.open(io.BytesIO(make_thumbnail(data, 64, read_facts(data)))), int)
+    assert made.shape == expected.shape
+    assert np.abs(made - expected).mean() < 3
+
+
+def test_a_limit_spreads_the_samples_over_all_classes(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    report = write_contact_sheet(pack, tmp_path / "a.html", limit=40)
+    assert (report.shown, report.samples) == (40, 143)
+    assert {s["key"].split("/")[0] for s in _data(tmp_path / "a.html")} == {
+        "red", "green", "hostile",
+    }  # fmt: skip
+
+
+def test_only_the_class_asked_for_is_shown(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    report = write_contact_sheet(pack, tmp_path / "a.html", classes=["red"], size=32)
+    assert report.shown == 70
+    assert all(s["key"].startswith("red/") for s in _data(tmp_path / "a.html"))
+    with pytest.raises(OptionError, match="green"):
+        write_contact_sheet(pack, tmp_path / "b.html", classes=["gren"])
+
+
+def test_a_damaged_pack_is_shown_with_its_damage(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    copy = pathlib.Path(shutil.copytree(pack, tmp_path / "copy.lmdb"))
+    with packio.open(copy) as opened, (copy / "data.mdb").open("r+b") as file:
+        (row,) = opened.rows([20])
+        file.seek(row.offset + 30)
+        file.write(b"\0\1\2\3")
+    assert write_contact_sheet(copy, tmp_path / "a.html").broken == 2
+    assert "CRC32C" in _data(tmp_path / "a.html")[20]["error"]
+
+
+def test_a_file_that_is_no_page_is_not_replaced(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OutputExistsError):
+        write_contact_sheet(pack, pack / "data.mdb")
+    with pytest.raises(OutputError):
+        write_contact_sheet(pack, tmp_path)
+    with pytest.raises(OutputError):
+        write_contact_sheet(pack, tmp_path / "no" / "a.html")
+
+
+def test_the_command_writes_a_sheet(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    code = "from packio.cli import main; main()"
+    command = [sys.executable, "-c", code, "view", str(pack), "--class", "red"]
+    done = subprocess.run(command, check=False, timeout=60, capture_output=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"view.lmdb.html: 70 of 70 samples" in done.stdout
+    assert len(_data(tmp_path / "view.lmdb.html")) == 70
+
+
+@needs_chromium
+def test_the_first_page_shows_the_first_samples(
+    sheet: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    page = _visit(sheet, tmp_path)
+    assert page.tiles == [s["key"] for s in _data(sheet)[:PAGE]]
+    assert "143 samples" in page.texts["p"]
+
+
+@needs_chromium
+def test_the_last_page_shows_the_rest(sheet: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    page = _visit(sheet, tmp_path, page="3")
+    assert page.tiles == [s["key"] for s in _data(sheet)[2 * PAGE :]]
+    assert page.texts["position"] == "121\u2013143 of 143"
+
+
+@needs_chromium
+def test_class_and_text_filter_together(sheet: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    label = str(sorted(["red", "green", "hostile"]).index("green"))
+    page = _visit(sheet, tmp_path, **{"class": label, "q": "0.PNG"})
+    assert page.tiles == [f"green/{i:03}.png" for i in range(0, 65, 10)]
+
+
+@needs_chromium
+def test_nothing_in_a_key_is_executed(sheet: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    page = _visit(sheet, tmp_path, q="hostile/")
+    shown = [name.decode("utf-8", "backslashreplace") for name in _HOSTILE]
+    assert sorted(page.tiles) == sorted(shown)
+    assert page.texts["title"] == "view.lmdb"
+    assert page.elements.count("script") == 2
+    assert all(source.startswith("data:image/jpeg;base64,") for source in page.images)
+    enlarged = str(next(s["index"] for s in _data(sheet) if s["key"] == shown[0]))
+    page = _visit(sheet, tmp_path, q="hostile/", sample=enlarged)
+    assert page.texts["title"] == "view.lmdb"
+    assert shown[0] in page.texts["dd"]
+
+
+class _Browser:
+    """Chromium driven by chromedriver. Source: W3C WebDriver, https://www.w3.org/TR/webdriver2/."""
+
+    def __init__(self, address: str, profile: pathlib.Path) -> None:
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        self._base = address
+        options = {"binary": _CHROMIUM, "args": [*_FLAGS, f"--user-data-dir={profile}"]}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options}
+        session = self._call("POST", "/session", capabilities={"alwaysMatch": wanted})
+        self._base += f"/session/{session['sessionId']}"
+
+    def _call(self, method: str, path: str, **body: Any) -> Any:
+        data = json.dumps(body).encode() if method == "POST" else None
+        request = urllib.request.Request(self._base + path, data, method=method)  # noqa: S310 (loopback)
+        with self._open(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def go(self, address: str) -> None:
+        self._call("POST", "/url", url=address)
+
+    def ask(self, script: str) -> Any:
+        return self._call("POST", "/execute/sync", script=f"return {script}", args=[])
+
+    def click(self, selector: str) -> None:
+        element = self._call("POST", "/element", using="css selector", value=selector)
+        self._call("POST", f"/element/{next(iter(element.values()))}/click")
+
+    def press(self, *keys: str) -> None:
+        strokes = [{"type": t, "value": k} for k in keys for t in ("keyDown", "keyUp")]
+        actions = [{"type": "key", "id": "keyboard", "actions": strokes}]
+        self._call("POST", "/actions", actions=actions)
+
+    def close(self) -> None:
+        self._call("DELETE", "")
+
+
+LEFT, RIGHT, ESCAPE = "\ue012", "\ue014", "\ue00c"  # WebDriver, section 17.4.2
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Browser]:
+    with subprocess.Popen([_DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        try:
+            said = iter(driver.stdout.readline, "")
+            port = next(
+                m[1] for m in (re.search(r"successfully on port (\d+)", line) for line in said) if m
+            )
+            made = _Browser(f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("profile"))
+            with contextlib.closing(made):
+                yield made
+        finally:
+            driver.terminate()
+
+
+_TILES = "[...document.querySelectorAll('[data-index]')].map(tile => tile.title)"
+_POSITION = "document.getElementById('position').value"
+
+
+@needs_driver
+def test_arrow_keys_and_buttons_turn_pages(sheet: pathlib.Path, browser: _Browser) -> None:
+    browser.go("about:blank")
+    browser.go(sheet.as_uri())
+    keys = [s["key"] for s in _data(sheet)]
+    assert browser.ask(_TILES) == keys[:PAGE]
+    browser.press(RIGHT)
+    assert browser.ask(_TILES) == keys[PAGE : 2 * PAGE]
+    browser.click("#next")
+    assert browser.ask(_TILES) == keys[2 * PAGE :]
+    browser.press(RIGHT)  # there is no further page
+    assert browser.ask(_TILES) == keys[2 * PAGE :]
+    browser.press(LEFT, LEFT, LEFT)
+    assert browser.ask(_TILES) == keys[:PAGE]
+    assert browser.ask(_POSITION) == "1\u201360 of 143"
+
+
+@needs_driver
+def test_typing_and_choosing_filter(sheet: pathlib.Path, browser: _Browser) -> None:
+    browser.go("about:blank")
+    browser.go(sheet.as_uri())
+    browser.press(RIGHT, "/", "0", "0", "3")
+    assert browser.ask(_TILES) == ["green/003.png", "red/003.png"]
+    browser.click("#class option[value='2']")
+    assert browser.ask(_TILES) == ["red/003.png"]
+    browser.click("#class option[value='broken']")
+    assert browser.ask(_TILES) == []
+    assert browser.ask("document.getElementById('empty').checkVisibility()") is True
+
+
+@needs_driver
+def test_a_click_enlarges_and_escape_goes_back(sheet: pathlib.Path, browser: _Browser) -> None:
+    browser.go("about:blank")
+    browser.go(sheet.as_uri())
+    browser.click("[title='green/001.png']")
+    key = "document.querySelector('#large[open] dd')?.textContent ?? null"
+    assert browser.ask(key) == "green/001.png"
+    width = "document.querySelector('#large img').getBoundingClientRect().width"
+    assert browser.ask(width) > 200
+    browser.press(RIGHT)
+    assert browser.ask(key) == "green/002.png"
+    browser.press(ESCAPE)
+    assert browser.ask(key) is None
+    assert browser.ask("document.activeElement.title") == "green/002.png"
+
+
+@needs_driver
+def test_every_thumbnail_loads_under_the_policy(sheet: pathlib.Path, browser: _Browser) -> None:
+    browser.go("about:blank")
+    browser.go(f"{sheet.as_uri()}#q=hostile")
+    loaded = "[...document.images].map(image => image.complete && image.naturalWidth > 0)"
+    assert browser.ask(loaded) == [True] * len(_HOSTILE)
+    assert browser.ask("document.title") == "view.lmdb"
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(3, "uint8"), (1, "uint8"), (3, "float32")])
+def test_raw_pixels_have_thumbnails(tmp_path: pathlib.Path, channels: int, dtype: str) -> None:
+    pixels = np.linspace(0, 200, channels * 20 * 30).reshape(channels, 20, 30).astype(dtype)
+    sample = packio.Sample(
+        0, "a", pixels.tobytes(), "raw", None, 20, 30, channels=channels, dtype=dtype
+    )
+    packio.pack([sample], tmp_path / "x.h5")
+    write_contact_sheet(tmp_path / "x.h5", tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    assert "data:image/jpeg;base64," in text

@@ -1,0 +1,208 @@
+"""DataLoaders: start methods, workers, threads, epochs; draws depend on none of them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, RandomSampler, Subset
+
+import packio
+from packio.datasets import datasets
+
+START_METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.fixture(scope="module")
+def pack(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packs") / "photos.lmdb"
+    packio.pack(image_folder, out)
+    return out
+
+
+def augmented(pack: Path, **options: Any) -> packio.LmdbDataset:
+    defaults = {"crop": packio.RandomResizedCrop(32), "hflip": 0.5, "vflip": 0.2, "seed": 11}
+    return packio.LmdbDataset(pack, **{**defaults, **options})
+
+
+def digests(loader: DataLoader[Any]) -> list[str]:
+    """One digest a batch, of images and labels."""
+    return [
+        hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
+        for images, labels in loader
+    ]
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("access", ["range", "lmdb"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_give_every_sample_once_and_exactly(
+    pack: Path, image_folder: Path, method: str, access: str
+) -> None:
+    ds = packio.LmdbDataset(pack, fields=("image", "key"), access=access)
+    ds[0], ds.__getitems__([1, 2])  # the parent has read first
+    loader = DataLoader(
+        ds, batch_size=4, num_workers=2, multiprocessing_context=method, collate_fn=list
+    )
+    seen = {}
+    for batch in loader:
+        assert packio.is_contiguous_batch(batch)
+        seen.update({key: image.numpy() for image, key in batch})
+    assert sorted(seen) == sorted(ds.pack.keys())
+    for key, image in seen.items():
+        upright = ImageOps.exif_transpose(Image.open(image_folder / key)).convert("RGB")
+        np.testing.assert_array_equal(image, np.asarray(upright).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_two_datasets_on_one_path(pack: Path, method: str) -> None:
+    train, test = (
+        augmented(pack),
+        packio.LmdbDataset(pack, crop=packio.CenterCrop(32), access="lmdb"),
+    )
+    train[0], test[0]
+    for ds in (train, test):
+        loader = DataLoader(ds, batch_size=8, num_workers=2, multiprocessing_context=method)
+        assert sum(len(labels) for _, labels in loader) == len(ds)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker:UserWarning")
+def test_batches_do_not_depend_on_workers_or_threads(pack: Path) -> None:
+    runs = []
+    for workers in (0, 1, 2, 3):
+        for threads in (1, 2, 4):
+            ds = augmented(pack, threads=threads)
+            for collate in (None, packio.collate):
+                loader = DataLoader(
+                    ds, batch_size=6, shuffle=True, num_workers=workers, collate_fn=collate,
+                    generator=torch.Generator().manual_seed(4),
+                )  # fmt: skip
+                runs.append(digests(loader))
+    assert len(set(runs[0])) == len(runs[0])
+    assert all(run == runs[0] for run in runs)
+
+
+def test_repeated_indices_and_views_are_drawn_apart(pack: Path) -> None:
+    crop = packio.RandomResizedCrop(32)
+    ds = packio.LmdbDataset(pack, views=[crop, crop], seed=0)
+    (first, second), _ = packio.collate(ds.__getitems__([3] * 8))
+    images = {image.numpy().tobytes() for image in torch.cat((first, second))}
+    assert len(images) == 16
+
+
+def test_a_seed_is_a_seed(pack: Path) -> None:
+    batches = [augmented(pack, seed=s).__getitems__([1, 2, 3]) for s in (11, 11, 12)]
+    assert torch.equal(batches[0][0][0], batches[1][0][0])
+    assert not torch.equal(batches[0][0][0], batches[2][0][0])
+    torch.manual_seed(7)
+    a = augmented(pack, seed=None).seed
+    torch.manual_seed(7)
+    assert augmented(pack, seed=None).seed == a
+    assert augmented(pack, seed=None).seed != a
+
+
+def test_single_samples_draw_from_torchs_generator(pack: Path) -> None:
+    ds = augmented(pack)
+    torch.manual_seed(3)
+    a, b = ds[2][0], ds[2][0]
+    torch.manual_seed(3)
+    assert torch.equal(ds[2][0], a)
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_set_epoch_reaches_persistent_workers(pack: Path, method: str) -> None:
+    """The same order each time: what differs is drawn anew, by the epoch alone."""
+    ds = augmented(pack)
+    loader = DataLoader(
+        ds, batch_size=6, num_workers=2, persistent_workers=True, multiprocessing_context=method
+    )
+    epochs = []
+    for epoch in (0, 1, 2, 0):
+        ds.set_epoch(epoch)
+        epochs.append(digests(loader))
+    flat = [d for epoch in epochs[:3] for d in epoch]
+    assert len(set(flat)) == len(flat)
+    assert epochs[3] == epochs[0]
+
+
+def test_a_reshuffled_epoch_draws_anew(pack: Path) -> None:
+    ds = augmented(pack)
+    loader = DataLoader(
+        ds, 6, sampler=RandomSampler(ds), num_workers=2, persistent_workers=True, drop_last=True
+    )
+    flat = [d for _ in range(3) for d in digests(loader)]
+    assert len(set(flat)) == len(flat)
+
+
+def test_worker_counters_reach_the_main_process(pack: Path) -> None:
+    ds = packio.LmdbDataset(pack, crop=packio.CenterCrop(16), decoder="simplejpeg")
+    for _ in DataLoader(ds, batch_size=4, num_workers=2):
+        pass
+    assert ds.fallbacks >= 2
+
+
+def test_a_workers_batch_lies_in_shared_memory(pack: Path) -> None:
+    """Made where it travels: the tensor that arrives is shared, and the batch's own."""
+    ds = augmented(pack)
+    for images, _ in DataLoader(ds, batch_size=4, num_workers=1, collate_fn=packio.collate):
+        assert images.is_shared()
+        assert images.is_contiguous()
+    images, _ = packio.collate(ds.__getitems__([0, 1]))
+    assert not images.is_shared()
+
+
+def test_subset_and_random_split(pack: Path) -> None:
+    ds = packio.LmdbDataset(pack, crop=packio.CenterCrop(16), fields=("image", "index"))
+    parts = torch.utils.data.random_split(ds, [0.6, 0.4], torch.Generator().manual_seed(0))
+    got = [
+        int(i) for part in parts for _, indices in DataLoader(part, batch_size=4) for i in indices
+    ]
+    assert sorted(got) == list(range(len(ds)))
+    images, _ = next(iter(DataLoader(Subset(ds, [5, 2]), batch_size=2, collate_fn=packio.collate)))
+    assert torch.equal(images[1], ds[2][0])
+
+
+def test_an_error_in_a_worker_names_the_sample(pack: Path) -> None:
+    ds = packio.LmdbDataset(pack, max_pixels=100)
+    with pytest.raises(packio.DecodeError, match="limit is 100"):
+        next(iter(DataLoader(ds, batch_size=2, num_workers=1)))
+
+
+def test_threads_survive_a_fork(pack: Path) -> None:
+    """Threads started in the parent do not exist in its children."""
+    ds = augmented(pack, threads=2)
+    expected = digests(DataLoader(ds, batch_size=6))
+    loader = DataLoader(ds, batch_size=6, num_workers=2, multiprocessing_context="fork")
+    assert digests(loader) == expected
+
+
+def test_decoding_threads_leave_torchs_setting_alone(pack: Path) -> None:
+    before = torch.get_num_threads()
+    augmented(pack, threads=3).__getitems__([0, 1, 2, 3])
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("side", "threads", "expected"),
+    [(99, "auto", None), (101, "auto", 3), (99, 2, 2), (101, 1, None)],
+)
+def test_by_default_small_images_are_decoded_by_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int, threads: int | str,
+    expected: int | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(datasets, "automatic_threads", lambda: 3)
+    folder = tmp_path / "images/a"
+    folder.mkdir(parents=True)
+    for i in range(3):
+        Image.new("RGB", (side, side)).save(folder / f"{i}.png")
+    packio.pack(folder.parent, tmp_path / "x.tar")
+    decoding = packio.TarDataset(tmp_path / "x.tar", threads=threads)._decoding_threads()
+    assert (decoding and decoding.count) == expected
+    apart = packio.FolderDataset(folder.parent, threads=threads)._decoding_threads()
+    assert (apart and apart.count) == (expected or (3 if threads == "auto" else None))

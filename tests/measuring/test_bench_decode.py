@@ -1,0 +1,204 @@
+"""`packio bench-decode` and the library function behind it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packio import registry
+from packio.errors import MissingPackageError, OptionError, SourceError
+from packio.images.decoders import _calibration
+from packio.measuring.bench import decode
+from packio.measuring.bench._parity import Difference
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator
+
+    from packio.packing.report import Progress
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Three JPEGs, one of them CMYK, a PNG, a 16-bit PNG, and a file that is no image."""
+    made = tmp_path_factory.mktemp("images")
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    for name in ("one", "two"):
+        (made / name).mkdir()
+    photo.save(made / "one" / "a.jpg")
+    photo.save(made / "two" / "b.jpg", quality=50)
+    photo.convert("CMYK").save(made / "one" / "c.jpg", subsampling="4:2:0")
+    photo.save(made / "one" / "d.png")
+    Image.fromarray(np.arange(60, dtype=np.uint16).reshape(6, 10)).save(made / "two" / "e.png")
+    (made / "two" / "notes.txt").write_text("no image")
+    return made
+
+
+@pytest.fixture
+def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """An empty user cache."""
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path))
+    _calibration.fastest.cache_clear()
+    yield tmp_path
+    _calibration.fastest.cache_clear()
+
+
+def _cli(*arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from packio.cli import main; main()", "bench-decode"]
+    return subprocess.run([*command, *arguments], check=False, capture_output=True, text=True)
+
+
+def test_every_installed_decoder_is_measured_or_named_as_missing(folder: pathlib.Path) -> None:
+    result = decode.measure(folder, rounds=1, threads=[1])
+    assert {*result.versions, *result.missing} == set(registry.names("decoders"))
+    jpeg = {r.decoder for r in result.rows if (r.encoding, r.stage) == ("jpeg", "decode")}
+    assert jpeg == set(result.versions)
+
+
+def test_images_are_counted_and_those_that_are_none_are_left_out(folder: pathlib.Path) -> None:
+    result = decode.measure(folder, rounds=1, threads=[1], decoders=["pillow"])
+    assert (result.images, result.unreadable) == (4, 2)
+    assert result.pixels == 4 * 40 * 60
+    assert {r.encoding: r.images for r in result.rows} == {"jpeg": 3, "png": 1}
+
+
+def test_refusals_are_counted_and_exact_decoders_are_identical(folder: pathlib.Path) -> None:
+    rows = decode.measure(folder, rounds=1, threads=[1]).rows
+    for row in (r for r in rows if r.encoding == "jpeg" and r.stage == "decode"):
+        assert row.refused == (row.decoder != "pillow")  # the CMYK one
+        if registry.load("decoders", row.decoder).EXACT:
+            assert row.difference == Difference(0, 0.0, 0.0)
+
+
+def test_figures_are_those_of_the_rounds(folder: pathlib.Path) -> None:
+    seen: list[Progress] = []
+    result = decode.measure(
+        folder, rounds=3, threads=[1, 2], workers=[1], decoders=["pillow"], progress=seen.append
+    )
+    decoding = [r for r in result.rows if r.stage == "decode" and r.encoding == "jpeg"]
+    assert [(r.threads, r.workers) for r in decoding] == [(1, 0), (2, 0), (0, 1)]
+    for row in result.rows:
+        assert 0 < row.slowest <= row.images_per_second <= row.fastest
+        assert 0 < row.ms_p50 <= row.ms_p99
+        assert row.megapixels_per_second == pytest.approx(row.images_per_second * 40 * 60 / 1e6)
+    assert len(seen) == 3 * len(result.rows)
+    assert seen[-1].done == seen[-1].total
+
+
+def test_pillows_lazy_open_is_a_row_of_its_own(folder: pathlib.Path) -> None:
+    rows = decode.measure(folder, rounds=1, threads=[1], decoders=["pillow"]).rows
+    opening = [r for r in rows if r.stage == "open"]
+    assert [r.encoding for r in opening] == ["jpeg", "png"]
+    assert {r.difference for r in opening} == {None}
+
+
+def test_without_a_path_there_are_photographs() -> None:
+    result = decode.measure(rounds=1, threads=[1], decoders=["simplejpeg"])
+    assert result.images > 1
+    assert result.rows[0].difference == Difference(0, 0.0, 0.0)
+
+
+def test_a_pack_is_measured_like_its_folder(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    import packio
+
+    packio.pack(folder, tmp_path / "p.lmdb", on_error="skip")
+    result = decode.measure(tmp_path / "p.lmdb", rounds=1, threads=[1], decoders=["pillow"])
+    assert (result.images, result.unreadable) == (4, 1)  # the 16-bit one
+
+
+def test_the_limit_spreads_over_the_files(folder: pathlib.Path) -> None:
+    result = decode.measure(folder, rounds=1, threads=[1], decoders=["pillow"], limit=2)
+    assert result.images + result.unreadable == 2
+
+
+def test_saving_calibrates_auto(folder: pathlib.Path, cache: pathlib.Path) -> None:
+    result = decode.measure(folder, rounds=1, threads=[1], decoders=["pillow"])
+    assert result.save() == str(cache / "decoders.json")
+    assert _calibration.fastest("jpeg") == "pillow"
+    assert _calibration.fastest("webp") is None
+
+
+def test_a_decoder_that_differed_is_not_saved_as_exact(
+    folder: pathlib.Path, cache: pathlib.Path
+) -> None:
+    import dataclasses
+
+    result = decode.measure(folder, rounds=1, threads=[1], decoders=["pillow"])
+    off = [dataclasses.replace(r, difference=Difference(1, 0.1, 0.1)) for r in result.rows]
+    dataclasses.replace(result, rows=off).save()
+    assert (cache / "decoders.json").exists()
+    assert _calibration.fastest("jpeg") is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"rounds": 0}, {"threads": [0]}, {"workers": [-1]}, {"limit": 0}]
+)
+def test_numbers_are_counted_from_one(folder: pathlib.Path, options: dict[str, int]) -> None:
+    with pytest.raises(OptionError):
+        decode.measure(folder, **options)  # type: ignore[arg-type]  # one option or another
+
+
+def test_a_folder_without_images_is_a_source_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(SourceError, match="no image"):
+        decode.measure(tmp_path)
+
+
+def test_a_missing_package_asked_for_by_name_is_an_error(folder: pathlib.Path) -> None:
+    missing = decode.measure(folder, rounds=1, threads=[1]).missing
+    if not missing:
+        pytest.skip("every decoder is installed")
+    with pytest.raises(MissingPackageError, match="pip install"):
+        decode.measure(folder, decoders=[next(iter(missing))])
+
+
+def test_the_command_prints_a_plain_table(folder: pathlib.Path) -> None:
+    done = _cli(folder, "--rounds", "1", "--threads", "1", "--decoder", "pillow", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "4 images" in done.stdout
+    assert "2 files left out" in done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines()[2:]] == [
+        ["encoding", "decoder"],
+        *([e, "pillow"] for e in ("jpeg", "jpeg", "jpeg", "png", "png", "png")),
+    ]
+    assert sum("worker" in line for line in done.stdout.splitlines()) == 2  # by default too
+
+
+def test_the_command_writes_json_plot_and_calibration(
+    folder: pathlib.Path, cache: pathlib.Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    plot, figures = cache / "plot.png", cache / "figures.json"
+    options = ["--rounds", "1", "-t", "1", "-d", "pillow", "--save"]
+    done = _cli(folder, *options, "--json", figures, "--plot", plot)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(figures.read_text())["rows"][0]["decoder"] == "pillow"
+    assert Image.open(io.BytesIO(plot.read_bytes())).width > 400
+    assert str(cache / "decoders.json") in done.stderr
+
+
+def test_json_on_standard_output_is_alone_there(folder: pathlib.Path) -> None:
+    done = _cli(folder, "--rounds", "1", "-t", "1", "-d", "pillow", "--json", "-")
+    assert json.loads(done.stdout)["images"] == 4
+
+
+def test_what_is_wrong_is_one_line_and_an_exit_code(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    for arguments, code in (
+        ([folder, "-d", "simplejpg"], 2),
+        ([tmp_path], 65),
+        ([tmp_path / "none.lmdb"], 65),
+        ([folder, "-d", "pillow", "--rounds", "1", "--json", tmp_path / "no" / "x.json"], 73),
+    ):
+        done = _cli(*arguments, "--quiet")
+        assert done.returncode == code, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("packio: ")

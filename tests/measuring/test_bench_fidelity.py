@@ -1,0 +1,85 @@
+"""`packio bench-decode --parity` and the library function behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import readme_tables
+from PIL import Image
+
+from packio.errors import OptionError
+from packio.measuring.bench import fidelity
+
+pytest.importorskip("numba")
+
+
+@pytest.fixture(scope="module")
+def result() -> fidelity.Result:
+    return fidelity.measure(crops=3, size=64)
+
+
+def test_exact_is_torchvisions_whether_cut_or_not(result: fidelity.Result) -> None:
+    exact = [row for row in result.rows if row.fidelity == "exact"]
+    assert {row.decoder for row in exact} >= {"pillow", "simplejpeg"}
+    for row in exact:
+        assert row.torchvision.maximum <= 1
+        assert row.pillow.maximum <= 1
+        assert row.same == row.crops == 15
+    assert {row.seekable for row in exact} == {True, False}
+
+
+def test_fast_is_near(result: fidelity.Result) -> None:
+    for row in result.rows:
+        if row.fidelity == "fast":
+            assert 35 <= row.torchvision.lowest_psnr <= row.torchvision.psnr
+            assert row.torchvision.mean < 4
+            assert 0 <= row.torchvision.off < 1
+    assert any(row.torchvision.maximum > 1 for row in result.rows)
+
+
+def test_a_distance_is_what_it_says() -> None:
+    total = fidelity._Sum()
+    zeros = np.zeros((2, 2, 3), np.uint8)
+    total.add(zeros, zeros)
+    total.add(zeros, np.array([[[3, 0, 0], [1, 0, 0]], [[0, 0, 0]] * 2], np.uint8))
+    mse = 10 / 12
+    assert dataclasses.astuple(total.distance()) == pytest.approx(
+        (3, 4 / 24, (99 + 10 * np.log10(255**2 / mse)) / 2, 10 * np.log10(255**2 / mse), 1 / 24)
+    )
+
+
+def test_the_table_of_the_readme(result: fidelity.Result) -> None:
+    table = readme_tables.parity(json.loads(json.dumps(result.as_dict())))
+    lines = table.splitlines()[4:]
+    assert len(lines) == len({(row.decoder, row.fidelity) for row in result.rows})
+    assert all(line.count("|") == 7 for line in lines)
+
+
+def test_without_a_jpeg_there_is_nothing_to_compare(tmp_path: pathlib.Path) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+    with pytest.raises(OptionError, match="no JPEG"):
+        fidelity.measure(tmp_path)
+    with pytest.raises(OptionError, match="crops=0"):
+        fidelity.measure(tmp_path, crops=0)
+
+
+def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from packio.cli import main; main()", "bench-decode"]
+    return subprocess.run([*command, *arguments], check=False, capture_output=True, text=True)
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path: pathlib.Path) -> None:
+    options = ["--parity", "-d", "simplejpeg", "-q"]
+    done = _cli(*options, "--json", str(tmp_path / "x.json"))
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[2] for line in done.stdout.splitlines()[2:]] == [
+        "exact", "exact", "fast", "fast",
+    ]  # fmt: skip
+    assert len(json.loads((tmp_path / "x.json").read_text())["rows"]) == 4
+    assert _cli("--parity", "--save").returncode == 2

@@ -1,0 +1,452 @@
+"""The doctor: numbers to findings exactly, real short runs, what is told, and what fails soon."""
+
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import json
+import multiprocessing
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import packio
+from packio.errors import DiagnosisError, MissingPackageError, OptionError
+from packio.measuring.doctor import Diagnosis, Kind, Measured, Trial, cold, findings, naming, watch
+from packio.measuring.doctor.loops import Run, together
+from packio.measuring.doctor.measured import Spread, Stages
+from packio.measuring.doctor.setups import Flow, Setup, size_of
+
+QUICK = 1.0  # seconds for a diagnosis: enough for what is gross
+
+
+def exactly(value: float) -> Spread:
+    return Spread(value, value, value)
+
+
+def measured(**changes: Any) -> Measured:
+    """A loop of 100 ms a batch of 10, half of it waiting, whose samples take 1, 2 and 5 ms."""
+    plain = Measured(
+        loader="DataLoader", batch_size=10, workers=2, cpus=2, device="cpu", has_step=True,
+        epoch_batches=100, rate=exactly(100), waiting=exactly(0.5), step=0.05, contiguous=True,
+        step_contiguous=None,
+        stages=Stages(0.001, 0.002, 0.005, collate=0.01, hand_over=0.01, batch_bytes=1000),
+    )  # fmt: skip
+    return dataclasses.replace(plain, **changes)
+
+
+def trial(kind: Kind, *factors: float, pairs: int = 4) -> Trial:
+    return Trial(kind, "a change", "code", Spread.of(factors), pairs)
+
+
+def test_the_loops_time_is_shared_out_by_what_each_part_costs() -> None:
+    shares = findings.shares(measured())
+    assert shares == pytest.approx({
+        Kind.STORAGE: 0.05, Kind.DECODE: 0.1, Kind.TRANSFORM: 0.25, Kind.COLLATE: 0.05,
+        Kind.HAND_OVER: 0.05, Kind.MEMORY_FORMAT: 0, Kind.COPY: 0, Kind.STEP: 0.5,
+        Kind.START_UP: 0,
+    })  # fmt: skip
+
+
+def test_without_workers_nothing_is_handed_over() -> None:
+    shares = findings.shares(measured(workers=0))
+    assert Kind.HAND_OVER not in shares
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_without_a_step_all_time_is_the_loaders() -> None:
+    shares = findings.shares(measured(has_step=False, step=None, waiting=exactly(1)))
+    assert shares[Kind.TRANSFORM] == pytest.approx(0.5)
+    assert shares[Kind.STEP] == 0
+
+
+def test_a_loader_that_cannot_be_looked_into_is_one_part() -> None:
+    found = findings.find(measured(stages=Stages(), workers=None))
+    assert [(f.kind, f.share) for f in found] == [(Kind.LOADER, 0.5)]
+
+
+def test_what_takes_a_fifth_of_the_time_is_named_the_heaviest_first() -> None:
+    slow = Stages(0.005, 0.0, 0.004, collate=0.01, hand_over=0.0)
+    found = findings.find(measured(waiting=exactly(0.9), stages=slow))
+    assert [f.kind for f in found] == [Kind.STORAGE, Kind.TRANSFORM]
+    assert found[0].evidence["seconds_a_sample"] == 0.005
+    assert found[0].share == pytest.approx(0.45)
+
+
+def test_the_step_is_the_limit_where_the_loader_keeps_ahead() -> None:
+    (found,) = findings.find(measured(waiting=exactly(0.03), step=0.097))
+    assert found.kind is Kind.STEP
+    diagnosis = Diagnosis(measured(waiting=exactly(0.03), step=0.097))
+    assert "a faster loader changes nothing" in diagnosis.verdict
+
+
+def test_nothing_is_named_where_nothing_stands_out() -> None:
+    even = Stages(0.001, 0.001, 0.001, collate=0.01, hand_over=0.01)
+    (found,) = findings.find(measured(waiting=exactly(0.4), stages=even))
+    assert found.kind is Kind.NONE
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_the_memory_format_is_named_by_what_contiguous_batches_save(contiguous: bool) -> None:
+    slow = measured(waiting=exactly(0.1), step=0.09, step_contiguous=0.03, contiguous=contiguous)
+    kinds = [f.kind for f in findings.find(slow)]
+    assert kinds == ([Kind.STEP] if contiguous else [Kind.MEMORY_FORMAT])
+    assert findings.shares(slow)[Kind.MEMORY_FORMAT] == pytest.approx(0 if contiguous else 0.6)
+
+
+def test_starting_workers_counts_by_the_epoch() -> None:
+    short = measured(waiting=exactly(0), epoch_batches=10, stages=Stages(0, 0, 0.01, start_up=1.0))
+    assert findings.shares(short)[Kind.START_UP] == pytest.approx(0.5)
+    assert sum(findings.shares(short).values()) == pytest.approx(1)
+    assert findings.find(short)[0].kind is Kind.START_UP
+    long = dataclasses.replace(short, epoch_batches=990)
+    assert findings.shares(long)[Kind.START_UP] == pytest.approx(0.01)
+
+
+def test_copying_is_part_of_the_step() -> None:
+    stages_ = dataclasses.replace(measured().stages, copy=0.025)
+    assert findings.shares(measured(stages=stages_))[Kind.COPY] == pytest.approx(0.25)
+
+
+def test_only_clear_gains_are_findings_and_remedies() -> None:
+    trials = (
+        trial(Kind.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),
+        trial(Kind.WORKERS_TOO_FEW, 2.5, 1.0, 3.0),  # once no gain at all
+        trial(Kind.DECODE, 1.05, 1.04, 1.06),  # too little
+        trial(Kind.COLLATE, 3.0, pairs=0),  # a first look only
+        trial(Kind.HAND_OVER, 1.3, 1.3, 1.3),
+        dataclasses.replace(trial(Kind.STORAGE, 1.5, 1.4, 1.6), noise=0.4),  # a restless machine
+    )
+    slow = measured(trials=trials)
+    assert findings.remedies(slow) == [trials[0], trials[4]]
+    shares = {f.kind: f.share for f in findings.find(slow)}
+    assert shares == pytest.approx({Kind.WORKERS_TOO_FEW: 0.5, Kind.TRANSFORM: 0.25})
+
+
+def test_the_batch_size_is_named_for_more_than_a_little_gain() -> None:
+    for factor, expected in ((1.2, False), (1.5, True)):
+        kinds = Diagnosis(measured(trials=(trial(Kind.BATCH_SIZE, *[factor] * 3),))).kinds
+        assert (Kind.BATCH_SIZE in kinds) is expected
+
+
+def test_the_ceiling_is_what_the_step_alone_would_reach() -> None:
+    assert findings.ceiling(measured()) == pytest.approx(2.0)
+    assert findings.ceiling(measured(step=None)) is None
+
+
+@pytest.mark.parametrize(("workers", "waited"), [(2, 3.0), (0, 4.0)])
+def test_loader_and_step_by_themselves_make_a_loop(workers: int, waited: float) -> None:
+    loop = together(Run(20, 4.0, 0.0), step=0.5, size=10, workers=workers)
+    assert loop == (20, waited, 1.0)
+
+
+def test_a_diagnosis_is_the_same_after_json() -> None:
+    trials = (trial(Kind.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),)
+    diagnosis = Diagnosis(measured(trials=trials, stages=Stages()))
+    text = json.dumps(diagnosis.as_dict())
+    assert Diagnosis.from_dict(json.loads(text)) == diagnosis
+    assert json.loads(text)["findings"][0] == {
+        "kind": "loader", "share": 0.5, "evidence": {"waiting": 0.5}
+    }  # fmt: skip
+
+
+class _Page(html.parser.HTMLParser):
+    """Tags and what they refer to; fails where they are not nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.links, self._open = list[str](), list[str](), list[str]()
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [f"{n}={v}" for n, v in attrs if n in ("href", "src", "xlink:href", "data")]
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+
+def test_the_page_stands_alone_and_runs_nothing() -> None:
+    hostile = dataclasses.replace(
+        trial(Kind.DECODE, 2.0, 2.0, 2.0), change="<script>alert(1)</script>"
+    )
+    text = Diagnosis(measured(trials=(hostile,), loader="<img src=x>%%STYLE%%")).html()
+    page = _Page(text)
+    assert page.links == []
+    assert {"svg", "table", "circle", "rect"} <= set(page.tags)
+    assert not {"script", "img", "link", "iframe"} & set(page.tags)
+    assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "")
+    assert "&lt;script&gt;" in text
+
+
+# Real runs
+
+
+class Numbers(Dataset[Any]):
+    """Small tensors, with a transform."""
+
+    def __init__(self, transform: Any = None, count: int = 64) -> None:
+        self.transform, self._count = transform, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        value = torch.full((3, 4, 4), float(index))
+        return value if self.transform is None else self.transform(value)
+
+
+def drowsy(value: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.05)
+    return value
+
+
+def deadly(value: torch.Tensor) -> torch.Tensor:
+    if torch.utils.data.get_worker_info() is not None:
+        os._exit(3)
+    return value
+
+
+def broken(value: torch.Tensor) -> torch.Tensor:
+    raise ValueError(f"no such colour: {value.shape}")
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> pathlib.Path:
+    """The image folder, packed."""
+    return packio.pack(image_folder, tmp_path_factory.mktemp("doctor") / "x.lmdb").out
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_that_sleeps_is_named(pack: pathlib.Path, workers: int) -> None:
+    dataset = packio.PackDataset(pack, crop=packio.RandomResizedCrop(16), transform=drowsy)
+    loader = DataLoader(dataset, 2, shuffle=True, num_workers=workers, collate_fn=packio.collate)
+    said: list[str] = []
+    found = packio.doctor(loader, lambda _: None, seconds=QUICK, say=said.append)
+    assert found.kinds[0] is Kind.TRANSFORM
+    assert found.measured.waiting.median > 0.9
+    assert (found.measured.stages.transform or 0) > 0.045  # it cannot take less; more it can
+    assert "transforms take" in found.verdict
+    assert "the loop" in said
+    assert multiprocessing.active_children() == []
+
+
+def test_a_step_that_sleeps_is_the_limit() -> None:
+    def step(batch: torch.Tensor) -> None:
+        time.sleep(0.02 * len(batch))
+
+    found = packio.doctor(DataLoader(Numbers(), 4), step, seconds=QUICK)
+    assert found.kinds == [Kind.STEP]
+
+
+def test_a_loader_of_packios_is_looked_into(pack: pathlib.Path) -> None:
+    dataset = packio.PackDataset(pack, crop=packio.RandomResizedCrop(16), transform=drowsy)
+    loader = packio.Loader(dataset, 2, shuffle=True, device="cpu", dtype=torch.float32)
+    found = packio.doctor(packio.DevicePrefetcher(loader, "cpu"), lambda _: None, seconds=QUICK)
+    assert found.kinds[0] is Kind.TRANSFORM
+    assert loader.epoch == 0  # it was not iterated over
+
+
+def test_any_iterable_gives_waiting_and_the_memory_format() -> None:
+    class Batches:
+        def __iter__(self) -> Any:
+            for _ in range(3):
+                time.sleep(0.02)
+                yield torch.zeros(4, 8, 8, 3).permute(0, 3, 1, 2)
+
+    found = packio.doctor(Batches(), lambda _: None, seconds=QUICK)
+    assert found.kinds[0] is Kind.LOADER
+    assert not found.measured.contiguous
+    assert found.measured.step_contiguous is not None
+
+
+def test_an_iterable_dataset_is_taken_too() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            for i in range(40):
+                time.sleep(0.005)
+                yield torch.tensor([i])
+
+    found = packio.doctor(DataLoader(Stream(), 4), lambda _: None, seconds=QUICK)
+    assert found.kinds[0] is Kind.LOADER
+
+
+def test_a_dataset_that_gives_whole_batches_is_taken_too() -> None:
+    found = packio.doctor(DataLoader(Numbers(drowsy), batch_size=None), seconds=QUICK)
+    assert found.kinds[0] is Kind.TRANSFORM
+
+
+def test_reading_decoding_and_transforms_are_told_apart(tmp_path: pathlib.Path) -> None:
+    from PIL import Image
+
+    Image.effect_noise((900, 900), 80).convert("RGB").save(tmp_path / "x.png")
+
+    class Photos(Dataset[Any]):
+        def __init__(self, transform: Any = None, wait: float = 0.0) -> None:
+            self.transform, self._wait = transform, wait
+
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(self._wait)
+            image = Image.open(tmp_path / "x.png").convert("RGB")
+            return self.transform(image) if self.transform else image
+
+    for dataset, part in ((Photos(), "decode"), (Photos(drowsy_image), "transform"),
+                          (Photos(wait=0.4), "storage")):  # fmt: skip
+        share = watch.mean(watch.Watch(dataset).run(dataset, range(4), 10))
+        assert max(share._fields, key=lambda name: getattr(share, name)) == part
+
+
+def drowsy_image(image: Any) -> Any:
+    time.sleep(0.4)
+    return image
+
+
+def test_of_two_looks_at_a_sample_the_lesser_counts() -> None:
+    shares = [watch.Share(1, 2, 9), watch.Share(3, 4, 5)]
+    assert watch.mean(shares, [watch.Share(2, 2, 3)]) == (2, 3, 4)
+    assert watch.mean(shares) == (2, 3, 7)
+
+
+def test_files_are_dropped_from_the_page_cache_or_said_not_to_be(pack: pathlib.Path) -> None:
+    setup = Setup(DataLoader(packio.PackDataset(pack, fields="image"), 4))
+    seconds = cold.time_cold(setup, [0, 1, 2], 1.0)
+    assert seconds is None or seconds > 0
+
+
+def test_the_flow_goes_on_over_the_epochs_and_regroups() -> None:
+    flow = Flow(lambda: [[1, 2], [3]], size=2)
+    taken = []
+    for batch in flow:
+        taken.append(batch)
+        flow.is_open = len(taken) < 3
+    assert taken == [[1, 2], [3, 1], [2, 3]]
+    assert list(Flow(list)) == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [(torch.zeros(5, 2), 5), ([torch.zeros(3), 1], 3), ({"a": "x", "b": torch.zeros(2)}, 2),
+     (["a", "b"], 2), (7, 1)],
+)  # fmt: skip
+def test_the_size_of_a_batch_is_that_of_its_first_tensor(batch: Any, size: int) -> None:
+    assert size_of(batch) == size
+
+
+# What fails
+
+
+@pytest.mark.parametrize(
+    ("loader", "step", "words"),
+    [
+        (lambda: DataLoader(Numbers(broken), 4), None, "no such colour"),
+        (lambda: DataLoader(Numbers(deadly), 4, num_workers=1), None, "exited unexpectedly"),
+        (lambda: DataLoader(Numbers(), 4), broken, "the step failed: ValueError"),
+        (lambda: DataLoader(Numbers(count=0), 4), None, "yields no batch"),
+        (lambda: iter([]), None, "yields no batch"),
+    ],
+)  # fmt: skip
+def test_what_fails_is_told_and_leaves_no_process(loader: Any, step: Any, words: str) -> None:
+    with pytest.raises(DiagnosisError, match=words):
+        packio.doctor(loader(), step, seconds=QUICK)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"loader": 7}, {"seconds": 0}, {"step": 7}], ids=["loader", "seconds", "step"]
+)
+def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        packio.doctor(**{"loader": [torch.zeros(1)], **options})
+
+
+def test_py_spy_is_asked_for_before_minutes_of_measuring(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingPackageError, match="py-spy"):
+        packio.doctor([torch.zeros(1)], py_spy=tmp_path / "x.svg")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("no_such_module:x", OptionError, "no module no_such_module"),
+        ("json:no_such_thing", OptionError, "no no_such_thing"),
+        ("no name", OptionError, "expected module:object"),
+        ("os:abort.x", OptionError, "there is no x"),
+        ("test_diagnosis:failing_factory", DiagnosisError, "out of GPUs"),
+    ],
+)  # fmt: skip
+def test_names_that_lead_nowhere_are_explained(name: str, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        naming.loader(name)
+
+
+def failing_factory() -> None:
+    raise ValueError("out of GPUs")
+
+
+_TRAINING = """
+import time
+import torch
+from torch.utils.data import DataLoader
+
+def drowsy(samples):
+    time.sleep(0.1)
+    return torch.stack(samples)
+
+def make():
+    return DataLoader([torch.zeros(4)] * 8, 2, num_workers=1, collate_fn=drowsy)
+
+def step(batch):
+    assert batch.shape == (2, 4)
+"""
+
+
+def _doctor(*arguments: str, cwd: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from packio.cli import main; sys.argv[0] = 'packio'; main()"
+    command = [sys.executable, "-c", code, "doctor", "--seconds", str(QUICK), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_the_command_prints_draws_and_profiles(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "training.py").write_text(_TRAINING)
+    done = _doctor("training:make", "--step", "training:step", "--html", "x.html",
+                   "--profile", "x.prof", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "ollating takes" in done.stdout.splitlines()[0]
+    assert "the loop" in done.stderr
+    _Page((tmp_path / "x.html").read_text())
+    import pstats
+
+    assert pstats.Stats(str(tmp_path / "x.prof")).total_tt > 0  # type: ignore[attr-defined]  # not in typeshed
+
+
+def test_the_command_looks_at_a_pack(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = _doctor(str(pack), "--size", "16", "--batch-size", "4", "--workers", "0", "--json", "-q",
+                   cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["measured"]["batch_size"] == 4
+    assert found["measured"]["stages"]["decode"] > 0
+    assert Diagnosis.from_dict(found).verdict == found["verdict"]
+
+
+def test_the_command_explains_a_name_that_is_none(tmp_path: pathlib.Path) -> None:
+    done = _doctor("nowhere:make", cwd=tmp_path)
+    assert done.returncode == OptionError.exit_code
+    assert "there is no module nowhere" in done.stderr

@@ -1,0 +1,103 @@
+"""Choosing among samples: patterns, limits, orders, splits and duplicates."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import packio
+from packio.errors import OptionError, SourceError
+from packio.packing.plan.choosing import Choice
+from packio.sources import Listing
+
+
+def _listing(count: int, classes: int) -> Listing:
+    labels = [i % classes for i in range(count)]
+    keys = [b"%d/%d" % (i % classes, i) for i in range(count)]
+    return Listing("test", None, keys, [1] * count, labels, [str(i) for i in range(classes)])
+
+
+def test_patterns_choose_keys() -> None:
+    listing = _listing(30, 3)
+    assert set(Choice(include=("1/*",)).of(listing).labels or []) == {1}
+    assert set(Choice(include=("*",), exclude=("0/*", "2/*")).of(listing).labels or []) == {1}
+    with pytest.raises(SourceError, match="none of 30"):
+        Choice(include=("x",)).of(listing)
+
+
+def test_an_order_depends_on_the_seed_and_the_keys_alone() -> None:
+    listing = _listing(200, 4)
+    backwards = listing.take(range(199, -1, -1))
+    one, two = (Choice(shuffle=7).of(x) for x in (listing, backwards))
+    assert one.keys == two.keys
+    assert one.labels == two.labels
+    assert one.keys != listing.keys
+    assert sorted(one.keys) == sorted(listing.keys)
+    assert Choice(shuffle=8).of(listing).keys != one.keys
+    assert Choice(shuffle=7, limit=10).of(listing).keys == one.keys[:10]
+
+
+def test_splits_have_their_shares_of_each_class() -> None:
+    listing = Choice(split=(("train", 0.8), ("val", 0.1), ("test", 0.1))).of(_listing(1000, 5))
+    assert listing.split_names == ["train", "val", "test"]
+    splits, labels = np.asarray(listing.splits), np.asarray(listing.labels)
+    for label in range(5):
+        assert np.bincount(splits[labels == label]).tolist() == [160, 20, 20]
+
+
+def test_splits_of_many_small_classes_add_up() -> None:
+    listing = Choice(split=(("train", 0.75), ("val", 0.25))).of(_listing(400, 400))
+    assert 85 <= Counter(np.asarray(listing.splits).tolist())[1] <= 115
+
+
+def test_a_sample_keeps_its_split_whatever_the_order() -> None:
+    listing = _listing(300, 3)
+    choice = Choice(split=(("a", 0.5), ("b", 0.5)), seed=3)
+    one, two = choice.of(listing), choice.of(listing.take(range(299, -1, -1)))
+    assert dict(zip(one.keys, np.asarray(one.splits), strict=True)) == dict(
+        zip(two.keys, np.asarray(two.splits), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit": 0}, {"dedupe": "both"}, {"split": (("a", 0.5),)}, {"split": (("a", 1.5),)},
+        {"split": (("a", 0.5), ("a", 0.5))}, {"split": (("", 1.0),)},
+        {"split": (("a", -1.0), ("b", 2.0))},
+    ],
+)  # fmt: skip
+def test_choices_that_cannot_be_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(OptionError):
+        Choice(**options)  # type: ignore[arg-type]  # on purpose
+
+
+def test_splits_are_in_the_index(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "x.lmdb"
+    packio.pack(image_folder, out, split={"train": 0.8, "val": 0.2}, shards=2)
+    with packio.open(out) as pack:
+        assert pack.metadata["splits"] == ["train", "val"]
+        counts = Counter(pack.index_file.column("split").array().tolist())
+        assert counts.total() == 25
+        assert 4 <= counts[1] <= 6
+
+
+def test_duplicates_are_told_and_dropped(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(image_folder, tmp_path / "s")
+    names = sorted(p for p in source.rglob("*") if p.is_file())
+    twin = names[3].with_name("zz" + names[3].name)
+    shutil.copy(names[3], twin)
+    report = packio.pack(source, tmp_path / "a.tar", dedupe="report")
+    assert report.packed == 26
+    assert any("1 samples have the bytes of an earlier one" in w for w in report.warnings)
+    report = packio.pack(source, tmp_path / "b.tar", dedupe="drop")
+    assert (report.found, report.packed, len(report.skipped)) == (26, 25, 1)
+    assert "the same bytes as" in report.skipped[0].reason
+    assert packio.pack(source, tmp_path / "b.tar", dedupe="drop").up_to_date
+    assert packio.verify(tmp_path / "b.tar").ok

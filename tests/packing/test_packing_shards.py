@@ -1,0 +1,296 @@
+"""Packing in parallel: the same bytes on any number of workers, engines, parts and attempts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from made import image_tree
+
+import packio
+from packio import registry
+from packio.errors import (
+    BadImagesError,
+    OptionError,
+    OutputError,
+    OutputExistsError,
+    UnfinishedPackError,
+    WorkerDiedError,
+)
+from packio.packing.run import executors
+
+if TYPE_CHECKING:
+    from packio.packing.report import Progress
+
+FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+SHARDS = 5
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """120 files in 6 classes."""
+    return image_tree(tmp_path_factory.mktemp("small") / "source", 120, 6, most=3000, seed=1)
+
+
+def _files(folder: pathlib.Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def _suffix(name: str) -> str:
+    return str(registry.load("formats", name).SUFFIXES[0])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_way_of_packing_gives_the_same_bytes(
+    name: str, small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    ways: dict[str, dict[str, Any]] = {
+        "one": {"num_workers": 1, "threads": 1},
+        "two": {"num_workers": 2},
+        "executor": {"engine": ThreadPoolExecutor(3)},
+        "memory": {"memory": 10_000, "num_workers": 1},
+    }
+    if name == "tar":  # one format: starting them takes long
+        ways["eight"] = {"num_workers": 8}
+    digests, files = {}, {}
+    for way, options in ways.items():
+        out = tmp_path / way / f"x{_suffix(name)}"
+        out.parent.mkdir()
+        digests[way] = packio.pack(small, out, shards=SHARDS, **options).digest
+        files[way] = _files(out)
+    parts = tmp_path / "parts" / f"x{_suffix(name)}"
+    parts.parent.mkdir()
+    for i in (2, 3, 1):
+        report = packio.pack(small, parts, shards=SHARDS, part=(i, 3))
+        assert (report.part, report.digest) == ((i, 3), "")
+        with pytest.raises(UnfinishedPackError):
+            packio.open(parts)
+    digests["parts"] = packio.pack(small, parts, shards=SHARDS, finish=True).digest
+    files["parts"] = _files(parts)
+    assert len(set(digests.values())) == 1
+    assert all(found == files["one"] for found in files.values())
+    assert packio.verify(parts).ok
+    assert os.listdir(parts.parent) == [parts.name]
+
+
+def _bad_later(source: pathlib.Path) -> pathlib.Path:
+    """The file that is packed last."""
+    return source / max(p.relative_to(source) for p in source.rglob("*.png"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_run_with_bad_images_finished_is_taken_over(
+    workers: int, small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    _bad_later(source).write_bytes(b"")
+    out = tmp_path / "out" / "x.tar"
+    out.parent.mkdir()
+    with pytest.raises(BadImagesError):
+        packio.pack(source, out, shards=SHARDS, num_workers=workers)
+    report = packio.pack(source, out, shards=SHARDS, num_workers=workers, on_error="skip")
+    assert (report.resumed, report.packed, report.found) == (SHARDS - 1, 119, 120)
+    fresh = packio.pack(source, tmp_path / "x.tar", shards=SHARDS, on_error="skip")
+    assert fresh.resumed == 0
+    assert report.digest == fresh.digest
+    assert sorted(os.listdir(out.parent)) == ["x.tar", "x.tar.skipped.jsonl"]
+
+
+def _killed_when(source: pathlib.Path, out: pathlib.Path, samples: int, *options: str) -> None:
+    """Pack in a process, and kill it once it has done so many samples."""
+    code = (
+        "import os, signal, sys, packio\n"
+        "def stop(p):\n"
+        f"    if p.done >= {samples}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"packio.pack(sys.argv[1], sys.argv[2], shards={SHARDS}, progress=stop, "
+        f"{', '.join(options)})"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(source), str(out)], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_killed_run_goes_on_and_gives_the_same(
+    name: str, small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "out" / f"x{_suffix(name)}"
+    out.parent.mkdir()
+    _killed_when(small, out, 1, "num_workers=1", "threads=1")
+    report = packio.pack(small, out, shards=SHARDS)
+    (tmp_path / "fresh").mkdir()
+    fresh = packio.pack(small, tmp_path / "fresh" / out.name, shards=SHARDS)
+    assert report.digest == fresh.digest
+    assert os.listdir(out.parent) == [out.name]
+    assert packio.verify(out).ok
+
+
+def test_finished_shards_are_not_written_again_unless_a_file_of_them_changed(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    out = tmp_path / "x.tar"
+    for part in (1, 2):
+        packio.pack(source, out, shards=SHARDS, part=(part, 2))
+    first = min(source.rglob("*.png"))
+    data = bytearray(first.read_bytes())
+    data[-1] ^= 1  # behind the image's end: as good as before, but another
+    time.sleep(0.01)
+    first.write_bytes(data)
+    report = packio.pack(source, out, shards=SHARDS)
+    assert report.resumed == SHARDS - 1
+    assert packio.open(out)[0].data == bytes(data)
+
+
+def test_another_plan_begins_anew_and_parts_of_it_are_refused(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(small, out, shards=SHARDS, part=(1, 2))
+    with pytest.raises(OutputExistsError, match="parts of another pack"):
+        packio.pack(small, out, shards=SHARDS + 1, part=(2, 2))
+    with pytest.raises(OutputError, match="2 of 5 shards are not written yet"):
+        packio.pack(small, out, shards=SHARDS, finish=True)
+    report = packio.pack(small, out, shards=SHARDS + 1)
+    assert report.resumed == 0
+    assert os.listdir(tmp_path) == ["x.tar"]
+
+
+def test_no_resume_begins_anew(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(small, out, shards=SHARDS, part=(1, 2))
+    assert packio.pack(small, out, shards=SHARDS, resume=False).resumed == 0
+
+
+@pytest.mark.parametrize("part", [(0, 2), (3, 2), (1, 0)])
+def test_parts_that_cannot_be_are_refused(
+    part: tuple[int, int], small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(OptionError, match="part="):
+        packio.pack(small, tmp_path / "x.tar", shards=SHARDS, part=part)
+
+
+def _children() -> list[int]:
+    """Found by their parent: a list by threads breaks where a thread ends meanwhile."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            found += [int(stat.parent.name)] if parent == os.getpid() else []
+    return found
+
+
+def test_a_worker_that_is_killed_loses_nothing(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    before = set(_children())
+    killed: list[int] = []
+
+    def kill(_: Progress) -> None:
+        if not killed and (new := set(_children()) - before):
+            killed.append(new.pop())
+            os.kill(killed[0], signal.SIGKILL)
+
+    out = tmp_path / "out" / "x.lmdb"
+    out.parent.mkdir()
+    report = packio.pack(small, out, shards=SHARDS, num_workers=2, progress=kill)
+    assert killed
+    assert report.digest == packio.pack(small, tmp_path / "x.lmdb", shards=SHARDS).digest
+    assert os.listdir(out.parent) == ["x.lmdb"]
+    assert set(_children()) == before
+
+
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _answer(value: int) -> int:
+    return value + 1
+
+
+def _fail(_: int) -> None:
+    raise OptionError("mine")
+
+
+def test_processes_run_tasks_and_tell_how_they_end() -> None:
+    before = set(_children())
+    pool = executors.Processes(2)
+    assert [pool.submit(_answer, i).result() for i in range(5)] == [1, 2, 3, 4, 5]
+    with pytest.raises(OptionError, match="mine"):
+        pool.submit(_fail, 1).result()
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        pool.submit(_die).result()
+    assert pool.submit(_answer, 1).result() == 2
+    pool.shutdown()
+    assert set(_children()) == before
+
+
+def test_an_interrupt_leaves_no_process_and_what_is_finished(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    before = set(_children())
+
+    def interrupt(progress: Progress) -> None:
+        if progress.done >= 1:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "x.tar"
+    with pytest.raises(KeyboardInterrupt):
+        packio.pack(small, out, shards=SHARDS, num_workers=2, progress=interrupt)
+    assert set(_children()) == before
+    assert not out.exists()
+    packio.pack(small, out, shards=SHARDS)
+    assert os.listdir(tmp_path) == ["x.tar"]
+
+
+def test_more_errors_than_allowed_stop_the_run(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    for path in sorted(source.rglob("*.png"))[:10]:
+        path.write_bytes(b"no image")
+    with pytest.raises(BadImagesError, match="more than 3 images are bad"):
+        packio.pack(source, tmp_path / "x.tar", on_error="skip", max_errors=3)
+    assert packio.pack(source, tmp_path / "x.tar", on_error="skip", max_errors=10).packed == 110
+
+
+def test_bad_images_are_copied_to_the_quarantine(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    bad = source / "class 1" / "bad.png"
+    bad.write_bytes(b"no image")
+    report = packio.pack(
+        source, tmp_path / "x.tar", on_error="quarantine", quarantine=tmp_path / "q"
+    )
+    assert (report.packed, report.quarantined) == (120, 1)
+    assert _files(tmp_path / "q") == {"class 1/bad.png": b"no image"}
+    with pytest.raises(OptionError, match="quarantine"):
+        packio.pack(source, tmp_path / "y.tar", on_error="quarantine")
+
+
+def test_check_decode_finds_what_the_header_does_not_tell(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(image_folder, tmp_path / "s")
+    photo = next(p for p in source.rglob("*.jpg") if p.stat().st_size > 4000)
+    photo.write_bytes(photo.read_bytes()[:2000])  # as an interrupted download leaves it
+    assert packio.pack(source, tmp_path / "x.tar").packed == 25
+    with pytest.raises(BadImagesError, match="runcated"):
+        packio.pack(source, tmp_path / "y.tar", check="decode")
+    report = packio.pack(source, tmp_path / "y.tar", check="decode", on_error="skip")
+    assert [s.key for s in report.skipped] == [os.fsencode(photo.relative_to(source))]
+    listed = (tmp_path / "y.tar.skipped.jsonl").read_text().splitlines()
+    assert json.loads(listed[0])["key"] == str(photo.relative_to(source))
+
+
+def test_an_option_that_nothing_takes_is_told_with_what_was_meant(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(OptionError, match="did you mean resize"):
+        packio.pack(small, tmp_path / "x.tar", risize="short=8")

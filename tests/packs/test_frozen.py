@@ -1,0 +1,53 @@
+"""Packs of every version on disk stay readable; see tools/make_frozen_packs.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import packio
+from packio import registry
+
+_FROZEN = pathlib.Path(__file__).parents[1] / "frozen"
+_PACKS = sorted(
+    path
+    for version in _FROZEN.iterdir()
+    if version.is_dir()
+    for path in version.iterdir()
+    if (path / "index.packio").is_file() or pathlib.Path(f"{path}.packio").is_file()
+)
+
+
+def test_every_format_is_frozen() -> None:
+    formats = (registry.load("formats", name) for name in registry.names("formats"))
+    suffixes = {m.SUFFIXES[0] for m in formats if hasattr(m, "Writer")}
+    newest = max(path.parent for path in _PACKS)
+    assert {path.suffix for path in _PACKS if path.parent == newest} == suffixes
+
+
+@pytest.mark.parametrize("path", _PACKS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_frozen_pack_is_read_as_it_was_written(path: pathlib.Path) -> None:
+    expected = json.loads((_FROZEN / "expected.json").read_text())
+    with packio.open(path) as pack:
+        assert [_described(sample) for sample in pack] == expected
+    assert packio.verify(path).ok
+
+
+def _described(sample: packio.Sample) -> dict[str, object]:
+    assert sample.boxes is not None
+    assert sample.box_labels is not None
+    return {
+        "key": sample.key,
+        "data": hashlib.sha256(sample.data).hexdigest(),
+        "mask": hashlib.sha256(sample.mask or b"").hexdigest(),
+        "label": sample.label,
+        "meta": sample.meta,
+        "boxes": np.asarray(sample.boxes).tolist(),
+        "box_labels": np.asarray(sample.box_labels).tolist(),
+        "size": [sample.height, sample.width, sample.channels],
+        "encoding": sample.encoding,
+    }

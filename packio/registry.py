@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import pkgutil
 from types import ModuleType
+from typing import Any
 
 from packio.errors import MissingPackageError, OptionError
 
@@ -42,8 +43,8 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(n for n in found - _SHARED if not n.startswith("_")))
 
 
-def load(kind: str, name: str) -> ModuleType:
-    """Load one plugin module.
+def load(kind: str, name: str) -> Any:
+    """Load one plugin: what its module calls FORMAT, SOURCE or DECODER, else the module itself.
 
     Raises:
         OptionError: there is no plugin of this name; the message lists those there are.
@@ -51,7 +52,8 @@ def load(kind: str, name: str) -> ModuleType:
     if name not in names(kind):
         known = ", ".join(names(kind))
         raise OptionError(f"no {kind[:-1]} named {name!r}; there are: {known}")
-    return importlib.import_module(f"{PACKAGES[kind]}.{name}")
+    module = importlib.import_module(f"{PACKAGES[kind]}.{name}")
+    return getattr(module, kind[:-1].upper(), module)
 
 
 def installed(package: str) -> bool:

@@ -7,18 +7,69 @@ import pathlib
 import random
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packio.errors import PackioError
+from packio.sample.facts import UNKNOWN, Facts
+from packio.sample.record import Field, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    import numpy as np
 
     from packio.formats import Entry
 
 # Where another process finds the modules of tests that it imports.
 _HERE = pathlib.Path(__file__).parent
 FOLDERS = [str(_HERE), *map(str, _HERE.glob("*/"))]
+
+
+class Made(Record[Field]):
+    """A record of tests, with names for what they look at most."""
+
+    @property
+    def data(self) -> bytes:
+        """Bytes of the image."""
+        return self.image.data
+
+    @property
+    def mask_data(self) -> bytes | None:
+        """Bytes of the mask."""
+        return self.mask.data if self.mask else None
+
+    def replaced(self, **values: Any) -> Made:
+        """The same record with some arguments of `record` changed."""
+        facts, columns = self.facts, self.box_columns
+        mine = {
+            "data": self.data, "label": self.label, "key": self.key, "encoding": facts.encoding,
+            "height": facts.height, "width": facts.width, "channels": facts.channels,
+            "mask": self.mask_data, "meta": self.meta, "boxes": self.boxes,
+            "mask_encoding": self.mask.encoding if self.mask else "unknown",
+            "box_labels": columns.get("labels"),
+        }  # fmt: skip
+        return record(**{**mine, **values})
+
+
+def record(
+    data: bytes, label: Any = None, key: bytes = b"k", encoding: str = "unknown", height: int = 0,
+    width: int = 0, channels: int = 0, *, mask: bytes | None = None, mask_encoding: str = "unknown",
+    meta: bytes | None = None, boxes: np.ndarray | None = None,
+    box_labels: np.ndarray | None = None, fields: dict[str, Field] | None = None,
+) -> Made:  # fmt: skip
+    """A record as packing hands it to a format's writer: the facts of its pixels are known."""
+    facts = Facts(encoding, height, width, channels, "uint8", 1, progressive=False)
+    found = {"image": Field("image", data, facts)}
+    if mask is not None:
+        found["mask"] = Field("mask", mask, UNKNOWN._replace(encoding=mask_encoding))
+    columns = {} if box_labels is None else {"labels": box_labels}
+    return Made(key, {**found, **(fields or {})}, label, None, boxes, columns, meta)
+
+
+def of(record: Record[Field]) -> Made:
+    """A record as a source reads it, with the names of `Made`."""
+    r = record
+    return Made(r.key, r.fields, r.label, r.split, r.boxes, r.box_columns, r.meta)
 
 
 def png(width: int = 4, height: int = 3, padding: int = 0) -> bytes:

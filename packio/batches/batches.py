@@ -13,11 +13,11 @@ from packio.batches.plans import FLIPS, Draw, Place, Plan, Recipe
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images import regions, tensors
 from packio.images.decoders import Decoder
-from packio.images.encodings import Facts
 from packio.images.geometry import Geometry
 from packio.index.indexfile import SEEKABLE
 from packio.packs import raw
 from packio.packs.packs import Pack, Row, file_order
+from packio.sample.facts import Facts
 from packio.system.threads import Threads, alone, each
 
 # Of an image, as stored. Of JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6 to 1.1

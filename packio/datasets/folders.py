@@ -27,8 +27,9 @@ from packio.errors import BadImagesError, CannotCreateError, PackioError
 from packio.images import encodings
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.indexfile import INDEX_SUFFIX, Index
+from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
 from packio.packing.run.reading import Read, read_ahead
+from packio.sample.record import IMAGE
 from packio.sources import Listing
 from packio.system import cache
 from packio.system.pools import ThreadPool
@@ -38,10 +39,10 @@ _SHOWN = 10  # bad images in a message
 _KEPT = 8  # indexes of one folder
 _CHUNK = 1024  # files that a thread looks at in one go
 _DTYPES = {
-    "length": np.int64, "mtime_ns": np.int64, "crc32c": np.uint32, "height": np.uint32,
-    "width": np.uint32, "encoding": np.uint8, "orientation": np.uint8, "channels": np.uint8,
-    "dtype": np.uint8, "flags": np.uint8,
-}  # fmt: skip
+    f"{IMAGE}/{name}": np.dtype(code)
+    for name, code in (OF_VALUES | OF_PIXELS).items()
+    if name not in ("file", "offset")
+} | {"mtime_ns": np.dtype(np.int64)}
 
 _Bad = tuple[bytes, str]  # key, reason
 
@@ -201,7 +202,7 @@ def _taken_over(
     row_of = {old.key(row): row for row in range(len(old))}
     rows = np.array([row_of.get(key, -1) for key in listing.keys], np.int64)
     same = rows >= 0
-    for name, now in (("length", state.sizes), ("mtime_ns", state.mtimes)):
+    for name, now in (("image/length", state.sizes), ("mtime_ns", state.mtimes)):
         same[same] = old.column(name).array()[rows[same]] == now[same]
     for name, column in columns.items():
         column[same] = old.column(name).array()[rows[same]]
@@ -210,10 +211,10 @@ def _taken_over(
 
 
 def _facts(read: Read) -> dict[str, int]:
-    facts, data = read.facts, read.item.data
+    data, facts = read.record.image.data, read.record.image.facts
     if facts is None:
         return {}
-    return {
+    found = {
         "length": len(data),
         "crc32c": indexfile.crc32c(data),
         "height": facts.height,
@@ -224,6 +225,7 @@ def _facts(read: Read) -> dict[str, int]:
         "dtype": encodings.DTYPES.index(facts.dtype),
         "flags": indexfile.flags_of(facts),
     }
+    return {f"{IMAGE}/{name}": value for name, value in found.items()}
 
 
 def _without(
@@ -234,8 +236,8 @@ def _without(
     good[bad] = False
     keys = [key for key, is_good in zip(listing.keys, good, strict=True) if is_good]
     kept: dict[str, np.ndarray] = {name: column[good] for name, column in columns.items()}
-    kept["file"] = np.arange(len(keys), dtype=np.uint32)
-    kept["offset"] = np.zeros(len(keys), np.int64)
+    kept["image/file"] = np.arange(len(keys), dtype=np.uint32)
+    kept["image/offset"] = np.zeros(len(keys), np.int64)
     kept["label"] = np.array(listing.labels, np.int64)[good]
     no_files: dict[str, np.ndarray] = {
         "file_bytes": np.zeros(0, np.int64),

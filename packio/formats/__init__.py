@@ -1,69 +1,193 @@
-"""Container formats, one file each: how samples lie in it, how it is written, how it is scanned.
+"""Container formats: a file or a folder each, which implements `Format` and ends in ``FORMAT = …``.
 
-A format module has, as constants,
-
-* ``SUFFIXES``: the file name endings that mean this format, the first one preferred;
-* ``IS_DIRECTORY``: whether one shard of it is a directory;
-* ``PACKAGE``, ``EXTRA``: the package that writes it, and packio's extra for it (None: none, core);
-
-and these names:
-
-* ``Writer(path, *, count, size, classes=())``: one shard. ``path`` (a `pathlib.Path`) does not
-  exist yet, its parent does; at most ``count`` samples of together about ``size`` bytes are about
-  to come; ``classes`` are the names of the labels, where labels are ints. ``add(records)`` takes a
-  list of `Record`; ``close()`` writes what is left and returns a `Written`; ``abort()`` lets go of
-  everything and may be called at any time, also after ``close()``. The same records give the same
-  bytes, however they are grouped. Optional fields (label, mask, meta, boxes) are there in all
-  records of a pack or in none.
-* ``scan(path)``: yields an `Entry` for every sample of a shard, in order, of what this module
-  writes and, as far as it can, of what others write. No value in the file is believed before it is
-  checked: anything wrong is an IntegrityError or NotAPackError, nothing is allocated by a claimed
-  size. A format whose values others pickle may take ``trust_plain_pickle=False``, too; one that
-  others lay out by names of their own ``image=None`` and ``label=None`` (names within the
-  container; label "" takes none; a name that is not there is an OptionError that lists what is)
-  and ``layout=""`` (order of pixels: `packio.formats.blobs.pixels`). An entry that is no range of
-  bytes has the offset -1; ``Reader`` reads it by its number among all entries of the shard.
-* ``WHOLE_FILES``: optional: True where a sample is a whole file named by its key, as in a folder;
-  the index then has no table of files.
-* ``identity(path)``: optional: a JSON value that changes whenever the shard is changed by its own
-  library in place, keeping its size.
-* ``Reader(path)``: optional, only where records cannot be had by byte range;
-  ``get(record_number) -> bytes``. Takes ``image`` and ``layout`` where ``scan`` does. May be used
-  in threads, in forked and in spawned processes, and pickles.
-* ``CRASHES``: optional: True where the format's library dies of some damaged files: a container
-  without an index is then indexed in a process of its own.
-* ``unsplit(raw)``: optional, where a value can lie in several parts: raw bytes → the value. Raises
-  IntegrityError.
-* ``OPTIONS``: optional: what else ``Writer`` takes by keyword, name → one line of help.
-* ``finish(folder, shards)``: optional: writes sidecars of a whole directory pack, given the names
-  of its shard files; returns the sidecars' names.
+A format says how samples lie in its containers, writes them, and finds them again. Packs are read
+by byte range, so a format only writes, and scans a container once to index it. What several formats
+share lies in ``blobs/``, ``chunks/`` and ``wire/``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from packio.errors import OptionError
+from packio.index.building import Ranges as Ranges
+from packio.sample.record import Field, Place, Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from packio.images.encodings import Facts
+    from packio.sample.facts import Facts
 
 
-class Record(NamedTuple):
-    """One sample on its way into a container."""
+@dataclasses.dataclass(frozen=True)
+class Caps:
+    """What a format is and can do.
 
-    data: bytes  # the encoded image
-    label: int | np.ndarray | None  # an int, or a (k,) float32 vector
-    key: bytes  # relative path in the source, any bytes
-    encoding: str = "unknown"  # of the image, a key of packio.images.encodings.CODES
-    height: int = 0  # pixels, as stored
-    width: int = 0  # pixels, as stored
-    channels: int = 0
-    mask: bytes | None = None  # an encoded image of class ids
-    mask_encoding: str = "unknown"
-    meta: bytes | None = None  # a JSON object, UTF-8
-    boxes: np.ndarray | None = None  # (k, 4) float32, XYXY in pixels
-    box_labels: np.ndarray | None = None  # (k,) int64
+    Attributes:
+        suffixes: Endings of its file names, the preferred one first, as ``(".lmdb",)``.
+        is_directory: Whether one shard is a directory.
+        package: Importable name of the package that writes it; None: packio alone does.
+        extra: packio's extra that installs the package; None: a core dependency.
+        writes: Whether packio can write it.
+        dies_of_damage: Whether its library crashes on some damaged files. A container without an
+            index is then scanned in a process of its own.
+        whole_files: Whether a sample is a whole file named by its key, as in a folder; the index
+            then has no table of files.
+        reads_by_library: Whether `Format.reader` reads what is no range of bytes.
+        keeps: What a container of this format holds beside the fields, of "label", "meta",
+            "boxes", "split": the rest is in the index alone.
+        options: What `Format.writer` takes by keyword: name → one line of help.
+        spooled: Whether the writer puts all samples aside in a temporary file first, and so needs
+            room for them twice.
+    """
+
+    suffixes: tuple[str, ...]
+    is_directory: bool = False
+    package: str | None = None
+    extra: str | None = None
+    writes: bool = True
+    dies_of_damage: bool = False
+    whole_files: bool = False
+    reads_by_library: bool = False
+    keeps: frozenset[str] = frozenset()
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    spooled: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How to take what a foreign container says; None: find out.
+
+    Attributes:
+        label_offset: Added to labels that are ints.
+        trust_plain_pickle: Read values that are pickles of plain data; nothing in them is run.
+        image, label: Names within the container of images and labels; label "" takes none.
+        layout: Order of pixels: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma.
+    """
+
+    label_offset: int = 0
+    trust_plain_pickle: bool = False
+    image: str | None = None
+    label: str | None = None
+    layout: str | None = None
+
+    def names(self) -> dict[str, str]:
+        """What the user said of names and order."""
+        said = {"image": self.image, "label": self.label, "layout": self.layout}
+        return {name: value for name, value in said.items() if value is not None}
+
+
+class Writer(Protocol):
+    """Writes one shard. The same records give the same bytes, however they are grouped."""
+
+    def add(self, records: Sequence[Record[Field]]) -> None:
+        """Add some samples, the facts of their images and masks read.
+
+        A named field may be missing in some samples; the image never is.
+
+        Raises:
+            OutputError: the shard cannot be written, as on a full disk.
+        """
+
+    def close(self) -> Written:
+        """Write what is left, and tell where everything lies."""
+        ...
+
+    def abort(self) -> None:
+        """Let go of everything; may be called at any time, also after `close`."""
+
+
+class Reader(Protocol):
+    """Reads records that are no ranges of bytes. Safe in threads and forks; pickles."""
+
+    def get(self, number: int) -> bytes:
+        """Bytes of the record with this number, counted over the whole shard."""
+        ...
+
+
+class Format(Protocol):
+    """What a module in this folder provides, as ``FORMAT``. Subclass it: the rest has defaults.
+
+    Attributes:
+        caps: What the format is and can do.
+    """
+
+    caps: Caps
+
+    def recognise(self, head: bytes, name: str) -> bool:
+        """Tell whether a container is of this format.
+
+        Args:
+            head: The first 512 bytes of a file; of a directory, the names in it, sorted, one a
+                line.
+            name: Of the file or directory, without its folder.
+        """
+        return name.lower().endswith(self.caps.suffixes)
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample of a shard, in order: of what packio writes, and what others write.
+
+        No value in the file is believed before it is checked, and nothing is allocated by a size
+        that the file claims.
+
+        Raises:
+            IntegrityError, NotAPackError: the file is damaged, or no such container.
+            OptionError: a name of `reading` is not in the container; the message lists what is.
+        """
+        ...
+
+    def writer(
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> Writer:
+        """Begin one shard.
+
+        Args:
+            path: Of the shard, which does not exist yet; its parent does.
+            count: How many samples are about to come, at most.
+            size: Their bytes together, about.
+            classes: Names of the labels, where labels are ints.
+            options: As `Caps.options` has them.
+
+        Raises:
+            MissingPackageError: the format's package is not installed.
+        """
+        raise OptionError(f"{type(self).__name__}: packio reads this format, and does not write it")
+
+    def reader(self, path: Path, reading: Reading) -> Reader | None:
+        """What reads the records that are no ranges of bytes; None: all are ranges."""
+        return None
+
+    def identity(self, path: Path) -> Any:
+        """A JSON value that changes when the format's own library changes a shard in place.
+
+        None: files of this format are not changed in place.
+        """
+        return None
+
+    def unsplit(self, raw: bytes) -> bytes:
+        """Join a value that lies in several parts.
+
+        Raises:
+            IntegrityError: the parts do not fit together.
+        """
+        return raw
+
+    def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
+        """Write what belongs to a whole directory pack; return the names of these files.
+
+        Args:
+            folder: Of the pack.
+            shards: Names of its shards in the folder.
+        """
+        return []
+
+
+_NO_FIELDS: Mapping[str, Place] = MappingProxyType({})
+_NO_RANGES: Mapping[str, Ranges] = MappingProxyType({})
 
 
 class Entry(NamedTuple):
@@ -81,14 +205,26 @@ class Entry(NamedTuple):
     box_labels: tuple[int, ...] | None = None
     split: bool = False  # offset and length are of raw bytes that `unsplit` takes
     facts: Facts | None = None  # of raw pixels, whose bytes do not tell
+    fields: Mapping[str, Place] = _NO_FIELDS  # all named fields but image and mask
 
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where all named fields lie."""
+        image = Place("image", self.file, self.offset, self.length, self.split, self.facts)
+        mask = {} if self.mask is None else {"mask": Place("mask", *self.mask)}
+        return {"image": image, **mask, **self.fields}
 
-class Ranges(NamedTuple):
-    """Where values lie, in the order the records were added."""
+    def as_record(self) -> Record[Place]:
+        """The same as a record."""
+        import numpy as np
 
-    file: np.ndarray  # (N,) uint32, which of `Written.files`
-    offset: np.ndarray  # (N,) int64 bytes
-    length: np.ndarray  # (N,) int64 bytes
+        label: Any = self.label
+        if isinstance(label, tuple):
+            label = np.array(label, np.float32)
+        columns = {} if self.box_labels is None else {"labels": np.array(self.box_labels, np.int64)}
+        boxes = None if self.boxes is None else np.array(self.boxes, np.float32).reshape(-1, 4)
+        key = self.name if self.key is None else self.key
+        return Record(key, self.places, label, None, boxes, columns, self.meta)
 
 
 class Written(NamedTuple):
@@ -102,3 +238,11 @@ class Written(NamedTuple):
     info: dict[str, Any]  # goes into the index's metadata; of an array of pixels: "raw"
     masks: Ranges | None = None
     split: np.ndarray | None = None  # (N,) bool: offset and length are of what `unsplit` takes
+    fields: Mapping[str, Ranges] = _NO_RANGES  # of all named fields but image and mask
+
+    @property
+    def places(self) -> dict[str, Ranges]:
+        """Where the values of all named fields lie."""
+        image = Ranges(self.file, self.offset, self.length, self.split)
+        masks = {} if self.masks is None else {"mask": self.masks}
+        return {"image": image, **masks, **self.fields}

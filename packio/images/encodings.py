@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from packio.errors import DecodeError
 from packio.images.jpeg import header as jpeg_header
+from packio.sample.facts import Facts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,19 +53,6 @@ _PILLOW_FORMATS = {
 }
 _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # colour type → channels; 3 (palette) asks Pillow
 _ORIENTATION_TAG = 0x0112
-
-
-class Facts(NamedTuple):
-    """What a file's header says of the image in it."""
-
-    encoding: str  # a key of CODES
-    height: int  # pixels, as stored, before orientation
-    width: int  # pixels, as stored, before orientation
-    channels: int  # as stored, a palette expanded; 4 in a JPEG: CMYK
-    dtype: str  # one of DTYPES
-    orientation: int  # 1..8, as in Exif
-    progressive: bool
-    seekable: bool = False  # a JPEG with restart markers, of which a part can be cut out
 
 
 def raw_facts(

@@ -66,7 +66,7 @@ def joined(
         if name in _OFFSETS:
             result[name] = _joined_offsets(parts)
             continue
-        if name in ("file", "mask_file"):
+        if name.endswith("/file"):
             starts = np.cumsum([0, *files]).astype(np.uint32)
             parts = [part + start for part, start in zip(parts, starts, strict=False)]
         result[name] = np.concatenate(parts)

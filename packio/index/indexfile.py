@@ -32,9 +32,9 @@ import google_crc32c
 import numpy as np
 
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, ReadError, VersionError
-from packio.images.encodings import Facts
+from packio.sample.facts import Facts
 
-VERSION = 1
+VERSION = 2
 INDEX_NAME = "index.packio"  # within a directory pack
 INDEX_SUFFIX = ".packio"  # of a file pack's index
 UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built or uploaded
@@ -49,10 +49,19 @@ _DTYPES = {
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?",
 }  # fmt: skip
 _DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
-_PER_SAMPLE = {
-    "file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "height": "<u4",
-    "width": "<u4", "encoding": "u1", "orientation": "u1", "channels": "u1", "dtype": "u1",
-    "flags": "u1",
+# Columns of a field of any kind, and what a field of kind image or mask has beside them.
+OF_VALUES = {"file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "flags": "u1"}
+OF_PIXELS = {
+    "height": "<u4", "width": "<u4", "encoding": "u1", "orientation": "u1", "channels": "u1",
+    "dtype": "u1",
+}  # fmt: skip
+_PER_SAMPLE = {f"image/{name}": code for name, code in (OF_VALUES | OF_PIXELS).items()}
+# Names of version 1 → names of version 2.
+_RENAMED = {
+    **{name: f"image/{name}" for name in OF_VALUES | OF_PIXELS},
+    **{f"mask_{name}": f"mask/{name}" for name in ("file", "offset", "length", "crc32c",
+                                                  "encoding")},
+    "box_labels": "boxes/labels",
 }  # fmt: skip
 _OTHERS = {
     "key_data": ("u1",), "key_offsets": ("<i8",), "key_order": ("<u4", "<i8"),
@@ -176,8 +185,11 @@ class Index:
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
         self.digest = hashlib.sha256(self._map[:start] + checksums.tobytes()).hexdigest()
-        self._columns = _checked_columns(arrays, checksums, self._map[:start], self.path)
-        _check_shapes(self._columns, self.path)
+        columns = _checked_columns(arrays, checksums, self._map[:start], self.path)
+        if self.metadata["version"] == 1:
+            columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
+        self._columns = columns
+        _check_shapes(columns, self.path)
 
     def _view(self, start: int, dtype: np.dtype, shape: tuple[int, ...], begin: int) -> np.ndarray:
         count = int(np.prod(shape, dtype=np.int64))
@@ -186,10 +198,10 @@ class Index:
         return np.frombuffer(self._map, dtype, count, start + begin).reshape(shape)
 
     def __len__(self) -> int:
-        return len(self._columns["offset"])
+        return len(self._columns["image/offset"])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._columns
+        return _RENAMED.get(str(name), name) in self._columns
 
     def column(self, name: str) -> Column:
         """A column by name.
@@ -197,7 +209,20 @@ class Index:
         Raises:
             KeyError: the index has no such column.
         """
-        return self._columns[name]
+        return self._columns[_RENAMED.get(name, name)]
+
+    @functools.cached_property
+    def fields(self) -> dict[str, str]:
+        """Kind of each named field, ``"image"`` first."""
+        found = self.metadata.get("fields")
+        if found is None:  # version 1 has an image, and perhaps a mask
+            found = {"image": "image", **({"mask": "mask"} if "mask/offset" in self else {})}
+        return {"image": "image", **found}
+
+    @functools.cached_property
+    def box_columns(self) -> tuple[str, ...]:
+        """Names of what each box has beside its edges, as ``"labels"``."""
+        return tuple(n.partition("/")[2] for n in self._columns if n.startswith("boxes/"))
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -436,7 +461,7 @@ def _check_shapes(columns: dict[str, Column], path: Path) -> None:
         raise NotAPackError(f"{path}: columns missing: {', '.join(missing)}")
     shapes = {name: columns[name].shape for name in _REQUIRED}
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    samples, files = sizes["offset"], sizes["file_bytes"]
+    samples, files = sizes["image/offset"], sizes["file_bytes"]
     expected = dict.fromkeys((*_PER_SAMPLE, "key_order"), (samples,)) | {
         "key_offsets": (samples + 1,), "key_data": (sizes["key_data"],),
         "file_bytes": (files,), "file_digest": (files, 32),

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 import google_crc32c
 import numpy as np
 
-from packio.images.encodings import RAW, Facts
+from packio.images.encodings import RAW
 from packio.index.indexfile import Index
+from packio.sample.facts import Facts
 
 COLUMN = "raw_crc32c"
 _BLOCK_BYTES = 1 << 20
@@ -78,7 +79,7 @@ class Checks:
         self._first_blocks = _sums(-(-np.array(counts, np.int64) // self._rows))
         name, blocks = COLUMN, (int(self._first_blocks[-1]),)
         if row_bytes >= _LARGE or name not in index or index.column(name).shape != blocks:
-            name, self._rows, self._first_blocks = "crc32c", 1, self._first_rows
+            name, self._rows, self._first_blocks = "image/crc32c", 1, self._first_rows
         self._crc = index.column(name)
         self._seen = np.frombuffer(mmap.mmap(-1, len(index)), np.uint8)  # shared by forks
         self._all_seen = False

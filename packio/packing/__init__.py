@@ -351,7 +351,7 @@ def _quarantine(listing: Listing, report: PackReport, folder: Path) -> int:
             if skip.key not in positions or folder not in target.parents:
                 continue
             with suppress(OSError, DecodeError):
-                data = read(positions[skip.key]).data
+                data = read(positions[skip.key]).image.data
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
                 copied += 1

@@ -140,10 +140,10 @@ def _linked(out: Path, opened: Sequence[packs.Pack], classes: list[str]) -> Pack
         metadata = _metadata(opened, classes, shards, identities)
         digest = indexfile.write(shop.built / indexfile.INDEX_NAME, columns, metadata)
         shop.publish()
-    packed, size = len(columns["offset"]), int(columns["file_bytes"].sum())
+    packed, size = len(columns["image/offset"]), int(columns["file_bytes"].sum())
     return PackReport(
         out, opened[0].metadata["format"], packed, packed, (), len(classes),
-        int(columns["length"].sum()), size, time.monotonic() - began, digest,
+        int(columns["image/length"].sum()), size, time.monotonic() - began, digest,
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _format(out: Path, opened: Sequence[packs.Pack]) -> ModuleType:
     names = {one.metadata["format"] for one in opened}
     if len(names) > 1:
         raise OptionError(f"packs of different formats, {', '.join(sorted(names))}: copy them")
-    container = registry.load("formats", names.pop())
+    container: ModuleType = registry.load("formats", names.pop())
     if not hasattr(container, "Writer") or not all(map(_is_ours, opened)):
         raise OptionError("packs that others wrote are not linked: copy them")
     if out.suffix.lower() not in container.SUFFIXES:

@@ -15,8 +15,8 @@ from packio.errors import DecodeError, OptionError
 from packio.formats import Entry
 from packio.images import encodings
 from packio.index import columns as made
-from packio.index import indexfile
-from packio.index.raw_blocks import RawBlocks
+from packio.index.building import IndexBuilder, Ranges
+from packio.sample.record import IMAGE, Field, Place, Record
 from packio.storage.local import LocalFiles
 
 
@@ -45,24 +45,20 @@ class Samples:
         self._numbers = {name: i for i, name in enumerate(names)}
         sizes = [(root / name).stat().st_size for name in names]
         self._storage = LocalFiles(root, names, sizes)
-        self._rows: list[tuple[int, ...]] = []
+        self._builder = IndexBuilder()
+        self._places: dict[str, _Places] = {}
         self._records = array("q")  # number of each in its shard
-        self._masks: list[tuple[int, ...]] = []
-        self._keys: list[bytes] = []
         self._labels: list[Any] = []
-        self._metas: list[bytes | None] = []
-        self._boxes: list[Any] = []
-        self._box_labels: list[Any] = []
-        self._raw = RawBlocks()
+        self._keys: list[bytes] = []
         self.skipped = 0
         self.first_problem = ""
         self.least_label: int | None = None
         self.by_library = False
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._keys)
 
-    def add_shard(self, shard: str, entries: Iterable[Entry], reader: Any) -> int:
+    def add_shard(self, shard: str, entries: Iterable[Entry | Record[Place]], reader: Any) -> int:
         """Collect one shard; return how many samples it has.
 
         Args:
@@ -78,60 +74,53 @@ class Samples:
                 self._add(entry, number, prefix, reader)
             except DecodeError as error:
                 self.skipped += 1
-                self.first_problem = self.first_problem or f"{entry.name!r}: {error}"
-        self._raw.end_shard()
+                self.first_problem = self.first_problem or f"{_name(entry)!r}: {error}"
+        self._builder.end_shard()
         return len(self) - before
 
-    def _add(self, entry: Entry, number: int, prefix: str, reader: Any) -> None:
-        file = self._numbers[prefix + entry.file]
-        if entry.offset < 0:
-            self.by_library = True
-            data = reader.get(number)
-        else:
-            data = self._storage.read(file, entry.offset, entry.length)
-        if entry.split:
-            data = self._container.unsplit(data)
-        facts = entry.facts or encodings.read_facts(data)
-        if entry.facts is not None:
-            encodings.check_raw(facts, len(data))
-        flags = indexfile.flags_of(facts)
-        flags |= indexfile.SPLIT_RECORD if entry.split else 0
-        length = len(data) if entry.offset < 0 else entry.length
-        self._rows.append((
-            file, entry.offset, length, indexfile.crc32c(data), facts.height, facts.width,
-            encodings.CODES[facts.encoding], facts.orientation, facts.channels,
-            encodings.DTYPES.index(facts.dtype), flags,
+    def _add(self, found: Entry | Record[Place], number: int, prefix: str, reader: Any) -> None:
+        entry = found.as_record() if isinstance(found, Entry) else found
+        fields: dict[str, Field] = {}
+        places: dict[str, tuple[int, int, int, bool]] = {}
+        for name, place in entry.fields.items():
+            file = self._numbers[prefix + place.file]
+            if place.offset < 0:
+                self.by_library = True
+                data = reader.get(number)
+            else:
+                data = self._storage.read(file, place.offset, place.length)
+            if place.split:
+                data = self._container.unsplit(data)
+            facts = place.facts
+            if name == IMAGE:
+                facts = facts or encodings.read_facts(data)
+                if place.facts is not None:
+                    encodings.check_raw(facts, len(data))
+            length = len(data) if place.offset < 0 else place.length
+            fields[name] = Field(place.kind, data, facts)
+            places[name] = file, place.offset, length, place.split
+        label = entry.label
+        if isinstance(label, int):
+            label = self._moved(label)
+        self._builder.add(Record(
+            entry.key, fields, label, entry.split, entry.boxes, entry.box_columns, entry.meta
         ))  # fmt: skip
+        for name in places.keys() - self._places.keys():
+            self._places[name] = _Places(len(self))
+        for name, ranges in self._places.items():
+            ranges.add(*places.get(name, _ABSENT))
         self._records.append(number)
-        self._raw.add(facts, data)
-        self._keys.append(entry.key if entry.key is not None else entry.name)
-        self._labels.append(self._label(entry.label))
-        self._metas.append(entry.meta)
-        self._boxes.append(entry.boxes)
-        self._box_labels.append(entry.box_labels)
-        if entry.mask is not None:
-            self._add_mask(entry.mask, prefix)
+        self._keys.append(entry.key)
+        self._labels.append(label)
 
-    def _label(self, label: int | tuple[float, ...] | None) -> int | tuple[float, ...] | None:
-        if not isinstance(label, int):
-            return label
+    def _moved(self, label: int) -> int:
+        """A label that is an int, with the offset that the user asked for."""
         self.least_label = label if self.least_label is None else min(label, self.least_label)
         moved = label + self._label_offset
         if not -(1 << 63) <= moved < 1 << 63:
             raise OptionError(f"label {label} with label_offset={self._label_offset}: "
                               "does not fit 64 bits")  # fmt: skip
         return moved
-
-    def _add_mask(self, place: tuple[str, int, int], prefix: str) -> None:
-        name, offset, length = place
-        file = self._numbers[prefix + name]
-        mask = self._storage.read(file, offset, length)
-        try:
-            encoding = encodings.read_facts(mask).encoding
-        except DecodeError:
-            encoding = "unknown"
-        code = encodings.CODES[encoding]
-        self._masks.append((file, offset, length, indexfile.crc32c(mask), code))
 
     def classes(self) -> list[str]:
         """Names of int labels: the folders in the keys, where each label has one of its own."""
@@ -147,49 +136,47 @@ class Samples:
 
     def columns(self) -> dict[str, np.ndarray]:
         """The columns of the index."""
-        names = ("file", "offset", "length", "crc32c", "height", "width", "encoding",
-                 "orientation", "channels", "dtype", "flags")  # fmt: skip
-        columns = _typed(names, self._rows)
+        places = {name: found.ranges() for name, found in self._places.items()}
         if self.by_library:
-            columns["offset"] = np.array(self._records, np.int64)
+            places[IMAGE] = places[IMAGE]._replace(offset=np.array(self._records, np.int64))
+        columns = self._builder.columns(places)
         if len(set(self._keys)) != len(self._keys):  # not unique: the position makes them so
-            self._keys = [b"%08d/%s" % (i, k) for i, k in enumerate(self._keys)]
-        columns |= made.of_keys(self._keys) | made.of_files(self._root, self._names)
-        return columns | self._label_column() | self._optional_columns() | self._raw.columns()
+            columns |= made.of_keys([b"%08d/%s" % (i, k) for i, k in enumerate(self._keys)])
+        return columns | made.of_files(self._root, self._names)
 
-    def _label_column(self) -> dict[str, np.ndarray]:
-        if any(label is None for label in self._labels):
-            return {}
-        if all(isinstance(label, int) for label in self._labels):
-            return {"label": np.array(self._labels, np.int64)}
-        widths = {len(label) if isinstance(label, tuple) else -1 for label in self._labels}
-        return {"label": np.array(self._labels, np.float32)} if len(widths) == 1 else {}
-
-    def _optional_columns(self) -> dict[str, np.ndarray]:
-        columns: dict[str, np.ndarray] = {}
-        if len(self._masks) == len(self._rows):
-            names = ("mask_file", "mask_offset", "mask_length", "mask_crc32c", "mask_encoding")
-            columns |= _typed(names, self._masks)
-        metas = [meta for meta in self._metas if meta is not None]
-        if len(metas) == len(self._rows):
-            columns["meta_data"], columns["meta_offsets"] = made.ragged(metas)
-        if all(boxes is not None for boxes in self._boxes):
-            flat = [box for boxes in self._boxes for box in boxes]
-            columns["boxes"] = np.array(flat, np.float32).reshape(-1, 4)
-            columns["box_offsets"] = made.offsets(map(len, self._boxes))
-            if all(labels is not None for labels in self._box_labels):
-                flat = [label for labels in self._box_labels for label in labels]
-                columns["box_labels"] = np.array(flat, np.int64)
-        return columns
+    @property
+    def fields(self) -> dict[str, str]:
+        """Kind of each named field."""
+        return dict(self._builder.fields)
 
 
-_WIDE = {"offset", "length", "mask_offset", "mask_length"}
-_NARROW = {"encoding", "orientation", "channels", "dtype", "flags", "mask_encoding"}
+def _name(entry: Entry | Record[Place]) -> bytes:
+    return entry.name if isinstance(entry, Entry) else entry.key
 
 
-def _typed(names: Sequence[str], rows: list[tuple[int, ...]]) -> dict[str, np.ndarray]:
-    columns = {}
-    for name, values in zip(names, zip(*rows, strict=True), strict=True):
-        dtype = np.int64 if name in _WIDE else np.uint8 if name in _NARROW else np.uint32
-        columns[name] = np.array(values, dtype)
-    return columns
+_ABSENT = (0, -1, 0, False)
+
+
+class _Places:
+    """Where the values of one field lie."""
+
+    def __init__(self, absent: int) -> None:
+        self._file, self._offset, self._length = array("I"), array("q"), array("q")
+        self._split = array("B")
+        for _ in range(absent):
+            self.add(*_ABSENT)
+
+    def add(self, file: int, offset: int, length: int, split: bool) -> None:
+        """Add the place of the next record's value."""
+        self._file.append(file)
+        self._offset.append(offset)
+        self._length.append(length)
+        self._split.append(split)
+
+    def ranges(self) -> Ranges:
+        """All places."""
+        file, offset, length = (
+            np.array(a, a.typecode) for a in (self._file, self._offset, self._length)
+        )
+        split = np.array(self._split, bool)
+        return Ranges(file, offset, length, split if split.any() else None)

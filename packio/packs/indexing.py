@@ -21,7 +21,7 @@ import numpy as np
 
 from packio import __version__, registry
 from packio.errors import NotAPackError, OptionError
-from packio.formats import Entry
+from packio.formats import Reading
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packs import braces, isolation
@@ -129,51 +129,35 @@ def _format_of_file(path: Path) -> str | None:
     return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How to take what a container says; what is None, is found out.
+def scanned(reading: Reading, module: Any, path: Path) -> Iterator[Any]:
+    """The records of a shard.
 
-    Attributes:
-        label_offset: Added to labels that are ints.
-        trust_plain_pickle: Read values that are pickles of plain data; nothing in them is run.
-        image, label: Names within the container of images and labels; label "" takes none.
-        layout: Order of pixels: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma.
+    Raises:
+        OptionError: the format knows no such names.
     """
-
-    label_offset: int = 0
-    trust_plain_pickle: bool = False
-    image: str | None = None
-    label: str | None = None
-    layout: str | None = None
-
-    def scan(self, module: ModuleType, path: Path) -> Iterator[Entry]:
-        """The entries of a shard.
-
-        Raises:
-            OptionError: the format knows no such names.
-        """
+    if isinstance(module, ModuleType):  # a format that is no `Format` yet
         takes = signature(module.scan).parameters
-        options: dict[str, Any] = self.names()
+        options: dict[str, Any] = reading.names()
         for name in options.keys() - takes:
             raise OptionError(
                 f"{path}: {name}={options[name]!r} is of no use: containers of this format have "
                 "nothing to choose from"
             )
-        if self.trust_plain_pickle and "trust_plain_pickle" in takes:
+        if reading.trust_plain_pickle and "trust_plain_pickle" in takes:
             options["trust_plain_pickle"] = True
-        entries: Iterator[Entry] = module.scan(path, **options)
+        entries: Iterator[Any] = module.scan(path, **options)
         return entries
+    found: Iterator[Any] = module.scan(path, reading)
+    return found
 
-    def reader(self, module: ModuleType, path: Path) -> Any:
-        """What reads the entries of a shard that are no byte ranges; None if all are."""
-        if not hasattr(module, "Reader"):
-            return None
-        return module.Reader(path, **{n: v for n, v in self.names().items() if n != "label"})
 
-    def names(self) -> dict[str, str]:
-        """What the user said of names and order."""
-        said = {"image": self.image, "label": self.label, "layout": self.layout}
-        return {name: value for name, value in said.items() if value is not None}
+def reader_of(reading: Reading, module: Any, path: Path) -> Any:
+    """What reads the entries of a shard that are no byte ranges; None if all are."""
+    if not isinstance(module, ModuleType):
+        return module.reader(path, reading)
+    if not hasattr(module, "Reader"):
+        return None
+    return module.Reader(path, **{n: v for n, v in reading.names().items() if n != "label"})
 
 
 def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
@@ -299,7 +283,7 @@ def _built(container: Container, reading: Reading) -> tuple[dict[str, np.ndarray
     samples = Samples(root, [name for name, _ in _files(container)], module, reading.label_offset)
     counts = [
         samples.add_shard(
-            name, reading.scan(module, root / name), reading.reader(module, root / name)
+            name, scanned(reading, module, root / name), reader_of(reading, module, root / name)
         )
         for name in container.shards
     ]
@@ -312,6 +296,7 @@ def _built(container: Container, reading: Reading) -> tuple[dict[str, np.ndarray
         "version": indexfile.VERSION,
         "format": container.format,
         "access": container.format if samples.by_library else "range",
+        "fields": samples.fields,
         "classes": samples.classes(),
         "counts": {
             "found": len(samples) + samples.skipped,

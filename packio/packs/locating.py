@@ -13,13 +13,14 @@ from packio.errors import (
     ReadError,
     UnfinishedPackError,
 )
+from packio.formats import Reading
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX
 from packio.packs import braces, indexing
 from packio.storage import remote, urls
 from packio.storage.urls import Url
 
 
-def located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path, Path]:
+def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
     """The index of what is at a path, and the folder that its paths are relative to.
 
     Args:
@@ -34,7 +35,7 @@ def located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path, 
     check_finished(path)
     kind = _file_kind(path)
     if kind is None and len(braces.expanded(os.fspath(path))) > 1:
-        return indexing.cached(path, reading or indexing.Reading())
+        return indexing.cached(path, reading or Reading())
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
@@ -46,7 +47,7 @@ def located(path: Path, reading: indexing.Reading | None = None) -> tuple[Path, 
         raise NotAPackError(f"{index}: not a file; the index of {path} was expected")
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
         raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
-    return indexing.cached(path, reading or indexing.Reading())
+    return indexing.cached(path, reading or Reading())
 
 
 def check_finished(path: Path) -> None:

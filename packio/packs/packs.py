@@ -17,10 +17,21 @@ import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
+from packio.formats import Reading
 from packio.images import encodings
-from packio.index.indexfile import SPLIT_RECORD, Index, Keys, crc32c
+from packio.index.indexfile import (
+    PROGRESSIVE,
+    SEEKABLE,
+    SPLIT_RECORD,
+    Index,
+    Keys,
+    crc32c,
+)
 from packio.index.lookup import KeyBytes, Numbers
-from packio.packs import indexing, locating
+from packio.packs import locating
+from packio.sample.facts import UNKNOWN, Facts
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sample.sample import Sample, made
 from packio.storage import filesystems, ram, urls
 from packio.storage.folder import FolderFiles
@@ -52,7 +63,7 @@ class Row(NamedTuple):
     dtype: str
 
 
-_ROW_COLUMNS = Row._fields[1:]
+_ROW_COLUMNS = tuple(f"{IMAGE}/{name}" for name in Row._fields[1:])
 
 
 def open(  # noqa: A001 (public name)
@@ -82,7 +93,7 @@ def open(  # noqa: A001 (public name)
         IntegrityError: index and files do not belong together, or are damaged.
         VersionError: written by a newer packio.
     """
-    reading = indexing.Reading(image=image, label=label, layout=layout)
+    reading = Reading(image=image, label=label, layout=layout)
     located = locating.located(Path(os.path.abspath(path)), reading) if reading.names() else None
     return Pack(path, access=access, located=located)
 
@@ -94,6 +105,7 @@ class Pack(Sequence[Sample]):
     pack changed in between is noticed.
 
     Attributes:
+        fields: Kind of each named field: "image", "mask", "array", "text" or "bytes".
         ram: What `keep_in_ram` keeps, and how much of it; None: nothing.
     """
 
@@ -125,8 +137,14 @@ class Pack(Sequence[Sample]):
         self._label = self.index_file.column("label") if "label" in self.index_file else None
         self._count = len(self.index_file)
         self._numbers, self._keys = Numbers(self._columns), KeyBytes(self.index_file)
-        self._has_belongings = any(
-            n in self.index_file for n in ("mask_offset", "boxes", "meta_data")
+        self.fields = self.index_file.fields
+        self._others = [name for name in self.fields if name not in (IMAGE, MASK)]
+        self._box_columns = [n for n in self.index_file.box_columns if n != "labels"]
+        self._splits = list(self.index_file.metadata.get("splits") or [])
+        self._has_belongings = (
+            bool(self._splits)
+            or len(self.fields) > 1
+            or any(n in self.index_file for n in ("boxes", "meta_data"))
         )
         self._label_is_int = self._label is not None and len(self._label.shape) == 1
 
@@ -201,10 +219,15 @@ class Pack(Sequence[Sample]):
         )  # fmt: skip
 
     def _belongings(self, position: int) -> tuple[Any, ...]:
-        """Mask, boxes, box labels, meta."""
+        """Mask, boxes, box labels, meta, split, further columns of boxes, further fields."""
         if not self._has_belongings:
-            return None, None, None, None
-        return self.mask(position), *self.boxes(position), self.meta(position)
+            return None, None, None, None, None, {}, {}
+        values = {name: self.field(name, position) for name in self._others}
+        return (
+            self.mask(position), *self.boxes(position), self.meta(position),
+            self.split_of(position), self.more_of_boxes(position),
+            {name: value for name, value in values.items() if value is not None},
+        )  # fmt: skip
 
     def row(self, index: int) -> Row:
         """Look up what the index says of one sample; see `rows`."""
@@ -268,8 +291,7 @@ class Pack(Sequence[Sample]):
             OutputError: the system gives no memory for it.
         """
         if self.raw_rows is None:
-            kinds = 2 if "mask_offset" in self.index_file else 1
-            self.ram = ram.shared(self.digest, len(self), kinds, room)
+            self.ram = ram.shared(self.digest, len(self), len(self.fields), room)
 
     def read(self, row: Row, *, check: bool = True) -> bytes:
         """Read the encoded bytes of a sample.
@@ -315,43 +337,130 @@ class Pack(Sequence[Sample]):
         return data
 
     def mask(self, index: int) -> bytes | None:
-        """Encoded bytes of a sample's mask, checked; None in a pack without masks.
+        """Encoded bytes of a sample's mask, checked; None if the sample has none.
 
         Raises:
             IntegrityError: the bytes are not those that were packed.
         """
-        if "mask_offset" not in self.index_file:
+        return None if MASK not in self.fields else self.read_field(MASK, index)
+
+    def field(self, name: str, index: int) -> Field | None:
+        """A named field of a sample; None if the sample has none.
+
+        Raises:
+            OptionError: the pack has no field of this name.
+            IntegrityError: the bytes are not those that were packed.
+        """
+        data = self.read_field(name, index)
+        if data is None:
             return None
+        kind = self.fields[name]
+        return Field(kind, data, self.facts(name, index) if kind in PIXELS else None)
+
+    def facts(self, name: str, index: int) -> Facts:
+        """What the index says of the pixels of a field of kind image or mask."""
         position = self._position(index)
-        file, offset, length, crc = self._mask_place(position)
-        slot = len(self) + position
+        column = self.index_file.column
+        if f"{name}/height" not in self.index_file:  # version 1 has the encoding of masks only
+            encoding, _ = self._names(column(f"{name}/encoding").item(position), 0)
+            return UNKNOWN._replace(encoding=encoding)
+        names = ("height", "width", "channels", "orientation", "flags", "encoding", "dtype")
+        height, width, channels, orientation, flags, *codes = (
+            column(f"{name}/{n}").item(position) for n in names
+        )
+        encoding, dtype = self._names(*codes)
+        return Facts(
+            encoding, height, width, channels, dtype, orientation,
+            progressive=bool(flags & PROGRESSIVE), seekable=bool(flags & SEEKABLE),
+        )  # fmt: skip
+
+    def read_field(self, name: str, index: int) -> bytes | None:
+        """Encoded bytes of a field of a sample, checked; None if the sample has none.
+
+        Raises:
+            OptionError: the pack has no field of this name.
+            IntegrityError: the bytes are not those that were packed.
+        """
+        position = self._position(index)
+        if name not in self.fields:
+            known = ", ".join(self.fields)
+            raise OptionError(f"{self.path}: no field {name!r}; there are: {known}")
+        if name == IMAGE:
+            return self.read(self.row(position))
+        file, offset, length, crc = self._place(name, position)
+        if offset < 0:
+            return None
+        slot = list(self.fields).index(name) * len(self) + position
         if self.ram is not None and (kept := self.ram.get(slot, crc)) is not None:
             return kept
         data = self._files.read(file, offset, length)
+        flags = f"{name}/flags"
+        if flags in self.index_file and self.index_file.column(flags).item(position) & SPLIT_RECORD:
+            data = self.format.unsplit(data)
         if crc32c(data) != crc:
             raise IntegrityError(
-                f"{self._files.path(file)}: mask of record {position} ({self.key(position)!r}, "
+                f"{self._files.path(file)}: {name} of record {position} ({self.key(position)!r}, "
                 f"{length} bytes at {offset}) is damaged: CRC32C differs"
             )
         if self.ram is not None:
             self.ram.put(slot, data)
         return data
 
-    def _mask_place(self, position: int) -> tuple[int, int, int, int]:
-        """File, offset and length in bytes, CRC32C."""
-        names = ("mask_file", "mask_offset", "mask_length", "mask_crc32c")
-        file, offset, length, crc = [self.index_file.column(n).item(position) for n in names]
+    def _place(self, name: str, position: int) -> tuple[int, int, int, int]:
+        """File, offset and length in bytes, CRC32C of a field's value."""
+        names = (f"{name}/{n}" for n in ("file", "offset", "length", "crc32c"))
+        file, offset, length, crc = (self.index_file.column(n).item(position) for n in names)
         return file, offset, length, crc
 
+    def record(self, index: int) -> Record[Field]:
+        """The record of a sample, all of it, as packing takes it.
+
+        Raises:
+            IntegrityError: the bytes are not those that were packed.
+        """
+        position = self._position(index)
+        values = {name: self.field(name, position) for name in self.fields}
+        split = None
+        if self._splits:
+            split = self.index_file.column("split").item(position)
+        boxes, labels = self.boxes(position)
+        columns = {} if labels is None else {"labels": labels}
+        return Record(
+            self.key_bytes(position), {n: v for n, v in values.items() if v is not None},
+            self.label(position), split, boxes, {**columns, **self.more_of_boxes(position)},
+            self.meta_bytes(position),
+        )  # fmt: skip
+
     def meta(self, index: int) -> dict[str, Any] | None:
-        """What else belongs to a sample; None in a pack without it."""
+        """What else belongs to a sample; None if there is nothing."""
+        text = self.meta_bytes(index)
+        if text is None:
+            return None
+        meta: dict[str, Any] = json.loads(text.decode("utf-8", "surrogatepass"))
+        return meta
+
+    def meta_bytes(self, index: int) -> bytes | None:
+        """The metadata of a sample as packed, a JSON object in UTF-8; None if there is none."""
         if "meta_data" not in self.index_file:
             return None
         position = self._position(index)
         start, stop = self.index_file.column("meta_offsets").span(position, position + 2).tolist()
-        text = self.index_file.column("meta_data").span(start, stop).tobytes()
-        meta: dict[str, Any] = json.loads(text.decode("utf-8", "surrogatepass"))
-        return meta
+        return self.index_file.column("meta_data").span(start, stop).tobytes() or None
+
+    def split_of(self, index: int) -> str | None:
+        """Name of the split of a sample; None in a pack without splits."""
+        if not self._splits:
+            return None
+        return str(self._splits[self.index_file.column("split").item(self._position(index))])
+
+    def more_of_boxes(self, index: int) -> dict[str, np.ndarray]:
+        """Columns of a sample's boxes beside their labels: name → (k,) int64 or float32."""
+        if not self._box_columns:
+            return {}
+        position = self._position(index)
+        start, stop = self.index_file.column("box_offsets").span(position, position + 2).tolist()
+        column = self.index_file.column
+        return {n: column(f"boxes/{n}").span(start, stop).copy() for n in self._box_columns}
 
     def boxes(self, index: int) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Boxes (k, 4) float32 XYXY in pixels and their labels (k,) int64, where there are any."""
@@ -360,9 +469,9 @@ class Pack(Sequence[Sample]):
         position = self._position(index)
         start, stop = self.index_file.column("box_offsets").span(position, position + 2).tolist()
         boxes = self.index_file.column("boxes").span(start, stop).copy()
-        if "box_labels" not in self.index_file:
+        if "boxes/labels" not in self.index_file:
             return boxes, None
-        return boxes, self.index_file.column("box_labels").span(start, stop).copy()
+        return boxes, self.index_file.column("boxes/labels").span(start, stop).copy()
 
     def read_many(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
         """Read the encoded bytes of some samples, in file order; return them as asked for."""
@@ -385,9 +494,10 @@ class Pack(Sequence[Sample]):
         if not self.reads_ahead:
             return self
         ranges = [(r.file, r.offset, r.length) for r in self._missing(rows, 0)] if images else []
-        if masks and "mask_offset" in self.index_file:
+        if masks and MASK in self.fields:
             missing = self._missing(rows, len(self))
-            ranges += [self._mask_place(row.position)[:3] for row in missing]
+            places = (self._place(MASK, row.position) for row in missing)
+            ranges += [place[:3] for place in places if place[1] >= 0]
         if isinstance(self._files, RemoteFiles):
             pack = object.__new__(Pack)
             pack.__dict__.update(self.__dict__)
@@ -484,7 +594,7 @@ class Pack(Sequence[Sample]):
         Raises:
             OptionError: the pack has no such split.
         """
-        names = list(self.index_file.metadata.get("splits") or [])
+        names = self._splits
         if name not in names or "split" not in self.index_file:
             known = f"there are: {', '.join(names)}" if names else "it has none"
             raise OptionError(f"{self.path}: no split {name!r}; {known}")
@@ -535,9 +645,10 @@ def file_order(rows: Sequence[Row]) -> list[int]:
 def _format(index: Index) -> ModuleType:
     name = index.metadata.get("format")
     try:
-        return registry.load("formats", str(name))
+        container: ModuleType = registry.load("formats", str(name))
     except OptionError as error:
         raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
+    return container
 
 
 def _shards(index: Index) -> list[tuple[str, int]]:

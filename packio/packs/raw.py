@@ -21,10 +21,10 @@ import torch
 
 from packio.errors import DecodeError, IntegrityError
 from packio.images import encodings
-from packio.images.encodings import Facts
 from packio.images.geometry import Geometry, RandomCrop
 from packio.index.indexfile import Index, crc32c
 from packio.index.raw_blocks import Checks
+from packio.sample.facts import Facts
 from packio.storage.local import LocalFiles
 from packio.storage.mapped import MappedFiles
 

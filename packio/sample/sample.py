@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
+
+    from packio.sample.record import Field
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +29,9 @@ class Sample:
         mask: An encoded image of class ids, byte for byte as it was packed, or None.
         boxes, box_labels: (k, 4) float32 XYXY in pixels and (k,) int64, or None.
         meta: What else belongs to the sample, or None.
+        split: Name of its split, or None.
+        box_columns: Columns of the boxes beside their labels: name → (k,) int64 or float32.
+        fields: Further named fields: name → `Field`, its kind and its bytes.
     """
 
     index: int
@@ -42,6 +48,9 @@ class Sample:
     boxes: np.ndarray | None = None
     box_labels: np.ndarray | None = None
     meta: dict[str, Any] | None = None
+    split: str | None = None
+    box_columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    fields: Mapping[str, Field] = dataclasses.field(default_factory=dict)
 
     def decode(
         self, mode: str = "RGB", *, decoder: str = "auto", exif_orientation: bool = True

@@ -25,32 +25,22 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from packio.sample.record import Field, Record
 
 if TYPE_CHECKING:
     import os
 
     import numpy as np
 
-    from packio.images.encodings import Facts
-
-
-class Item(NamedTuple):
-    """One sample as its source has it."""
-
-    data: bytes  # the encoded image
-    mask: bytes | None = None  # an encoded image of class ids
-    meta: bytes | None = None  # a JSON object, UTF-8
-    boxes: np.ndarray | None = None  # (k, 4) float32, XYXY in pixels
-    box_labels: np.ndarray | None = None  # (k,) int64
-    facts: Facts | None = None  # of raw pixels, whose bytes do not tell
-
 
 # Whom a listing that may take long tells how many more files it has come upon, now and then.
 FOUND: ContextVar[Callable[[int], None]] = ContextVar("FOUND", default=lambda _: None)
 
-# Position in the listing → the sample. Raises OSError or DecodeError where it cannot be read.
-ReadItem = Callable[[int], Item]
+# Position in the listing → the sample, whose key, label and split `Listing.described` adds.
+# Raises OSError or DecodeError if the sample cannot be read.
+ReadRecord = Callable[[int], Record[Field]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +82,9 @@ class Listing:
     split_names: list[str] = dataclasses.field(default_factory=list)
     files: Sequence[Sequence[bytes]] | None = None
     rows: Sequence[Any] | None = None
-    open: Callable[[Sequence[Any]], AbstractContextManager[ReadItem]] | None = None
+    open: Callable[[Sequence[Any]], AbstractContextManager[ReadRecord]] | None = None
 
-    def opened(self) -> AbstractContextManager[ReadItem]:
+    def opened(self) -> AbstractContextManager[ReadRecord]:
         """A context in which samples can be read by their position."""
         rows = self.keys if self.rows is None else self.rows
         if self.open is not None:
@@ -119,6 +109,13 @@ class Listing:
         """What has an entry for each sample."""
         names = ("keys", "sizes", "labels", "splits", "files", "rows")
         return {n: v for n in names if (v := getattr(self, n)) is not None}
+
+    def described(self, record: Record[Field], position: int) -> Record[Field]:
+        """A record with the key, label and split that the listing has of it."""
+        split = None if self.splits is None else int(self.splits[position])
+        return dataclasses.replace(
+            record, key=self.keys[position], label=self.label(position), split=split
+        )
 
     def label(self, position: int) -> int | np.ndarray | None:
         """Label of one sample."""

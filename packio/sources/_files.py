@@ -9,7 +9,8 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from packio.errors import DecodeError, SourceError
-from packio.sources import FOUND, Item, Listing, ReadItem
+from packio.sample.record import image_record
+from packio.sources import FOUND, Listing, ReadRecord
 
 # Of torchvision 0.28: ``torchvision.datasets.folder.IMG_EXTENSIONS``.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -148,7 +149,7 @@ def tell_others(result: Listing) -> None:
 
 
 @contextlib.contextmanager
-def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadItem]:
+def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
     """Yield a function that reads the file of a key by its position.
 
     Args:
@@ -160,7 +161,7 @@ def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[Read
     """
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield lambda position: Item(whole_file(descriptor, keys[position]))
+        yield lambda position: image_record(whole_file(descriptor, keys[position]))
     finally:
         os.close(descriptor)
 

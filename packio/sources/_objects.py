@@ -17,8 +17,9 @@ import numpy as np
 
 from packio.errors import DecodeError
 from packio.images import encodings
-from packio.images.encodings import Facts
-from packio.sources import Item, _files
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record, image_record
+from packio.sources import _files
 from packio.sources.tables import tables
 
 _BOX_NAMES = ("boxes", "bboxes", "bbox")
@@ -32,7 +33,7 @@ _MASK_MODES = ("P", "L", "1", "I", "I;16", "I;16L", "I;16B", "I;16N")
 class Taken(NamedTuple):
     """What there is in one sample of a dataset."""
 
-    item: Item
+    record: Record[Field]
     label: Hashable
     key: str | None
     path: str | None  # of the image's file, also where its bytes are at hand
@@ -55,14 +56,12 @@ def taken(sample: Any) -> Taken:
         data, facts = _planes(_pixels(image))
     if key is not None and (not isinstance(key, str) or not key or "\0" in key):
         raise DecodeError(f"{key!a} as key; expected text")
-    item = Item(
-        data,
-        None if mask is None else _encoded_mask(mask),
-        tables.meta(found.meta) if found.meta else None,
-        *_boxes(found.boxes, found.box_labels),
-        facts,
-    )
-    return Taken(item, _label(found.label), key, path)
+    boxes, box_labels = _boxes(found.boxes, found.box_labels)
+    record = image_record(
+        data, facts=facts, mask=None if mask is None else _encoded_mask(mask), boxes=boxes,
+        box_labels=box_labels, meta=tables.meta(found.meta) if found.meta else None,
+    )  # fmt: skip
+    return Taken(record, _label(found.label), key, path)
 
 
 class _Fields(NamedTuple):
@@ -156,7 +155,7 @@ def _encoded(value: Any) -> bytes:
     data, path = value.get("bytes") if _is_file(value) else value, _path(value)
     if path is not None and (data is value or data is None):
         with _files.opened("/", [os.fsencode(os.path.abspath(path))[1:]]) as read:
-            return read(0).data
+            return read(0).image.data
     if data is None:
         raise DecodeError("neither bytes nor a path")
     return bytes(data)

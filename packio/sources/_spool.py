@@ -3,28 +3,30 @@
 The file has no name, so nothing is left of it whatever ends the process; other processes of this
 machine open it as a file of this one's in ``/proc``.
 
-A record is a header of ten little-endian numbers, and what they tell the lengths of: image, mask,
-meta, boxes (float32), labels of boxes (int64); -1 stands for None. The last five are height, width,
-channels, dtype (position in `encodings.DTYPES`) of raw pixels, and whether the image is such.
+A record is the length of its header (uint32, little-endian), the header (JSON), and the values that
+the header describes, one behind the other: the fields, the metadata, the boxes and their columns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import math
 import os
 import struct
 import tempfile
 import weakref
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from packio.errors import OutputError, ReadError
-from packio.images import encodings
-from packio.sources import Item, _files
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record
+from packio.sources import _files
 
-_HEADER = struct.Struct("<5q5i")
+_SIZE = struct.Struct("<I")
 
 
 class Spool:
@@ -47,7 +49,7 @@ class Spool:
     def __reduce__(self) -> tuple[object, ...]:
         return _Reopened, (f"/proc/{os.getpid()}/fd/{self._file.fileno()}",)
 
-    def add(self, item: Item) -> tuple[int, int]:
+    def add(self, record: Record[Field]) -> tuple[int, int]:
         """Append a sample.
 
         Returns:
@@ -56,21 +58,13 @@ class Spool:
         Raises:
             OutputError: it cannot be written, as on a full disk.
         """
-        boxes = None if item.boxes is None else item.boxes.astype("<f4").tobytes()
-        labels = None if item.box_labels is None else item.box_labels.astype("<i8").tobytes()
-        parts = (item.data, item.mask, item.meta, boxes, labels)
-        facts = (0, 0, 0, 0, 0)
-        if item.facts is not None:
-            f = item.facts
-            facts = (f.height, f.width, f.channels, encodings.DTYPES.index(f.dtype), 1)
-        header = _HEADER.pack(*(-1 if part is None else len(part) for part in parts), *facts)
-        record = b"".join((header, *filter(None, parts)))
-        self._digest.update(record)
+        packed = _packed(record)
+        self._digest.update(packed)
         try:
-            self._file.write(record)
+            self._file.write(packed)
         except OSError as error:
             raise self._error(error) from error
-        start, self._end = self._end, self._end + len(record)
+        start, self._end = self._end, self._end + len(packed)
         return start, self._end
 
     def finish(self) -> str:
@@ -81,13 +75,13 @@ class Spool:
             raise self._error(error) from error
         return self._digest.hexdigest()
 
-    def read(self, start: int, end: int) -> Item:
+    def read(self, start: int, end: int) -> Record[Field]:
         """Read a sample.
 
         Raises:
             ReadError: it cannot be read.
         """
-        return _item(self._file.fileno(), start, end)
+        return _record(self._file.fileno(), start, end)
 
     def _error(self, error: OSError) -> OutputError:
         return OutputError(
@@ -113,9 +107,9 @@ class _Reopened:
     def __reduce__(self) -> tuple[object, ...]:
         return _Reopened, (self._path,)
 
-    def read(self, start: int, end: int) -> Item:
+    def read(self, start: int, end: int) -> Record[Field]:
         """Read a sample."""
-        return _item(self._file.fileno(), start, end)
+        return _record(self._file.fileno(), start, end)
 
 
 def _close(file: BinaryIO) -> None:
@@ -123,19 +117,50 @@ def _close(file: BinaryIO) -> None:
         file.close()
 
 
-def _item(descriptor: int, start: int, end: int) -> Item:
-    record = _files.read_up_to(descriptor, end - start, start)
-    if len(record) != end - start:
-        raise ReadError(f"the temporary file ends at byte {start + len(record)}; run again")
-    *lengths, height, width, channels, dtype, is_raw = _HEADER.unpack_from(record)
-    parts, at = list[bytes | None](), _HEADER.size
-    for length in lengths:
-        parts.append(None if length < 0 else record[at : at + length])
-        at += max(length, 0)
-    data, mask, meta, boxes, labels = parts
-    return Item(
-        data or b"", mask, meta,
-        None if boxes is None else np.frombuffer(boxes, "<f4").reshape(-1, 4),
-        None if labels is None else np.frombuffer(labels, "<i8"),
-        encodings.raw_facts(height, width, channels, encodings.DTYPES[dtype]) if is_raw else None,
-    )  # fmt: skip
+def _packed(record: Record[Field]) -> bytes:
+    """The bytes of a record: header and values."""
+    values = [field.data for field in record.fields.values()]
+    header: dict[str, Any] = {
+        "fields": [[n, f.kind, len(f.data), f.facts] for n, f in record.fields.items()]
+    }
+    if record.meta is not None:
+        header["meta"] = len(record.meta)
+        values.append(record.meta)
+    if record.boxes is not None:
+        columns = {"": record.boxes, **record.box_columns}
+        header["boxes"] = [[n, a.dtype.str, a.shape] for n, a in columns.items()]
+        values += [np.ascontiguousarray(array).tobytes() for array in columns.values()]
+    text = json.dumps(header).encode()
+    return b"".join((_SIZE.pack(len(text)), text, *values))
+
+
+def _unpacked(data: bytes) -> Record[Field]:
+    """The record that `_packed` made these bytes of."""
+    (size,) = _SIZE.unpack_from(data)
+    at = _SIZE.size + size
+    header = json.loads(data[_SIZE.size : at])
+
+    def take(length: int) -> bytes:
+        nonlocal at
+        at += length
+        return data[at - length : at]
+
+    fields = {
+        name: Field(kind, take(length), None if facts is None else Facts(*facts))
+        for name, kind, length, facts in header["fields"]
+    }
+    meta = take(header["meta"]) if "meta" in header else None
+    arrays: dict[str, np.ndarray] = {}
+    for name, code, shape in header.get("boxes", ()):
+        dtype = np.dtype(code)
+        flat = np.frombuffer(take(math.prod(shape) * dtype.itemsize), dtype)
+        arrays[name] = flat.reshape(shape)
+    boxes = arrays.pop("", None)
+    return Record(b"", fields, boxes=boxes, box_columns=arrays, meta=meta)
+
+
+def _record(descriptor: int, start: int, end: int) -> Record[Field]:
+    data = _files.read_up_to(descriptor, end - start, start)
+    if len(data) != end - start:
+        raise ReadError(f"the temporary file ends at byte {start + len(data)}; run again")
+    return _unpacked(data)

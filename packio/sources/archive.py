@@ -41,7 +41,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.sources import Item, Listing, ReadItem, _classes, _files, _members
+from packio.sample.record import image_record
+from packio.sources import Listing, ReadRecord, _classes, _files, _members
 from packio.sources.tables import label_list
 
 OPTIONS = {
@@ -384,6 +385,6 @@ def _refuse_splits(path: Path, top: str, folders: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _opened(archive: _File | _Spool, rows: Sequence[_members.Place]) -> Iterator[ReadItem]:
+def _opened(archive: _File | _Spool, rows: Sequence[_members.Place]) -> Iterator[ReadRecord]:
     with archive.opened() as descriptor:
-        yield lambda position: Item(_members.read(descriptor, rows[position]))
+        yield lambda position: image_record(_members.read(descriptor, rows[position]))

@@ -38,7 +38,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.sources import Item, Listing, ReadItem, _classes, _files
+from packio.sample.record import Field, Record, image_record
+from packio.sources import Listing, ReadRecord, _classes, _files
 
 OPTIONS = {"root": "folder of the images [default: looked for beside the annotations]"}
 
@@ -316,15 +317,15 @@ def _version(rows: Sequence[_Row]) -> str:
 
 
 @contextlib.contextmanager
-def _opened(folder: str, rows: Sequence[_Row]) -> Iterator[ReadItem]:
+def _opened(folder: str, rows: Sequence[_Row]) -> Iterator[ReadRecord]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def read(position: int) -> Item:
+    def read(position: int) -> Record[Field]:
         row = rows[position]
         boxes = None if row.boxes is None else np.frombuffer(row.boxes, np.float32).reshape(-1, 4)
         labels = None if row.labels is None else np.frombuffer(row.labels, np.int64)
         data = _files.whole_file(descriptor, row.key)
-        return Item(data, meta=row.meta, boxes=boxes, box_labels=labels)
+        return image_record(data, meta=row.meta, boxes=boxes, box_labels=labels)
 
     try:
         yield read

@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.sources import Item, Listing, ReadItem, _files
+from packio.sample.record import Field, Record
+from packio.sources import Listing, ReadRecord, _files
 from packio.sources.tables import lines, tables
 from packio.sources.tables.manifest_table import Meta, Table, stamp
 from packio.system.pools import ThreadPool
@@ -191,15 +192,15 @@ class _Rows(Sequence[Any]):
 
 
 @contextlib.contextmanager
-def _opened(root: str, meta: Meta, rows: _Rows) -> Iterator[ReadItem]:
+def _opened(root: str, meta: Meta, rows: _Rows) -> Iterator[ReadRecord]:
     """Yield a function that reads an image and the further columns of its line."""
     with meta.manifest.open("rb") as file, _files.opened(root, rows.keys) as read:
         if stamp(file.fileno()) != meta.stamp:
             raise SourceError(f"{meta.manifest}: changed after it was read; run again")
 
-        def read_both(position: int) -> Item:
+        def read_both(position: int) -> Record[Field]:
             start, end = rows.spans[position].tolist()
             text = os.pread(file.fileno(), end - start, start)
-            return read(position)._replace(meta=meta.of(text))
+            return dataclasses.replace(read(position), meta=meta.of(text))
 
         yield read_both

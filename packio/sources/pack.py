@@ -14,8 +14,9 @@ import numpy as np
 from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
 from packio.images import encodings
 from packio.packs import locating, packs
+from packio.sample.record import Field, Record, image_record
 from packio.sample.sample import Sample
-from packio.sources import Item, Listing, ReadItem
+from packio.sources import Listing, ReadRecord
 
 PRIORITY = 0.5  # an archive of images is asked first, an image folder last
 
@@ -112,8 +113,8 @@ def _relabelled(labels: np.ndarray, names: list[str], classes: Sequence[str]) ->
 
 
 @contextlib.contextmanager
-def _opened(samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[ReadItem]:
-    def read(position: int) -> Item:
+def _opened(samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[ReadRecord]:
+    def read(position: int) -> Record[Field]:
         try:
             sample = samples[rows[position]]
         except IntegrityError as error:
@@ -124,7 +125,10 @@ def _opened(samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[ReadItem
             facts = encodings.raw_facts(
                 sample.height, sample.width, sample.channels, sample.dtype, sample.encoding
             )
-        return Item(sample.data, sample.mask, meta, sample.boxes, sample.box_labels, facts)
+        return image_record(
+            sample.data, facts=facts, mask=sample.mask, boxes=sample.boxes,
+            box_labels=sample.box_labels, meta=meta,
+        )  # fmt: skip
 
     yield read
 

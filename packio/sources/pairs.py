@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.images.encodings import Facts, read_facts
-from packio.sources import Item, Listing, ReadItem, _classes, _files
+from packio.images.encodings import read_facts
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record, image_record
+from packio.sources import Listing, ReadRecord, _classes, _files
 
 OPTIONS = {
     "images": "folder of the images in the source",
@@ -285,10 +287,10 @@ def _sized(path: Path, name: bytes) -> _Sized:
 
 
 @contextlib.contextmanager
-def _opened(root: str, rows: Sequence[_Pair]) -> Iterator[ReadItem]:
+def _opened(root: str, rows: Sequence[_Pair]) -> Iterator[ReadRecord]:
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def read(position: int) -> Item:
+    def read(position: int) -> Record[Field]:
         image, mask = rows[position]
         data = _files.whole_file(descriptor, image)
         facts = read_facts(data)
@@ -300,7 +302,7 @@ def _opened(root: str, rows: Sequence[_Pair]) -> Iterator[ReadItem]:
         except DecodeError as error:
             raise DecodeError(f"mask {mask!a}: {error}") from error
         _check_sizes(facts, mask_facts, mask)
-        return Item(data, mask=mask_data)
+        return image_record(data, mask=mask_data)
 
     try:
         yield read

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.sources import Item, Listing, ReadItem, _files
+from packio.sample.record import Field, Record, image_record
+from packio.sources import Listing, ReadRecord, _files
 from packio.sources.tables import parquet_files, tables
 
 PACKAGE = "pyarrow"
@@ -273,10 +274,10 @@ def _keys(files: Sequence[parquet_files.ParquetFile], columns: _Columns) -> list
 @contextlib.contextmanager
 def _opened(
     reader: parquet_files.Reader, columns: _Columns, rows: Sequence[Any]
-) -> Iterator[ReadItem]:
+) -> Iterator[ReadRecord]:
     """Yield a function that reads a row."""
 
-    def read(position: int) -> Item:
+    def read(position: int) -> Record[Field]:
         file, row = (int(number) for number in rows[position])
         found, folder = reader.row(file, row), reader.files[file].path.parent
         data = _bytes(found, columns.image, folder)
@@ -285,7 +286,7 @@ def _opened(
             values = {name: _value(found[name]) for name in columns.meta}
         except ValueError as error:  # text that is no UTF-8
             raise DecodeError(f"row {row}: {error}") from error
-        return Item(data, mask, tables.meta(values) if values else None)
+        return image_record(data, mask=mask, meta=tables.meta(values) if values else None)
 
     yield read
 
@@ -301,7 +302,7 @@ def _bytes(row: dict[str, Any], column: str, folder: Path) -> bytes:
     if path is None or not path.as_py():
         raise DecodeError(f"column {column!r} has no bytes")
     with _files.opened("/", [os.fsencode(folder / path.as_py())[1:]]) as read:
-        return read(0).data
+        return read(0).image.data
 
 
 def _value(scalar: Any) -> Any:

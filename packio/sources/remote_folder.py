@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import BadImagesError, DecodeError, ReadError, SourceError
-from packio.sources import Item, Listing, ReadItem, _classes, _files
+from packio.sample.record import Field, Record, image_record
+from packio.sources import Listing, ReadRecord, _classes, _files
 from packio.storage import urls
 
 PACKAGE = "fsspec"
@@ -115,17 +116,17 @@ def _tell_empty(url: Path, result: Listing, folders: list[str], *, allow_empty: 
 
 
 @contextlib.contextmanager
-def _opened(url: Path, rows: Sequence[tuple[str, int | None]]) -> Iterator[ReadItem]:
+def _opened(url: Path, rows: Sequence[tuple[str, int | None]]) -> Iterator[ReadRecord]:
     """Yield a function that reads an object whole, as long as it was when it was listed."""
     fs, folder = urls.filesystem(url)
 
-    def read(position: int) -> Item:
+    def read(position: int) -> Record[Field]:
         key, size = rows[position]
         path = f"{folder.rstrip('/')}/{key}"
         if size is not None and size > _files.MAX_BYTES:
             raise DecodeError(f"{size} bytes; the limit is {_files.MAX_BYTES:,}")
         try:
-            return Item(urls.read(fs, path, 0, size, is_end=True))
+            return image_record(urls.read(fs, path, 0, size, is_end=True))
         except urls.LengthError as error:
             raise DecodeError(f"changed after it was listed: {error}") from error
         except (FileNotFoundError, PermissionError):

@@ -19,6 +19,7 @@ called without arguments. The current folder is searched for the module, too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import os
@@ -33,8 +34,9 @@ from typing import Any
 import numpy as np
 
 from packio.errors import PackioError, SourceError
-from packio.images.encodings import Facts
-from packio.sources import Item, Listing, ReadItem, _objects
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record
+from packio.sources import Listing, ReadRecord, _objects
 from packio.sources._spool import Spool
 from packio.sources.tables import tables
 
@@ -216,14 +218,14 @@ class _Pool:
             reason = str(error) if isinstance(error, PackioError) else _described(error)
             self._bad.append((b"%08d" % position, reason))
             return
-        self._spans.extend(self._spool.add(taken.item))
+        self._spans.extend(self._spool.add(taken.record))
         self._positions.append(position)
-        self._sizes.append(len(taken.item.data))
+        self._sizes.append(len(taken.record.image.data))
         self._labels.extend([taken.label])
         self._keys.append(taken.key)
         self._paths.append(taken.path)
-        self._pixels[taken.item.facts] += 1
-        self._has_meta = self._has_meta or taken.item.meta is not None
+        self._pixels[taken.record.image.facts] += 1
+        self._has_meta = self._has_meta or taken.record.meta is not None
 
     def listing(self, names: list[str] | None, classes: Sequence[str] | None) -> Listing:
         """List what was put aside."""
@@ -276,16 +278,19 @@ def _described(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _opened(spool: Spool, as_png: bool, has_meta: bool, rows: Sequence[Any]) -> Iterator[ReadItem]:
+def _opened(
+    spool: Spool, as_png: bool, has_meta: bool, rows: Sequence[Any]
+) -> Iterator[ReadRecord]:
     """Yield a function that reads what was put aside."""
 
-    def read(position: int) -> Item:
+    def read(position: int) -> Record[Field]:
         start, end = rows[position]
-        item = spool.read(int(start), int(end))
-        if has_meta and item.meta is None:
-            item = item._replace(meta=b"{}")
-        if as_png and item.facts is not None and _objects.fits_png(item.facts):
-            item = item._replace(data=_objects.as_png(item.data, item.facts), facts=None)
-        return item
+        record = spool.read(int(start), int(end))
+        if has_meta and record.meta is None:
+            record = dataclasses.replace(record, meta=b"{}")
+        data, facts = record.image.data, record.image.facts
+        if as_png and facts is not None and _objects.fits_png(facts):
+            record = record.with_fields(image=Field("image", _objects.as_png(data, facts)))
+        return record
 
     yield read

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import packio
 from packio import errors
-from packio.formats import Entry, Record, Written
+from packio.formats import Entry, Written
 from packio.formats import lmdb as container
 from packio.images import encodings
 
@@ -43,12 +43,12 @@ _HALF = _PAGE // 2
 _SIZES = [0, 1, 100, *range(_HALF - 60, _HALF + 10), _PAGE - 17, _PAGE - 16, _PAGE - 15, 3_000_017]
 
 
-def _records(sizes: Iterable[int], seed: int = 0) -> list[Record]:
+def _records(sizes: Iterable[int], seed: int = 0) -> list[made.Made]:
     rng = random.Random(seed)
-    return [Record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i) for i, n in enumerate(sizes)]
+    return [made.record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i) for i, n in enumerate(sizes)]
 
 
-def _write(path: Path, records: list[Record], step: int = 64) -> Written:
+def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
     writer = container.Writer(path, count=len(records), size=sum(len(r.data) for r in records))
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
@@ -86,7 +86,7 @@ def _in_a_process(code: str, *arguments: object, **environment: str) -> str:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=100, check=True,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": ":".join([*made.FOLDERS, *sys.path]), **environment},
     )  # fmt: skip
     return done.stdout
 
@@ -125,8 +125,8 @@ def test_no_records_make_an_empty_database(tmp_path: Path) -> None:
 
 def test_labels_have_a_line_a_record_with_odd_keys_escaped(tmp_path: Path) -> None:
     keys = [b"a/b c.jpg", b"t\ta\\b", b"n\nr\r", b"\xff\xfe", "é".encode()]
-    records = [Record(b"x", i, key) for i, key in enumerate(keys)]
-    unlabelled = Record(b"y", None, b"none")  # of a pack without labels
+    records = [made.record(b"x", i, key) for i, key in enumerate(keys)]
+    unlabelled = made.record(b"y", None, b"none")  # of a pack without labels
     _write(tmp_path / "out.lmdb", [*records, unlabelled])
     assert (tmp_path / "out.lmdb/labels.tsv").read_bytes() == (
         b"0\t0\ta/b c.jpg\n1\t1\tt\\ta\\\\b\n2\t2\tn\\nr\\r\n3\t3\t\xff\xfe\n"
@@ -165,11 +165,12 @@ def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, 
 _WRITES = """
 import random, sys
 from pathlib import Path
-from packio.formats import Record, lmdb
+import made
+from packio.formats import lmdb
 rng = random.Random(3)
 sizes = [rng.choice((0, 10, 1900, 2100, 9000, 150000)) for _ in range(2500)]
 writer = lmdb.Writer(Path(sys.argv[1]), count=int(sys.argv[2]), size=0)
-writer.add([Record(rng.randbytes(n), n, b"%d" % n) for n in sizes])
+writer.add([made.record(rng.randbytes(n), n, b"%d" % n) for n in sizes])
 writer.close()
 print(writer._map_size >> 20)
 """
@@ -221,7 +222,7 @@ class _Lying(container.Writer):
 
 def test_a_value_that_reads_back_differently_is_an_error(tmp_path: Path) -> None:
     writer = _Lying(tmp_path / "out.lmdb", count=3, size=30_000)
-    writer.add([*_records([10, 9000]), Record(b"-" * 5000 + b"needle" * 2, 0, b"k")])
+    writer.add([*_records([10, 9000]), made.record(b"-" * 5000 + b"needle" * 2, 0, b"k")])
     with pytest.raises(errors.OutputError, match=r"data\.mdb: record 2 reads back differently"):
         writer.close()
 
@@ -669,7 +670,7 @@ def test_a_reader_reads_a_file_that_lacks_unused_pages_only(tmp_path: Path) -> N
 def test_a_path_need_not_be_utf8(tmp_path: Path) -> None:
     """File names are bytes; this one is Latin-1."""
     path = tmp_path / "caf\udce9.lmdb"
-    _write(path, [Record(b"data", 0, b"key")])
+    _write(path, [made.record(b"data", 0, b"key")])
     assert container.Reader(path).get(0) == b"data"
 
 
@@ -698,7 +699,7 @@ def _message() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("caffe.Datum"))
 
 
-def _write_datums(path: Path, records: list[Record]) -> Written:
+def _write_datums(path: Path, records: list[made.Made]) -> Written:
     writer = container.Writer(path, count=len(records), size=0, values="datum")
     try:
         writer.add(records)
@@ -707,14 +708,14 @@ def _write_datums(path: Path, records: list[Record]) -> Written:
         writer.abort()
 
 
-def _raw(pixels: np.ndarray, encoding: str, label: int | None = 3) -> Record:
+def _raw(pixels: np.ndarray, encoding: str, label: int | None = 3) -> made.Made:
     """Pixels (H, W, C) as planes, as they are."""
     data = pixels.transpose(2, 0, 1).tobytes()
-    return Record(data, label, b"k", encoding, *pixels.shape)
+    return made.record(data, label, b"k", encoding, *pixels.shape)
 
 
 def test_datums_are_protobuf_messages(tmp_path: Path) -> None:
-    records = [r._replace(label=label) for r, label in zip(
+    records = [r.replaced(label=label) for r, label in zip(
         _records([0, 1, 100, 128, 5000, 3_000_017]), [0, 1, -1, 2**31 - 1, -(2**31), 300],
         strict=True,
     )]  # fmt: skip
@@ -730,7 +731,7 @@ def test_datums_are_protobuf_messages(tmp_path: Path) -> None:
 
 def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
     path, records = tmp_path / "out.lmdb", _records([1, 100, 5000, 3_000_017])
-    records = [r._replace(mask=bytes([i]) * 3000) for i, r in enumerate(records)]
+    records = [r.replaced(mask=bytes([i]) * 3000) for i, r in enumerate(records)]
     written = _write_datums(path, records)
     assert written.info["values"] == "datum"
     whole, masks = ((path / f"{folder}data.mdb").read_bytes() for folder in ("", "mask/"))
@@ -738,7 +739,7 @@ def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
     assert [whole[o : o + n] for o, n in ranges] == [r.data for r in records]
     assert written.masks is not None
     ranges = zip(written.masks.offset.tolist(), written.masks.length.tolist(), strict=True)
-    assert [masks[o : o + n] for o, n in ranges] == [r.mask for r in records]
+    assert [masks[o : o + n] for o, n in ranges] == [r.mask_data for r in records]
     entries = list(container.scan(path))
     assert [(e.offset, e.length) for e in entries] == list(
         zip(written.offset.tolist(), written.length.tolist(), strict=True)
@@ -754,7 +755,7 @@ def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", [None, np.array([0.5, 1], np.float32)])
 def test_without_an_int_label_a_datum_has_none(tmp_path: Path, label: np.ndarray | None) -> None:
-    _write_datums(tmp_path / "out.lmdb", [Record(b"image", label, b"k")])
+    _write_datums(tmp_path / "out.lmdb", [made.record(b"image", label, b"k")])
     ((_, value),) = _cursor(tmp_path / "out.lmdb")
     assert not _message().FromString(value).HasField("label")
     (entry,) = container.scan(tmp_path / "out.lmdb")
@@ -782,13 +783,13 @@ def test_planes_go_into_datums_as_they_are(tmp_path: Path, dtype: str, encoding:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (Record(b"", 1, b"k"), "no bytes"),
-        (Record(b"image", 2**31, b"k"), "label 2147483648; Datums have 32 bits"),
+        (made.record(b"", 1, b"k"), "no bytes"),
+        (made.record(b"image", 2**31, b"k"), "label 2147483648; Datums have 32 bits"),
         (_raw(np.zeros((2, 3, 3), np.uint8), "raw_hwc"), r"raw_hwc, 18 bytes.*planes \(C, H, W\)"),
         (_raw(np.zeros((2, 3, 3), np.uint16), "raw"), "36 bytes for 3x2x3"),
     ],
 )
-def test_what_no_datum_holds_is_refused(tmp_path: Path, record: Record, message: str) -> None:
+def test_what_no_datum_holds_is_refused(tmp_path: Path, record: made.Made, message: str) -> None:
     with pytest.raises(errors.OutputError, match=rf"out\.lmdb: b'k' has .*{message}"):
         _write_datums(tmp_path / "out.lmdb", [record])
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from packio import errors
-from packio.formats import Entry, Record, Written
+from packio.formats import Entry, Written
 from packio.formats import n5 as container
 from packio.formats.blobs import blob
 from packio.formats.chunks import layout
@@ -41,17 +41,19 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_BLOCK_BYTES", 1000)
 
 
-def _records(sizes: Iterable[int], **fields: Any) -> list[Record]:
+def _records(sizes: Iterable[int], **fields: Any) -> list[made.Made]:
     """Records of random bytes; fields are functions of their numbers."""
     rng = random.Random(0)
-    made = []
+    records = []
     for i, size in enumerate(sizes):
         values = {name: make(i) for name, make in fields.items()}
-        made.append(Record(rng.randbytes(size), **{"label": i % 7, "key": b"%d.jpg" % i, **values}))
-    return made
+        records.append(
+            made.record(rng.randbytes(size), **{"label": i % 7, "key": b"%d.jpg" % i, **values})
+        )
+    return records
 
 
-def _full(sizes: Iterable[int]) -> list[Record]:
+def _full(sizes: Iterable[int]) -> list[made.Made]:
     """Records that have all there is; 14 of them make no array square."""
     return _records(
         sizes,
@@ -64,7 +66,7 @@ def _full(sizes: Iterable[int]) -> list[Record]:
     )
 
 
-def _write(path: Path, records: list[Record], step: int = 64, **options: Any) -> Written:
+def _write(path: Path, records: list[made.Made], step: int = 64, **options: Any) -> Written:
     size = sum(len(record.data) for record in records)
     writer = container.Writer(path, count=len(records), size=size, **options)
     try:
@@ -130,7 +132,7 @@ def test_others_read_the_rest(tmp_path: Path, peer: Callable[[Path, str], Any]) 
         assert [data[a:b] for a, b in itertools.pairwise(offsets)] == values
     masks = get("mask_data"), get("mask_offsets"), get("mask_length")
     found = [masks[0][o : o + n].tobytes() for o, n in zip(*masks[1:], strict=False)]
-    assert found == [r.mask for r in records]
+    assert found == [r.mask_data for r in records]
 
 
 @_PEERS
@@ -234,7 +236,7 @@ def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
 def test_some_with_and_some_without_is_an_error(tmp_path: Path, fields: Any) -> None:
     a, b = _full([5, 5])
     with pytest.raises(errors.OutputError, match="all or none"):
-        _write(tmp_path / "a.n5", [a, b._replace(**fields)])
+        _write(tmp_path / "a.n5", [a, b.replaced(**fields)])
 
 
 def test_a_value_that_reads_back_differently_is_an_error(
@@ -283,14 +285,14 @@ def test_scan_finds_what_was_written(tmp_path: Path) -> None:
     ranges = zip(written.file, written.offset, written.length, strict=True)
     assert [e[1:4] for e in found] == [(written.files[f], o, n) for f, o, n in ranges]
     assert written.masks is not None
-    ranges = zip(*written.masks, strict=True)
-    assert [e.mask for e in found] == [(written.files[f], o, n) for f, o, n in ranges]
+    masks = zip(*written.masks[:3], strict=True)
+    assert [e.mask for e in found] == [(written.files[f], o, n) for f, o, n in masks]
     for entry, record in zip(found, records, strict=True):
         assert entry.mask is not None
         assert record.label is not None
         assert record.boxes is not None
         assert record.box_labels is not None
-        assert (_read(path, entry), _read(path, entry.mask)) == (record.data, record.mask)
+        assert (_read(path, entry), _read(path, entry.mask)) == (record.data, record.mask_data)
         assert (entry.key, entry.meta) == (record.key, record.meta)
         assert entry.label == tuple(np.asarray(record.label).tolist())
         assert entry.boxes == tuple(map(tuple, record.boxes.tolist()))

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from packio import errors
-from packio.formats import Entry, Record, Written
+from packio.formats import Entry, Written
 from packio.formats import pth as container
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _SIZES = [0, 1, 100, 4095, 4096, 4097, 70_000, 0, 9_000_017, 5]
 
 
-def _records(sizes: Iterable[int], seed: int = 0) -> list[Record]:
+def _records(sizes: Iterable[int], seed: int = 0) -> list[made.Made]:
     rng = random.Random(seed)
-    return [Record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i) for i, n in enumerate(sizes)]
+    return [made.record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i) for i, n in enumerate(sizes)]
 
 
-def _full(count: int) -> list[Record]:
+def _full(count: int) -> list[made.Made]:
     """Records with all there can be, and keys of any bytes."""
     rng = random.Random(1)
     return [
-        Record(
+        made.record(
             rng.randbytes(rng.randrange(3000)),
             np.array([i, 0.5, -i], np.float32),
             b"\xff\x00/%d\n" % i,
@@ -53,7 +53,7 @@ def _full(count: int) -> list[Record]:
     ]
 
 
-def _write(path: Path, records: list[Record], step: int = 64) -> Written:
+def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
     writer = container.Writer(path, count=len(records), size=0, classes=["a", "b"])
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
@@ -107,7 +107,7 @@ def test_torch_loads_all_that_a_record_can_have(tmp_path: Path) -> None:
     pack = torch.load(tmp_path / "out.pth", weights_only=True)
     assert _ragged(pack, "data") == [r.data for r in records]
     assert _ragged(pack, "key_data") == [r.key for r in records]
-    assert _ragged(pack, "mask_data") == [r.mask for r in records]
+    assert _ragged(pack, "mask_data") == [r.mask_data for r in records]
     assert _ragged(pack, "meta_data") == [r.meta for r in records]
     assert pack["label"].tolist() == [[i, 0.5, -i] for i in range(20)]
     assert pack["label"].dtype == pack["boxes"].dtype == torch.float32
@@ -133,7 +133,7 @@ def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
     assert (written.files, written.sidecars) == (("out.pth",), ())
     assert written.masks is not None
     for ranges, values in ((written, [r.data for r in records]),
-                           (written.masks, [r.mask for r in records])):  # fmt: skip
+                           (written.masks, [r.mask_data for r in records])):  # fmt: skip
         assert ranges.file.tolist() == [0] * 50
         pairs = zip(ranges.offset.tolist(), ranges.length.tolist(), strict=True)
         assert _at(tmp_path / "out.pth", [("out.pth", *pair) for pair in pairs]) == values
@@ -144,8 +144,8 @@ def test_only_the_file_is_left(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.pth"]
 
 
-@pytest.mark.parametrize("records", [[], [Record(b"", None, b"")]], ids=["none", "empty"])
-def test_a_file_may_have_no_bytes(tmp_path: Path, records: list[Record]) -> None:
+@pytest.mark.parametrize("records", [[], [made.record(b"", None, b"")]], ids=["none", "empty"])
+def test_a_file_may_have_no_bytes(tmp_path: Path, records: list[made.Made]) -> None:
     _write(tmp_path / "out.pth", records)
     pack = torch.load(tmp_path / "out.pth", weights_only=True, mmap=True)
     assert _ragged(pack, "data") == [r.data for r in records]
@@ -206,7 +206,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_mask_of_some_records_only_is_an_error(tmp_path: Path) -> None:
     writer = container.Writer(tmp_path / "out.pth", count=2, size=2)
-    writer.add([Record(b"a", 1, b"a", mask=b"m"), Record(b"b", 1, b"b")])
+    writer.add([made.record(b"a", 1, b"a", mask=b"m"), made.record(b"b", 1, b"b")])
     with pytest.raises(errors.OutputError, match="1 of 2 records have a mask"):
         writer.close()
 
@@ -223,7 +223,7 @@ def _write_with_files_limited(path: Path, limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     writer = container.Writer(path, count=1000, size=20_000_000)
     try:
-        writer.add([Record(b"x" * 20_000, 1, b"k" * 400)] * 1000)
+        writer.add([made.record(b"x" * 20_000, 1, b"k" * 400)] * 1000)
         writer.close()
     except errors.OutputError as error:
         print(f"{error.exit_code} {error}")
@@ -252,7 +252,7 @@ def test_scan_finds_what_the_writer_wrote(tmp_path: Path, path: str) -> None:
     _write(tmp_path / path, records)
     found = list(container.scan(tmp_path / path))
     assert _data(tmp_path / path) == [r.data for r in records]
-    assert _at(tmp_path / path, [e.mask for e in found if e.mask]) == [r.mask for r in records]
+    assert _at(tmp_path / path, [e.mask for e in found if e.mask]) == [r.mask_data for r in records]
     assert [(e.key, e.meta) for e in found] == [(r.key, r.meta) for r in records]
     assert found[2]._replace(offset=0, mask=None) == Entry(
         b"00000002", path, 0, len(records[2].data), (2.0, 0.5, -2.0), records[2].key,
@@ -263,7 +263,7 @@ def test_scan_finds_what_the_writer_wrote(tmp_path: Path, path: str) -> None:
 def test_scan_finds_labels_that_are_ints_or_none(tmp_path: Path) -> None:
     _write(tmp_path / "ints.pth", _records(_SIZES))
     assert [e.label for e in container.scan(tmp_path / "ints.pth")] == [i % 7 for i in range(10)]
-    _write(tmp_path / "none.pth", [Record(b"x", None, b"x")] * 3)
+    _write(tmp_path / "none.pth", [made.record(b"x", None, b"x")] * 3)
     assert [e.label for e in container.scan(tmp_path / "none.pth")] == [None] * 3
 
 

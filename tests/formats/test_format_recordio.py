@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packio import errors
-from packio.formats import Entry, Record, Written
+from packio.formats import Entry, Written
 from packio.formats import recordio as container
 from packio.formats.recordio import framing
 
@@ -51,19 +51,19 @@ def _fixture() -> bytes:
     return zlib.decompress(base64.b64decode(_FIXTURE))
 
 
-def _record(label: Any, data: bytes, key: bytes = b"k", **more: Any) -> Record:
+def _record(label: Any, data: bytes, key: bytes = b"k", **more: Any) -> made.Made:
     label = np.array(label, np.float32) if isinstance(label, list) else label
-    return Record(data, label, key, "jpeg", **more)
+    return made.record(data, label, key, "jpeg", **more)
 
 
-def _write(path: Path, records: list[Record], step: int = 64) -> Written:
+def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
     writer = container.Writer(path, count=len(records), size=sum(len(r.data) for r in records))
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()
 
 
-def _stuffed(count: int, seed: int = 0) -> list[Record]:
+def _stuffed(count: int, seed: int = 0) -> list[made.Made]:
     """Records full of magic numbers, aligned and not."""
     rng = random.Random(seed)
     pieces = (_MAGIC, b"", b"\0" * 4, b"\x0a", b"\x23\xd7", _MAGIC[1:])
@@ -212,7 +212,7 @@ def test_masks_are_in_a_file_of_their_own(tmp_path: Path) -> None:
     ranges = zip(written.masks.offset.tolist(), written.masks.length.tolist(), strict=True)
     assert [e.mask for e in entries] == [("out.mask.rec", *pair) for pair in ranges]
     masks = [image for _, _, _, image in _parse((tmp_path / "out.mask.rec").read_bytes())]
-    assert masks == [r.mask for r in records]
+    assert masks == [r.mask_data for r in records]
 
 
 def test_a_mask_that_would_be_split_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from packio import errors
-from packio.formats import Entry, Record, Written
+from packio.formats import Entry, Written
 from packio.formats import tar as container
 
 if TYPE_CHECKING:
@@ -30,22 +30,22 @@ _ENCODINGS = ["jpeg", "png", "webp", "bmp", "gif", "tiff", "pnm", "jp2", "avif",
 _SUFFIXES = ["jpg", "png", "webp", "bmp", "gif", "tif", "ppm", "jp2", "avif", "img"]
 
 
-def _records(sizes: Iterable[int], seed: int = 0, **more: Any) -> list[Record]:
+def _records(sizes: Iterable[int], seed: int = 0, **more: Any) -> list[made.Made]:
     rng = random.Random(seed)
     return [
-        Record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i, "jpeg", **more)
+        made.record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i, "jpeg", **more)
         for i, n in enumerate(sizes)
     ]
 
 
-def _write(path: Path, records: list[Record], step: int = 64) -> Written:
+def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
     writer = container.Writer(path, count=len(records), size=sum(len(r.data) for r in records))
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()
 
 
-def _one(path: Path, record: Record) -> Entry:
+def _one(path: Path, record: made.Made) -> Entry:
     """Write one record, and scan it."""
     _write(path, [record])
     (entry,) = container.scan(path)
@@ -165,7 +165,7 @@ def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("encoding", "suffix"), [*zip(_ENCODINGS, _SUFFIXES, strict=True)])
 def test_suffixes_tell_the_encoding(tmp_path: Path, encoding: str, suffix: str) -> None:
-    record = Record(b"image", 3, b"k", encoding, mask=b"mask", mask_encoding=encoding)
+    record = made.record(b"image", 3, b"k", encoding, mask=b"mask", mask_encoding=encoding)
     entry = _one(tmp_path / "out.tar", record)
     names = [f"00000000.{s}" for s in sorted(("cls", "json", suffix, f"mask.{suffix}"))]
     assert list(_members(tmp_path / "out.tar")) == names
@@ -177,33 +177,33 @@ def test_suffixes_tell_the_encoding(tmp_path: Path, encoding: str, suffix: str) 
 
 @pytest.mark.parametrize("key", [b"a/b.jpg", b"\xff\xfe\t\n", "é\u2028".encode(), b"", b'"\\'])
 def test_a_key_of_any_bytes_comes_back(tmp_path: Path, key: bytes) -> None:
-    assert _one(tmp_path / "out.tar", Record(b"image", 0, key)).key == key
+    assert _one(tmp_path / "out.tar", made.record(b"image", 0, key)).key == key
 
 
 @pytest.mark.parametrize("label", [0, -5, 2**63 - 1, -(2**63)])
 def test_a_label_comes_back(tmp_path: Path, label: int) -> None:
-    assert _one(tmp_path / "out.tar", Record(b"image", label, b"k")).label == label
+    assert _one(tmp_path / "out.tar", made.record(b"image", label, b"k")).label == label
     assert _members(tmp_path / "out.tar")["00000000.cls"] == str(label).encode()
 
 
 def test_a_vector_is_in_the_description(tmp_path: Path) -> None:
     vector = np.array([0.1, -1e-38, 3], np.float32)
-    assert _one(tmp_path / "out.tar", Record(b"image", vector, b"k")).label == tuple(
+    assert _one(tmp_path / "out.tar", made.record(b"image", vector, b"k")).label == tuple(
         vector.tolist()
     )
     assert list(_members(tmp_path / "out.tar")) == ["00000000.img", "00000000.json"]
 
 
 def test_no_label_is_no_label(tmp_path: Path) -> None:
-    assert _one(tmp_path / "out.tar", Record(b"image", None, b"k")).label is None
+    assert _one(tmp_path / "out.tar", made.record(b"image", None, b"k")).label is None
     assert list(_members(tmp_path / "out.tar")) == ["00000000.img", "00000000.json"]
 
 
 @pytest.mark.parametrize("meta", [b"{}", b'{"b": 1e400, "a":{"meta":[1,{"x":"}"}]} }', b' {"x":1}'])
 def test_meta_and_boxes_come_back(tmp_path: Path, meta: bytes) -> None:
     boxes = np.array([[0.1, 2, 3, 4.5], [1, 2, 3, 4]], np.float32)
-    record = Record(b"image", 1, b',"meta":{}', meta=meta, boxes=boxes)
-    entry = _one(tmp_path / "out.tar", record._replace(box_labels=np.array([-1, 2**62])))
+    record = made.record(b"image", 1, b',"meta":{}', meta=meta, boxes=boxes)
+    entry = _one(tmp_path / "out.tar", record.replaced(box_labels=np.array([-1, 2**62])))
     assert entry.key == b',"meta":{}'
     assert entry.meta is not None
     assert entry.meta.strip() == meta.strip()
@@ -213,7 +213,7 @@ def test_meta_and_boxes_come_back(tmp_path: Path, meta: bytes) -> None:
 
 def test_no_boxes_in_a_sample_are_not_boxes_missing(tmp_path: Path) -> None:
     none, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-    entry = _one(tmp_path / "out.tar", Record(b"i", 1, b"k", boxes=none, box_labels=labels))
+    entry = _one(tmp_path / "out.tar", made.record(b"i", 1, b"k", boxes=none, box_labels=labels))
     assert (entry.boxes, entry.box_labels) == ((), ())
 
 
@@ -348,7 +348,7 @@ def test_webdataset_reads_what_was_written(tmp_path: Path) -> None:
     _write(tmp_path / "out.tar", records)
     found = list(wds.WebDataset(str(tmp_path / "out.tar"), shardshuffle=False))
     assert [s["__key__"] for s in found] == ["00000000", "00000001", "00000002"]
-    expected = [(r.data, str(r.label).encode(), r.mask) for r in records]
+    expected = [(r.data, str(r.label).encode(), r.mask_data) for r in records]
     assert [(s["jpg"], s["cls"], s["mask.png"]) for s in found] == expected
     assert [json.loads(s["json"])["key"].encode() for s in found] == [r.key for r in records]
 
@@ -582,7 +582,7 @@ def _victim(folder: Path) -> bytes:
     ]
     parts = [_tar(folder / "a.tar", names, kind).read_bytes() for kind in _KINDS[1:]]
     boxes = np.ones((1, 4), np.float32)
-    record = Record(b"image", 1, b"k", "png", meta=b'{"a":1}', boxes=boxes, mask=b"mask")
+    record = made.record(b"image", 1, b"k", "png", meta=b'{"a":1}', boxes=boxes, mask=b"mask")
     _write(folder / "b.tar", [record])
     ours = (folder / "b.tar").read_bytes()
     return (

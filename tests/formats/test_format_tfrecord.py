@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packio import errors
-from packio.formats import Entry, Record, Written
+from packio.formats import Entry, Written
 from packio.formats import tfrecord as container
 from packio.formats.tfrecord import fields as example_fields
 from packio.formats.tfrecord import framing
@@ -132,10 +132,10 @@ def _example(*entries: bytes) -> bytes:
 # Data
 
 
-def _records(count: int = 20, seed: int = 0) -> list[Record]:
+def _records(count: int = 20, seed: int = 0) -> list[made.Made]:
     rng = random.Random(seed)
     return [
-        Record(
+        made.record(
             rng.randbytes(rng.choice((0, 1, 120, 129, 16_500, 300_000))), i % 3,
             b"class/%d.jpg" % i, ("jpeg", "png", "unknown")[i % 3], i * 100, i, 3,
         )
@@ -143,11 +143,11 @@ def _records(count: int = 20, seed: int = 0) -> list[Record]:
     ]  # fmt: skip
 
 
-def _full_records(count: int = 12) -> list[Record]:
+def _full_records(count: int = 12) -> list[made.Made]:
     """With all fields; vectors as labels."""
     rng = np.random.default_rng(0)
     return [
-        record._replace(
+        record.replaced(
             label=rng.normal(size=4).astype(np.float32),
             key=bytes(rng.integers(1, 256, 20, np.uint8)),
             mask=b"mask" * i,
@@ -162,7 +162,9 @@ def _full_records(count: int = 12) -> list[Record]:
     ]
 
 
-def _write(path: Path, records: list[Record], step: int = 64, classes: Any = _CLASSES) -> Written:
+def _write(
+    path: Path, records: list[made.Made], step: int = 64, classes: Any = _CLASSES
+) -> Written:
     writer = container.Writer(path, count=len(records), size=0, classes=classes)
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
@@ -188,13 +190,13 @@ def test_protobuf_reads_what_was_written(tmp_path: Path, example_class: Any) -> 
     records = _records()
     _write(tmp_path / "out.tfrecord", records)
     for record, payload in zip(records, _payloads(tmp_path / "out.tfrecord"), strict=True):
-        name = {"unknown": b""}.get(record.encoding, record.encoding.upper().encode())
+        name = {"unknown": b""}.get(record.facts.encoding, record.facts.encoding.upper().encode())
         assert isinstance(record.label, int)
         assert _parsed(example_class, payload) == {
             "image/channels": [3], "image/class/label": [record.label],
             "image/class/text": [_CLASSES[record.label].encode()], "image/encoded": [record.data],
             "image/filename": [record.key], "image/format": [name],
-            "image/height": [record.height], "image/width": [record.width],
+            "image/height": [record.facts.height], "image/width": [record.facts.width],
             "packio/key": [record.key],
         }  # fmt: skip
 
@@ -211,7 +213,7 @@ def test_protobuf_reads_all_fields(tmp_path: Path, example_class: Any) -> None:
         assert found["image/filename"] == [record.key.decode(errors="replace").encode()]
         assert found["packio/key"] == [record.key]
         assert found["packio/meta"] == [record.meta]
-        assert found["image/segmentation/class/encoded"] == [record.mask]
+        assert found["image/segmentation/class/encoded"] == [record.mask_data]
         assert found["image/segmentation/class/format"] == [b"png"]
         assert found["packio/boxes"] == [record.boxes.tobytes()]
         assert found["image/object/class/label"] == record.box_labels.tolist()
@@ -236,7 +238,7 @@ def test_a_writer_tells_where_images_and_masks_lie(tmp_path: Path) -> None:
     assert written.masks is not None
     whole = (tmp_path / "out.tfrecord").read_bytes()
     for i, record in enumerate(records):
-        for ranges, value in ((written, record.data), (written.masks, record.mask)):
+        for ranges, value in ((written, record.data), (written.masks, record.mask_data)):
             assert ranges.file[i] == 0
             assert whole[ranges.offset[i] :][: ranges.length[i]] == value
     assert _write(tmp_path / "plain.tfrecord", _records()).masks is None
@@ -305,7 +307,7 @@ def test_a_record_that_protobuf_cannot_read_is_refused(
     monkeypatch.setattr(container, "MOST_BYTES", 1000)
     writer = container.Writer(tmp_path / "out.tfrecord", count=1, size=1)
     with pytest.raises(errors.OutputError, match=r"b'a\.jpg' makes a record of 1\d\d\d bytes"):
-        writer.add([Record(bytes(1000), 0, b"a.jpg")])
+        writer.add([made.record(bytes(1000), 0, b"a.jpg")])
     writer.abort()
 
 
@@ -330,7 +332,7 @@ class _Lying(container.Writer):
 def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: bytes) -> None:
     writer = _Lying(tmp_path / "out.tfrecord", count=3, size=30_000)
     writer.damage = damage
-    writer.add([Record(b"-" * 5000 + b"needle", 0, b"k")])
+    writer.add([made.record(b"-" * 5000 + b"needle", 0, b"k")])
     with pytest.raises(errors.OutputError, match=r"out\.tfrecord: (reads back diff|1 records wri)"):
         writer.close()
 
@@ -361,7 +363,7 @@ def test_a_full_disk_names_path_and_space(tmp_path: Path) -> None:
 # Scanning what packio wrote
 
 
-def _same(entry: Entry, record: Record, folder: Path) -> bool:
+def _same(entry: Entry, record: made.Made, folder: Path) -> bool:
     boxes = record.boxes
     label = record.label
     return (
@@ -370,7 +372,7 @@ def _same(entry: Entry, record: Record, folder: Path) -> bool:
         and type(entry.label) in (int, tuple, type(None))
         and entry.key == record.key
         and entry.meta == record.meta
-        and (entry.mask and _read(folder / entry.mask[0], *entry.mask[1:])) == record.mask
+        and (entry.mask and _read(folder / entry.mask[0], *entry.mask[1:])) == record.mask_data
         and entry.boxes == (None if boxes is None else tuple(map(tuple, boxes.tolist())))
         and entry.box_labels
         == (None if record.box_labels is None else tuple(record.box_labels.tolist()))
@@ -388,7 +390,7 @@ def test_scan_finds_what_the_writer_wrote(tmp_path: Path, make: Any) -> None:
 
 def test_a_record_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
     sizes = (4 << 20, (4 << 20) - 300, 9_000_000, 3)
-    records = [Record(os.urandom(n), None, b"k") for n in sizes]
+    records = [made.record(os.urandom(n), None, b"k") for n in sizes]
     _write(tmp_path / "out.tfrecord", records)
     entries = container.scan(tmp_path / "out.tfrecord")
     assert all(_same(e, r, tmp_path) for e, r in zip(entries, records, strict=True))
@@ -417,8 +419,8 @@ def test_scan_finds_any_values(
     path = tmp_path / "any.tfrecord"
     for old in tmp_path.iterdir():
         old.unlink()
-    made = None if boxes is None else np.array(boxes, np.float32).reshape(-1, 4)
-    record = Record(data, label, key, mask=mask, meta=mask, boxes=made, height=1, width=1)
+    array = None if boxes is None else np.array(boxes, np.float32).reshape(-1, 4)
+    record = made.record(data, label, key, mask=mask, meta=mask, boxes=array, height=1, width=1)
     _write(path, [record])
     (entry,) = container.scan(path)
     assert _same(entry, record, tmp_path)
@@ -663,7 +665,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("victim") / "a.tfrecord"
-    _write(path, [r._replace(data=r.data[:200]) for r in _full_records(5)])
+    _write(path, [r.replaced(data=r.data[:200]) for r in _full_records(5)])
     return path.read_bytes()
 
 

@@ -16,11 +16,12 @@ import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 
 from packio import errors
-from packio.formats import Entry, Record, Written
+from packio.formats import Entry, Written
 from packio.formats import zarr as container
 from packio.formats.chunks import layout as chunks_layout
 
@@ -39,17 +40,19 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks_layout, "_BLOCK_BYTES", 1000)
 
 
-def _records(sizes: Iterable[int], **fields: Any) -> list[Record]:
+def _records(sizes: Iterable[int], **fields: Any) -> list[made.Made]:
     """Records of random bytes; fields are functions of their numbers."""
     rng = random.Random(0)
-    made = []
+    records = []
     for i, size in enumerate(sizes):
         values = {name: make(i) for name, make in fields.items()}
-        made.append(Record(rng.randbytes(size), **{"label": i % 7, "key": b"%d.jpg" % i, **values}))
-    return made
+        records.append(
+            made.record(rng.randbytes(size), **{"label": i % 7, "key": b"%d.jpg" % i, **values})
+        )
+    return records
 
 
-def _full(sizes: Iterable[int]) -> list[Record]:
+def _full(sizes: Iterable[int]) -> list[made.Made]:
     """Records that have all there is; 14 of them make no array square."""
     return _records(
         sizes,
@@ -62,7 +65,7 @@ def _full(sizes: Iterable[int]) -> list[Record]:
     )
 
 
-def _write(path: Path, records: list[Record], step: int = 64, **options: Any) -> Written:
+def _write(path: Path, records: list[made.Made], step: int = 64, **options: Any) -> Written:
     size = sum(len(record.data) for record in records)
     writer = container.Writer(path, count=len(records), size=size, **options)
     try:
@@ -133,7 +136,7 @@ def test_others_read_the_rest(tmp_path: Path, peer: Callable[[Path, str], Any]) 
         assert [data[a:b] for a, b in itertools.pairwise(offsets)] == values
     masks = get("mask_data"), get("mask_offsets"), get("mask_length")
     found = [masks[0][o : o + n].tobytes() for o, n in zip(*masks[1:], strict=False)]
-    assert found == [r.mask for r in records]
+    assert found == [r.mask_data for r in records]
 
 
 @_PEERS
@@ -209,7 +212,7 @@ def test_scan_finds_what_was_written(tmp_path: Path) -> None:
         assert entry.mask is not None
         assert record.boxes is not None
         assert record.box_labels is not None
-        assert (_read(path, entry), _read(path, entry.mask)) == (record.data, record.mask)
+        assert (_read(path, entry), _read(path, entry.mask)) == (record.data, record.mask_data)
         assert (entry.key, entry.meta) == (record.key, record.meta)
         assert entry.label == tuple(np.asarray(record.label).tolist())
         assert entry.boxes == tuple(map(tuple, record.boxes.tolist()))

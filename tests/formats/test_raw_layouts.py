@@ -116,7 +116,9 @@ def test_an_index_made_again_is_the_same(
     packio.reindex(out)
     after = packio.open(out).index_file
     assert set(after.column_names) == set(before.column_names)
-    same = [n for n in before.column_names if not n.startswith("file")]  # listed in another order
+    same = [
+        n for n in before.column_names if not n.startswith("file") and n != "image/file"
+    ]  # listed in another order
     for name in same:
         np.testing.assert_array_equal(after.column(name).array(), before.column(name).array())
     assert packio.verify(out).ok

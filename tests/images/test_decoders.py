@@ -28,7 +28,7 @@ _IMAGE_MODES = {"RGB": "RGB", "GRAY": "L", "RGB_ALPHA": "RGBA"}
 @pytest.fixture(params=registry.names("decoders"))
 def plugin(request: pytest.FixtureRequest) -> ModuleType:
     """Each decoder module that is installed."""
-    module = registry.load("decoders", request.param)
+    module: ModuleType = registry.load("decoders", request.param)
     try:
         module.version()
     except MissingPackageError as error:

@@ -57,14 +57,14 @@ def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
     _written(path, [b"%07d" % i for i in range(count)])
     data = bytearray(path.read_bytes())
     header = 8 + int.from_bytes(data[:8], "little")
-    start = Index(path)._layout["offset"][2] + header
+    start = Index(path)._layout["image/offset"][2] + header
     data[start + 8 * (lookup._PART + 5)] ^= 1
     path.write_bytes(data)
     index = Index(path)
     numbers = Numbers([index.column("offset"), index.column("length")])
     next(numbers(lookup._PART - 1))
     for _ in range(2):
-        with pytest.raises(IntegrityError, match="column offset"):
+        with pytest.raises(IntegrityError, match="column image/offset"):
             numbers(count - 1)
     assert bytes(KeyBytes(index)(count - 1)) == b"%07d" % (count - 1)
 

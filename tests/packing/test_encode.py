@@ -11,16 +11,18 @@ import sys
 import zlib
 from typing import Any
 
+import made
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageOps, JpegImagePlugin
 
 from packio.errors import DecodeError, LimitError, ModeError, OptionError
 from packio.images.decoders import Decoder
-from packio.images.encodings import Facts, raw_facts, read_facts
+from packio.images.encodings import raw_facts, read_facts
 from packio.packing.images import encoders, resizing
 from packio.packing.images.encode import CHOICES, Encoding
-from packio.sources import Item
+from packio.sample.facts import Facts
+from packio.sample.record import image_record
 
 _ORIENTATION = 0x0112
 
@@ -37,8 +39,9 @@ def _opened(data: bytes) -> Image.Image:
     return image
 
 
-def _encoded(encoding: Encoding, data: bytes, **parts: Any) -> tuple[Item, Facts]:
-    return encoding(Item(data, **parts), read_facts(data))
+def _encoded(encoding: Encoding, data: bytes, **parts: Any) -> tuple[made.Made, Facts]:
+    encoded = made.of(encoding(image_record(data, facts=read_facts(data), **parts)))
+    return encoded, encoded.facts
 
 
 def _pixels(data: bytes) -> np.ndarray:
@@ -138,7 +141,7 @@ def test_every_input_in_every_encoding(inputs: dict[str, bytes], name: str, enco
     assert facts.encoding == encode.encode
     assert decoded.shape == (facts.height, facts.width, facts.channels)
     assert facts.orientation == read_facts(data).orientation
-    assert item.facts == (facts if encode.encode == "raw" else None)
+    assert item.facts == facts
     if encode.encode not in ("raw", "bmp"):  # which cannot carry an orientation
         assert read_facts(item.data) == facts
     if name == "16-bit png" and encoding in ("png", "raw UNCHANGED"):
@@ -157,14 +160,13 @@ def test_every_input_in_every_encoding(inputs: dict[str, bytes], name: str, enco
 
 @pytest.mark.parametrize("name", _INPUTS)
 def test_keep_touches_nothing(inputs: dict[str, bytes], name: str) -> None:
-    item, facts = Item(inputs[name], b"mask", b"{}"), read_facts(inputs[name])
+    record = image_record(inputs[name], facts=read_facts(inputs[name]), mask=b"mask", meta=b"{}")
     for encoding in (
         Encoding(),
         Encoding(resize="short=9999"),
         Encoding(resize="max-pixels=9999999"),
     ):
-        assert encoding(item, facts)[0] is item
-        assert encoding(item, facts)[1] is facts
+        assert encoding(record) is record
 
 
 @pytest.mark.parametrize("name", _INPUTS)
@@ -350,12 +352,12 @@ def test_broken_exif_does_not_hurt(photo: Image.Image) -> None:
     entries = struct.pack("<H", 40) + b"\xff" * 8  # fewer than it says
     for exif in (b"Exif\0\0", b"Exif\0\0II*\0\x08\0\0\0" + entries):
         jpeg = _saved(photo, "JPEG", exif=exif)
-        item = Item(jpeg)
         facts = Facts("jpeg", photo.height, photo.width, 3, "uint8", 6, progressive=False)
+        record = image_record(jpeg, facts=facts)
         for encode in ("jpeg", "png", "webp"):
             for orientation, kept in (("keep", 6), ("bake", 1)):
-                made, new = Encoding(encode, orientation=orientation)(item, facts)
-                assert read_facts(made.data).orientation == new.orientation == kept
+                made = Encoding(encode, orientation=orientation)(record)
+                assert read_facts(made.image.data).orientation == made.facts.orientation == kept
 
 
 _SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -401,8 +403,9 @@ def test_srgb_converts_by_the_profile(photo: Image.Image, mode: str) -> None:
 
 def test_srgb_leaves_srgb_and_the_unprofiled_alone(photo: Image.Image) -> None:
     for options in ({}, {"icc_profile": _SRGB}):
-        item = Item(_saved(photo, "JPEG", **options))
-        assert Encoding(icc="srgb")(item, read_facts(item.data))[0] is item
+        data = _saved(photo, "JPEG", **options)
+        record = image_record(data, facts=read_facts(data))
+        assert Encoding(icc="srgb")(record) is record
 
 
 def test_profiles_that_cannot_be_applied_are_errors(photo: Image.Image) -> None:
@@ -435,8 +438,8 @@ def test_masks_follow_their_image(photo: Image.Image, mode: str, orientation: in
     data, before = _saved(photo, "JPEG", exif=exif), _mask(mode, photo.size)
     encoding = Encoding("jpeg", resize="short=57", orientation="bake")
     item, facts = _encoded(encoding, data, mask=_saved(before, "PNG"))
-    assert item.mask is not None
-    after = _opened(item.mask)
+    assert item.mask_data is not None
+    after = _opened(item.mask_data)
     assert (after.format, after.mode, after.size) == ("PNG", mode, (facts.width, facts.height))
     assert after.getpalette() == before.getpalette()
     to = (facts.width, facts.height) if orientation != 6 else (facts.height, facts.width)
@@ -462,7 +465,7 @@ def test_masks_and_meta_stay_where_nothing_moves(photo: Image.Image) -> None:
     data = _saved(photo, "PNG")
     item, _ = _encoded(Encoding("jpeg", resize="short=5000"), data, mask=b"any", meta=b"{}")
     assert item.data != data
-    assert (item.mask, item.meta) == (b"any", b"{}")
+    assert (item.mask_data, item.meta) == (b"any", b"{}")
 
 
 def test_masks_that_do_not_fit_are_errors(photo: Image.Image) -> None:
@@ -509,8 +512,8 @@ def test_boxes_of_kept_orientation_only_scale(photo: Image.Image) -> None:
 def test_smart_keeps_bytes_that_would_not_shrink(photo: Image.Image) -> None:
     smart = Encoding("jpeg", quality=90, smart=True)
     small, large = _saved(photo, "JPEG", quality=60), _saved(photo, "JPEG", quality=98)
-    item = Item(small)
-    assert smart(item, read_facts(small))[0] is item
+    record = image_record(small, facts=read_facts(small))
+    assert smart(record) is record
     shrunk, _ = _encoded(smart, large)
     assert len(shrunk.data) < len(large)
     resized, facts = _encoded(Encoding("jpeg", smart=True, resize="short=50"), small)
@@ -575,18 +578,17 @@ def test_alpha_policies() -> None:
 def test_raw_pixels_are_a_source_too(photo: Image.Image) -> None:
     array = np.asarray(photo)
     facts = raw_facts(photo.height, photo.width, 3, encoding="raw_hwc_bgr")
-    item = Item(array[..., ::-1].tobytes(), facts=facts)
-    made, new = Encoding("png")(item, facts)
-    assert made.facts is None
-    assert read_facts(made.data) == new
-    assert np.array_equal(_pixels(made.data), array)
-    made, new = Encoding(resize="exact=30x20")(item, facts)
-    assert made.facts == new == raw_facts(20, 30, 3)
+    record = image_record(array[..., ::-1].tobytes(), facts=facts)
+    made = Encoding("png")(record)
+    assert read_facts(made.image.data) == made.facts
+    assert np.array_equal(_pixels(made.image.data), array)
+    made = Encoding(resize="exact=30x20")(record)
+    assert made.facts == raw_facts(20, 30, 3)
     expected = np.asarray(photo.resize((30, 20), Image.Resampling.BILINEAR))
-    assert np.array_equal(Decoder()(made.data, new), expected)
+    assert np.array_equal(Decoder()(made.image.data, made.facts), expected)
     many = raw_facts(2, 2, 5)
     with pytest.raises(ModeError, match="5 channels"):
-        Encoding("png")(Item(bytes(20), facts=many), many)
+        Encoding("png")(image_record(bytes(20), facts=many))
 
 
 def test_floats_stay_floats_as_raw_pixels() -> None:
@@ -602,7 +604,7 @@ def test_damaged_images_are_errors(inputs: dict[str, bytes]) -> None:
         data = inputs[name]
         facts = read_facts(data)
         with pytest.raises(DecodeError, match="cannot be encoded"):
-            Encoding("jpeg", resize="short=20")(Item(data[: len(data) // 2]), facts)
+            Encoding("jpeg", resize="short=20")(image_record(data[: len(data) // 2], facts=facts))
     wide = _saved(Image.new("L", (20000, 1)), "PNG")
     with pytest.raises(DecodeError, match="cannot be encoded"):
         _encoded(Encoding("webp"), wide)
@@ -653,9 +655,9 @@ def test_options_hold_what_is_no_default() -> None:
 def test_encoding_needs_no_torch_and_no_optional_package(inputs: dict[str, bytes]) -> None:
     code = (
         "import sys; from packio.packing.images.encode import Encoding; "
-        "from packio.sources import Item; "
+        "from packio.sample.record import image_record as record; "
         "from packio.images.encodings import read_facts; data = sys.stdin.buffer.read(); "
-        "Encoding('jpeg', resize='short=32', icc='srgb')(Item(data), read_facts(data)); "
+        "Encoding('jpeg', resize='short=32', icc='srgb')(record(data, facts=read_facts(data))); "
         "print({'torch', 'cv2', 'numba'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code]

@@ -376,9 +376,9 @@ def _rewritten(pack: pathlib.Path, metadata: dict[str, Any], **changed: np.ndarr
 def test_an_index_with_wrong_numbers_is_an_error_and_ends_no_loop(
     mine: pathlib.Path, name: str, value: int
 ) -> None:
-    column = indexfile.Index(mine / "index.packio").column(name).array().copy()
+    column = indexfile.Index(mine / "index.packio").column(f"image/{name}").array().copy()
     column[5] = value
-    _rewritten(mine, {}, **{name: column})
+    _rewritten(mine, {}, **{f"image/{name}": column})
     pack = packio.open(mine)
     with pytest.raises(IntegrityError):
         pack[5]

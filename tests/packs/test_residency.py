@@ -114,7 +114,8 @@ def test_another_users_file_is_not_told_of(cold: pathlib.Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     code = (
-        "import os, sys; from packio import residency; file = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "import os, sys; from packio.packs import residency\n"
+        "file = os.open(sys.argv[1], os.O_RDONLY)\n"
         "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
         "residency._CACHESTAT = 0x7FFF; print(residency._resident(file, 0, 4096))"
     )

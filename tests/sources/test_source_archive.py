@@ -62,7 +62,7 @@ def _zip(path: pathlib.Path, *members: tuple[str, bytes], method: int = zipfile.
 
 def _samples(listing: Listing) -> dict[bytes, bytes]:
     with listing.opened() as read:
-        return {key: read(i).data for i, key in enumerate(listing.keys)}
+        return {key: read(i).image.data for i, key in enumerate(listing.keys)}
 
 
 def _files(root: pathlib.Path) -> list[tuple[str, bytes]]:
@@ -391,7 +391,7 @@ def test_a_sample_has_a_limit(tmp_path: pathlib.Path) -> None:
     found = archive.listing(path)
     assert (found.keys, found.sizes) == ([b"1.png", b"2.png"], [0, info.size])
     with found.opened() as read:
-        assert read(0).data == b""
+        assert read(0).image.data == b""
         with pytest.raises(DecodeError, match="the limit is"):
             read(1)
 
@@ -436,7 +436,7 @@ def test_damage_gives_the_same_samples_or_errors(tmp_path: pathlib.Path, kind: s
             told += bool(found.unlisted)
             with found.opened() as read:
                 for i, key in enumerate(found.keys):
-                    data = read(i).data
+                    data = read(i).image.data
                     assert not is_checked or data == whole.get(key, data)
         except PackioError:
             told += 1
@@ -538,7 +538,7 @@ def test_an_unpacked_archive_has_no_name_and_ends_with_its_listing(
     assert set(_samples(found).values()) == {PNG}
     sent = pickle.dumps(found)
     code = "import pickle, sys; f = pickle.load(sys.stdin.buffer)\n"
-    code += "with f.opened() as read: print(read(1).data.hex())"
+    code += "with f.opened() as read: print(read(1).image.data.hex())"
     read = subprocess.run([sys.executable, "-c", code], input=sent, check=True, capture_output=True)
     assert read.stdout.decode().strip() == PNG.hex()
     del found
@@ -552,7 +552,7 @@ def test_parts_pickle_and_are_read_by_threads(tmp_path: pathlib.Path, make: Any)
     found = archive.listing(path)
     part = pickle.loads(pickle.dumps(found.part(range(30, 90))))
     with part.opened() as read, ThreadPoolExecutor(8) as pool:
-        data = list(pool.map(lambda i: read(i).data, range(60)))
+        data = list(pool.map(lambda i: read(i).image.data, range(60)))
     assert data == list(_samples(found).values())[30:]
 
 

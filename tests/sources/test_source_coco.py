@@ -8,11 +8,12 @@ import pathlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 
 from packio.errors import OptionError, SourceError
-from packio.sources import Item, Listing, coco
+from packio.sources import Listing, coco
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,12 +64,12 @@ def _written(
     return path
 
 
-def _items(listing: Listing) -> list[Item]:
+def _items(listing: Listing) -> list[made.Made]:
     with listing.opened() as read:
-        return [read(i) for i in range(len(listing.keys))]
+        return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
-def _metas(items: Iterable[Item]) -> list[dict[str, Any]]:
+def _metas(items: Iterable[made.Made]) -> list[dict[str, Any]]:
     return [json.loads(item.meta or b"") for item in items]
 
 

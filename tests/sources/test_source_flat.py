@@ -44,7 +44,7 @@ def test_images_are_sorted_bytewise_at_any_depth(tmp_path: pathlib.Path) -> None
     assert (found.labels, found.classes, found.unlisted) == (None, [], [])
     assert found.others == {".txt": 1, ".gif": 1}
     with found.opened() as read:
-        assert [len(read(i).data) for i in range(len(found.keys))] == found.sizes
+        assert [len(read(i).image.data) for i in range(len(found.keys))] == found.sizes
     command = ["env", "LC_ALL=C", "sort", "-z"]
     listed = subprocess.run(
         command, input=b"\0".join(names), check=True, capture_output=True
@@ -57,7 +57,7 @@ def test_a_folder_of_photographs_is_read(image_folder: pathlib.Path) -> None:
     assert flat_folder.recognise(image_folder / "people")
     with found.opened() as read:
         for i, key in enumerate(found.keys):
-            assert read(i).data == (image_folder / "people" / key.decode()).read_bytes()
+            assert read(i).image.data == (image_folder / "people" / key.decode()).read_bytes()
     assert not flat_folder.recognise(image_folder)
     assert len(flat_folder.listing(image_folder).keys) == 25
 

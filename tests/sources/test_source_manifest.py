@@ -52,8 +52,8 @@ def _metas(listing: Listing) -> list[Any]:
     with listing.opened() as read:
         for i, key in enumerate(listing.keys):
             item = read(i)
-            assert item.data == b"image " + key
-            assert listing.sizes[i] == len(item.data)
+            assert item.image.data == b"image " + key
+            assert listing.sizes[i] == len(item.image.data)
             metas.append(None if item.meta is None else json.loads(item.meta))
     return metas
 
@@ -259,7 +259,7 @@ def test_paths_that_leave_the_root_share_a_folder(folder: pathlib.Path) -> None:
         assert listing.keys == [b"data/a.jpg"]
         assert "paths lead out of" in listing.warnings[1]
         with listing.opened() as read:
-            assert read(0).data == b"image a.jpg"
+            assert read(0).image.data == b"image a.jpg"
     below = _list(lists, "path,label\na.jpg,1\n", root=str(folder))
     assert below.keys == [b"a.jpg"]
     assert _list(lists, f"path,label\n{folder}/a.jpg,1\n", root=folder).keys == [b"a.jpg"]
@@ -273,7 +273,7 @@ def test_missing_files_are_bad_images(folder: pathlib.Path) -> None:
         for i in (1, 2, 3):
             with pytest.raises((OSError, packio.DecodeError)):
                 read(i)
-        assert read(0).data == b"image a.jpg"
+        assert read(0).image.data == b"image a.jpg"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_parts_and_pickles_read_the_same(folder: pathlib.Path) -> None:
     rows, opened = pickle.loads(pickle.dumps((part.rows, part.open)))
     with opened(rows) as read:
         assert [json.loads(read(i).meta or b"") for i in range(2)] == [{"x": "c"}, {"x": "d"}]
-        assert read(1).data == b"image d.jpg"
+        assert read(1).image.data == b"image d.jpg"
     assert len(rows) == 2
     assert rows[0][0] == b"c.jpg"
 

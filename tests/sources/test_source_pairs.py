@@ -9,6 +9,7 @@ import pickle
 import shlex
 from typing import Any
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,7 +17,7 @@ from PIL import Image
 import packio
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images.encodings import read_facts
-from packio.sources import Item, Listing, pairs
+from packio.sources import Listing, pairs
 
 
 def _image(kind: str, size: tuple[int, int] = (8, 6), seed: int = 0) -> bytes:
@@ -52,9 +53,9 @@ def _pairs(listing: Listing) -> list[tuple[bytes, bytes]]:
     return [(image, mask) for image, mask in listing.rows]
 
 
-def _items(listing: Listing) -> list[Item]:
+def _items(listing: Listing) -> list[made.Made]:
     with listing.opened() as read:
-        return [read(i) for i in range(len(listing.keys))]
+        return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
 @pytest.mark.parametrize("masks", ["masks", "labels", "annotations"])
@@ -74,8 +75,8 @@ def test_two_folders_with_the_same_stems(
     ]
     for item, photo, (image, mask) in zip(_items(found), photos, _pairs(found), strict=False):
         assert item.data == (tmp_path / "s" / image.decode()).read_bytes()
-        assert item.mask == (tmp_path / "s" / mask.decode()).read_bytes()
-        assert (read_facts(item.data).height, read_facts(item.mask).width) == photo.shape[:2]
+        assert item.mask_data == (tmp_path / "s" / mask.decode()).read_bytes()
+        assert (read_facts(item.data).height, read_facts(item.mask_data).width) == photo.shape[:2]
     assert (found.unlisted, found.warnings, found.classes) == ([], [], [])
 
 
@@ -108,7 +109,7 @@ def test_voc_is_packed_by_its_lists(voc: pathlib.Path) -> None:
     train = pairs.listing(voc, list="ImageSets/Segmentation/train.txt", classes=["a", "b"])
     assert train.keys == [b"JPEGImages/2007_000002.jpg", b"JPEGImages/2007_000000.jpg"]
     assert (train.classes, train.unlisted) == (["a", "b"], [])
-    assert [(item.data, item.mask) for item in _items(train)] == [(JPEG, MASK)] * 2
+    assert [(item.data, item.mask_data) for item in _items(train)] == [(JPEG, MASK)] * 2
 
 
 def test_a_list_of_pairs_needs_no_folders(voc: pathlib.Path) -> None:
@@ -217,7 +218,7 @@ def test_masks_may_lie_elsewhere_and_images_not(tmp_path: pathlib.Path) -> None:
     _tree(tmp_path, "s/images/1.jpg", "m/1.png")
     for masks in ("../m", str(tmp_path / "m")):
         found = pairs.listing(tmp_path / "s", images="images", masks=masks)
-        assert [item.mask for item in _items(found)] == [MASK]
+        assert [item.mask_data for item in _items(found)] == [MASK]
     for images in ("../s/images", str(tmp_path / "s/images")):
         with pytest.raises(OptionError, match="expected a folder in"):
             pairs.listing(tmp_path / "s", images=images, masks="../m")
@@ -249,7 +250,7 @@ def test_pairs_of_different_sizes_cannot_be_read(tmp_path: pathlib.Path) -> None
     os.symlink("nowhere", root / "masks/e.png")
     found = pairs.listing(root)
     with found.opened() as read:
-        assert read(0).mask == MASK
+        assert made.of(read(0)).mask_data == MASK
         with pytest.raises(DecodeError, match=r"^8x6 pixels, its mask b'masks/b.png' 6x8$"):
             read(1)
         with pytest.raises(DecodeError, match=r"mask b'masks/c.png': no image"):
@@ -270,7 +271,7 @@ def test_odd_names_are_kept_byte_for_byte(tmp_path: pathlib.Path) -> None:
     assert len(stems) > 211
     expected = sorted((b"images/" + s + b".jpg", b"masks/" + s + b".png") for s in stems)
     assert (_pairs(found), found.unlisted) == (expected, [])
-    assert all(item.data == JPEG and item.mask == MASK for item in _items(found))
+    assert all(item.data == JPEG and item.mask_data == MASK for item in _items(found))
     again = pairs.listing(tmp_path, image_suffix=".jpg", mask_suffix=".PNG")
     assert _pairs(again) == expected
     (tmp_path / "list").write_bytes(b"\n".join(s for s in stems if s.strip() == s != b""))

@@ -12,6 +12,7 @@ import pickle
 import threading
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Sequence
 
-    from packio.sources import Item, Listing
+
+from packio.sources import Listing
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -53,9 +55,9 @@ def _write(path: pathlib.Path, columns: dict[str, Any], **options: Any) -> pathl
     return path
 
 
-def _read(listing: Listing) -> list[Item]:
+def _read(listing: Listing) -> list[made.Made]:
     with listing.opened() as read:
-        return [read(i) for i in range(len(listing.keys))]
+        return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
 def test_a_dataset_as_the_hub_has_it(tmp_path: pathlib.Path) -> None:
@@ -121,7 +123,7 @@ def test_a_second_image_column_is_the_mask(tmp_path: pathlib.Path) -> None:
         "column 'depth' holds bytes: left out", "column 'thumbnails' holds bytes: left out",
     ]  # fmt: skip
     for i, item in enumerate(_read(listing)):
-        assert (item.data, item.mask) == (_data(i), _data(100 + i))
+        assert (item.data, item.mask_data) == (_data(i), _data(100 + i))
         assert item.meta == b'{"tag":"t"}'
 
 
@@ -227,7 +229,7 @@ def test_images_without_bytes_are_files(tmp_path: pathlib.Path) -> None:
     values = [{"bytes": None, "path": "images/a.jpg"}, {"bytes": None, "path": "images/none.jpg"}]
     path = _write(tmp_path / "a.parquet", {"image": pa.array(values, IMAGE)})
     with parquet.listing(path).opened() as read:
-        assert read(0).data == b"a.jpg"
+        assert read(0).image.data == b"a.jpg"
         with pytest.raises(FileNotFoundError):
             read(1)
     values = [{"bytes": None, "path": f"{tmp_path}/images/{name}.jpg"} for name in "ab"]
@@ -241,7 +243,7 @@ def test_rows_without_anything_are_bad_images(tmp_path: pathlib.Path) -> None:
     values = [{"bytes": b"x", "path": "a"}, {"bytes": None, "path": None}, None]
     path = _write(tmp_path / "a.parquet", {"image": pa.array(values, IMAGE)})
     with parquet.listing(path).opened() as read:
-        assert read(0).data == b"x"
+        assert read(0).image.data == b"x"
         for i in (1, 2):
             with pytest.raises(DecodeError, match="column 'image' has no bytes"):
                 read(i)
@@ -284,11 +286,11 @@ def test_rows_are_read_in_any_order_and_by_threads(group: int, tmp_path: pathlib
     listing = parquet.listing(tmp_path)
     positions = np.random.default_rng(0).permutation(600).tolist()
     with listing.opened() as read:
-        assert [read(i).data for i in positions] == [_data(i) for i in positions]
+        assert [read(i).image.data for i in positions] == [_data(i) for i in positions]
 
     def chunk(start: int) -> list[bytes]:
         with listing.opened() as read:
-            return [read(i).data for i in range(start, start + 20)]
+            return [read(i).image.data for i in range(start, start + 20)]
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         chunks = list(pool.map(chunk, range(0, 600, 20)))
@@ -302,7 +304,7 @@ def test_parts_and_pickles_read_the_same(tmp_path: pathlib.Path) -> None:
     assert part.rows is not None
     rows, opened = pickle.loads(pickle.dumps((part.rows, part.open)))
     with opened(rows) as read:
-        assert [read(i).data for i in range(10)] == [_data(i) for i in range(30, 40)]
+        assert [read(i).image.data for i in range(10)] == [_data(i) for i in range(30, 40)]
 
 
 def test_a_giant_row_group_takes_little_memory(tmp_path: pathlib.Path) -> None:
@@ -339,7 +341,7 @@ def test_a_damaged_row_group_is_bad_and_the_others_are_not(tmp_path: pathlib.Pat
     with listing.opened() as read:
         for i in range(40):
             with contextlib.suppress(DecodeError):
-                assert read(i).data == _data(i)
+                assert read(i).image.data == _data(i)
                 good.append(i)
         with pytest.raises(DecodeError, match=r"a.parquet: row group 1: "):
             read(15)
@@ -393,7 +395,7 @@ def test_threads_share_what_is_read(tmp_path: pathlib.Path, monkeypatch: Any) ->
 
     def chunk(start: int) -> int:
         with listing.opened() as read:
-            return sum(len(read(i).data) for i in range(start, start + 32))
+            return sum(len(read(i).image.data) for i in range(start, start + 32))
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(chunk, range(0, 640, 32)))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 import torch
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-    from packio.sources import Item, Listing
+
+from packio.sources import Listing
 
 
 def _pixels(seed: int, *shape: int, dtype: str = "uint8") -> np.ndarray:
@@ -38,14 +40,14 @@ def _jpeg(seed: int) -> bytes:
     return file.getvalue()
 
 
-def _read(listing: Listing) -> list[Item]:
+def _read(listing: Listing) -> list[made.Made]:
     with listing.opened() as read:
-        return [read(i) for i in range(len(listing.keys))]
+        return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
-def _image(item: Item) -> np.ndarray:
+def _image(item: made.Made) -> np.ndarray:
     """(H, W, C) pixels of a sample."""
-    facts = item.facts
+    facts = item.image.facts
     if facts is None:
         array = np.asarray(Image.open(io.BytesIO(item.data)))
         return array if array.ndim == 3 else array[..., None]
@@ -81,7 +83,7 @@ def test_pixels_of_several_sizes_are_stored_as_png(channels: int) -> None:
     assert listing.labels is None
     assert "3 items are pixels, stored as PNG" in listing.warnings[0]
     for item, image in zip(_read(listing), images, strict=True):
-        assert item.facts is None
+        assert item.image.facts is None
         assert item.data.startswith(b"\x89PNG")
         assert np.array_equal(_image(item), image)
 
@@ -138,7 +140,7 @@ def test_files_and_pixels_go_together() -> None:
     listing = torch_dataset.of([_jpeg(1), pixels, pixels])
     first, second, _ = _read(listing)
     assert first.data == _jpeg(1)
-    assert second.facts is None
+    assert second.image.facts is None
     assert np.array_equal(_image(second), pixels)
 
 
@@ -164,7 +166,7 @@ def test_mappings_have_all_fields() -> None:
     assert listing.labels == [0, 1]
     for i, item in enumerate(_read(listing)):
         assert np.array_equal(_image(item), samples[i]["img"])
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask or b""))), ids)
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
         assert item.boxes is not None
         assert item.boxes.tolist() == [[0, 1, 2, 3], [1, 1, 2, 2.5]]
         assert item.box_labels is not None
@@ -199,13 +201,13 @@ def test_a_picture_in_second_place_is_a_mask(kind: str) -> None:
     masks = {"palette": palette, "array": ids.astype(np.int64), "tensor": torch.from_numpy(ids),
              "bytes": file.getvalue()}  # fmt: skip
     (item,) = _read(torch_dataset.of([(_pixels(0, 4, 6, 3), masks[kind])]))
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask or b""))), ids)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
 
 
 def test_wide_masks_have_16_bits() -> None:
     ids = np.array([[0, 300], [65535, 1]])
     (item,) = _read(torch_dataset.of([(_pixels(0, 2, 2, 3), ids)]))
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask or b""))), ids)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +495,7 @@ _OTHER_PROCESS = """
 import pickle, sys
 rows, opened = pickle.load(sys.stdin.buffer)
 with opened(rows) as read:
-    print(*(read(i).data.hex() for i in range(len(rows))))
+    print(*(read(i).image.data.hex() for i in range(len(rows))))
 """
 
 

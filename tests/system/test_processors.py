@@ -103,7 +103,7 @@ def group() -> Iterator[pathlib.Path]:
 def test_a_real_control_group_limits(group: pathlib.Path) -> None:
     code = (
         f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n"
-        "from packio import processors; print(processors.usable())"
+        "from packio.system import processors; print(processors.usable())"
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert shown.stdout.split() == ["1"]

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
-from packio.formats import Record
 from packio.formats.blobs.blob_columns import (
     Columns,
     check_header,
@@ -31,6 +30,7 @@ from packio.formats.blobs.blob_columns import (
     pixel_columns,
 )
 from packio.index.indexfile import crc32c
+from packio.sample.record import Field, Record
 
 __all__ = [
     "Blob",
@@ -183,7 +183,7 @@ class Spool:
     def __len__(self) -> int:
         return len(self.data.length)
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
@@ -191,12 +191,12 @@ class Spool:
         """
         with output_errors(self._path, len(self)):
             for record in records:
-                self.data.add(record.data)
+                self.data.add(record.image.data)
                 self._add_shape(record)
                 self._keys += record.key
                 self._key_lengths.append(len(record.key))
                 if record.mask is not None:
-                    self.masks.add(record.mask)
+                    self.masks.add(record.mask.data)
                 if record.meta is not None:
                     self._metas += record.meta
                     self._meta_lengths.append(len(record.meta))
@@ -205,12 +205,12 @@ class Spool:
                 if record.boxes is not None:
                     self._add_boxes(record.boxes, record.box_labels)
 
-    def _add_shape(self, record: Record) -> None:
-        shape = (record.channels, record.height, record.width)
-        if record.encoding != "raw":
+    def _add_shape(self, record: Record[Field]) -> None:
+        shape = (record.facts.channels, record.facts.height, record.facts.width)
+        if record.facts.encoding != "raw":
             shape = (0, 0, 0)
         if len(self._shapes) < 2:
-            self._shapes.add((*shape, len(record.data)))
+            self._shapes.add((*shape, len(record.image.data)))
 
     def pixels(self) -> Pixels | None:
         """The samples as one array, where all of them are raw pixels of one shape and type."""

@@ -30,7 +30,8 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, VersionError
 from packio.formats import Entry, Ranges
-from packio.images.encodings import DTYPES, Facts, raw_facts
+from packio.images.encodings import DTYPES, raw_facts
+from packio.sample.facts import Facts
 
 VERSION = 1
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.images import encodings
-from packio.images.encodings import Facts, raw_facts
+from packio.images.encodings import raw_facts
+from packio.sample.facts import Facts
 
 # By these names others have images and labels; the first that is there is taken.
 IMAGES = ("data", "images", "image", "x", "X")

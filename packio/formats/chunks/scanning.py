@@ -22,7 +22,7 @@ from packio.formats.blobs.blob_columns import (
     pixel_columns,
 )
 from packio.formats.chunks.layout import Array, Layout, blocks, place
-from packio.images.encodings import Facts
+from packio.sample.facts import Facts
 
 _MOST_JSON = 64 << 20  # bytes; class names are in there
 _MOST_AXES = 8

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
-from packio.formats import Ranges, Record, Written
+from packio.formats import Ranges, Written
 from packio.formats.blobs.blob import Blob, Pixels, Spool, output_errors
 from packio.formats.blobs.blob_columns import VERSION, Columns, header
 from packio.formats.chunks.layout import Array, Layout, block_header, cut, place, small_block
+from packio.sample.record import Field, Record
 
 _BLOBS = (("data", "offsets", "length"), ("mask_data", "mask_offsets", "mask_length"))
 
@@ -52,7 +53,7 @@ class Writer:
             raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
         self._spool = Spool(path)
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
@@ -61,7 +62,7 @@ class Writer:
         self._check_open()
         most = self.layout.largest
         for record in records:
-            if max(len(record.data), len(record.mask or b"")) > most:
+            if max(len(record.image.data), len(record.mask.data if record.mask else b"")) > most:
                 raise OutputError(f"{self._path}: {record.key!r} has over {most} bytes")
         self._spool.add(records)
 

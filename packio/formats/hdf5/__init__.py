@@ -34,9 +34,10 @@ import numpy as np
 
 from packio import registry
 from packio.errors import CannotCreateError, OutputError
-from packio.formats import Record, Written
+from packio.formats import Written
 from packio.formats.blobs.blob import Spool, header, one_file, output_errors
 from packio.formats.hdf5.scanning import Reader, scan
+from packio.sample.record import Field, Record
 from packio.system.pools import ThreadPool
 
 __all__ = [
@@ -81,7 +82,7 @@ class Writer:
             raise CannotCreateError(f"{path}: cannot be created: it exists")
         self._spool = Spool(path)
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:

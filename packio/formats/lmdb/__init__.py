@@ -51,11 +51,13 @@ import numpy as np
 
 from packio import registry
 from packio.errors import CannotCreateError, IntegrityError, OptionError, OutputError
-from packio.formats import Entry, Ranges, Record, Written
+from packio.formats import Entry, Ranges, Written
 from packio.formats.lmdb import datum, layouts
 from packio.formats.lmdb.library import Reader
 from packio.formats.lmdb.pages import DATA_NAME, VERSION, File, Tree, identity, newest_meta, opened
 from packio.index.indexfile import crc32c
+from packio.sample.facts import UNKNOWN
+from packio.sample.record import Field, Record, image_record
 from packio.system.pools import ThreadPool
 
 __all__ = [
@@ -218,7 +220,7 @@ class Writer:
                 "error); make room and run it again"
             ) from error
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
@@ -241,22 +243,27 @@ class Writer:
         with self._output_errors():
             self._labels.write(b"".join(lines))
 
-    def _value(self, record: Record) -> bytes:
+    def _value(self, record: Record[Field]) -> bytes:
         is_datum = self._values == "datum"
         most = datum.MOST_BYTES if is_datum else _MOST_BYTES
-        if len(record.data) > most:
+        if len(record.image.data) > most:
             raise OutputError(f"{self._path}: {record.key!r} has over {most} bytes")
         try:
-            return datum.make(record) if is_datum else record.data
+            return datum.make(record) if is_datum else record.image.data
         except OutputError as error:
             raise OutputError(f"{self._path}: {error}") from error
 
-    def _add_masks(self, records: Sequence[Record]) -> None:
+    def _add_masks(self, records: Sequence[Record[Field]]) -> None:
         if self._masks is None:
             self._masks = Writer(
                 self._path / MASKS_NAME, count=self._count, size=self._size, values=self._values
             )
-        self._masks.add([Record(r.mask or b"", r.label, r.key) for r in records])
+        self._masks.add([
+            image_record(
+                b"" if r.mask is None else r.mask.data, key=r.key, label=r.label, facts=UNKNOWN
+            )
+            for r in records
+        ])  # fmt: skip
 
     def _key(self, number: int) -> bytes:
         return b"%0*d" % (self._width, number)
@@ -366,7 +373,7 @@ def _free_bytes(path: Path) -> int:
         return 0
 
 
-def _label_line(number: int, record: Record) -> bytes:
+def _label_line(number: int, record: Record[Field]) -> bytes:
     key = record.key
     for raw, escaped in _ESCAPES:
         key = key.replace(raw, escaped)

@@ -17,11 +17,11 @@ Sources: src/caffe/proto/caffe.proto, message Datum, and src/caffe/util/io.cpp
 from __future__ import annotations
 
 from packio.errors import NotAPackError, OutputError
-from packio.formats import Record
 from packio.formats.lmdb.values import Found, is_image
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import _fields, _varint, varint
 from packio.images.encodings import RAW, raw_facts
+from packio.sample.record import Field, Record
 
 MOST_BYTES = (2 << 30) - 64  # of an image: protobuf messages have less than 2 GiB
 
@@ -87,7 +87,7 @@ def image(value: bytes) -> bytes:
     return value[found.start : found.stop]
 
 
-def make(record: Record) -> bytes:
+def make(record: Record[Field]) -> bytes:
     """Make the Datum of a record, with its fields in the order of their numbers.
 
     A label that is a vector has no place in it and is left out.
@@ -95,7 +95,7 @@ def make(record: Record) -> bytes:
     Raises:
         OutputError: no data, a label beyond 32 bits, or pixels that no Datum holds.
     """
-    data, encoding = record.data, record.encoding
+    data, encoding = record.image.data, record.facts.encoding
     if not data:
         raise OutputError(f"{record.key!r} has no bytes; a Datum has some")
     fields = _pixels(record) if encoding in RAW else {_DATA: _sized(data), _ENCODED: (b"\x01",)}
@@ -106,19 +106,20 @@ def make(record: Record) -> bytes:
     return b"".join(part for tag in sorted(fields) for part in (varint(tag), *fields[tag]))
 
 
-def _pixels(record: Record) -> dict[int, tuple[bytes, ...]]:
-    planes, bgr = RAW[record.encoding]
-    height, width, channels = record.height, record.width, record.channels
+def _pixels(record: Record[Field]) -> dict[int, tuple[bytes, ...]]:
+    planes, bgr = RAW[record.facts.encoding]
+    height, width, channels = record.facts.height, record.facts.width, record.facts.channels
     count = height * width * channels
-    kind = {count: _DATA, 4 * count: _FLOATS}.get(len(record.data))
+    kind = {count: _DATA, 4 * count: _FLOATS}.get(len(record.image.data))
     if not planes or kind is None:
         raise OutputError(
-            f"{record.key!r} has pixels as {record.encoding}, {len(record.data)} bytes for "
-            f"{width}x{height}x{channels}; Datums have planes (C, H, W) of uint8 or float32"
+            f"{record.key!r} has pixels as {record.facts.encoding}, "
+            f"{len(record.image.data)} bytes for {width}x{height}x{channels}; "
+            "Datums have planes (C, H, W) of uint8 or float32"
         )
     fields = {
         _CHANNELS: (varint(channels),), _HEIGHT: (varint(height),), _WIDTH: (varint(width),),
-        kind: _sized(record.data), _ENCODED: (b"\0",),
+        kind: _sized(record.image.data), _ENCODED: (b"\0",),
     }  # fmt: skip
     return fields if bgr else {**fields, _RGB: (b"\x01",)}
 

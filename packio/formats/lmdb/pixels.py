@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from packio.errors import NotAPackError
 from packio.formats import Entry
 from packio.formats.wire import Malformed, plain_pickle
-from packio.images.encodings import Facts, raw_facts
+from packio.images.encodings import raw_facts
+from packio.sample.facts import Facts
 
 PICKLE_NAME, TEXT_NAME = "meta_info.pkl", "meta_info.txt"
 

@@ -12,7 +12,7 @@ import struct
 from typing import Any, NamedTuple
 
 from packio.formats.wire import Malformed, Span
-from packio.images.encodings import Facts
+from packio.sample.facts import Facts
 
 __all__ = ["Found", "Malformed", "Span", "is_image", "msgpack", "sample"]
 

@@ -36,10 +36,11 @@ from typing import IO, Any
 import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
-from packio.formats import Record, Written
+from packio.formats import Written
 from packio.formats.blobs.blob import Blob, Pixels, Spool, header, one_file, output_errors
 from packio.formats.pth.file import members
 from packio.formats.pth.scanning import Reader, scan
+from packio.sample.record import Field, Record
 from packio.system.pools import ThreadPool
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
@@ -75,7 +76,7 @@ class Writer:
             raise CannotCreateError(f"{path}: cannot be created: it exists")
         self._spool = Spool(path)
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:

@@ -42,9 +42,10 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OutputError
-from packio.formats import Ranges, Record, Written
+from packio.formats import Ranges, Written
 from packio.formats.blobs.append_only import Output, write_whole
 from packio.formats.recordio.framing import HEADER, MOST_BYTES, frames, scan, unsplit
+from packio.sample.record import Field, Record
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "finish", "scan", "unsplit"]
 
@@ -123,7 +124,7 @@ class Writer:
             self._images.abort()
             raise
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
@@ -134,11 +135,11 @@ class Writer:
             number = len(self._images.offset)
             flag, label, labels = _labels(record, self._path)
             header = HEADER.pack(flag, label, number, 0) + labels
-            self._images.add(header, record.data, record.key)
+            self._images.add(header, record.image.data, record.key)
             self._list.append(_list_line(number, record))
             self._unlabelled += record.label is None
             if record.mask is not None:
-                self._add_mask(number, record.mask, record.key)
+                self._add_mask(number, record.mask.data, record.key)
 
     def _add_mask(self, number: int, mask: bytes, key: bytes) -> None:
         if self._masks is None:
@@ -168,11 +169,10 @@ class Writer:
             file.close()
         return Written(
             files=tuple(file.names[0] for file in files),
-            **_ranges(images, 0)._asdict(),
+            **(_ranges(images, 0)._asdict() | {"split": np.array(images.split, bool)}),
             sidecars=(images.names[1], self._list.path.name, *(f.names[1] for f in files[1:])),
             info=self._info(),
             masks=None if masks is None else _ranges(masks, 1),
-            split=np.array(images.split, bool),
         )
 
     def _info(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _ranges(file: _File, number: int) -> Ranges:
     )
 
 
-def _labels(record: Record, path: Path) -> tuple[int, float, bytes]:
+def _labels(record: Record[Field], path: Path) -> tuple[int, float, bytes]:
     """The fields flag and label of a record's header, and the labels that follow it."""
     if record.label is None:
         return 0, 0.0, b""
@@ -233,7 +233,7 @@ def finish(folder: Path, shards: Sequence[str]) -> tuple[str, ...]:
     return (name,)
 
 
-def _list_line(number: int, record: Record) -> bytes:
+def _list_line(number: int, record: Record[Field]) -> bytes:
     key, label = record.key, record.label
     for raw, escaped in _ESCAPES:
         key = key.replace(raw, escaped)

@@ -45,10 +45,11 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OutputError
-from packio.formats import Ranges, Record, Written
+from packio.formats import Ranges, Written
 from packio.formats.blobs.append_only import Output, write_whole
 from packio.formats.tar.samples import scan
 from packio.index.indexfile import canonical_json
+from packio.sample.record import Field, Record
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "finish", "scan"]
 
@@ -95,7 +96,7 @@ class Writer:
         self._image, self._mask = (array("q"), array("q")), (array("q"), array("q"))
         self._archive = Output(path)
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
@@ -165,21 +166,21 @@ def _header(name: bytes, size: int) -> bytes:
     return start + b"%06o\0 " % checksum + _FILE
 
 
-def _members(record: Record) -> list[tuple[str, bytes, str]]:
+def _members(record: Record[Field]) -> list[tuple[str, bytes, str]]:
     """Suffix and content of each member of a record, and what it is."""
     members = [
-        (_EXTENSIONS.get(record.encoding, "img"), record.data, "image"),
+        (_EXTENSIONS.get(record.facts.encoding, "img"), record.image.data, "image"),
         ("json", _described(record), ""),
     ]
     if record.label is not None and not isinstance(record.label, np.ndarray):
         members.append(("cls", b"%d" % record.label, ""))
     if record.mask is not None:
-        suffix = "mask." + _EXTENSIONS.get(record.mask_encoding, "img")
-        members.append((suffix, record.mask, "mask"))
+        suffix = "mask." + _EXTENSIONS.get(record.mask.encoding, "img")
+        members.append((suffix, record.mask.data, "mask"))
     return members
 
 
-def _described(record: Record) -> bytes:
+def _described(record: Record[Field]) -> bytes:
     described: dict[str, Any] = {}
     try:
         described["key"] = record.key.decode()

@@ -49,11 +49,12 @@ import google_crc32c
 import numpy as np
 
 from packio.errors import CannotCreateError, IntegrityError, NotAPackError, OutputError
-from packio.formats import Entry, Ranges, Record, Written
+from packio.formats import Entry, Ranges, Written
 from packio.formats.tfrecord.fields import IMAGE, MASK, entry, features
 from packio.formats.tfrecord.framing import HEAD, MOST_BYTES, OVERHEAD, TAIL, frames, head, masked
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import encode
+from packio.sample.record import Field, Record
 from packio.system.pools import ThreadPool
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
@@ -100,7 +101,7 @@ class Writer:
                 f"{error.filename}: cannot be created: {error.strerror}"
             ) from error
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
@@ -111,7 +112,10 @@ class Writer:
             parts, starts = encode(features(record, self._texts))
             self._append(parts, record)
             data = self._records[-2] + HEAD.size
-            for name, key, value in (("image", IMAGE, record.data), ("mask", MASK, record.mask)):
+            for name, key, value in (
+                ("image", IMAGE, record.image.data),
+                ("mask", MASK, record.mask.data if record.mask else None),
+            ):
                 if value is not None:
                     self._ranges[name][0].append(data + starts[key])
                     self._ranges[name][1].append(len(value))
@@ -123,7 +127,7 @@ class Writer:
             raise OutputError(f"{self._path}: closed already")
         return self._descriptor
 
-    def _append(self, parts: list[bytes], record: Record) -> None:
+    def _append(self, parts: list[bytes], record: Record[Field]) -> None:
         length = sum(map(len, parts))
         if length > MOST_BYTES:
             raise OutputError(

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
-from packio.formats import Entry, Record
+from packio.formats import Entry
 from packio.formats.tfrecord.framing import Frame
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import BYTES, FLOAT, INT64, Example, Range, varint
+from packio.sample.record import Field, Record
 
 Feature = tuple[bytes, int, bytes]  # key, kind, content
 _Boxes = tuple[tuple[float, float, float, float], ...]
@@ -162,21 +163,25 @@ def _scaled(example: Example, where: str) -> _Boxes:
     return tuple((a * w, b * h, c * w, d * h) for a, b, c, d in zip(*sides, strict=True))
 
 
-def features(record: Record, texts: Sequence[bytes]) -> Iterator[Feature]:
+def features(record: Record[Field], texts: Sequence[bytes]) -> Iterator[Feature]:
     """Yield the features of a record, in the order of their keys."""
-    yield b"image/channels", INT64, varint(record.channels)
+    yield b"image/channels", INT64, varint(record.facts.channels)
     yield from _label_features(record.label, texts)
-    yield IMAGE, BYTES, record.data
+    yield IMAGE, BYTES, record.image.data
     yield b"image/filename", BYTES, record.key.decode("utf-8", "replace").encode()
-    yield b"image/format", BYTES, _FORMATS.get(record.encoding, record.encoding.upper().encode())
-    yield b"image/height", INT64, varint(record.height)
+    yield (
+        b"image/format",
+        BYTES,
+        _FORMATS.get(record.facts.encoding, record.facts.encoding.upper().encode()),
+    )
+    yield b"image/height", INT64, varint(record.facts.height)
     if record.boxes is not None:
         yield from _box_features(record.boxes, record)
     if record.mask is not None:
-        yield MASK, BYTES, record.mask
-        name = "" if record.mask_encoding == "unknown" else record.mask_encoding
+        yield MASK, BYTES, record.mask.data
+        name = "" if record.mask.encoding == "unknown" else record.mask.encoding
         yield b"image/segmentation/class/format", BYTES, name.encode()
-    yield b"image/width", INT64, varint(record.width)
+    yield b"image/width", INT64, varint(record.facts.width)
     if record.boxes is not None:
         yield _BOXES, BYTES, np.asarray(record.boxes, "<f4").tobytes()
     yield _KEY, BYTES, record.key
@@ -192,8 +197,8 @@ def _label_features(label: int | np.ndarray | None, texts: Sequence[bytes]) -> I
         yield b"image/class/text", BYTES, texts[label] if 0 <= label < len(texts) else b""
 
 
-def _box_features(boxes: np.ndarray, record: Record) -> Iterator[Feature]:
-    scale = np.array([record.width, record.height] * 2, np.float64).clip(1)
+def _box_features(boxes: np.ndarray, record: Record[Field]) -> Iterator[Feature]:
+    scale = np.array([record.facts.width, record.facts.height] * 2, np.float64).clip(1)
     sides = (boxes / scale).astype("<f4").T
     for i in (2, 0, 3, 1):  # in the order of their names
         yield _BOX_SIDES[i], FLOAT, sides[i].tobytes()

@@ -246,7 +246,8 @@ class Decoder:
 
     def _choose(self, encoding: str) -> ModuleType:
         name = self.name if self.name != "auto" else automatic(encoding)
-        plugin = self._chosen[encoding] = registry.load("decoders", name)
+        plugin: ModuleType = registry.load("decoders", name)
+        self._chosen[encoding] = plugin
         return plugin
 
     def _count_fallback(self) -> None:

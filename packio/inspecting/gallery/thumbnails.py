@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packio.images.decoders import Decoder
-from packio.images.encodings import RAW, Facts
+from packio.images.encodings import RAW
+from packio.sample.facts import Facts
 
 if TYPE_CHECKING:
     from PIL import Image

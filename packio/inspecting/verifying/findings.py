@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError
+from packio.formats import Reading
 from packio.index.indexfile import Index
 from packio.inspecting.verifying.report import Damage, of_file
 from packio.packing.report import Progress, ProgressCallback
-from packio.packs.indexing import Reading
 
 _PROGRESS_SECONDS = 0.1  # between two calls of the callback
 

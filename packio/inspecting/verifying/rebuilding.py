@@ -20,7 +20,7 @@ from packio.errors import (
     ReadError,
     VersionError,
 )
-from packio.formats import Entry
+from packio.formats import Entry, Reading
 from packio.images import encodings
 from packio.images.decoders import Decoder
 from packio.index.indexfile import INDEX_SUFFIX, Index
@@ -34,9 +34,9 @@ from packio.system.pools import ThreadPool
 _CHUNK = 256  # samples that are decoded at once
 _OPTIONAL = {
     "label": "labels",
-    "mask_offset": "masks",
+    "mask/offset": "masks",
     "boxes": "boxes",
-    "box_labels": "labels of boxes",
+    "boxes/labels": "labels of boxes",
     "meta_data": "metadata",
 }  # a column that only some packs have → what it holds
 
@@ -75,7 +75,7 @@ def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt
     container = indexing.find(path)
     if container is None:
         return Rebuilt(damages=damages)
-    reading = indexing.Reading() if old is None else reading_of(old)
+    reading = Reading() if old is None else reading_of(old)
     meter.begin("decoding", 0)
     with ThreadPool(threads, "packio-verify") as pool:
         walk = _Walk(container, reading, meter)
@@ -105,7 +105,7 @@ def _examined(
 
 
 def _made(
-    path: Path, index_path: Path, old: Index | None, reading: indexing.Reading, losses: list[str]
+    path: Path, index_path: Path, old: Index | None, reading: Reading, losses: list[str]
 ) -> Iterator[str]:
     """Make the new index; say what became of the old one, and what is lost with it."""
     name = index_path.name
@@ -137,9 +137,7 @@ def _lost(old: Index | None, new: Index) -> Iterator[str]:
 class _Walk:
     """A container, walked without an index: what its format checks, and every image decoded."""
 
-    def __init__(
-        self, container: indexing.Container, reading: indexing.Reading, meter: Meter
-    ) -> None:
+    def __init__(self, container: indexing.Container, reading: Reading, meter: Meter) -> None:
         self._root, self._shards, self._meter = container.root, container.shards, meter
         self._format, self._reading = container.format, reading
         self._module = registry.load("formats", container.format)
@@ -157,9 +155,9 @@ class _Walk:
                         f"{__name__}:walk_once", str(path), self._format,
                         dataclasses.asdict(self._reading), where=path, seconds=_seconds(path),
                     )  # fmt: skip
-                reader = self._reading.reader(self._module, path)
+                reader = indexing.reader_of(self._reading, self._module, path)
                 work = functools.partial(self._of_entry, prefix, reader)
-                entries = enumerate(self._reading.scan(self._module, path))
+                entries = enumerate(indexing.scanned(self._reading, self._module, path))
                 while chunk := list(itertools.islice(entries, _CHUNK)):
                     for found in pool.map(work, chunk):
                         yield from found
@@ -199,9 +197,9 @@ class _Walk:
 
 def walk_once(path: str, container: str, reading: dict[str, Any]) -> None:
     """Read all of a container with its library, which may crash over it."""
-    module, how = registry.load("formats", container), indexing.Reading(**reading)
-    reader = how.reader(module, Path(path))
-    for number, entry in enumerate(how.scan(module, Path(path))):
+    module, how = registry.load("formats", container), Reading(**reading)
+    reader = indexing.reader_of(how, module, Path(path))
+    for number, entry in enumerate(indexing.scanned(how, module, Path(path))):
         if entry.offset < 0:
             reader.get(number)
 

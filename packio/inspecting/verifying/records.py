@@ -15,6 +15,7 @@ from packio.images import encodings
 from packio.images.decoders import Decoder, Stored
 from packio.index.indexfile import SPLIT_RECORD, crc32c
 from packio.inspecting.verifying.findings import Findings
+from packio.packs import indexing
 from packio.storage.local import LocalFiles
 from packio.system.pools import ThreadPool
 
@@ -119,7 +120,7 @@ def _get(found: Findings, files: LocalFiles, shard: str) -> Callable[[int, int, 
     if not found.by_record:
         return files.read
     assert found.format is not None  # noqa: S101 (the metadata were found good)
-    reader = found.reading.reader(found.format, found.root / shard)
+    reader = indexing.reader_of(found.reading, found.format, found.root / shard)
     return lambda _, number, __: reader.get(number)
 
 

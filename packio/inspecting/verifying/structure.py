@@ -11,6 +11,7 @@ from packio.errors import MissingPackageError, PackioError
 from packio.formats import Entry
 from packio.inspecting.verifying.findings import Findings
 from packio.inspecting.verifying.report import without
+from packio.packs import indexing
 
 
 def walk(found: Findings, *, always: bool) -> None:
@@ -26,7 +27,7 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
     assert found.format is not None  # noqa: S101 (the metadata were found good)
     prefix = f"{shard}/" if found.format.IS_DIRECTORY and shard != "." else ""
     try:
-        entries = found.reading.scan(found.format, found.root / shard)
+        entries = indexing.scanned(found.reading, found.format, found.root / shard)
         _compare(found, shard, positions, entries, prefix)
     except MissingPackageError as error:
         found.warnings.append(f"{shard}: its structure is not checked: {error}")

@@ -340,7 +340,7 @@ class _Sample:
             return None
         from packio.images.encodings import read_facts
         from packio.packing.images.encode import Encoding
-        from packio.sources import Item
+        from packio.sample.record import image_record
 
         side = round(min(size) * 8 / 7)  # as 256 is to 224
         encoding = Encoding(encode="jpeg", resize=f"short={side}")
@@ -348,14 +348,16 @@ class _Sample:
         kept: list[_Work] = []
         for work in self._works:
             try:
-                item, facts = encoding(Item(work.data), read_facts(work.data))
+                facts = read_facts(work.data)
+                image = encoding(image_record(work.data, facts=facts)).image
             except DecodeError:
                 continue
+            facts = image.facts or facts
             row = work.row._replace(height=facts.height, width=facts.width, encoding="jpeg")
             upright = (row.width, row.height) if row.orientation >= 5 else (row.height, row.width)
             frame = self._crop.frame(*upright, draws.Lane(0, len(made), 0))
             wanted = work.wanted._replace(frame=frame, cuttable=False)
-            made.append(_Work(row, item.data, wanted))
+            made.append(_Work(row, image.data, wanted))
             kept.append(work)
         if not made:
             return None

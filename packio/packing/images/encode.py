@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packio.errors import DecodeError, ModeError, OptionError
-from packio.images.encodings import RAW, Facts, raw_facts, read_facts
+from packio.images.encodings import RAW, raw_facts, read_facts
 from packio.packing.images import colours, encoders, resizing
 from packio.packing.images.encoders import Metadata
-from packio.sources import Item
+from packio.sample.facts import Facts
+from packio.sample.record import IMAGE, Field, Record
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -126,44 +127,47 @@ class Encoding:
         values = {f.name: (getattr(self, f.name), f.default) for f in dataclasses.fields(self)}
         return {k: v for k, (v, default) in values.items() if k == "encode" or v != default}
 
-    def __call__(self, item: Item, facts: Facts) -> tuple[Item, Facts]:
+    def __call__(self, record: Record[Field]) -> Record[Field]:
         """Encode one sample.
 
         Args:
-            item: As its source has it; boxes are XYXY in pixels of the stored image.
-            facts: What its header says.
+            record: As its source has it, with the facts of its image.
 
         Returns:
-            The sample as it goes into the pack, and its facts; the arguments themselves where
-            nothing is to be done. A mask follows its image's size and orientation, and is a PNG
-            then; boxes follow, too.
+            The sample as it goes into the pack; the argument itself if nothing is to be done.
+            Masks follow the size and orientation of the image, and become PNGs; boxes follow, too.
 
         Raises:
             DecodeError: the image or its mask is damaged, or cannot be encoded so.
             ModeError: 16 bits or transparency would be lost.
             LimitError: it would have more pixels than packio reads.
         """
+        data, facts = record.image.data, record.facts
         size = facts.width, facts.height
         to = self._target(facts)
         turn = facts.orientation if self.orientation == "bake" else 1
         moves = to != size or turn != 1
         if self.encode == "keep" and not moves and set(self._policies.values()) == {"keep"}:
-            return item, facts
+            return record
         try:
-            made = self._made(item.data, facts, to, turn)
+            made = self._made(data, facts, to, turn)
         except DecodeError:
             raise
         except Exception as error:  # Pillow's plugins raise whatever their parsers meet
             raise DecodeError(f"cannot be encoded: {type(error).__name__}: {error}") from error
         if made is None:
-            return item, facts
-        data, new = made
-        item = item._replace(data=data, facts=new if new.encoding == "raw" else None)
-        if moves and item.mask is not None:
-            item = item._replace(mask=resizing.moved_mask(item.mask, size, to, turn))
-        if moves and item.boxes is not None:
-            item = item._replace(boxes=resizing.moved_boxes(item.boxes, size, to, turn))
-        return item, new
+            return record
+        fields = {**record.fields, IMAGE: Field("image", *made)}
+        if not moves:
+            return dataclasses.replace(record, fields=fields)
+        for name, field in record.fields.items():
+            if field.kind == "mask":
+                moved = resizing.moved_mask(field.data, size, to, turn)
+                fields[name] = Field("mask", moved)
+        boxes = record.boxes
+        if boxes is not None:
+            boxes = resizing.moved_boxes(boxes, size, to, turn)
+        return dataclasses.replace(record, fields=fields, boxes=boxes)
 
     @property
     def _policies(self) -> dict[str, str]:

@@ -12,11 +12,10 @@ import numpy as np
 
 from packio.errors import DecodeError
 from packio.images.decoders import Decoder
-from packio.images.encodings import Facts
 from packio.packing.images.encode import Encoding
 from packio.packing.plan.plan import Plan
 from packio.packing.run.reading import Read, Treatment, read_one
-from packio.sources import Item
+from packio.sample.record import Field
 
 _SAMPLE = 64  # images looked at
 _ROUNDS = 3  # over them, of which the fastest counts
@@ -92,8 +91,8 @@ def dry_run(
     listing = plan.listing
     drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]
     with listing.opened() as read:
-        reads = [read_one(read, i, treatment) for i in np.sort(drawn).tolist()]
-        plain = [read_one(read, r.position) for r in reads if r.problem is None]
+        reads = [read_one(listing, read, i, treatment) for i in np.sort(drawn).tolist()]
+        plain = [read_one(listing, read, r.position) for r in reads if r.problem is None]
     problems = [(key, reason) for key, reason in listing.unlisted]
     problems += [(listing.keys[r.position], r.problem) for r in reads if r.problem is not None]
     labels = listing.labels
@@ -123,30 +122,30 @@ def _kind_of_labels(labels: object, classes: Sequence[str]) -> str:
 
 
 def _advice(reads: Sequence[Read], encoding: Encoding, images: int) -> Advice:
-    encoded: list[tuple[Item, Facts]] = []
+    encoded: list[Field] = []
     began = time.perf_counter()
     for r in reads:
-        assert r.facts is not None  # noqa: S101 (it has no problem)
         try:
-            encoded.append(encoding(r.item, r.facts))
+            encoded.append(encoding(r.record).image)
         except DecodeError:
             continue
     seconds = time.perf_counter() - began
-    mean = statistics.fmean(len(item.data) for item, _ in encoded) if encoded else 0.0
+    mean = statistics.fmean(len(image.data) for image in encoded) if encoded else 0.0
     return Advice(
         encoding.as_options(), round(mean * images), _decoded_per_second(encoded),
         seconds / max(len(reads), 1) * images, len(reads) - len(encoded),
     )  # fmt: skip
 
 
-def _decoded_per_second(encoded: Sequence[tuple[Item, Facts]]) -> float:
+def _decoded_per_second(encoded: Sequence[Field]) -> float:
     decoder = Decoder()
 
     def once() -> int:
         good = 0
-        for item, facts in encoded:
+        for image in encoded:
+            assert image.facts is not None  # noqa: S101 (it has been encoded)
             try:
-                decoder(item.data, facts)
+                decoder(image.data, image.facts)
                 good += 1
             except DecodeError:
                 continue

@@ -159,7 +159,7 @@ def _digests(listing: Listing, positions: list[int]) -> list[tuple[int, bytes]]:
         with listing.opened() as read:
             for i in positions[start : start + _CHUNK]:
                 try:
-                    found.append((i, hashlib.blake2b(read(i).data, digest_size=16).digest()))
+                    found.append((i, hashlib.blake2b(read(i).image.data, digest_size=16).digest()))
                 except (OSError, DecodeError):
                     continue  # packing it will say why
         return found

@@ -13,7 +13,7 @@ from packio.packing.plan.plan import Plan
 from packio.packing.report import PackReport
 from packio.packing.run.reading import Treatment, read_one
 from packio.packs import packs
-from packio.sources import Listing, ReadItem
+from packio.sources import Listing, ReadRecord
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
 _CLOCK_SKEW = 2_000_000_000  # ns, by which a file system's clock may lag behind
@@ -130,18 +130,18 @@ def _changed(folder: int, key: bytes, since: int) -> bool:
 
 
 def _as_packed(
-    read: ReadItem, position: int, listing: Listing, index: indexfile.Index, treatment: Treatment
+    read: ReadRecord, position: int, listing: Listing, index: indexfile.Index, treatment: Treatment
 ) -> bool:
     """Tell whether a file can be packed if it was then, with the same bytes."""
-    now = read_one(read, position, treatment)
+    now = read_one(listing, read, position, treatment)
     try:
         row = index.find(listing.keys[position])
     except KeyError:
         return now.problem is not None
-    parts = {"crc32c": now.item.data, "mask_crc32c": now.item.mask}
     return now.problem is None and all(
-        data is None or indexfile.crc32c(data) == index.column(name).item(row)
-        for name, data in parts.items()
+        f"{name}/crc32c" in index
+        and indexfile.crc32c(field.data) == index.column(f"{name}/crc32c").item(row)
+        for name, field in now.record.fields.items()
     )
 
 

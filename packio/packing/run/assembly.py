@@ -21,7 +21,7 @@ from packio.packs import packs, pixel_statistics
 if TYPE_CHECKING:
     import numpy as np
 
-_OF_ROWS = ("encoding", "height", "width", "channels", "dtype")
+_OF_ROWS = tuple(f"image/{n}" for n in ("encoding", "height", "width", "channels", "dtype"))
 
 
 def index_name(plan: Plan, container: ModuleType, out: Path) -> str:
@@ -107,7 +107,7 @@ def alike(tables: Sequence[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]
 
 def data_files(table: Mapping[str, np.ndarray]) -> int:
     """How many of the files in an index samples and masks are read from: those listed first."""
-    return 1 + max(int(table[n].max()) for n in ("file", "mask_file") if n in table)
+    return 1 + max(int(table[n].max()) for n in table if n.endswith("/file"))
 
 
 def _metadata(
@@ -126,6 +126,7 @@ def _metadata(
         "version": indexfile.VERSION,
         "format": plan.format,
         "access": "range",
+        "fields": dict(item for _, shard in full for item in shard.fields.items()),
         "classes": listing.classes,
         "counts": {"found": found, "packed": packed, "skipped": left_out},
         "source": {"kind": listing.kind},

@@ -14,15 +14,18 @@ from typing import NamedTuple
 
 from packio.errors import DecodeError, OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
-from packio.images.encodings import Facts, check_raw, read_facts
+from packio.images.encodings import RAW, check_raw, read_facts
 from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
-from packio.sources import Item, Listing, ReadItem
+from packio.sample.facts import UNKNOWN, Facts
+from packio.sample.fields import PIXELS
+from packio.sample.record import Field, Record, image_record
+from packio.sources import Listing, ReadRecord
 from packio.system import processors
 from packio.system.pools import ThreadPool
 
 CHECKS = ("header", "decode")
-_NOTHING = Item(b"")
+_NOTHING = image_record(b"")
 _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the file
 _CHUNK_FILES, _CHUNK_BYTES = 32, 4 << 20  # one task of a thread
 _PIXEL_FILES, _PIXEL_BYTES = 8, 1 << 20  # where it holds pixels, too
@@ -32,8 +35,7 @@ class Read(NamedTuple):
     """One sample read, or the reason why it cannot be packed."""
 
     position: int  # in the listing
-    item: Item  # as it goes into the pack
-    facts: Facts | None
+    record: Record[Field]  # as it goes into the pack, with the facts of its image
     problem: str | None
     size: int = 0  # source bytes
 
@@ -68,21 +70,27 @@ class Treatment:
         """Whether images are decoded."""
         return self.check == "decode" or self.encoding != Encoding() or self.seekable
 
-    def __call__(self, item: Item, facts: Facts) -> tuple[Item, Facts]:
+    def __call__(self, record: Record[Field]) -> Record[Field]:
         """The sample as it goes into the pack.
+
+        Args:
+            record: As its source has it, with the facts of its image.
 
         Raises:
             DecodeError: its image is damaged, or cannot be encoded so.
             MissingPackageError: JPEGs cannot be made seekable without numba.
         """
         if self.check == "decode":
-            Decoder(mode="UNCHANGED")(item.data, facts)
-        item, facts = self.encoding(item, facts)
+            Decoder(mode="UNCHANGED")(record.image.data, record.facts)
+        record = self.encoding(record)
+        before, facts = record.image.data, record.facts
         if self.seekable and facts.encoding == "jpeg" and not facts.progressive:
-            data = make_seekable(item.data, check=True)
-            if data is not item.data:
-                item, facts = item._replace(data=data), facts._replace(seekable=True)
-        return item, facts
+            data = make_seekable(before, check=True)
+            if data is not before:
+                record = record.with_fields(
+                    image=Field("image", data, facts._replace(seekable=True))
+                )
+        return record
 
     @property
     def threads(self) -> int:
@@ -151,14 +159,17 @@ def _chunks(sizes: list[int], positions: range, files: int, size: int) -> Iterat
 
 def _read_chunk(listing: Listing, chunk: range, treatment: Treatment) -> list[Read]:
     with listing.opened() as read:
-        return [read_one(read, i, treatment) for i in chunk]
+        return [read_one(listing, read, i, treatment) for i in chunk]
 
 
-def read_one(read: ReadItem, position: int, treatment: Treatment = KEEP) -> Read:
+def read_one(
+    listing: Listing, read: ReadRecord, position: int, treatment: Treatment = KEEP
+) -> Read:
     """Read and check one sample.
 
     Args:
-        read: What reads it.
+        listing: The samples.
+        read: What reads them.
         position: In the listing.
         treatment: What is done to it.
 
@@ -167,21 +178,46 @@ def read_one(read: ReadItem, position: int, treatment: Treatment = KEEP) -> Read
     """
     size = 0
     try:
-        item = read(position)
-        size = len(item.data)
-        facts = item.facts or read_facts(item.data)
-        if item.facts is not None:
-            check_raw(facts, len(item.data))
+        record = listing.described(read(position), position)
+        size = len(record.image.data)
+        record = _with_facts(record)
+        facts = record.facts
         if facts.height * facts.width > MAX_PIXELS:
             raise DecodeError(
                 f"{facts.width}x{facts.height} pixels; the limit is {MAX_PIXELS:,} in all"
             )
-        item, facts = treatment(item, facts)
+        record = _with_facts(treatment(record))
     except OSError as error:
         if error.errno in _OUT_OF:
             raise
         problem = f"cannot be read: {error.strerror or error}"
-        return Read(position, _NOTHING, None, problem, size)
+        return Read(position, _NOTHING, problem, size)
     except DecodeError as error:
-        return Read(position, _NOTHING, None, str(error), size)
-    return Read(position, item, facts, None, size)
+        return Read(position, _NOTHING, str(error), size)
+    return Read(position, record, None, size)
+
+
+def _with_facts(record: Record[Field]) -> Record[Field]:
+    """The record with the facts of all its images and masks.
+
+    Raises:
+        DecodeError: a field that should be an image is none.
+    """
+    missing = {
+        name: field._replace(facts=_facts(field))
+        for name, field in record.fields.items()
+        if field.kind in PIXELS and field.facts is None
+    }
+    for field in record.fields.values():
+        if field.facts is not None and field.encoding in RAW:
+            check_raw(field.facts, len(field.data))
+    return record.with_fields(**missing) if missing else record
+
+
+def _facts(field: Field) -> Facts:
+    try:
+        return read_facts(field.data)
+    except DecodeError:
+        if field.kind == "image":
+            raise
+        return UNKNOWN

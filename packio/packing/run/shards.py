@@ -10,7 +10,6 @@ import contextlib
 import functools
 import os
 import time
-from array import array
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -18,24 +17,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import registry
-from packio.errors import DecodeError, OptionError, PackioError
-from packio.formats import Record, Written
-from packio.images import encodings
+from packio.errors import PackioError
+from packio.formats import Written
 from packio.images.jpeg.restarts import compiling_told
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.raw_blocks import RawBlocks
+from packio.index.building import IndexBuilder, Ranges
 from packio.packing.publish import publishing
 from packio.packing.report import Skip
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Read, Treatment, read_ahead
 from packio.packing.run.tally import Tally
-from packio.sources import Item, Listing
+from packio.sample.record import Field, Record
+from packio.sources import Listing
 from packio.system.pools import ThreadPool
-
-_FACTS = {"crc32c": "I", "height": "I", "width": "I", "encoding": "B", "orientation": "B",
-          "channels": "B", "dtype": "B", "flags": "B"}  # fmt: skip
-_OPTIONAL = ("mask", "meta", "boxes", "box_labels")  # fields that all samples have, or none
 
 
 class Task(NamedTuple):
@@ -169,6 +164,7 @@ def _finish(
         "clock": clock,
         "samples": len(samples),
         "source_bytes": samples.source_bytes,
+        "fields": samples.builder.fields,
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
     }
     names: list[str] = []
@@ -199,114 +195,21 @@ class Samples:
         self.listing = listing
         self.skipped: list[Skip] = []
         self.source_bytes = 0
-        self._positions = array("q")  # in the listing
-        self._facts = {name: array(code) for name, code in _FACTS.items()}
-        self._masks = {"mask_crc32c": array("I"), "mask_encoding": array("B")}
-        self._metas: list[bytes] = []
-        self._boxes: list[np.ndarray] = []
-        self._box_labels: list[np.ndarray] = []
-        self._fields: tuple[str, ...] | None = None
-        self._raw = RawBlocks()
+        self.builder = IndexBuilder()
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self.builder)
 
-    def record(self, read: Read) -> Record:
-        """Note one sample, and make the record of it that goes into the container."""
-        item, facts = read.item, read.facts
-        assert facts is not None  # noqa: S101 (a Read has facts or a problem)
-        key = self.listing.keys[read.position]
-        self._check_fields(item, key)
-        values = {
-            "crc32c": indexfile.crc32c(item.data),
-            "height": facts.height,
-            "width": facts.width,
-            "encoding": encodings.CODES[facts.encoding],
-            "orientation": facts.orientation,
-            "channels": facts.channels,
-            "dtype": encodings.DTYPES.index(facts.dtype),
-            "flags": indexfile.flags_of(facts),
-        }
-        for name, value in values.items():
-            self._facts[name].append(value)
-        self._raw.add(facts, item.data)
-        self._positions.append(read.position)
+    def record(self, read: Read) -> Record[Field]:
+        """Note one sample; return the record that goes into the container."""
+        self.builder.add(read.record)
         self.source_bytes += read.size
-        label = self.listing.label(read.position)
-        return Record(
-            item.data, label, key, facts.encoding, facts.height, facts.width, facts.channels,
-            item.mask, self._add_mask(item), item.meta, *self._add_rest(item),
-        )  # fmt: skip
-
-    def _check_fields(self, item: Item, key: bytes) -> None:
-        fields = tuple(name for name in _OPTIONAL if getattr(item, name) is not None)
-        if self._fields is None:
-            self._fields = fields
-        elif fields != self._fields:
-            raise OptionError(
-                f"{os.fsdecode(key)!r} has {fields or 'no extra fields'}, those before it "
-                f"{self._fields or 'none'}; expected the same fields in all samples"
-            )
-
-    def _add_mask(self, item: Item) -> str:
-        if item.mask is None:
-            return "unknown"
-        try:
-            encoding = encodings.read_facts(item.mask).encoding
-        except DecodeError:
-            encoding = "unknown"
-        self._masks["mask_crc32c"].append(indexfile.crc32c(item.mask))
-        self._masks["mask_encoding"].append(encodings.CODES[encoding])
-        return encoding
-
-    def _add_rest(self, item: Item) -> tuple[np.ndarray | None, np.ndarray | None]:
-        if item.meta is not None:
-            self._metas.append(item.meta)
-        boxes = labels = None
-        if item.boxes is not None:
-            boxes = np.ascontiguousarray(item.boxes, np.float32).reshape(-1, 4)
-            self._boxes.append(boxes)
-        if item.box_labels is not None:
-            labels = np.ascontiguousarray(item.box_labels, np.int64).reshape(-1)
-            self._box_labels.append(labels)
-        return boxes, labels
+        return read.record
 
     def columns(self, written: Written | None) -> dict[str, np.ndarray]:
         """All columns of the index but the table of files."""
-        positions = self._positions.tolist()
-        keys = [self.listing.keys[i] for i in positions]
-        table = {n: np.array(a, dtype=a.typecode) for n, a in self._facts.items()}
-        if written is None:
-            return {**table, **_NOWHERE, **made.of_keys(keys)}
-        if written.split is not None:
-            table["flags"][written.split] |= indexfile.SPLIT_RECORD
-        table |= {"file": written.file, "offset": written.offset, "length": written.length}
-        if written.masks is not None:
-            masks = written.masks
-            table |= {"mask_file": masks.file, "mask_offset": masks.offset,
-                      "mask_length": masks.length}  # fmt: skip
-        labels = self.listing.labels
-        if labels is not None:
-            dtype = np.int64 if isinstance(labels, list) else np.float32
-            table["label"] = np.asarray(labels, dtype)[positions]
-        if self.listing.splits is not None:
-            table["split"] = np.asarray(self.listing.splits, np.uint8)[positions]
-        return table | made.of_keys(keys) | self._optional_columns() | self._raw.columns()
-
-    def _optional_columns(self) -> dict[str, np.ndarray]:
-        columns: dict[str, np.ndarray] = {}
-        fields = self._fields or ()
-        if "mask" in fields:
-            columns |= {n: np.array(a, dtype=a.typecode) for n, a in self._masks.items()}
-        if "meta" in fields:
-            columns["meta_data"], columns["meta_offsets"] = made.ragged(self._metas)
-        if "boxes" in fields:
-            columns["boxes"] = np.concatenate(self._boxes).astype(np.float32)
-            columns["box_offsets"] = made.offsets(map(len, self._boxes))
-        if "box_labels" in fields:
-            columns["box_labels"] = np.concatenate(self._box_labels).astype(np.int64)
-        return columns
+        return self.builder.columns(_NOWHERE if written is None else written.places)
 
 
-_NOWHERE: dict[str, np.ndarray] = {"file": np.zeros(0, np.uint32), "offset": np.zeros(0, np.int64),
-            "length": np.zeros(0, np.int64)}  # fmt: skip
+_NO_RANGES = Ranges(np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NOWHERE = {"image": _NO_RANGES}

@@ -313,7 +313,7 @@ shift; "$@"
 _FULL = """
 import shutil, sys, warnings
 import packio
-from packio import local_copy
+from packio.packs import local_copy
 if sys.argv[3] == "found late":
     local_copy.shutil.disk_usage = lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40)
 with warnings.catch_warnings(record=True) as told:

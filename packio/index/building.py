@@ -1,0 +1,213 @@
+"""Building an index: records go in one by one, the columns of all of them come out.
+
+Sources and the scans of foreign containers both end here, so every index is made by one module.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from packio.errors import DecodeError, IntegrityError, OptionError
+from packio.images import encodings
+from packio.index import columns
+from packio.index.indexfile import OF_PIXELS, OF_VALUES, SPLIT_RECORD, crc32c, flags_of
+from packio.index.raw_blocks import RawBlocks
+from packio.sample.facts import UNKNOWN, Facts
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE, Field, Record
+
+_CODES = {"u1": "B", "<u4": "I", "<i8": "q"}  # dtype → type code of `array`
+
+
+class Ranges(NamedTuple):
+    """Where the values of one field lie, in the order the records were added."""
+
+    file: np.ndarray  # (N,) uint32, which of the shard's files
+    offset: np.ndarray  # (N,) int64 bytes; -1: the record has no such field
+    length: np.ndarray  # (N,) int64 bytes
+    split: np.ndarray | None = None  # (N,) bool: the range holds what the format's `unsplit` joins
+
+
+class IndexBuilder:
+    """The columns of an index while its records come in.
+
+    Attributes:
+        fields: Name → kind of every field seen so far, ``"image"`` first.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {IMAGE: "image"}
+        self._values: dict[str, _Values] = {IMAGE: _Values("image", 0)}
+        self._keys: list[bytes] = []
+        self._labels = _Labels()
+        self._splits = array("B")
+        self._metas, self._meta_lengths = bytearray(), array("q")
+        self._boxes: list[np.ndarray] = []
+        self._box_counts = array("q")
+        self._box_columns: dict[str, list[np.ndarray]] = {}
+        self._raw = RawBlocks()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, record: Record[Field]) -> None:
+        """Add one sample; its image has facts.
+
+        Raises:
+            OptionError: a field is of another kind than before, or a column of boxes is missing.
+        """
+        for name, field in record.fields.items():
+            kind = self.fields.setdefault(name, field.kind)
+            if kind != field.kind:
+                raise OptionError(f"field {name!r} is of kind {kind}, now of kind {field.kind}")
+            if name not in self._values:
+                self._values[name] = _Values(kind, len(self))
+            self._values[name].add(field)
+        for name in self.fields.keys() - record.fields.keys():
+            self._values[name].add_absent()
+        image = record.image
+        if image.facts is not None:
+            self._raw.add(image.facts, image.data)
+        self._keys.append(record.key)
+        self._labels.add(record.label)
+        if record.split is not None:
+            self._splits.append(record.split)
+        self._metas += record.meta or b""
+        self._meta_lengths.append(len(record.meta or b""))
+        self._add_boxes(record)
+
+    def end_shard(self) -> None:
+        """Begin a new block of checksums of raw pixels with the next record."""
+        self._raw.end_shard()
+
+    def _add_boxes(self, record: Record[Field]) -> None:
+        if record.boxes is None:
+            self._box_counts.append(0)
+            return
+        boxes = np.ascontiguousarray(record.boxes, np.float32).reshape(-1, 4)
+        if self._boxes and record.box_columns.keys() != self._box_columns.keys():
+            raise OptionError(
+                f"{record.key!r}: boxes with {sorted(record.box_columns)}, those before with "
+                f"{sorted(self._box_columns)}; expected the same for all boxes"
+            )
+        self._boxes.append(boxes)
+        self._box_counts.append(len(boxes))
+        for name, values in record.box_columns.items():
+            wide = np.float32 if np.asarray(values).dtype.kind == "f" else np.int64
+            column = np.ascontiguousarray(values, wide).reshape(-1)
+            if len(column) != len(boxes):
+                raise OptionError(
+                    f"{record.key!r}: {len(column)} values of {name} for {len(boxes)} boxes"
+                )
+            self._box_columns.setdefault(name, []).append(column)
+
+    def columns(self, places: Mapping[str, Ranges]) -> dict[str, np.ndarray]:
+        """All columns but the table of files.
+
+        Args:
+            places: Where the values of each field lie.
+        """
+        table: dict[str, np.ndarray] = {}
+        for name, values in self._values.items():
+            table |= {f"{name}/{n}": c for n, c in values.columns(places[name]).items()}
+        table |= columns.of_keys(self._keys) | self._labels.columns() | self._raw.columns()
+        if len(self._splits):
+            if len(self._splits) != len(self):
+                raise IntegrityError(f"{len(self._splits)} of {len(self)} samples are of a split")
+            table["split"] = np.array(self._splits, np.uint8)
+        if self._metas:
+            table["meta_data"] = np.frombuffer(bytes(self._metas), np.uint8)
+            table["meta_offsets"] = columns.offsets(self._meta_lengths)
+        if self._boxes:
+            table["boxes"] = np.concatenate(self._boxes)
+            table["box_offsets"] = columns.offsets(self._box_counts)
+            for name, parts in self._box_columns.items():
+                table[f"boxes/{name}"] = _concatenated(parts)
+        return table
+
+
+def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
+    kinds = {part.dtype for part in parts if len(part)} or {np.dtype(np.int64)}
+    return np.concatenate(parts).astype(np.int64 if kinds == {np.dtype(np.int64)} else np.float32)
+
+
+class _Labels:
+    """The labels: all ints, all vectors of one length, or none where they are mixed."""
+
+    def __init__(self) -> None:
+        self._ints, self._floats = array("q"), array("f")
+        self._widths: set[int] = set()  # -1: an int, -2: none
+        self._count = 0
+
+    def add(self, label: int | np.ndarray | None) -> None:
+        self._count += 1
+        if label is None:
+            self._widths.add(-2)
+        elif isinstance(label, (int, np.integer)):
+            self._widths.add(-1)
+            self._ints.append(int(label))
+        else:
+            vector = np.asarray(label, np.float32).reshape(-1)
+            self._widths.add(len(vector))
+            self._floats.frombytes(vector.tobytes())
+
+    def columns(self) -> dict[str, np.ndarray]:
+        if len(self._widths) != 1:
+            return {}
+        (width,) = self._widths
+        if width == -1:
+            return {"label": np.array(self._ints, np.int64)}
+        vectors = np.array(self._floats, np.float32)
+        return {"label": vectors.reshape(self._count, width)} if width >= 0 else {}
+
+
+class _Values:
+    """Facts and checksums of the values of one field."""
+
+    def __init__(self, kind: str, absent: int) -> None:
+        codes = {n: c for n, c in OF_VALUES.items() if n in ("crc32c", "flags")}
+        self._is_pixels = kind in PIXELS
+        if self._is_pixels:
+            codes |= OF_PIXELS
+        self._columns = {name: array(_CODES[code]) for name, code in codes.items()}
+        for _ in range(absent):
+            self.add_absent()
+
+    def add(self, field: Field) -> None:
+        facts = _facts(field) if self._is_pixels else UNKNOWN
+        columns = self._columns
+        columns["crc32c"].append(crc32c(field.data))
+        columns["flags"].append(flags_of(facts))
+        if self._is_pixels:
+            columns["height"].append(facts.height)
+            columns["width"].append(facts.width)
+            columns["encoding"].append(encodings.CODES[facts.encoding])
+            columns["orientation"].append(facts.orientation)
+            columns["channels"].append(facts.channels)
+            columns["dtype"].append(encodings.DTYPES.index(facts.dtype))
+
+    def add_absent(self) -> None:
+        for column in self._columns.values():
+            column.append(0)
+
+    def columns(self, places: Ranges) -> dict[str, np.ndarray]:
+        table = {n: np.array(a, dtype=a.typecode) for n, a in self._columns.items()}
+        if places.split is not None:
+            table["flags"][places.split] |= SPLIT_RECORD
+        return table | {
+            "file": places.file, "offset": places.offset, "length": places.length,
+        }  # fmt: skip
+
+
+def _facts(field: Field) -> Facts:
+    """What is known of an image or a mask; little where its header does not tell."""
+    if field.facts is not None:
+        return field.facts
+    try:
+        return encodings.read_facts(field.data)
+    except DecodeError:
+        return UNKNOWN

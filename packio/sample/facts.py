@@ -1,0 +1,21 @@
+"""What is known of an image before it is decoded: its encoding, its size, how to turn it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Facts(NamedTuple):
+    """What the header of an encoded image says of its pixels."""
+
+    encoding: str  # a key of `packio.images.encodings.CODES`
+    height: int  # pixels, as stored, before orientation
+    width: int  # pixels, as stored, before orientation
+    channels: int  # as stored, a palette expanded; 4 in a JPEG: CMYK
+    dtype: str  # one of `packio.images.encodings.DTYPES`
+    orientation: int  # 1..8, as in Exif
+    progressive: bool
+    seekable: bool = False  # a JPEG with restart markers, of which a part can be cut out
+
+
+UNKNOWN = Facts("unknown", 0, 0, 0, "uint8", 1, progressive=False)

@@ -1,0 +1,175 @@
+"""Named fields: their kinds, and what their bytes mean.
+
+A field's kind says how its bytes are read: ``image`` (decoded, cropped, resized), ``mask`` (class
+ids, to the nearest pixel), ``array`` (a NumPy array in the .npy format), ``text`` (UTF-8) and
+``bytes`` (as they are).
+
+Source of .npy: numpy, ``numpy.lib.format``, versions 1.0 to 3.0,
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from packio.errors import DecodeError, OptionError
+from packio.sample.record import Field
+
+if TYPE_CHECKING:
+    import numpy as np
+
+KINDS = ("image", "mask", "array", "text", "bytes")
+PIXELS = ("image", "mask")  # kinds that are cropped, resized and turned with their sample
+
+# What `fields=` of a dataset means already, and what is part of a column's name.
+RESERVED = ("label", "boxes", "box_labels", "key", "index", "split", "meta")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+# Ending of a file's name → kind; all other endings are of images or bytes.
+_ENDINGS = {".npy": "array", ".txt": "text", ".text": "text", ".caption": "text"}
+
+
+def check_name(name: str) -> str:
+    """Return the name of a field.
+
+    Raises:
+        OptionError: the name is taken, or is not made of letters, digits, ``_`` and ``-``.
+    """
+    if not _NAME.fullmatch(name) or name in RESERVED:
+        raise OptionError(
+            f"{name!r} cannot name a field: expected a letter or _, then letters, digits, _ or -, "
+            f"and none of {', '.join(RESERVED)}"
+        )
+    return name
+
+
+def check_kind(kind: str) -> str:
+    """Return the kind of a field.
+
+    Raises:
+        OptionError: there is no such kind.
+    """
+    if kind not in KINDS:
+        raise OptionError(f"{kind!r} is no kind of field; expected one of {', '.join(KINDS)}")
+    return kind
+
+
+def parse_options(texts: list[str]) -> dict[str, tuple[str, str | None]]:
+    """Parse ``NAME=FROM:KIND`` texts of the option ``--field``; ``:KIND`` may be left out.
+
+    Returns:
+        Name of the field → (column or suffix that it comes from, kind or None).
+
+    Raises:
+        OptionError: a text is of another form.
+    """
+    found: dict[str, tuple[str, str | None]] = {}
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        origin, colon, kind = rest.rpartition(":") if ":" in rest else (rest, "", "")
+        if not equals or not origin:
+            raise OptionError(
+                f"--field {text}: expected NAME=COLUMN:KIND, as depth=depth_path:image"
+            )
+        found[check_name(name)] = (origin, check_kind(kind) if colon else None)
+    return found
+
+
+def kind_of_file(name: str | bytes) -> str | None:
+    """Kind of a field whose values are files of this name; None where the ending does not say."""
+    return _ENDINGS.get(os.path.splitext(os.fsdecode(name))[1].lower())
+
+
+def encode(value: Any, kind: str | None = None) -> Field:
+    """Make a field of a Python value.
+
+    Args:
+        value: Text, bytes, a NumPy array, a tensor, or a number.
+        kind: Of the field; None takes the value's type: text is ``text``, an array is ``array``,
+            bytes are ``bytes``.
+
+    Raises:
+        DecodeError: the value does not fit the kind.
+    """
+    if isinstance(value, str):
+        field = Field("text", value.encode("utf-8", "surrogatepass"))
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        field = Field(kind or "bytes", bytes(value))
+    else:
+        field = Field("array", encode_array(value))
+    if kind not in (None, field.kind):
+        raise DecodeError(f"a {type(value).__name__} in a field of kind {kind}")
+    return field
+
+
+def decode(field: Field) -> Any:
+    """The Python value of a field: text, a NumPy array, or bytes; an image stays encoded.
+
+    Raises:
+        DecodeError: the bytes are damaged.
+    """
+    if field.kind == "text":
+        return decode_text(field.data)
+    return decode_array(field.data) if field.kind == "array" else field.data
+
+
+def decode_text(data: bytes) -> str:
+    """Text of the bytes of a field of kind ``text``.
+
+    Raises:
+        DecodeError: the bytes are not UTF-8.
+    """
+    try:
+        return bytes(data).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise DecodeError(
+            f"text that is not UTF-8 ({error.reason} at byte {error.start})"
+        ) from error
+
+
+def encode_array(value: Any) -> bytes:
+    """Bytes of an array in the .npy format, version 1.0.
+
+    Args:
+        value: What `numpy.asarray` takes; a tensor is copied to the processor first.
+
+    Raises:
+        DecodeError: the array holds Python objects.
+    """
+    import numpy as np
+
+    if callable(getattr(value, "detach", None)):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise DecodeError(f"an array of {array.dtype}; expected numbers")
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
+    return file.getvalue()
+
+
+def decode_array(data: bytes) -> np.ndarray:
+    """Array of the bytes of a field of kind ``array``: a copy that may be written to.
+
+    Raises:
+        DecodeError: the bytes are no .npy file, or one of Python objects.
+    """
+    import numpy as np
+
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else (
+            np.lib.format.read_array_header_2_0)  # fmt: skip
+        shape, fortran, dtype = read(file)
+        start, count = file.tell(), int(np.prod(shape, dtype=object)) if shape else 1
+        if dtype.hasobject or len(data) - start != count * dtype.itemsize:
+            raise ValueError(f"{len(data) - start} bytes for {shape} of {dtype}")
+        flat = np.frombuffer(data, dtype, count, start)
+        array: np.ndarray = flat.reshape(shape, order="F" if fortran else "C").copy()
+    except (ValueError, TypeError, OverflowError, SyntaxError) as error:
+        raise DecodeError(f"no array in the .npy format: {error}") from error
+    return array

@@ -1,0 +1,133 @@
+"""The record of one sample: what a source gives, a container holds, and the index describes.
+
+A record has one value for each named field. On the way into a container a value is a `Field`, its
+bytes; on the way out of a container's scan a value is a `Place`, the range where the bytes lie.
+Everything else is the same in both directions: key, label, split, boxes and metadata.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from packio.errors import PackioError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from packio.sample.facts import Facts
+
+IMAGE, MASK = "image", "mask"  # the two names that older packs know; others are the user's
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Field(NamedTuple):
+    """The encoded bytes of one named field."""
+
+    kind: str  # one of `packio.sample.fields.KINDS`
+    data: bytes
+    facts: Facts | None = None  # of an image or a mask; None: read them from the bytes
+
+    @property
+    def encoding(self) -> str:
+        """Encoding of an image or a mask; "unknown" where nobody has read its facts."""
+        return "unknown" if self.facts is None else self.facts.encoding
+
+
+class Place(NamedTuple):
+    """Where the bytes of one named field lie in a container."""
+
+    kind: str  # one of `packio.sample.fields.KINDS`
+    file: str  # relative to the shard if the shard is a directory, else to its folder
+    offset: int  # bytes; -1: no range of bytes, the format's reader reads the record
+    length: int  # bytes
+    split: bool = False  # the range holds raw bytes that the format's `unsplit` joins
+    facts: Facts | None = None  # of raw pixels, whose bytes do not tell
+
+
+Value = TypeVar("Value", Field, Place)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record(Generic[Value]):
+    """One sample.
+
+    Attributes:
+        key: Relative path in the source, any bytes.
+        fields: Name → value. ``"image"`` is always there.
+        label: An int, a (k,) float32 vector, or None.
+        split: Position in the pack's split names, or None.
+        boxes: (k, 4) float32, XYXY in pixels of the stored image, or None.
+        box_columns: Name → (k,) int64 or float32, one value a box: ``"labels"``, ``"crowd"``, …
+        meta: A JSON object in UTF-8, or None.
+    """
+
+    key: bytes
+    fields: Mapping[str, Value]
+    label: int | np.ndarray | None = None
+    split: int | None = None
+    boxes: np.ndarray | None = None
+    box_columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=lambda: _NONE)
+    meta: bytes | None = None
+
+    @property
+    def image(self) -> Value:
+        """The value of the field ``"image"``."""
+        return self.fields[IMAGE]
+
+    @property
+    def facts(self) -> Facts:
+        """The facts of the image.
+
+        Raises:
+            PackioError: nobody has read them yet.
+        """
+        facts = self.image.facts
+        if facts is None:
+            raise PackioError(f"{self.key!r}: the facts of its image have not been read")
+        return facts
+
+    @property
+    def mask(self) -> Value | None:
+        """The value of the field ``"mask"``; None if the sample has none."""
+        return self.fields.get(MASK)
+
+    @property
+    def box_labels(self) -> np.ndarray | None:
+        """(k,) int64, the column ``"labels"`` of the boxes; None if there is none."""
+        return self.box_columns.get("labels")
+
+    def with_fields(self, **fields: Value) -> Record[Value]:
+        """The same record with some fields added or replaced."""
+        return dataclasses.replace(self, fields={**self.fields, **fields})
+
+
+def image_record(
+    data: bytes,
+    *,
+    key: bytes = b"",
+    facts: Facts | None = None,
+    mask: bytes | None = None,
+    label: int | np.ndarray | None = None,
+    boxes: np.ndarray | None = None,
+    box_labels: np.ndarray | None = None,
+    meta: bytes | None = None,
+) -> Record[Field]:
+    """Make the record of an image, and perhaps of its mask.
+
+    Args:
+        data: The encoded image.
+        key: As `Record` has it; a source may leave it to its listing.
+        facts: Of the image; None: read them from the bytes.
+        mask: An encoded image of class ids.
+        label, boxes, meta: As `Record` has them.
+        box_labels: (k,) int64.
+    """
+    fields = {IMAGE: Field("image", data, facts)}
+    if mask is not None:
+        fields[MASK] = Field("mask", mask)
+    columns = _NONE if box_labels is None else {"labels": box_labels}
+    return Record(key, fields, label, None, boxes, columns, meta)

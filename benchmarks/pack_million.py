@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 import packio
-from packio.packing.report import Progress
+from packio.system.progress import Progress
 
 CLASSES, FILES = 1000, 1000
 SECONDS = 0.5  # between two looks at the memory

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from packio.packing.report import Progress
+from packio.system.progress import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

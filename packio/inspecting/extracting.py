@@ -21,9 +21,9 @@ from packio.errors import (
     OutputExistsError,
 )
 from packio.index import indexfile
-from packio.packing.publish import publishing
-from packio.packing.report import Progress, ProgressCallback
 from packio.packs import packs
+from packio.storage import workshop
+from packio.system.progress import Progress, ProgressCallback
 
 _PROGRESS_SECONDS = 0.1  # between two calls of the callback
 
@@ -84,7 +84,7 @@ def extract(
     target = Path(os.path.realpath(out))
     _check_place(pack, target, overwrite=overwrite)
     run = _Run(pack, target, names, progress)
-    with publishing.workshop(target) as shop:
+    with workshop.opened(target) as shop:
         run.into(shop.built)
         run.report_progress("publishing")
         shop.publish()

@@ -21,14 +21,15 @@ from packio.packing.images.encode import Encoding
 from packio.packing.plan import advising, existing, preflight
 from packio.packing.plan import plan as planning
 from packio.packing.plan.choosing import Choice
-from packio.packing.publish import publishing, remote
-from packio.packing.report import PackReport, ProgressCallback, listing_told
+from packio.packing.publish import remote
+from packio.packing.report import PackReport, listing_told
 from packio.packing.run.reading import Treatment
 from packio.packing.run.running import Means, Run
 from packio.packs import packs
 from packio.sources import Listing
-from packio.storage import filesystems, urls
+from packio.storage import filesystems, urls, workshop
 from packio.system import processors
+from packio.system.progress import ProgressCallback
 
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
 _WORTH_PROCESSES = 64 << 20  # bytes; starting one takes about as long as packing this many
@@ -124,7 +125,7 @@ def pack(
         if not isinstance(out, urls.Url):
             preflight.refuse_nesting(source, out)
     if part is None:
-        publishing.tidy(out, keep=resume)
+        workshop.tidy(out, keep=resume)
     with listing_told(progress, began):
         plan, treatment = _planned(
             source, out, format, source_kind, classes_from, options, skip=skip, check=check,
@@ -209,7 +210,7 @@ def _make(
         return done
     preflight.check_space(plan, treatment, out)
     run = Run(plan, out, treatment, means, began, skip=skip)
-    with publishing.workshop(out, shared=means.part is not None) as shop:
+    with workshop.opened(out, shared=means.part is not None) as shop:
         if not overwrite and os.path.lexists(out):
             raise OutputExistsError(f"{out}: made by another run just now; run again to compare")
         return run.into(shop, clock)

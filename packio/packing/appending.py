@@ -27,14 +27,14 @@ from packio.packing.images.encode import Encoding
 from packio.packing.plan import existing, preflight
 from packio.packing.plan import plan as planning
 from packio.packing.plan.choosing import Choice
-from packio.packing.publish import publishing
-from packio.packing.report import ProgressCallback
 from packio.packing.run import assembly
 from packio.packing.run.reading import Treatment
 from packio.packing.run.running import Means, Run
 from packio.packs import packs
 from packio.sources import Listing
-from packio.system import processors
+from packio.storage import workshop
+from packio.system import files, processors
+from packio.system.progress import ProgressCallback
 
 SUFFIX = ".packio-append"  # of the workshop: unlike that of packing, it does not bar the pack
 
@@ -107,10 +107,10 @@ def append(
         change = _Change.between(pack, listing)
         if not change.new and not change.new_classes:
             with contextlib.suppress(LockedError):  # it is another run's
-                publishing.tidy(out, keep=False, suffix=SUFFIX)
+                workshop.tidy(out, keep=False, suffix=SUFFIX)
             return change.report(out, pack, began)
         work = _Work(pack, out, change, on_error, progress, began)
-        with publishing.workshop(out, suffix=SUFFIX) as shop:
+        with workshop.opened(out, suffix=SUFFIX) as shop:
             return work.into(shop, clock, num_workers, shard_size)
 
 
@@ -223,7 +223,7 @@ class _Work:
         self._names = [str(shard["name"]) for shard in pack.metadata["shards"]]
 
     def into(
-        self, shop: publishing.Workshop, clock: int, num_workers: int | None, shard_size: int | None
+        self, shop: workshop.Workshop, clock: int, num_workers: int | None, shard_size: int | None
     ) -> AppendReport:
         """Write the shards in a workshop; move them into the pack, the index last."""
         pack, change = self._pack, self._change
@@ -326,15 +326,15 @@ class _Work:
 
     def _publish(self, built: Path) -> None:
         """Move the shards into the pack, then its sidecars, then the index over the old one."""
-        publishing.sync_tree(built)
+        files.sync_tree(built)
         names = sorted(path.name for path in built.iterdir())
         names.sort(key=lambda name: (name == indexfile.INDEX_NAME, name in self._finished_names()))
         for name in names:
             target = self._out / name
             if (built / name).is_dir():
-                publishing.remove(target)  # of an append that was cut short
+                files.remove(target)  # of an append that was cut short
             (built / name).replace(target)
-        publishing.sync(self._out)
+        files.sync(self._out)
 
 
 def _belongs(file: str, shard: str) -> bool:

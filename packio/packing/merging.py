@@ -19,11 +19,11 @@ from packio.errors import OptionError, OutputError, OutputExistsError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.packing import pack
-from packio.packing.publish import publishing
 from packio.packing.report import PackReport
 from packio.packing.run import assembly
 from packio.packs import packs
 from packio.sample.sample import Sample
+from packio.storage import workshop
 
 _MODES = ("copy", "link")
 
@@ -117,7 +117,7 @@ def _linked(out: Path, opened: Sequence[packs.Pack], classes: list[str]) -> Pack
         raise OutputExistsError(f"{out}: exists; choose another name")
     names: list[str] = []
     tables, counts, shards, identities = [], [], [], []
-    with publishing.workshop(out) as shop:
+    with workshop.opened(out) as shop:
         shop.built.mkdir()
         for one in opened:
             renamed = _renamed(one, out, len(names), container)

@@ -6,39 +6,13 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from packio.sources import FOUND
+from packio.system.progress import Progress, ProgressCallback
 
-PROGRESS_SECONDS = 0.1  # between two calls of a callback
-LISTING_SECONDS = 0.5  # the same, while a source is listed
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a packing run is.
-
-    Attributes:
-        done, total: Samples tried so far, and in all; files found so far, and 0, while listing.
-        done_bytes, total_bytes: Source bytes read so far, and in all.
-        bad: Samples that cannot be packed so far.
-        seconds: Since the run began.
-        stage: "listing" (of a large folder), "reading", "checking" (after a bad image under
-            on_error="raise"), "compiling" (what makes JPEGs seekable, the first time), or
-            "publishing".
-    """
-
-    done: int
-    total: int
-    done_bytes: int
-    total_bytes: int
-    bad: int
-    seconds: float
-    stage: str = "reading"
-
-
-ProgressCallback = Callable[[Progress], None]
+LISTING_SECONDS = 0.5  # between two calls of a callback while a source is listed
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from PIL import Image
 
 import packio
 from packio import registry
-from packio.packing.publish import publishing
+from packio.storage import workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,7 +257,7 @@ def test_a_full_disk_under_the_summary_is_an_error(
 
 
 def test_the_loser_of_two_ends_at_once(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with publishing.workshop(tmp_path / "x.lmdb"):
+    with workshop.opened(tmp_path / "x.lmdb"):
         said = one_line(run(image_folder, tmp_path / "x.lmdb"), 75)
     assert "another packio is packing into it" in said
 
@@ -281,8 +281,8 @@ def test_an_interrupt_ends_in_three_lines_at_most_and_leaves_nothing(
         _write(tmp_path / f"s/c/{i}.bmp", b"")
         Image.new("L", (1, 1)).save(tmp_path / f"s/c/{i}.bmp")
         os.truncate(tmp_path / f"s/c/{i}.bmp", 200_000_000)  # long to read, short to make
-    workshop = tmp_path / "x.lmdb.packio-tmp"
-    process = _started(tmp_path / "s", out, until=workshop.exists)
+    shop = tmp_path / "x.lmdb.packio-tmp"
+    process = _started(tmp_path / "s", out, until=shop.exists)
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
     said, complained = process.communicate(timeout=60)
@@ -346,7 +346,7 @@ def test_an_error_under_a_bar_is_a_whole_line(
 
 def test_elsewhere_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     from packio.cli import _progress
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
     with _progress.ProgressLine() as line:
         line(Progress(10, 40, 10, 40_000_000, 0, 2.0))
@@ -364,7 +364,7 @@ def test_a_bar_counts_what_is_listed_and_begins_anew(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from packio.cli import _progress
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}.items():
@@ -468,7 +468,7 @@ def test_killed_at_a_step_of_overwriting_leaves_the_old_or_the_new(
     expression = [f"trace={name}", f"inject={name}:signal=KILL:{when}"]
     done, trace = _traced(tmp_path, expression, source, out, "--overwrite")
     assert done.returncode != 0, trace
-    publishing.tidy(out, keep=False)
+    workshop.tidy(out, keep=False)
     with packio.open(out) as pack:
         assert len(pack) == (25 if pack.digest == old else 24)
     assert os.listdir(out.parent) == ["x.lmdb"]
@@ -502,7 +502,7 @@ def test_killed_at_any_rename_a_file_pack_is_the_old_or_the_new(
         done, _ = _traced(tmp_path, expression, source, out / "x.rec", "--overwrite")
         if done.returncode == 0:
             break
-        publishing.tidy(out / "x.rec", keep=False)
+        workshop.tidy(out / "x.rec", keep=False)
         assert _files(out) in (old, new)
         assert run(source, out / "x.rec", "--overwrite").returncode == 0
         assert _files(out) == new

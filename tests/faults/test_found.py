@@ -16,8 +16,9 @@ import pytest
 import packio
 from packio.errors import OutputError, WorkerDiedError
 from packio.packing.appending import append
-from packio.packing.publish import publishing
 from packio.packing.run import executors
+from packio.storage import workshop
+from packio.system import files
 
 SHARDS = 4
 
@@ -62,14 +63,14 @@ def test_the_plan_is_on_the_disk_before_it_gets_its_name(
 def test_a_shard_that_is_noted_keeps_its_files_whatever_fails_then(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, sync = tmp_path / "x.tar", publishing.sync
+    out, sync = tmp_path / "x.tar", files.sync
 
     def fail(path: pathlib.Path) -> None:
-        if path.name == publishing.SHARDS:
+        if path.name == workshop.SHARDS:
             raise OSError(errno.EIO, "Input/output error", str(path))
         sync(path)
 
-    monkeypatch.setattr(publishing, "sync", fail)
+    monkeypatch.setattr(files, "sync", fail)
     with pytest.raises(OutputError, match="Input/output error"):
         packio.pack(source, out, shards=SHARDS, num_workers=1)
     monkeypatch.undo()
@@ -164,5 +165,6 @@ def test_appending_again_clears_what_was_left_after_the_last_step(
     left = tmp_path / "x.tar.packio-append" / "pack"
     left.mkdir(parents=True)
     (left / "index.packio").write_bytes(b"old")
+    (left.parent / workshop.MARKER).touch()
     assert append(out, source).added == 0
     assert os.listdir(tmp_path) == ["x.tar"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
 
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
 _TRIALS = 10 if os.environ.get("PACKIO_LONG") else 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import pathlib
@@ -27,9 +26,10 @@ from packio.errors import (
 from packio.index import indexfile
 from packio.index.columns import ragged
 from packio.inspecting.extracting import extract
+from packio.storage import workshop
 
 if TYPE_CHECKING:
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
 NAMES = (
     b"new\nline.png",
@@ -278,12 +278,9 @@ def test_a_missing_parent_folder_is_an_error(made: pathlib.Path, tmp_path: pathl
 
 
 def test_two_at_once_into_one_place_are_refused(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "out.packio-tmp").mkdir()
-    with (tmp_path / "out.packio-tmp" / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(LockedError):
-            extract(made / "made.lmdb", tmp_path / "out")
-    extract(made / "made.lmdb", tmp_path / "out")  # the other one has died
+    with workshop.opened(tmp_path / "out"), pytest.raises(LockedError):
+        extract(made / "made.lmdb", tmp_path / "out")
+    extract(made / "made.lmdb", tmp_path / "out")
     assert os.listdir(tmp_path) == ["out"]
 
 

@@ -23,8 +23,8 @@ from packio import cli, registry
 from packio.errors import MissingPackageError, NotAPackError, OptionError, PackioError
 from packio.index import indexfile
 from packio.inspecting.verifying import Damage, VerifyReport, verify
-from packio.packing.report import Progress
 from packio.sample.sample import Sample
+from packio.system.progress import Progress
 
 FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
 LONG = bool(

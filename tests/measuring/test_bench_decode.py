@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
 
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
 
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"device": "cpu", "batch_size": 2, "size": 16, "dtypes": ["float32"]}

@@ -17,7 +17,7 @@ ray = pytest.importorskip("ray", reason="Ray has no wheel for this Python")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
 
 @pytest.fixture(scope="module")

@@ -37,12 +37,12 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.packing import report as report_module
-from packio.packing.publish import publishing
+from packio.storage import workshop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
 BOMB_SIDE = 50_000  # pixels; 2.5 * 10^9 in all
 
@@ -537,7 +537,7 @@ def test_while_one_packs_another_is_refused_at_once(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     out = tmp_path / "x.lmdb"
-    with publishing.workshop(out):
+    with workshop.opened(out):
         with pytest.raises(LockedError):
             packio.pack(image_folder, out)
         with pytest.raises(UnfinishedPackError):
@@ -664,7 +664,7 @@ def test_killed_while_overwriting_the_old_or_the_new_is_there_after_a_rerun(
     longest = _seconds(small, tmp_path / "timed.lmdb") * 1.1
     for _ in range(25):
         _killed_at_random(small, out, longest, draw, overwrite=True)
-        publishing.tidy(out, keep=False)  # as giving up does
+        workshop.tidy(out, keep=False)  # as giving up does
         assert packio.open(out).digest in (old, new)
         assert os.listdir(out.parent) == [out.name]
         packio.pack(other, out, overwrite=True)
@@ -675,10 +675,11 @@ def test_killed_between_the_two_renames_the_old_pack_is_put_back(
 ) -> None:
     out = tmp_path / "x.lmdb"
     digest = packio.pack(small, out).digest
-    workshop = tmp_path / "x.lmdb.packio-tmp"
-    workshop.mkdir()
-    out.rename(workshop / publishing.REPLACED)
-    (workshop / publishing.BUILT).mkdir()
+    shop = tmp_path / "x.lmdb.packio-tmp"
+    shop.mkdir()
+    (shop / workshop.MARKER).touch()
+    out.rename(shop / workshop.REPLACED)
+    (shop / workshop.BUILT).mkdir()
     with pytest.raises(UnfinishedPackError):
         packio.open(out)
     report = packio.pack(small, out)
@@ -691,7 +692,9 @@ def test_killed_after_the_renames_the_new_pack_is_kept(
 ) -> None:
     out = tmp_path / "x.lmdb"
     digest = packio.pack(small, out).digest
-    shutil.copytree(out, tmp_path / "x.lmdb.packio-tmp" / publishing.REPLACED)
+    shop = tmp_path / "x.lmdb.packio-tmp"
+    shutil.copytree(out, shop / workshop.REPLACED)
+    (shop / workshop.MARKER).touch()
     report = packio.pack(small, out)
     assert (report.up_to_date, report.digest) == (True, digest)
     assert os.listdir(tmp_path) == ["x.lmdb"]

@@ -30,7 +30,7 @@ from packio.errors import (
 from packio.packing.run import executors
 
 if TYPE_CHECKING:
-    from packio.packing.report import Progress
+    from packio.system.progress import Progress
 
 FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
 SHARDS = 5

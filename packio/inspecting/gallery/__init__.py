@@ -24,10 +24,10 @@ from packio.errors import OptionError, OutputError, OutputExistsError, PackioErr
 from packio.images.decoders import MAX_PIXELS
 from packio.inspecting.gallery.page import START, make_page, readable
 from packio.inspecting.gallery.thumbnails import make_thumbnail
-from packio.packing.report import Progress, ProgressCallback
 from packio.packs import packs
 from packio.system import processors
 from packio.system.pools import ThreadPool
+from packio.system.progress import Progress, ProgressCallback
 
 _DENSITY = 2  # pixels of a thumbnail for one of the page: sharp on fine screens, and enlarged
 _AHEAD = 32  # thumbnails being made

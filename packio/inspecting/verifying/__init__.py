@@ -23,9 +23,9 @@ from packio.inspecting.verifying.rebuilding import Rebuilt, rebuild
 from packio.inspecting.verifying.records import decode_images
 from packio.inspecting.verifying.report import Damage, VerifyReport, of_file, without
 from packio.inspecting.verifying.structure import walk
-from packio.packing.report import ProgressCallback
 from packio.system import processors
 from packio.system.pools import ThreadPool
+from packio.system.progress import ProgressCallback
 
 __all__ = ["Damage", "VerifyReport", "verify"]
 

@@ -15,7 +15,7 @@ from packio.errors import IntegrityError
 from packio.formats import Reading
 from packio.index.indexfile import Index
 from packio.inspecting.verifying.report import Damage, of_file
-from packio.packing.report import Progress, ProgressCallback
+from packio.system.progress import Progress, ProgressCallback
 
 _PROGRESS_SECONDS = 0.1  # between two calls of the callback
 

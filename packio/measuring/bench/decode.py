@@ -21,8 +21,8 @@ from packio.images.decoders import _calibration
 from packio.measuring.bench._images import Encoded, collect
 from packio.measuring.bench._parity import Difference, Parity, compare
 from packio.measuring.bench._passes import Candidate, Pass, candidates_of
-from packio.packing.report import Progress
 from packio.system import processors
+from packio.system.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ from packio.images.jpeg.restarts import is_seekable, make_seekable
 from packio.images.regions import FIDELITIES, decode, render, want
 from packio.measuring.bench._images import Encoded, collect
 from packio.measuring.bench.decode import available
-from packio.packing.report import Progress
+from packio.system.progress import Progress
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,8 +15,8 @@ import packio
 from packio.errors import OptionError
 from packio.images.decoders import _calibration
 from packio.measuring.bench._layouts import Case, data_cases, network_cases
-from packio.packing.report import Progress
 from packio.system import processors
+from packio.system.progress import Progress
 
 DTYPES = ("float32", "bfloat16", "float16")
 _LEAST_SECONDS = 0.02  # of one measurement: what is quicker is repeated in it

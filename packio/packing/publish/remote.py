@@ -28,13 +28,13 @@ from packio.errors import (
 from packio.index.indexfile import INDEX_NAME
 from packio.packing.plan import existing
 from packio.packing.plan.plan import Plan
-from packio.packing.publish import publishing, uploading
+from packio.packing.publish import uploading
 from packio.packing.report import PackReport, Skip
 from packio.packing.run.reading import Treatment
 from packio.packs import packs
-from packio.storage import remote, urls
+from packio.storage import remote, urls, workshop
 from packio.storage.urls import Url
-from packio.system import cache
+from packio.system import cache, files
 
 
 def pack_to(
@@ -137,24 +137,24 @@ def _built_and_uploaded(
     staged = place / url.name
     with ExitStack() as stack:
         try:
-            stack.enter_context(publishing.workshop(place))
+            stack.enter_context(workshop.opened(place))
         except LockedError as error:
             raise LockedError(f"{url}: another packio is packing to it; wait for it") from error
         if not resume:
-            publishing.remove(place)
+            files.remove(place)
         place.mkdir(exist_ok=True)
-        publishing.tidy(staged)
+        workshop.tidy(staged)
         try:
             report = make(staged)
         except OutputExistsError:  # what a run of another plan has built
-            publishing.remove(place)
+            files.remove(place)
             place.mkdir()
             report = make(staged)
         listed = staged.with_name(staged.name + existing.SKIPPED_SUFFIX)
         skipped = _skips(listed)
         with urls.errors_as(OutputError, f"{url}: uploading stopped, run it again to go on"):
             uploading.Upload(url, staged).run(listed if skipped else None, overwrite=overwrite)
-        publishing.remove(place)
+        files.remove(place)
     return dataclasses.replace(
         report, out=url, skipped=skipped, up_to_date=False,
         skipped_file=url.with_name(listed.name) if skipped else None,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from packio.errors import OutputExistsError, PackioError
 from packio.index import indexfile
-from packio.packing.publish import publishing
 from packio.packing.run.tally import Tally
+from packio.system import files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,13 +56,11 @@ class Journal:
                         f"{self.folder.parent}: parts of another pack are there, of other files or "
                         "options; delete that folder to begin anew"
                     )
-                publishing.remove(self.folder)
+                files.remove(self.folder)
         self.folder.mkdir(exist_ok=True)
         temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
         temporary.write_text(self.digest)
-        publishing.sync(
-            temporary
-        )  # or a power cut may leave it empty: all shards would be forgotten
+        files.sync(temporary)  # or a power cut may leave it empty: all shards would be forgotten
         temporary.replace(plan)
         if alone:
             self._sweep()
@@ -76,7 +74,7 @@ class Journal:
                 kept |= {self._record(number).name, finished.metadata["attempt"]}
         for path in list(self.folder.iterdir()):
             if path.name not in kept:
-                publishing.remove(path)
+                files.remove(path)
 
     def tally(self, part: tuple[int, int] | None) -> Tally:
         """The counters of the run, or of a part of it."""
@@ -100,7 +98,7 @@ class Journal:
         except OSError:  # no links here
             temporary.replace(self._record(number))
         temporary.unlink(missing_ok=True)
-        publishing.sync(self.folder)
+        files.sync(self.folder)
 
     def find(self, number: int) -> indexfile.Index | None:
         """The index of a finished shard; None if it is not finished."""
@@ -123,7 +121,7 @@ class Journal:
         with suppress(FileNotFoundError):
             for path in sorted(attempt.iterdir()):
                 target = built / path.name
-                publishing.remove(target)  # of an attempt that lost its record
+                files.remove(target)  # of an attempt that lost its record
                 path.rename(target)
         for name, size, _ in finished.files():
             try:

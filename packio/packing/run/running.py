@@ -16,12 +16,14 @@ from packio.errors import BadImagesError, OutputError, PackioError, SourceError,
 from packio.index import indexfile
 from packio.packing.plan import existing
 from packio.packing.plan.plan import Plan
-from packio.packing.publish import publishing
-from packio.packing.report import PROGRESS_SECONDS, PackReport, Progress, ProgressCallback, Skip
+from packio.packing.report import PackReport, Skip
 from packio.packing.run import assembly, executors, shards
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Treatment
 from packio.packing.run.tally import Done
+from packio.storage import workshop
+from packio.system import files
+from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
 _SHOWN = 10  # bad images that an error message lists
 _ATTEMPTS = 3  # at a shard whose process dies
@@ -75,7 +77,7 @@ class Run:
         self._before = self._before_bytes = self._resumed = 0  # done by an earlier run
         self._total = len(plan.listing.keys)
 
-    def into(self, shop: publishing.Workshop, clock: int) -> PackReport:
+    def into(self, shop: workshop.Workshop, clock: int) -> PackReport:
         """Build the pack in a workshop and publish it; or write one part of it.
 
         Args:
@@ -93,7 +95,7 @@ class Run:
         size = sum(size for shard in finished for _, size, _ in shard.files())
         return self._report(finished, skipped, self._list_skipped(shop, skipped), "", size)
 
-    def write(self, shop: publishing.Workshop) -> list[indexfile.Index]:
+    def write(self, shop: workshop.Workshop) -> list[indexfile.Index]:
         """Write the shards, those aside that an earlier run has finished; return their indexes.
 
         Their files are where the workshop builds, but for those of a part of the shards.
@@ -126,7 +128,7 @@ class Run:
         kept = {name.partition("/")[0] for shard in finished for name, _, _ in shard.files()}
         for path in list(built.iterdir()):
             if path.name not in kept:
-                publishing.remove(path)
+                files.remove(path)
 
     def _mine(self) -> Sequence[int]:
         """Numbers of the shards that this run is to write."""
@@ -137,9 +139,7 @@ class Run:
         self._total = sum(len(self.plan.shards[number]) for number in numbers[i - 1 :: n])
         return numbers[i - 1 :: n]
 
-    def _missing(
-        self, mine: Sequence[int], shop: publishing.Workshop, journal: Journal
-    ) -> list[int]:
+    def _missing(self, mine: Sequence[int], shop: workshop.Workshop, journal: Journal) -> list[int]:
         """Numbers of the shards that are still to be written."""
         missing = []
         for number in mine:
@@ -160,7 +160,7 @@ class Run:
         return missing
 
     def _still_good(
-        self, finished: indexfile.Index, number: int, shop: publishing.Workshop, journal: Journal
+        self, finished: indexfile.Index, number: int, shop: workshop.Workshop, journal: Journal
     ) -> bool:
         """Whether a shard of an earlier run can be taken over."""
         if finished.metadata["skipped"] and not self._skip:
@@ -256,7 +256,7 @@ class Run:
         )  # fmt: skip
 
     def _put_together(
-        self, shop: publishing.Workshop, finished: Sequence[indexfile.Index], clock: int
+        self, shop: workshop.Workshop, finished: Sequence[indexfile.Index], clock: int
     ) -> PackReport:
         plan, built = self.plan, shop.built
         beside = [*plan.listing.unlisted, *plan.listing.dropped]
@@ -287,7 +287,7 @@ class Run:
         except PackioError:
             return []
 
-    def _list_skipped(self, shop: publishing.Workshop, skipped: Sequence[Skip]) -> Path | None:
+    def _list_skipped(self, shop: workshop.Workshop, skipped: Sequence[Skip]) -> Path | None:
         """Write the list of what is not packed beside the pack, or of one part of it."""
         part = "" if self.means.part is None else f".part-{self.means.part[0]}"
         path = self.out.with_name(f"{self.out.name}{part}{existing.SKIPPED_SUFFIX}")

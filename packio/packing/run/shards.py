@@ -23,13 +23,13 @@ from packio.images.jpeg.restarts import compiling_told
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
-from packio.packing.publish import publishing
 from packio.packing.report import Skip
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Read, Treatment, read_ahead
 from packio.packing.run.tally import Tally
 from packio.sample.record import Field, Record
 from packio.sources import Listing
+from packio.system import files
 from packio.system.pools import ThreadPool
 
 
@@ -95,11 +95,11 @@ def write(task: Task) -> Outcome:
         if finished:
             _finish(task, samples, written, clock, container, path)
         else:
-            publishing.remove(folder)
+            files.remove(folder)
     except BaseException:
         noted = task.journal.find(task.number)
         if noted is None or noted.metadata["attempt"] != folder.name:  # else it is finished
-            publishing.remove(folder)
+            files.remove(folder)
         raise
     return Outcome(task.number, tuple(samples.skipped), finished)
 
@@ -169,7 +169,7 @@ def _finish(
     }
     names: list[str] = []
     if written is None:
-        publishing.remove(folder)
+        files.remove(folder)
     else:
         inside = f"{task.name}/" if container.IS_DIRECTORY and task.name != "." else ""
         names = [inside + name for name in (*written.files, *written.sidecars)]
@@ -177,11 +177,11 @@ def _finish(
         if hasattr(container, "identity"):
             metadata["identity"] = container.identity(path)
     with ThreadPool(1, "packio-sync") as pool:  # while the files are digested
-        synced = pool.submit(publishing.sync_tree, folder) if written is not None else None
-        files = made.of_files(folder, names)
+        synced = pool.submit(files.sync_tree, folder) if written is not None else None
+        listed = made.of_files(folder, names)
         if synced is not None:
             synced.result()
-    task.journal.finish(task.number, samples.columns(written) | files, metadata)
+    task.journal.finish(task.number, samples.columns(written) | listed, metadata)
 
 
 class Samples:

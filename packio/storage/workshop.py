@@ -1,0 +1,335 @@
+"""The workshop: a folder beside the output, in which a run builds the output, then publishes it.
+
+The workshop of ``OUT`` is the folder ``OUT.packio-tmp/``. A run holds the lock in it while it
+builds. If the run is cut short, the shards it finished stay, and the next run takes them over.
+
+Publishing a directory makes all its files and folders durable, then renames it to OUT. Publishing
+a pack of files moves them one by one: sidecars, OUT, then the index, without which OUT is no pack.
+So at any moment OUT is absent, or what it was before, or complete. While a new pack takes the
+place of an old one, the old one is in the workshop for a moment, and the next run puts it back.
+As long as the workshop is there, packio refuses to open OUT.
+
+A run clears the workshop of an earlier run, so it must not be deceived about whose folder that is.
+It follows no link, wants the folder to belong to its own user, and to hold our marker.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from packio.errors import (
+    BadImagesError,
+    CannotCreateError,
+    LockedError,
+    OutputError,
+    OutputExistsError,
+    PackioError,
+)
+from packio.index.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
+from packio.system import memory
+from packio.system.files import free_bytes, remove, sync, sync_tree
+
+# What lies in a workshop.
+LOCK = "lock"  # an empty file that the run has locked
+MARKER = "packio-workshop"  # an empty file: packio made this folder and may clear it
+SHARDS = "shards"  # the journal: finished shards, which the next run of the same plan takes over
+BUILT = "pack"  # the output under construction
+REPLACED = "replaced"  # what OUT was before --overwrite, until the new output is in place
+NEW_FILES = "new-files"  # names of those files being published that replace no others
+PUBLISHED = "published"  # an empty file: all files of a new pack are in place
+_MENDABLE = (KeyboardInterrupt, OSError, MemoryError, BadImagesError)  # a later run may succeed
+
+
+class Workshop:
+    """A locked workshop.
+
+    Attributes:
+        out: Where the output will be.
+        folder: The workshop.
+        built: Where the output is built.
+        shards: The journal's folder.
+        keep: Whether the journal stays for another run if this one fails.
+    """
+
+    def __init__(self, out: Path, folder: Path) -> None:
+        self.out, self.folder, self.built = out, folder, folder / BUILT
+        self.shards, self.keep = folder / SHARDS, True
+
+    def clear(self) -> None:
+        """Remove what an interrupted run left.
+
+        A pack that the run was replacing is put back. Finished shards stay, unless their pack was
+        published.
+        """
+        published = self._published()
+        self._put_back()
+        kept = [LOCK, MARKER]
+        if self.keep and not published and has_records(self.shards):
+            kept += [SHARDS, BUILT]
+        for path in self.folder.iterdir():
+            if path.name not in kept:
+                remove(path)
+
+    def _published(self) -> bool:
+        """Tell whether the interrupted run had put its output in place."""
+        if (self.folder / NEW_FILES).exists():
+            return (self.folder / PUBLISHED).exists()
+        return not self.built.exists() and os.path.lexists(self.out)
+
+    def _put_back(self) -> None:
+        """Undo an interrupted publication: what was at OUT goes there again."""
+        replaced, new = self.folder / REPLACED, self.folder / NEW_FILES
+        if not new.exists():
+            if os.path.lexists(replaced) and not os.path.lexists(self.out):
+                replaced.rename(self.out)
+        elif not (self.folder / PUBLISHED).exists():
+            for name in filter(None, new.read_bytes().split(b"\0")):
+                moved = self.out.parent / os.path.basename(os.fsdecode(name))
+                if not os.path.lexists(self.built / moved.name) and os.path.lexists(moved):
+                    moved.rename(self.built / moved.name)  # the next run takes it over
+            for path in sorted(replaced.iterdir()):  # over the new files that were in place
+                path.replace(self.out.parent / path.name)
+
+    def remove(self) -> None:
+        """Remove the workshop, but for a journal that stays, or the lock of a run that follows."""
+        self.clear()
+        if set(os.listdir(self.folder)) <= {LOCK, MARKER}:
+            (self.folder / MARKER).unlink(missing_ok=True)
+        (self.folder / LOCK).unlink(missing_ok=True)
+        try:
+            self.folder.rmdir()
+        except OSError as error:  # the journal, or the other run's lock, is in it
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
+    def publish(self, files: Sequence[str] | None = None, old: Sequence[str] = ()) -> None:
+        """Make all files durable and move them into place.
+
+        Args:
+            files: Names of the files of a pack that is no folder, in the order of publication, the
+                index last; None moves the folder as a whole.
+            old: Names of the files of the pack that is replaced.
+
+        Raises:
+            OutputError: the file system refuses.
+        """
+        sync_tree(self.built)
+        if files is None:
+            if os.path.lexists(self.out):
+                self.out.rename(self.folder / REPLACED)
+            self.built.rename(self.out)
+        else:
+            self._publish_files(files, old)
+        sync(self.out.parent)
+
+    def _publish_files(self, files: Sequence[str], old: Sequence[str]) -> None:
+        """Put the files in place one by one; an interruption before the last is undone."""
+        here = self.out.parent
+        there = {n for n in (*files, *old) if os.path.lexists(here / n)}
+        strangers = sorted(there - set(old))
+        if strangers and not os.path.lexists(self.out):  # else all of them are replaced
+            raise OutputExistsError(
+                f"{self.out}: {', '.join(strangers)} exists there and belongs to no pack; "
+                "move it away, or choose another name"
+            )
+        fresh = [os.fsencode(n) for n in files if n not in there]
+        (self.folder / REPLACED).mkdir()
+        (self.folder / NEW_FILES).write_bytes(b"\0".join(fresh))
+        sync_tree(self.folder)
+        for name in sorted(there, key=lambda n: n != files[-1]):  # the index goes first
+            (here / name).rename(self.folder / REPLACED / name)
+        sync(self.folder / REPLACED)
+        for name in files:
+            (self.built / name).rename(here / name)
+        sync(here)
+        (self.folder / PUBLISHED).touch()
+        sync(self.folder)
+
+
+@contextmanager
+def opened(
+    out: Path, *, shared: bool = False, suffix: str = UNFINISHED_SUFFIX
+) -> Iterator[Workshop]:
+    """Make and lock the workshop of an output; remove it at the end.
+
+    At the beginning, what an interrupted run left is cleared, except the journal of its finished
+    shards. The journal also stays if this run ends with an error that another run may not meet.
+
+    Args:
+        out: The output.
+        shared: Other processes build parts of the same pack at the same time: clear nothing.
+        suffix: Ending of the workshop's name.
+
+    Raises:
+        LockedError: another process holds the lock.
+        CannotCreateError: the folder cannot be made, or is no workshop of this user's.
+        OutputError: writing fails.
+    """
+    folder = out.with_name(out.name + suffix)
+    shop = Workshop(out, folder)
+    lock = -1
+    try:
+        lock = _lock(out, folder, shared=shared)
+        if not shared:
+            shop.clear()
+        yield shop
+        if not shared:
+            shop.remove()
+            sync(out.parent)
+    except BaseException as raised:
+        error = MemoryError() if memory.ran_out(raised) else raised
+        shop.keep = (
+            isinstance(error, _MENDABLE)
+            and not isinstance(error, OutputExistsError)
+            # an output that is there already was not readable, or this run would not have begun
+            and not (isinstance(error, BadImagesError) and os.path.lexists(out))
+        )
+        with suppress(OSError):
+            if lock < 0 and isinstance(error, KeyboardInterrupt):  # Ctrl-C came while locking
+                lock = _lock(out, folder, shared=shared)
+            if lock >= 0 and not shared:
+                shop.remove()
+        if isinstance(error, OSError) and not isinstance(error, PackioError):
+            raise _as_output_error(error, out) from error
+        if isinstance(error, MemoryError):
+            raise OutputError(
+                f"{out}: memory ran out; run it again with fewer --num-workers or less --memory"
+            ) from raised
+        raise
+    finally:
+        _close(lock)
+
+
+def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> None:
+    """Clear away what an interrupted run left: OUT is then what it was before, or complete.
+
+    Args:
+        out: The output.
+        keep: Keep finished shards, so that a run of the same plan takes them over.
+        suffix: Ending of the workshop's name.
+
+    Raises:
+        LockedError: the run is still going on.
+        CannotCreateError: the folder is no workshop of this user's.
+        OutputError: the file system refuses.
+    """
+    if os.path.lexists(out.with_name(out.name + suffix)):
+        with opened(out, suffix=suffix) as shop:
+            shop.keep = keep
+
+
+def has_records(shards: Path) -> bool:
+    """Tell whether a journal's folder has a finished shard."""
+    with suppress(OSError):
+        return any(name.endswith(INDEX_SUFFIX) for name in os.listdir(shards))
+    return False
+
+
+def _lock(out: Path, folder: Path, *, shared: bool = False) -> int:
+    """Make the workshop if need be, lock it, and mark it; return the lock's descriptor."""
+    while True:
+        try:
+            with suppress(FileExistsError):
+                folder.mkdir()
+            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            if os.path.isdir(out.parent):  # another run removed the workshop just now
+                continue
+            raise CannotCreateError(
+                f"{out}: the folder {out.parent} does not exist; make it first: "
+                f"mkdir -p {shlex.quote(str(out.parent))}"
+            ) from error
+        except OSError as error:
+            if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+                raise CannotCreateError(_not_ours(out, folder, "is a file or a link")) from error
+            raise CannotCreateError(f"{out}: {error.strerror} while making {folder}") from error
+        try:
+            descriptor = _lock_in(place, out, folder, shared=shared)
+        finally:
+            os.close(place)
+        if descriptor is not None:
+            return descriptor
+
+
+def _lock_in(place: int, out: Path, folder: Path, *, shared: bool) -> int | None:
+    """Lock an open workshop; None if another run that just ended has removed it meanwhile."""
+    if not _is_mine(os.fstat(place).st_uid, folder):
+        raise CannotCreateError(_not_ours(out, folder, "belongs to another user"))
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor, fresh = -1, False
+    try:
+        with suppress(FileExistsError):
+            descriptor = os.open(LOCK, flags | os.O_EXCL, 0o644, dir_fd=place)
+            fresh = True
+        if not fresh:
+            descriptor = os.open(LOCK, flags, 0o644, dir_fd=place)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        if os.stat(LOCK, dir_fd=place).st_ino == os.fstat(descriptor).st_ino:
+            _mark(place, out, folder)
+            return descriptor
+    except FileNotFoundError:  # removed meanwhile
+        pass
+    except BlockingIOError as error:
+        _close(descriptor)
+        raise LockedError(
+            f"{out}: another packio is packing into it; wait for it to end"
+        ) from error
+    except BaseException as error:
+        with suppress(OSError):
+            if fresh:  # only this run has held this lock
+                os.unlink(LOCK, dir_fd=place)
+            folder.rmdir()
+        _close(descriptor)
+        if isinstance(error, OSError) and not isinstance(error, PackioError):
+            raise CannotCreateError(
+                f"{out}: {error.strerror} while locking {folder / LOCK}"
+            ) from error
+        raise
+    _close(descriptor)
+    return None
+
+
+def _close(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)
+
+
+def _mark(place: int, out: Path, folder: Path) -> None:
+    """Leave our marker in an empty workshop; refuse a folder that holds files but no marker."""
+    names = set(os.listdir(place))
+    if names - {LOCK} and not os.path.lexists(folder / MARKER):
+        raise CannotCreateError(_not_ours(out, folder, "was not made by packio"))
+    if MARKER not in names:
+        (folder / MARKER).touch()
+
+
+def _is_mine(owner: int, folder: Path) -> bool:
+    """Tell whether a folder's owner is this user, by the number this file system gives the user."""
+    if owner == os.geteuid():
+        return True
+    with tempfile.TemporaryFile(dir=folder.parent) as file:  # NFS: root may be nobody there
+        return os.fstat(file.fileno()).st_uid == owner
+
+
+def _not_ours(out: Path, folder: Path, found: str) -> str:
+    return (
+        f"{out}: {folder} {found}; packio builds the output there and would clear it; "
+        "move it away, or choose another output"
+    )
+
+
+def _as_output_error(error: OSError, out: Path) -> OutputError:
+    free = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        with suppress(OSError):
+            free = f"; {free_bytes(out.parent):,} bytes are free"
+        free += "; make room and run it again"
+    name = f" ({error.filename})" if error.filename else ""
+    return OutputError(f"{out}: {error.strerror or error}{name}{free}")

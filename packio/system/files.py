@@ -1,0 +1,63 @@
+"""What every room does with files: read a range, make them durable, remove them, ask for room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from packio.system.pools import ThreadPool
+
+
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """Read a range of a file with `os.pread`, which moves no shared position.
+
+    The kernel may hand over less than it was asked for (after a signal, or above 2 GiB), so the
+    call is repeated until the range is complete or the file ends.
+
+    Args:
+        descriptor: An open file.
+        length: Bytes to read.
+        offset: Position of the first byte.
+
+    Returns:
+        The bytes; fewer than ``length`` if the file ends before.
+    """
+    data = os.pread(descriptor, length, offset)
+    while 0 < len(data) < length:
+        more = os.pread(descriptor, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def free_bytes(path: str | os.PathLike[str]) -> int:
+    """Count the bytes that an ordinary user may still write to the file system of a path."""
+    return shutil.disk_usage(path).free
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Make a file durable; of a folder, the names in it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make a folder and every file and folder below it durable, four at a time."""
+    paths = [folder]
+    for root, folders, files in os.walk(folder):
+        paths += [Path(root) / name for name in (*folders, *files)]
+    with ThreadPool(4, "packio-sync") as pool:
+        list(pool.map(sync, reversed(paths)))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all it holds; a link is removed, not what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

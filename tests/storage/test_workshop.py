@@ -1,0 +1,121 @@
+"""The workshop: what it refuses to clear, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+import packio
+from packio.errors import CannotCreateError
+from packio.inspecting.extracting import extract
+from packio.storage import workshop
+
+
+@pytest.fixture
+def victim(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Make a folder that is not packio's, with a file in it."""
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    return folder
+
+
+def _listing(folder: pathlib.Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def _refused(out: pathlib.Path, says: str) -> None:
+    with pytest.raises(CannotCreateError, match=says), workshop.opened(out):
+        pytest.fail("it was opened")
+
+
+def test_a_link_in_the_place_of_the_workshop_is_refused(
+    tmp_path: pathlib.Path, victim: pathlib.Path
+) -> None:
+    (tmp_path / "out.packio-tmp").symlink_to(victim)
+    _refused(tmp_path / "out", "is a file or a link")
+    assert _listing(victim) == ["thesis.txt"]
+
+
+def test_a_dangling_link_in_the_place_of_the_workshop_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "out.packio-tmp").symlink_to(tmp_path / "nowhere")
+    _refused(tmp_path / "out", "is a file or a link")
+
+
+def test_no_command_clears_through_a_link(
+    tmp_path: pathlib.Path, victim: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    pack, out = tmp_path / "in.lmdb", tmp_path / "out.lmdb"
+    packio.pack(image_folder, pack)
+    (tmp_path / "out.lmdb.packio-tmp").symlink_to(victim)
+    with pytest.raises(CannotCreateError):
+        packio.pack(image_folder, out)
+    with pytest.raises(CannotCreateError):
+        extract(pack, out)
+    with pytest.raises(CannotCreateError):
+        workshop.tidy(out)
+    assert _listing(victim) == ["thesis.txt"]
+
+
+def test_a_folder_that_packio_did_not_make_is_refused(
+    tmp_path: pathlib.Path, victim: pathlib.Path
+) -> None:
+    victim.rename(tmp_path / "out.packio-tmp")
+    _refused(tmp_path / "out", "was not made by packio")
+    assert _listing(tmp_path / "out.packio-tmp") == ["thesis.txt"]
+
+
+def test_a_lock_that_is_a_link_is_not_followed(
+    tmp_path: pathlib.Path, victim: pathlib.Path
+) -> None:
+    folder = tmp_path / "out.packio-tmp"
+    folder.mkdir()
+    (folder / workshop.LOCK).symlink_to(victim / "new.txt")
+    _refused(tmp_path / "out", "while locking")
+    assert _listing(victim) == ["thesis.txt"]
+
+
+def test_a_workshop_of_another_user_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out.packio-tmp"
+    folder.mkdir()
+    (folder / workshop.MARKER).touch()
+    (folder / "work").touch()
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, 12345)
+    else:
+        monkeypatch.setattr(workshop, "_is_mine", lambda *_: False)
+    _refused(tmp_path / "out", "belongs to another user")
+    assert "work" in _listing(folder)
+
+
+def test_names_to_put_back_lead_nowhere_else(tmp_path: pathlib.Path, victim: pathlib.Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    folder = here / "out.packio-tmp"
+    (folder / workshop.REPLACED).mkdir(parents=True)
+    (folder / workshop.BUILT).mkdir()
+    (folder / workshop.MARKER).touch()
+    (folder / workshop.NEW_FILES).write_bytes(b"../victim")
+    workshop.tidy(here / "out")
+    assert _listing(victim) == ["thesis.txt"]
+
+
+def test_an_empty_folder_is_taken_over_and_nothing_is_left(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "out.packio-tmp").mkdir()
+    with workshop.opened(tmp_path / "out") as shop:
+        assert _listing(shop.folder) == [workshop.LOCK, workshop.MARKER]
+    assert _listing(tmp_path) == []
+
+
+def test_a_killed_run_leaves_a_workshop_that_the_next_one_clears(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "out.packio-tmp"
+    subprocess.run(["mkdir", "-p", folder / workshop.BUILT], check=True)
+    (folder / workshop.MARKER).touch()
+    (folder / workshop.LOCK).touch()
+    workshop.tidy(tmp_path / "out")
+    assert _listing(tmp_path) == []

@@ -21,6 +21,7 @@
     ├── ReadError            (OSError)            a file of a pack cannot be read
     ├── TransformError       (RuntimeError)       a transform of the user's failed
     ├── DiagnosisError       (RuntimeError)       a loader or step under diagnosis failed
+    ├── PluginError          (ImportError)        another distribution's plugin cannot be loaded
     └── MissingPackageError  (ImportError)        an optional package is not installed
 
 Each also subclasses the built-in exception that fits, so ``except ValueError`` works for those who
@@ -140,6 +141,12 @@ class TransformError(PackioError, RuntimeError):
 
 class DiagnosisError(PackioError, RuntimeError):
     """A loader or a step of the user's that `packio.doctor` ran failed; its cause says how."""
+
+
+class PluginError(PackioError, ImportError):
+    """A plugin of another distribution fails when it is loaded, or breaks its contract."""
+
+    exit_code = 2
 
 
 class MissingPackageError(PackioError, ImportError):

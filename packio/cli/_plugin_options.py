@@ -52,8 +52,7 @@ def _found(kinds: Sequence[str]) -> dict[str, tuple[str, type, str]]:
     """Name → help, type, panel; an option that several plugins have is described by each."""
     found: dict[str, tuple[str, type, str]] = {}
     for kind in kinds:
-        for plugin in registry.names(kind):
-            module = registry.load(kind, plugin)
+        for plugin, module in registry.load_all(kind).items():
             for name, text in getattr(module, "OPTIONS", {}).items():
                 line = f"{plugin}: {text}"
                 if name in found:

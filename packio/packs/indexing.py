@@ -106,7 +106,7 @@ def _find_directory(path: Path) -> Container | None:
     for name, mark in MARKS:
         if (path / mark).is_file():
             return Container(name, path, (".",))
-    modules = {n: registry.load("formats", n) for n in registry.names("formats")}
+    modules = registry.load_all("formats")
     for name, module in modules.items():
         found = sorted(p.name for p in path.iterdir() if p.name.endswith(module.SUFFIXES))
         shards = [n for n in found if (path / n).is_dir() == module.IS_DIRECTORY]
@@ -117,8 +117,7 @@ def _find_directory(path: Path) -> Container | None:
 
 
 def _format_of_file(path: Path) -> str | None:
-    for name in registry.names("formats"):
-        module = registry.load("formats", name)
+    for name, module in registry.load_all("formats").items():
         if path.name.lower().endswith(module.SUFFIXES) and not module.IS_DIRECTORY:
             return name
     with path.open("rb") as file:

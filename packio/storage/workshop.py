@@ -307,7 +307,7 @@ def _mark(place: int, out: Path, folder: Path) -> None:
     if names - {LOCK} and not os.path.lexists(folder / MARKER):
         raise CannotCreateError(_not_ours(out, folder, "was not made by packio"))
     if MARKER not in names:
-        (folder / MARKER).touch()
+        os.close(os.open(folder / MARKER, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
 
 
 def _is_mine(owner: int, folder: Path) -> bool:

@@ -64,11 +64,13 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     folder = str(pathlib.Path(__file__).parents[1] / "plugins")
     monkeypatch.setattr(decoders, "__path__", [*decoders.__path__, folder])
     registry.names.cache_clear()
+    registry.built_in.cache_clear()
     module: ModuleType = registry.load("decoders", "batching")
     module.CALLS.clear()
     yield module
     monkeypatch.undo()
     registry.names.cache_clear()
+    registry.built_in.cache_clear()
 
 
 @pytest.fixture(scope="module")

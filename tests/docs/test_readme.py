@@ -115,14 +115,16 @@ def extended(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         folder = tmp_path / "plugins" / kind
         folder.mkdir(parents=True)
         (folder / f"{name}.py").write_text(code)
-        package = importlib.import_module(f"packio.{kind}")
+        package = importlib.import_module(registry.PACKAGES[kind])
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     registry.names.cache_clear()
+    registry.built_in.cache_clear()
     yield [f"{kind}/{name}" for kind, name, _ in found]
     for kind, name, _ in found:
-        sys.modules.pop(f"packio.{kind}.{name}", None)
+        sys.modules.pop(f"{registry.PACKAGES[kind]}.{name}", None)
     monkeypatch.undo()
     registry.names.cache_clear()
+    registry.built_in.cache_clear()
 
 
 def test_the_example_plugins_are_found(extended: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pathlib
 import pickle
 import random
 import warnings
@@ -149,7 +150,25 @@ def test_constants_are_of_the_contract(plugin: ModuleType) -> None:
     assert frozenset(encodings.CODES) >= plugin.ENCODINGS
     assert frozenset(decoders.MODES) >= plugin.MODES
     assert isinstance(plugin.EXACT, bool)
+    assert {n for n in vars(decoders.CONTRACT) if not n.startswith("_")} <= set(vars(plugin))
+    assert plugin.decode_fast is None or "jpeg" in plugin.ENCODINGS
+    assert (plugin.decode_batch is None) == (plugin.size is None)
     assert plugin.version()[0].isdigit()
+
+
+def test_mypy_finds_the_contract_in_every_plugin(tmp_path: pathlib.Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    names = registry.built_in("decoders")
+    lines = [f"from packio.images.decoders import DecoderPlugin, {', '.join(names)}"]
+    lines += [f"{name}_: DecoderPlugin = {name}" for name in names]
+    (tmp_path / "contract.py").write_text("\n".join(lines))
+    folder = pathlib.Path(decoders.__file__).parent
+    # other modules are not followed, so that it takes a few seconds
+    options = ["--follow-imports=skip", "--ignore-missing-imports", "--config-file=",
+               f"--cache-dir={tmp_path / 'cache'}", "--explicit-package-bases"]  # fmt: skip
+    files = [str(folder / f"{name}.py") for name in ("__init__", *names)]
+    found, _, status = api.run([*options, str(tmp_path / "contract.py"), *files])
+    assert status == 0, found
 
 
 def test_every_encoding_claimed_is_decoded(plugin: ModuleType) -> None:

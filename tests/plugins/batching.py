@@ -17,6 +17,7 @@ EXTRA = None
 ENCODINGS = frozenset({"jpeg"})
 MODES = nvjpeg.MODES
 EXACT = True
+decode_fast = None
 
 version, decode, size = simplejpeg.version, simplejpeg.decode, nvjpeg.size
 

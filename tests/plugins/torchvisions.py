@@ -9,6 +9,7 @@ EXTRA = "nvjpeg"
 ENCODINGS = nvjpeg.ENCODINGS
 MODES = nvjpeg.MODES
 EXACT = False
+decode_fast = None
 
 decode, size, decode_batch = simplejpeg.decode, nvjpeg.size, nvjpeg._decoded
 

@@ -1,40 +1,13 @@
 """Decoders: encoded bytes → pixels, one library a file.
 
-A decoder module has, as constants,
-
-* ``PACKAGE``, ``EXTRA``: the package it needs, and packio's extra for it (None: core);
-* ``ENCODINGS``: the encodings it decodes, as "jpeg";
-* ``MODES``: the modes it gives, of "RGB", "GRAY", "RGB_ALPHA", "UNCHANGED" (torchvision's
-  ImageReadMode words). GRAY is asked of it for gray images only, since libraries differ in how
-  they make gray of colours;
-* ``EXACT``: whether its pixels are bit-identical to Pillow's wherever it succeeds;
-
-and these functions:
-
-* ``decode(data, mode) -> (H, W, C) uint8`` (uint16 or float32 under UNCHANGED), C-contiguous, as
-  stored (orientation is not applied). ``data`` is bytes, or a bytearray where it was cut out of a
-  larger JPEG. It raises DecodeError on everything that it cannot do, and on the slightest doubt of
-  its library; Pillow then has the last word.
-* ``decode_fast(data, mode, scale) -> (H, W, C)``: optional, for JPEGs: at 1/scale of the size (1,
-  2, 4 or 8; each side rounded up), with whatever the library does faster and less exactly. It
-  raises DecodeError as ``decode`` does.
-* ``version() -> str``: of the library; it raises MissingPackageError where the library is missing.
-
-A decoder that takes many JPEGs at once, as a GPU's does, has both of these beside:
-
-* ``decode_batch(datas, mode, device) -> [(C, H, W), …]``: uint8 tensors of a torch.device, done
-  when it returns. ``datas`` are bytearrays that ``size`` has passed. It raises DecodeError where
-  any of them fails; they are then tried in halves, down to the one that does. One thread calls it
-  at a time, within `packio.images.decoders._cuda.side_stream`.
-* ``size(data, mode) -> (height, width)``: of the pixels that ``decode_batch`` has to give, by the
-  header alone; it raises DecodeError where it should not be asked.
+`DecoderPlugin` is the contract of a decoder module; `Decoder` uses one, with Pillow behind it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 from packio import registry
 from packio.errors import DecodeError, LimitError, ModeError, OptionError
@@ -42,13 +15,111 @@ from packio.images.decoders import pillow
 from packio.images.encodings import RAW
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy as np
     import torch
 
+    DecodeFast: TypeAlias = Callable[[bytes, str, int], np.ndarray]
+    DecodeBatch: TypeAlias = Callable[
+        [Sequence[bytearray], str, torch.device], Sequence[torch.Tensor]
+    ]
+    Size: TypeAlias = Callable[[bytes, str], tuple[int, int]]
+
 MODES = ("RGB", "GRAY", "RGB_ALPHA", "UNCHANGED")
 MAX_PIXELS = 178_956_970  # pixels; twice Pillow's warning limit, where Pillow itself gives up
+
+
+class DecoderPlugin(Protocol):
+    """What a decoder module has: a module without one of these names is no decoder."""
+
+    @property
+    def PACKAGE(self) -> str:  # noqa: N802 (a constant of a module)
+        """Importable name of the package that it needs, as "cv2"."""
+        ...
+
+    @property
+    def EXTRA(self) -> str | None:  # noqa: N802 (a constant of a module)
+        """The extra of packio that installs the package; None if the core needs it anyway."""
+        ...
+
+    @property
+    def ENCODINGS(self) -> frozenset[str]:  # noqa: N802 (a constant of a module)
+        """Encodings that it decodes: keys of `packio.images.encodings.CODES`, as "jpeg"."""
+        ...
+
+    @property
+    def MODES(self) -> frozenset[str]:  # noqa: N802 (a constant of a module)
+        """Modes that it gives: some of `MODES`.
+
+        GRAY is asked of it for gray images only, as libraries differ in how they turn colours
+        into gray.
+        """
+        ...
+
+    @property
+    def EXACT(self) -> bool:  # noqa: N802 (a constant of a module)
+        """Whether its pixels are bit-identical to Pillow's wherever it succeeds."""
+        ...
+
+    def version(self) -> str:
+        """Version of the library.
+
+        Raises:
+            MissingPackageError: the library is missing.
+        """
+        ...
+
+    def decode(self, data: bytes, mode: str) -> np.ndarray:
+        """Decode one image.
+
+        Args:
+            data: The encoded bytes; a bytearray if they were cut out of a larger JPEG.
+            mode: One of the module's ``MODES``.
+
+        Returns:
+            (H, W, C) uint8, C-contiguous, RGB order, as stored: orientation is not applied. Under
+            UNCHANGED also uint16 or float32.
+
+        Raises:
+            DecodeError: it cannot decode this image, or its library leaves the slightest doubt;
+                Pillow then decodes the image.
+        """
+        ...
+
+    @property
+    def decode_fast(self) -> DecodeFast | None:
+        """``decode_fast(data, mode, scale)`` for JPEGs, or None.
+
+        It gives pixels at 1/scale of the size (1, 2, 4 or 8; each side rounded up), with whatever
+        the library does faster and less exactly. It raises DecodeError as ``decode`` does.
+        """
+        ...
+
+    @property
+    def decode_batch(self) -> DecodeBatch | None:
+        """``decode_batch(datas, mode, device)`` for many JPEGs at once, as on a GPU, or None.
+
+        It gives (C, H, W) uint8 tensors on a torch.device, complete when it returns. ``datas`` are
+        bytearrays that ``size`` has passed. It raises DecodeError if any of them fails; they are
+        then tried in halves, down to the one that fails. One thread calls it at a time, within
+        `packio.images.decoders._cuda.side_stream`.
+        """
+        ...
+
+    @property
+    def size(self) -> Size | None:
+        """``size(data, mode)``, (height, width) of the pixels, from the header; None as above.
+
+        It raises DecodeError for an image that ``decode_batch`` should not be given.
+        """
+        ...
+
+
+CONTRACT = DecoderPlugin
+
+
+def load(name: str) -> DecoderPlugin:
+    """Load a decoder module; see `packio.registry.load`."""
+    return cast("DecoderPlugin", registry.load("decoders", name))
 
 
 class Described(Protocol):
@@ -113,12 +184,12 @@ class Decoder:
         self.name, self.mode, self.max_pixels = name, mode, max_pixels
         self.fallbacks = 0  # images that Pillow decoded because the chosen decoder could not
         self._lock = threading.Lock()
-        self._chosen: dict[str, ModuleType] = {}  # encoding → plugin
-        self._batching: Any = None  # the plugin, if it decodes batches
+        self._chosen: dict[str, DecoderPlugin] = {}  # by encoding
+        self._batching: DecoderPlugin | None = None  # the plugin, if it decodes batches
         if name != "auto":
-            plugin = registry.load("decoders", name)
+            plugin = load(name)
             plugin.version()
-            self._batching = plugin if hasattr(plugin, "decode_batch") else None
+            self._batching = plugin if plugin.decode_batch is not None else None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.name, self.mode, self.max_pixels)
@@ -148,7 +219,7 @@ class Decoder:
                 self._count_fallback()
             return pillow.decode(data, self.mode)
         try:
-            return plugin.decode(data, self.mode)  # type: ignore[no-any-return]  # a plugin module
+            return plugin.decode(data, self.mode)
         except DecodeError:
             self._count_fallback()
             return pillow.decode(data, self.mode)
@@ -169,14 +240,11 @@ class Decoder:
             DecodeError: see `__call__`.
         """
         self._check(stored)
-        plugin = self._chosen.get(stored.encoding)
-        if plugin is None and stored.encoding not in RAW:
-            plugin = self._choose(stored.encoding)
-        if stored.encoding == "jpeg" and plugin is not None and self._fits(plugin, stored):
-            decode_fast = getattr(plugin, "decode_fast", None)
-            if decode_fast is not None:
+        if stored.encoding == "jpeg":
+            plugin = self._chosen.get("jpeg") or self._choose("jpeg")
+            if plugin.decode_fast is not None and self._fits(plugin, stored):
                 try:
-                    return decode_fast(data, self.mode, scale), scale
+                    return plugin.decode_fast(data, self.mode, scale), scale
                 except DecodeError:
                     self._count_fallback()
         return self(data, stored), 1
@@ -205,9 +273,10 @@ class Decoder:
 
     def size(self, data: bytes) -> tuple[int, int] | None:
         """(height, width) of the pixels of an image that `takes` allows; None: not so plain."""
+        if self._batching is None or self._batching.size is None:
+            return None
         try:
-            height, width = self._batching.size(data, self.mode)
-            return height, width
+            return self._batching.size(data, self.mode)
         except DecodeError:
             self._count_fallback()
             return None
@@ -220,6 +289,8 @@ class Decoder:
         Returns:
             (C, H, W) uint8 of each, on the device; None for those that could not be decoded.
         """
+        if self._batching is None or self._batching.decode_batch is None:
+            return [None] * len(datas)
         try:
             return list(self._batching.decode_batch(datas, self.mode, device))
         except DecodeError:
@@ -239,15 +310,14 @@ class Decoder:
                 f"{stored.dtype} pixels do not fit mode={self.mode!r}; use mode='UNCHANGED'"
             )
 
-    def _fits(self, plugin: ModuleType, stored: Described) -> bool:
+    def _fits(self, plugin: DecoderPlugin, stored: Described) -> bool:
         if stored.encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:
             return False
         return self.mode != "GRAY" or stored.channels == 1
 
-    def _choose(self, encoding: str) -> ModuleType:
+    def _choose(self, encoding: str) -> DecoderPlugin:
         name = self.name if self.name != "auto" else automatic(encoding)
-        plugin: ModuleType = registry.load("decoders", name)
-        self._chosen[encoding] = plugin
+        plugin = self._chosen[encoding] = load(name)
         return plugin
 
     def _count_fallback(self) -> None:

@@ -20,6 +20,7 @@ EXTRA = "jpeg4py"
 ENCODINGS = frozenset({"jpeg"})
 MODES = frozenset({"RGB", "GRAY"})
 EXACT = True
+decode_fast = decode_batch = size = None
 
 
 @functools.cache  # a module with its library loaded: each process loads its own

@@ -32,6 +32,7 @@ EXTRA = "nvjpeg"
 ENCODINGS = frozenset({"jpeg"})
 MODES = frozenset({"RGB", "GRAY"})
 EXACT = False
+decode_fast = None
 
 
 @functools.cache  # a module: the same in every process

@@ -29,6 +29,7 @@ EXTRA = "opencv"
 ENCODINGS = frozenset({"jpeg", "png", "webp", "bmp", "pnm"})
 MODES = frozenset({"RGB", "GRAY", "UNCHANGED"})
 EXACT = True
+decode_batch = size = None
 
 _COLOURS = {1: "GRAY", 3: "RGB"}
 _PNG_COLOURS = {0: "GRAY", 2: "RGB", 4: "GRAY_ALPHA", 6: "RGB_ALPHA"}

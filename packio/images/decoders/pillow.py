@@ -18,6 +18,7 @@ ENCODINGS = frozenset(
 )
 MODES = frozenset({"RGB", "GRAY", "RGB_ALPHA", "UNCHANGED"})
 EXACT = True
+decode_batch = size = None
 
 _CONVERT = {"RGB": "RGB", "GRAY": "L", "RGB_ALPHA": "RGBA"}
 _UNCHANGED = {"1": "L", "La": "LA", "RGBa": "RGBA", "PA": "RGBA", "CMYK": "RGB", "YCbCr": "RGB",

@@ -18,6 +18,7 @@ EXTRA = None
 ENCODINGS = frozenset({"jpeg"})
 MODES = frozenset({"RGB", "GRAY"})
 EXACT = True
+decode_batch = size = None
 
 _SOURCES = {"RGB": frozenset({"YCbCr", "RGB", "Gray"}), "GRAY": frozenset({"Gray"})}
 

@@ -23,6 +23,7 @@ EXTRA = "torchcodec"
 ENCODINGS = frozenset({"jpeg", "png"})
 MODES = frozenset({"RGB", "GRAY"})
 EXACT = True
+decode_fast = decode_batch = size = None
 
 _GRAY, _RGB = 0, 2  # PNG colour types
 

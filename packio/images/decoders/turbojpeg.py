@@ -24,6 +24,7 @@ EXTRA = "turbojpeg"
 ENCODINGS = frozenset({"jpeg"})
 MODES = frozenset({"RGB", "GRAY"})
 EXACT = True
+decode_batch = size = None
 
 _DISTRIBUTION = "PyTurboJPEG"
 _REPORT = "_TurboJPEG__report_error"  # called for every status that is not 0

@@ -112,7 +112,7 @@ def candidates_of(
         Candidate(encoding, name, repeated, threads=threads, workers=workers)
         for threads, workers in ways
         for name in fitting
-        if not (workers and hasattr(registry.load("decoders", name), "decode_batch"))
+        if not (workers and registry.load("decoders", name).decode_batch)
     ]
     if "pillow" in fitting:
         found.append(Candidate(encoding, "pillow", repeated, stage="open"))

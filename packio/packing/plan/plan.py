@@ -117,7 +117,7 @@ def source_of(source: Any, name: str | None = None) -> Any:
     """
     if name is not None:
         return registry.load("sources", name)
-    modules = [registry.load("sources", n) for n in registry.names("sources")]
+    modules = list(registry.load_all("sources").values())
     modules.sort(key=lambda module: getattr(module, "PRIORITY", 0))
     if not isinstance(source, (str, Path)):
         for module in modules:
@@ -157,8 +157,7 @@ def format_of(out: Path, name: str | None) -> str:
     if name is not None:
         registry.load("formats", name)
         return name
-    names = registry.names("formats")
-    modules = {n: registry.load("formats", n) for n in names}
+    modules = registry.load_all("formats")
     suffixes = {s: n for n, m in modules.items() for s in m.SUFFIXES if hasattr(m, "Writer")}
     try:
         return suffixes[out.suffix.lower()]

@@ -1,0 +1,1 @@
+"""Plugins for packio, in a distribution of their own."""

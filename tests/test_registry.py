@@ -1,0 +1,134 @@
+"""Plugins of other distributions: found by entry points, used, and refused if they are broken."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+EXAMPLE = pathlib.Path(__file__).parent / "plugins/packio_example"
+
+
+def _install(
+    target: pathlib.Path, name: str, entry_points: str, modules: dict[str, str] | None = None
+) -> None:
+    """Lay out a distribution as pip does, without a network: its modules and its dist-info."""
+    info = target / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(textwrap.dedent(entry_points))
+    for module, text in (modules or {}).items():
+        (target / f"{module}.py").write_text(text)
+
+
+@pytest.fixture
+def site(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Make a folder in which the example distribution is installed."""
+    text = (EXAMPLE / "pyproject.toml").read_text()
+    points = text[text.index("[project.entry-points.") :]
+    points = points.replace("[project.entry-points.", "[").replace('"', "")
+    _install(tmp_path, "packio_example", points)
+    shutil.copytree(EXAMPLE / "packio_example", tmp_path / "packio_example")
+    return tmp_path
+
+
+def _run(site: pathlib.Path, code: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(site), *sys.path])
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def _printed(site: pathlib.Path, code: str) -> object:
+    done = _run(site, f"import json\n{textwrap.dedent(code)}")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_decoder_of_another_distribution_decodes(site: pathlib.Path) -> None:
+    code = """
+    from packio import registry
+    from packio.images.decoders import Decoder, Stored
+    pixels = Decoder("example")(b"P6 2 1 255\\n\\1\\2\\3\\4\\5\\6", Stored("pnm", 1, 2, 3, "uint8"))
+    print(json.dumps(["example" in registry.names("decoders"), pixels.tolist()]))
+    """
+    assert _printed(site, code) == [True, [[[1, 2, 3], [4, 5, 6]]]]
+
+
+def test_a_name_of_packios_own_means_packios_own(site: pathlib.Path) -> None:
+    points = "[packio.decoders]\npillow = packio_example.decoder\n"
+    _install(site, "thief", points)
+    code = """
+    from packio import registry
+    print(json.dumps(registry.load("decoders", "pillow").__name__))
+    """
+    assert _printed(site, code) == "packio.images.decoders.pillow"
+
+
+BROKEN = {
+    "raises": ("bad_module", "1 / 0", "does not load (ZeroDivisionError: division by zero)"),
+    "absent": ("no_such_module", None, "does not load (ModuleNotFoundError"),
+    "incomplete": ("bad_module", "PACKAGE = 'numpy'", "has no ENCODINGS, EXACT"),
+    "value": ("bad_module:X", "X = 3", "is a int, expected a module"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_names_its_distribution_and_breaks_no_other(
+    site: pathlib.Path, case: str
+) -> None:
+    value, text, says = BROKEN[case]
+    modules = {} if text is None else {"bad_module": text}
+    _install(site, "broken-plugins", f"[packio.decoders]\nbad = {value}\n", modules)
+    code = """
+    import warnings
+    from packio import registry
+    from packio.errors import PluginError
+    try:
+        registry.load("decoders", "bad")
+    except PluginError as error:
+        said = str(error)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = registry.load_all("decoders")
+    print(json.dumps([said, "example" in loaded, "pillow" in loaded, "bad" in loaded, len(caught)]))
+    """
+    printed = _printed(site, code)
+    assert isinstance(printed, list)
+    assert "decoder 'bad' of the distribution broken-plugins 1.0" in printed[0]
+    assert says in printed[0]
+    assert printed[1:] == [True, True, False, 1]
+
+
+def test_a_broken_format_does_not_keep_others_from_packing(
+    site: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    _install(site, "broken", "[packio.formats]\nbad = nowhere\n[packio.sources]\nbad = nowhere\n")
+    done = _run(site, f"""
+    import packio
+    packio.pack({str(image_folder)!r}, {str(site / "x.tar")!r})
+    """)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "going on without it" in done.stderr
+
+
+def test_the_example_installs_with_pip(tmp_path: pathlib.Path) -> None:
+    installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    if "pip" not in installed or int(installed.get("setuptools", "0").split(".")[0]) < 77:
+        pytest.skip("needs pip and setuptools>=77")
+    source = shutil.copytree(EXAMPLE, tmp_path / "source")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+               "--no-build-isolation", "--target", str(tmp_path / "site"), str(source)]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    code = 'from packio import registry\nprint(json.dumps(registry.names("decoders")))'
+    printed = _printed(tmp_path / "site", code)
+    assert isinstance(printed, list)
+    assert "example" in printed

@@ -48,6 +48,44 @@ def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     }
 
 
+_RAGGED = {"key_offsets": "key_data", "meta_offsets": "meta_data", "box_offsets": "boxes"}
+
+
+def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.ndarray:
+    """A column for samples that have no such value: an offset is -1, all else 0 or empty.
+
+    Args:
+        name: Of the column.
+        dtype: Of its items.
+        tail: Its axes but the first.
+        count: How many samples.
+    """
+    if name in _RAGGED:
+        return np.zeros(count + 1, dtype)
+    if name in _RAGGED.values() or name.startswith("boxes/"):
+        return np.zeros((0, *tail), dtype)
+    return np.full((count, *tail), -1 if name.endswith("/offset") else 0, dtype)
+
+
+def completed(tables: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """The same tables, each with the columns of all; see `absent`.
+
+    Raises:
+        KeyError: only some have labels, or splits.
+    """
+    kinds = {n: (c.dtype, c.shape[1:]) for table in tables for n, c in table.items()}
+    made = []
+    for table in tables:
+        missing = kinds.keys() - table.keys()
+        for name in ("label", "split"):
+            if name in missing and len(table["image/offset"]):
+                raise KeyError(name)
+        count = len(table["image/offset"])
+        filled = {n: absent(n, kinds[n][0], kinds[n][1], count) for n in sorted(missing)}
+        made.append({**table, **filled})
+    return made
+
+
 def joined(
     tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]
 ) -> dict[str, np.ndarray]:

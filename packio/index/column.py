@@ -1,0 +1,102 @@
+"""A column of an index, and the checksums that guard it.
+
+Source of CRC32C (Castagnoli): RFC 3720, section B.4.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import google_crc32c
+import numpy as np
+
+from packio.errors import IntegrityError
+
+BLOCK = 1 << 20  # bytes that one checksum covers
+
+
+def crc32c(data: bytes | np.ndarray) -> int:
+    """CRC32C of bytes, or of a contiguous read-only array's bytes (4 µs for 110 KB)."""
+    return google_crc32c.value(data)  # type: ignore[no-any-return]  # untyped library
+
+
+def crc32c_of(pieces: Iterable[bytes]) -> int:
+    """CRC32C of pieces of bytes, one behind the other."""
+    crc: int = functools.reduce(google_crc32c.extend, pieces, 0)
+    return crc
+
+
+class Column:
+    """One column: an array whose bytes are checked when they are first touched."""
+
+    __slots__ = ("_array", "_bytes", "_crcs", "_pending", "_row_bytes", "_where")
+
+    def __init__(self, array: np.ndarray, crcs: np.ndarray, where: str) -> None:
+        self._array, self._crcs, self._where = array, crcs, where
+        self._bytes = array.reshape(-1).view(np.uint8)
+        self._row_bytes = array.strides[0] if array.ndim else array.itemsize
+        self._pending = set(range(len(crcs)))  # blocks not checked yet; threads may check twice
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the column, samples first."""
+        return self._array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the column's items."""
+        return self._array.dtype
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Copy out some rows, checked. ``rows`` are within 0..len-1."""
+        if self._pending and len(rows):
+            first = rows * self._row_bytes
+            touched = np.unique(np.concatenate((first, first + self._row_bytes - 1)) // BLOCK)
+            self._check(self._pending.intersection(touched.tolist()))
+        taken: np.ndarray = self._array[rows]
+        return taken
+
+    def item(self, row: int) -> int:
+        """One value of a column of integers, checked: 0.15 µs, `take` 1 µs. ``row`` is in range."""
+        if self._pending and row * self._row_bytes // BLOCK in self._pending:
+            self._check({row * self._row_bytes // BLOCK})
+        value: int = self._array.item(row)
+        return value
+
+    def span(self, start: int, stop: int) -> np.ndarray:
+        """View of the rows start..stop-1, checked.
+
+        Raises:
+            IntegrityError: the bytes are damaged, or there are no such rows: a number in another
+                column is wrong.
+        """
+        if not 0 <= start <= stop <= len(self._array):
+            raise IntegrityError(
+                f"{self._where}: rows {start}..{stop} are asked for, there are {len(self._array)}; "
+                "restore the index or pack again"
+            )
+        if self._pending and stop > start:
+            blocks = range(
+                start * self._row_bytes // BLOCK, (stop * self._row_bytes - 1) // BLOCK + 1
+            )
+            self._check(self._pending.intersection(blocks))
+        return self._array[start:stop]
+
+    def array(self) -> np.ndarray:
+        """View of the whole column, checked, read-only."""
+        self._check(set(self._pending))
+        return self._array
+
+    def _check(self, blocks: set[int]) -> None:
+        for block in blocks:
+            part = self._bytes[block * BLOCK : (block + 1) * BLOCK]
+            if crc32c(part) != self._crcs[block]:
+                raise IntegrityError(
+                    f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "
+                    "following are damaged (CRC32C differs); restore the index or pack again"
+                )
+            self._pending.discard(block)

@@ -1,0 +1,181 @@
+"""An index of several shards under a manifest, against one index of all samples."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError
+from packio.index import columns, indexfile, shards
+from packio.index.building import IndexBuilder, Ranges
+from packio.index.indexfile import Index
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record
+
+FACTS = Facts("jpeg", 7, 9, 3, "uint8", 1, progressive=False)
+COUNTS = (5, 0, 1, 9, 3)  # samples of each shard: one is empty
+
+
+def _records(count: int) -> list[Record[Field]]:
+    draw = random.Random(0)
+    made = []
+    for i in range(count):
+        fields = {"image": Field("image", draw.randbytes(1 + i), FACTS._replace(height=i + 1))}
+        if i % 3 or i < 2:
+            fields["caption"] = Field("text", b"text %d" % i)
+        boxes = np.full((i % 4, 4), i, np.float32)
+        made.append(Record(
+            b"%03d" % draw.randrange(1000) + b"/%d" % i, fields, i % 5, None, boxes,
+            {"labels": np.arange(i % 4)}, b'{"n":%d}' % i,
+        ))  # fmt: skip
+    return made
+
+
+def _columns(records: list[Record[Field]], files: int, first: int) -> dict[str, np.ndarray]:
+    """Columns of an index whose files are numbered from `first`, of `files` files."""
+    builder = IndexBuilder()
+    count = len(records)
+    for record in records:
+        builder.add(record)
+    where = np.arange(count, dtype=np.int64)
+    number = np.asarray(first + where % max(files, 1), np.uint32)
+    absent = np.array(["caption" not in r.fields for r in records], bool)
+    places = {
+        "image": Ranges(number, where * 10, where + 1),
+        "caption": Ranges(number, np.where(absent, -1, where * 7), np.where(absent, 0, 6)),
+    }
+    return builder.columns(places)
+
+
+def _of_files(names: list[str]) -> dict[str, np.ndarray]:
+    data, starts = columns.ragged([name.encode() for name in names])
+    return {
+        "file_bytes": np.arange(len(names), dtype=np.int64),
+        "file_digest": np.zeros((len(names), 32), np.uint8),
+        "file_path_data": data, "file_path_offsets": starts,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def pair(tmp_path: pathlib.Path) -> tuple[Index, Index]:
+    """One index of all samples, and the same under a manifest."""
+    records, files = _records(sum(COUNTS)), 2
+    metadata = {"version": 2, "fields": {"image": "image", "caption": "text"}}
+    made, parts, first = [], [], 0
+    for number, count in enumerate(COUNTS):
+        mine = records[first : first + count]
+        first += count
+        names = [f"{number}.a", f"{number}.b"]
+        path = tmp_path / f"{number}.packio"
+        indexfile.write(path, _columns(mine, files, 0) | _of_files(names), metadata)
+        made.append(Index(path))
+        parts.append(_columns(mine, files, 0) | _of_files(names))
+    whole = columns.joined(columns.completed(parts), [files] * len(COUNTS))
+    indexfile.write(tmp_path / "whole.packio", whole, metadata)
+    table, kinds = shards.table(
+        made, [f"{i}.packio" for i in range(len(COUNTS))], [files * i for i in range(len(COUNTS))]
+    )
+    every = [f"{i}.{x}" for i in range(len(COUNTS)) for x in "ab"]
+    indexfile.write(
+        tmp_path / "index.packio", table | _of_files(every), {**metadata, "columns": kinds}
+    )
+    return Index(tmp_path / "whole.packio"), Index(tmp_path / "index.packio")
+
+
+def _names(index: Index) -> set[str]:
+    return {n for n in index.column_names if not n.startswith(("file_", "shard_"))}
+
+
+def test_all_columns_are_those_of_one_index(pair: tuple[Index, Index]) -> None:
+    whole, sharded = pair
+    assert len(sharded) == len(whole)
+    assert _names(sharded) == _names(whole)
+    for name in sorted(_names(whole)):
+        expected, found = whole.column(name), sharded.column(name)
+        assert found.shape == expected.shape, name
+        np.testing.assert_array_equal(found.array(), expected.array(), name)
+
+
+def test_rows_spans_and_items_are_those_of_one_index(pair: tuple[Index, Index]) -> None:
+    whole, sharded = pair
+    draw = np.random.default_rng(0)
+    for name in sorted(_names(whole)):
+        expected, found = whole.column(name).array(), sharded.column(name)
+        rows = draw.integers(0, len(expected), 40) if len(expected) else np.zeros(0, np.int64)
+        np.testing.assert_array_equal(found.take(rows), expected[rows], name)
+        for start in range(len(expected) + 1):
+            for stop in range(start, len(expected) + 1):
+                np.testing.assert_array_equal(found.span(start, stop), expected[start:stop], name)
+        if expected.ndim == 1 and expected.dtype.kind in "iu":
+            assert [found.item(i) for i in range(len(expected))] == expected.tolist(), name
+        with pytest.raises(IntegrityError):
+            found.span(0, len(expected) + 1)
+
+
+def test_keys_are_found_in_any_shard(pair: tuple[Index, Index]) -> None:
+    whole, sharded = pair
+    for row in range(len(whole)):
+        assert sharded.key(row) == whole.key(row)
+        assert sharded.find(whole.key(row)) == row
+        assert sharded.rank(whole.key(row)) == whole.rank(whole.key(row))
+    with pytest.raises(KeyNotFoundError):
+        sharded.find(b"nowhere")
+    assert sharded.files()[2 * 3 + 1][0] == "3.b"
+
+
+@pytest.mark.usefixtures("pair")
+def test_a_shard_is_opened_when_a_row_of_it_is_touched(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "4.packio").unlink()
+    sharded = Index(tmp_path / "index.packio")
+    assert sharded.column("label").item(0) == 0
+    with pytest.raises(Exception, match=r"4\.packio"):
+        sharded.column("label").item(len(sharded) - 1)
+
+
+@pytest.mark.usefixtures("pair")
+def test_another_index_of_a_shard_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "3.packio").write_bytes((tmp_path / "0.packio").read_bytes())
+    with pytest.raises(IntegrityError, match="not the index"):
+        Index(tmp_path / "index.packio").column("label").array()
+
+
+@pytest.mark.parametrize("name", ["../0.packio", "/etc/passwd", ""])
+@pytest.mark.usefixtures("pair")
+def test_an_index_outside_the_pack_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+    index = Index(tmp_path / "index.packio")
+    table = {n: c.array().copy() for n, c in index.own_columns.items()}
+    paths = [name.encode(), *(b"%d.packio" % i for i in range(1, len(COUNTS)))]
+    table["shard_index_data"], table["shard_index_offsets"] = columns.ragged(paths)
+    indexfile.write(tmp_path / "index.packio", table, index.metadata)
+    with pytest.raises(NotAPackError, match="no index of a shard"):
+        Index(tmp_path / "index.packio")
+
+
+@pytest.mark.parametrize("listed", [None, 3, [["label"]], [["label", "|O8"]], [[1, "<i8"]],
+                                    [["label", "<i8", -1]]])  # fmt: skip
+@pytest.mark.usefixtures("pair")
+def test_a_list_of_columns_that_does_not_parse_is_refused(
+    tmp_path: pathlib.Path, listed: object
+) -> None:
+    index = Index(tmp_path / "index.packio")
+    table = {n: c.array() for n, c in index.own_columns.items()}
+    indexfile.write(tmp_path / "index.packio", table, {**index.metadata, "columns": listed})
+    with pytest.raises(NotAPackError, match="columns"):
+        Index(tmp_path / "index.packio")
+
+
+def test_digests_differ_where_a_shard_does(
+    pair: tuple[Index, Index], tmp_path: pathlib.Path
+) -> None:
+    before = Index(tmp_path / "index.packio").digest
+    assert before == pair[1].digest
+    assert pickle.loads(pickle.dumps(before)) == before
+    index = Index(tmp_path / "index.packio")
+    table = {n: c.array().copy() for n, c in index.own_columns.items()}
+    table["shard_digest"][0, 0] ^= 1
+    indexfile.write(tmp_path / "index.packio", table, index.metadata)
+    assert Index(tmp_path / "index.packio").digest != before

@@ -199,7 +199,7 @@ def test_no_pickle_is_ever_loaded() -> None:
         where
         for where, function, call in _calls()
         if function in {f"{p}.{f}" for p in ("pickle", "cloudpickle", "dill") for f in unpickling}
-        or (function == "torch.load" and _keyword(call, "weights_only") is not True)
+        or function == "torch.load"  # weights_only=True is not safe in each version of torch
         or _keyword(call, "allow_pickle") is True
     ]
     wrong += [

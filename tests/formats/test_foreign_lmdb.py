@@ -28,7 +28,7 @@ from packio import cli, errors
 from packio.formats import lmdb as container
 from packio.formats.lmdb import datum
 from packio.formats.lmdb import values as lmdb_values
-from packio.formats.wire import arrow_stream, plain_pickle
+from packio.formats.wire import arrow_stream, pickles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -520,8 +520,8 @@ _HOSTILE = {
     "EMPTY_SET": b"\x80\x04\x8f.",
 }
 _SENSELESS = {
-    "beyond": b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7fabc.",
-    "beyond its end": b"\x80\x04B\xff\xff\xff\xffabc.",
+    "in a bytes8": b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7fabc.",
+    "in a bytes4": b"\x80\x04B\xff\xff\xff\xffabc.",
     "more than 10000 steps": b"\x80\x04" + b"(" * 100_000 + b"t" * 100_000 + b".",
     "more than": b"\x80\x04N" + b"\x85" * 1_000_000 + b".",
     "no image": b"\x80\x04]\x94h\0a.",  # a list in itself
@@ -555,7 +555,7 @@ def _events_and_peak(data: bytes) -> tuple[list[str], int, Exception]:
     _EVENTS = []
     try:
         with pytest.raises((errors.PackioError, lmdb_values.Malformed)) as caught:
-            lmdb_values.sample(plain_pickle.read(data), data)
+            lmdb_values.sample(pickles.read(data), data)
         return _EVENTS, tracemalloc.get_traced_memory()[1], caught.value
     finally:
         _EVENTS = None
@@ -567,7 +567,7 @@ def _events_and_peak(data: bytes) -> tuple[list[str], int, Exception]:
 def test_hostile_pickles_are_refused_and_run_nothing(name: str, tmp_path: Path) -> None:
     data = (_HOSTILE | _SENSELESS)[name]
     with pytest.raises((errors.PackioError, lmdb_values.Malformed)):
-        lmdb_values.sample(plain_pickle.read(data), data)  # loads what there is to load
+        lmdb_values.sample(pickles.read(data), data)  # loads what there is to load
     events, peak, error = _events_and_peak(data)
     assert events == []
     assert peak < 4_000_000
@@ -588,8 +588,8 @@ def test_hostile_pickles_are_refused_and_run_nothing(name: str, tmp_path: Path) 
 ), st.sampled_from([3, 4, 5]))  # fmt: skip
 def test_plain_data_is_read_as_pickle_reads_it(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
-    assert plain_pickle.is_likely(data)
-    assert _resolved(plain_pickle.read(data), data) == pickle.loads(data)
+    assert pickles.is_likely(data)
+    assert _resolved(pickles.read(data), data) == pickle.loads(data)
 
 
 @functools.cache
@@ -610,7 +610,7 @@ _WALKERS = {
     "arrow": arrow_stream.read,
     "msgpack": lmdb_values.msgpack,
     "datum": datum.parse,
-    "pickle": plain_pickle.read,
+    "pickle": pickles.read,
 }
 
 

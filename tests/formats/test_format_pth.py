@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import zipfile
+from collections import Counter, OrderedDict
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from packio.formats import Entry, Written
 from packio.formats import pth as container
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _SIZES = [0, 1, 100, 4095, 4096, 4097, 70_000, 0, 9_000_017, 5]
 
@@ -324,6 +325,99 @@ def test_what_is_no_range_of_bytes_is_refused_with_a_reason(
         list(container.scan(tmp_path / "foreign.pth"))
 
 
+def test_no_file_reaches_torch_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save((_VALUES, [4, 3, 2, 1, 0]), tmp_path / "foreign.pth")
+    _write(tmp_path / "ours.pth", _full(3))
+    monkeypatch.setattr(torch, "load", None)
+    assert len(list(container.scan(tmp_path / "ours.pth"))) == 3
+    assert len(list(container.scan(tmp_path / "foreign.pth"))) == 5
+    reader = container.Reader(tmp_path / "foreign.pth")
+    assert [reader.get(i) for i in range(5)] == _VALUES
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_bytes_of_newer_pickle_protocols_are_ranges(tmp_path: Path, protocol: int) -> None:
+    value = list(zip(_VALUES, [4, 3, 2, 1, 0], strict=True))
+    torch.save(value, tmp_path / "foreign.pth", pickle_protocol=protocol)
+    assert _data(tmp_path / "foreign.pth") == _VALUES
+    assert [e.label for e in container.scan(tmp_path / "foreign.pth")] == [4, 3, 2, 1, 0]
+
+
+class _Kind(torch.Tensor):
+    pass
+
+
+def test_what_else_a_file_holds_does_not_matter(tmp_path: Path) -> None:
+    marked = torch.ones(2)
+    marked.note = 1  # type: ignore[attr-defined]  # attributes of tensors are saved, too
+    others = {
+        "order": OrderedDict(a=1), "set": {1, 2}, "size": torch.Size([2]), "complex": 1j,
+        "half": torch.ones(2, dtype=torch.bfloat16), "parameter": torch.nn.Parameter(marked),
+        "sparse": torch.eye(2).to_sparse(), "dtype": torch.uint8, "device": torch.device("cpu"),
+        "counter": Counter("aab"), "long": 10**30, ("a", 1): None, "empty": b"", "marked": marked,
+        "conjugate": torch.ones(2, dtype=torch.complex64).conj(), "array": bytearray(3),
+    }  # fmt: skip
+    torch.save({**others, "images": _TENSORS, "labels": [1, 2, 3, 4, 5]}, tmp_path / "a.pth")
+    assert _data(tmp_path / "a.pth") == _VALUES
+    assert [e.label for e in container.scan(tmp_path / "a.pth")] == [1, 2, 3, 4, 5]
+    images = torch.nn.Parameter(torch.ones(2, 3, 4, 4))
+    for value in ([images], images, images.detach().as_subclass(_Kind), marked.to_sparse()):
+        torch.save(value, tmp_path / "b.pth")
+        with pytest.raises(errors.NotAPackError):
+            list(container.scan(tmp_path / "b.pth"))
+
+
+def _rewrite(source: Path, target: Path, change: Callable[[str, bytes], bytes]) -> None:
+    """Copy an archive, with each member changed."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename, change(info.filename, old.read(info)))
+
+
+def test_an_archive_of_a_big_endian_machine_is_read_where_bytes_are_whole(tmp_path: Path) -> None:
+    def change(name: str, content: bytes) -> bytes:
+        if name.endswith("byteorder"):
+            return b"big"
+        return (
+            np.frombuffer(content, "<i8").astype(">i8").tobytes() if name[-2:] == "/1" else content
+        )
+
+    labels = torch.tensor([4, 3, 2, 1, 0])
+    torch.save((torch.zeros(5, 3, 4, 4, dtype=torch.uint8), labels), tmp_path / "a.pth")
+    _rewrite(tmp_path / "a.pth", tmp_path / "b.pth", change)
+    assert [e.label for e in container.scan(tmp_path / "b.pth")] == [4, 3, 2, 1, 0]
+    torch.save((torch.zeros(5, 3, 4, 4, dtype=torch.uint16), labels), tmp_path / "a.pth")
+    _rewrite(tmp_path / "a.pth", tmp_path / "b.pth", change)
+    with pytest.raises(errors.NotAPackError, match="big-endian"):
+        list(container.scan(tmp_path / "b.pth"))
+
+
+_STORAGE = b"(X\7\0\0\0storagectorch\nByteStorage\nX\1\0\0\x000X\3\0\0\0cpuK\4tQ"
+_REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"cos\nsystem\nX\4\0\0\0true\x85R", b"ctorch\nload\n(K\1tb", b"(K\1K\2tQ", b"K\1Q",
+        b"c__builtin__\neval\nX\1\0\0\x001\x85R", b"K\1K\2\x85R", b"]}b",
+        _REBUILD + b"(" + _STORAGE + b"K\0J\xff\xff\xff\xff\x85K\1\x85\x89NtR",
+        _REBUILD + b"(" + _STORAGE + b"K\0(" + b"K\2" * 1000 + b"t(" + b"K\1" * 1000 + b"t\x89NtR",
+        _REBUILD + b"(K\1tR", _REBUILD + b"(" + _STORAGE + b"K\0K\2K\1\x89NtR",
+        _REBUILD + b"(" + _STORAGE + b"K\0K\x09\x85K\1\x85\x89NtR",  # beyond its storage
+        b"c_codecs\nencode\n(K\1K\2tR", b"ccollections\nOrderedDict\n(]K\1tR",
+        b"ccollections\nOrderedDict\n(](]K\1tatR", b"ctorch\nSize\nK\1\x85R",
+    ],
+    ids=range(16),
+)  # fmt: skip
+def test_hostile_pickles_of_torch_are_refused(tmp_path: Path, pickled: bytes) -> None:
+    torch.save([torch.zeros(4, dtype=torch.uint8)], tmp_path / "a.pth")
+    data = b"\x80\2]" + pickled + b"a."
+    _rewrite(tmp_path / "a.pth", tmp_path / "b.pth", lambda n, c: data if n[-4:] == ".pkl" else c)
+    with pytest.raises((errors.NotAPackError, errors.IntegrityError), match=r"b\.pth"):
+        list(container.scan(tmp_path / "b.pth"))
+
+
 def test_a_newer_version_and_other_headers_are_refused(tmp_path: Path) -> None:
     texts: dict[str, type[errors.PackioError]]
     texts = {'{"format":"pth","version":2}': errors.VersionError}
@@ -398,7 +492,7 @@ _SMALL = [_tensor(b"1"), _tensor(b"22")]  # little but the archive's own fields 
 
 @pytest.mark.parametrize("value", [_BLOB, (_SMALL, [1, 2]), None], ids=["blob", "list", "ours"])
 def test_damaged_files_raise_nothing_but_errors_of_packio(tmp_path: Path, value: Any) -> None:
-    """In other processes, for it is torch that reads the file here."""
+    """In other processes, so that a signal fails the test and not the run."""
     if value is None:
         _write(tmp_path / "out.pth", _full(5))
     else:

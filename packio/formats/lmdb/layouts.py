@@ -39,7 +39,7 @@ from packio.formats import Entry
 from packio.formats.lmdb import datum, pixels
 from packio.formats.lmdb.pages import File, Tree, newest_meta, opened
 from packio.formats.lmdb.values import Found, is_image, msgpack, sample
-from packio.formats.wire import Malformed, arrow_stream, plain_pickle
+from packio.formats.wire import Malformed, arrow_stream, pickles
 
 _Parser = Callable[[bytes], Found]
 
@@ -108,7 +108,7 @@ def _parser(file: File, samples: list[Entry], path: Path, *, trust: bool) -> _Pa
         data = file.read(entry.length, entry.offset)
         if is_image(data):
             return None
-        parse = _pickled if plain_pickle.is_likely(data) else _fitting(data, path, _PARSERS)
+        parse = _pickled if pickles.is_likely(data) else _fitting(data, path, _PARSERS)
         if parse is _pickled and not trust:
             raise NotAPackError(
                 f"{path}: its values are pickles, as {entry.name!r}; {_asked(path)}"
@@ -151,7 +151,7 @@ def _msgpack(data: bytes) -> Found:
 
 
 def _pickled(data: bytes) -> Found:
-    return sample(plain_pickle.read(data), data)
+    return sample(pickles.read(data), data)
 
 
 _PARSERS: tuple[_Parser, ...] = (_arrow, _msgpack, datum.parse)
@@ -174,7 +174,7 @@ def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Entry]:
         key = names.get(entry.name)
         try:
             found = parse(data)
-        except plain_pickle.RefusedError as error:
+        except pickles.RefusedError as error:
             raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
         except Malformed as error:
             if parse is _pickled:

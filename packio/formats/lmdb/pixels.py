@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from packio.errors import NotAPackError
 from packio.formats import Entry
-from packio.formats.wire import Malformed, plain_pickle
+from packio.formats.wire import Malformed, pickles
 from packio.images.encodings import raw_facts
 from packio.sample.facts import Facts
 
@@ -69,8 +69,8 @@ def _pickled(path: Path) -> dict[bytes, Listed]:
     if not data:
         return {}
     try:
-        meta = plain_pickle.read(data, most_steps=len(data))
-    except (plain_pickle.RefusedError, Malformed) as error:
+        meta = pickles.read(data, most_steps=len(data))
+    except (pickles.RefusedError, Malformed) as error:
         raise NotAPackError(
             f"{path}: {error}; say the shapes in {TEXT_NAME} instead, "
             "as lines 'key (height,width,channels)'"

@@ -38,7 +38,7 @@ import numpy as np
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Written
 from packio.formats.blobs.blob import Blob, Pixels, Spool, header, one_file, output_errors
-from packio.formats.pth.file import members
+from packio.formats.pth.archive import members
 from packio.formats.pth.scanning import Reader, scan
 from packio.sample.record import Field, Record
 from packio.system.pools import ThreadPool

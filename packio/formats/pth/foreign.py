@@ -1,24 +1,25 @@
 """What others save by ``torch.save`` as a dataset, and where the samples lie in it.
 
-* a tensor of pixels (`packio.formats.blobs.pixels`); one of channels-last memory format is (N, H,
-  W, C);
-* a list of images: encoded ones, as bytes or one-dimensional tensors of uint8, or tensors of
+* a tensor of pixels (`packio.formats.blobs.pixels`); a tensor in channels-last memory format is
+  (N, H, W, C);
+* a list of images: encoded images, as bytes or one-dimensional tensors of uint8, or tensors of
   pixels, (C, H, W), (H, W, C) or (H, W), of any sizes;
 * a blob: a one-dimensional tensor of uint8, and N + 1 offsets;
-* a pair of one of these and of labels, as torchvision saves MNIST; a list of pairs of image and
-  label; or a dict of them under usual names.
+* a pair of images (as above) and labels, as torchvision saves MNIST; a list of pairs of image and
+  label; or a dict of images and labels under usual names.
 
 Labels are a tensor, or a list of numbers.
 
-Images that are bytes are not in the file as they are (the pickle has them as text): each process
-that reads them loads all of them; convert such a file.
+Protocol 2, torch's default, writes bytes as text, so images that are bytes have no range in the
+file. Each process that reads such images holds all of them in memory; convert the file. With
+``pickle_protocol=3`` or newer, bytes lie in the file as they are, and have a range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,11 +39,8 @@ from packio.formats.blobs.pixels import (
     size_of,
     unknown,
 )
-
-if TYPE_CHECKING:
-    import torch
-
-    from packio.formats.pth.file import Place
+from packio.formats.pth.archive import Archive, Opaque, Tensor
+from packio.formats.wire import Span
 
 _OFFSETS = ("offsets", "offset", "indptr")
 
@@ -56,7 +54,7 @@ class _Parts(NamedTuple):
 
 
 def found(
-    value: Any, place: Place, path: Path, image: str | None, label: str | None, order: Order
+    value: Any, archive: Archive, path: Path, image: str | None, label: str | None, order: Order
 ) -> Iterator[Entry]:
     """Find the samples in what was saved.
 
@@ -69,19 +67,19 @@ def found(
     if label is not None:
         parts = parts._replace(labels=_named(value, label, "label", path)[1] if label else None)
     if parts.offsets is not None:
-        samples = _blob(parts.images, parts.offsets, place, path)
+        samples = _blob(parts.images, parts.offsets, archive, path)
     elif _is_tensor(parts.images) and parts.images.ndim >= 3:
-        samples = _array(parts.images, place, order, path)
+        samples = _array(parts.images, archive, order, path)
     else:
-        samples = _each(parts.images, place, order, path)
+        samples = _each(parts.images, archive, order, path)
     if parts.labels is None:
         return iter(samples)
-    labels = _labels(parts.labels, len(samples), place, path)
+    labels = _labels(parts.labels, len(samples), archive, path)
     return (e._replace(label=n) for e, n in zip(samples, labels, strict=True))
 
 
-def read(value: Any, path: Path, image: str | None) -> Found:
-    """Have images of a list read from memory: torch has loaded them.
+def read(value: Any, archive: Archive, path: Path, image: str | None) -> Found:
+    """Keep the images of a list in memory, for images that are bytes.
 
     Raises:
         OptionError: there is no such list.
@@ -92,8 +90,12 @@ def read(value: Any, path: Path, image: str | None) -> Found:
 
     def one(number: int) -> bytes:
         value = images[number]
-        content: bytes = value.contiguous().numpy().tobytes() if _is_tensor(value) else bytes(value)
-        return content
+        if isinstance(value, bytes):
+            return value
+        begin, size = archive.range_of(value, f"item {number}")
+        with path.open("rb") as file:
+            file.seek(begin)
+            return file.read(size)
 
     return Found(len(images), iter(()), one)
 
@@ -128,7 +130,8 @@ def _is_pair(value: Any) -> bool:
     if not _is_row(value) or len(value) != 2:
         return False
     image, label = value
-    axes = 3 if isinstance(image, bytes) else image.ndim if _is_tensor(image) else 0
+    is_bytes = isinstance(image, (bytes, Span))
+    axes = 3 if is_bytes else image.ndim if _is_tensor(image) else 0
     if _is_tensor(label):
         return bool(label.ndim < min(axes, 2))
     return axes > 0 and isinstance(label, (int, float))
@@ -139,9 +142,7 @@ def _are_labels(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
+    return isinstance(value, Tensor)
 
 
 def _named(value: Any, name: str, option: str, path: Path) -> tuple[Any, Any]:
@@ -169,15 +170,19 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _described(value: Any) -> str:
     if _is_tensor(value):
-        return f"{tuple(value.shape)} {value.dtype}"
-    return f"{type(value).__name__} of {len(value)}" if _is_row(value) else type(value).__name__
+        return f"{value.shape} torch.{value.dtype}"
+    return f"{_kind(value)} of {len(value)}" if _is_row(value) else _kind(value)
 
 
-def _blob(images: Any, offsets: Any, place: Place, path: Path) -> list[Entry]:
+def _kind(value: Any) -> str:
+    return value.name if isinstance(value, Opaque) else type(value).__name__
+
+
+def _blob(images: Any, offsets: Any, archive: Archive, path: Path) -> list[Entry]:
     if not _is_encoded(images) or not _is_tensor(offsets):
         raise NotAPackError(f"{path}: has offsets, but no blob of bytes; {_EXPECTED}")
-    begin, size = place(images, "the blob")
-    values = place.array(offsets, "offsets")
+    begin, size = archive.range_of(images, "the blob")
+    values = archive.array(offsets, "offsets")
     if values.dtype.kind not in "iu":
         raise NotAPackError(f"{path}: offsets are {values.dtype}, integers are expected")
     columns = columns_of({"offsets": values.astype(np.int64)}, size, 0, path)
@@ -185,75 +190,65 @@ def _blob(images: Any, offsets: Any, place: Place, path: Path) -> list[Entry]:
 
 
 def _is_encoded(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor) and value.ndim == 1 and value.dtype == torch.uint8
+    return isinstance(value, Tensor) and value.ndim == 1 and value.dtype == "uint8"
 
 
-def _array(images: torch.Tensor, place: Place, order: Order, path: Path) -> list[Entry]:
+def _array(images: Tensor, archive: Archive, order: Order, path: Path) -> list[Entry]:
     """A tensor of pixels."""
-    last = images.permute(0, 2, 3, 1) if images.ndim == 4 else images
-    if last.is_contiguous() and not images.is_contiguous():  # channels-last memory format
+    what = "the tensor of images"
+    last = images.permuted(0, 2, 3, 1) if images.ndim == 4 else images
+    if last.is_contiguous and not images.is_contiguous:  # channels-last memory format
         images, order = last, order._replace(planes=False)
-    dtype = _dtype(images, path)
+    dtype = archive.pixels(images, what)
     if not holds_many(images.shape, dtype):
         raise NotAPackError(f"{path}: holds a tensor of {_described(images)}; {_EXPECTED}")
     facts = facts_of(images.shape[1:], dtype, order, str(path))
-    begin, size = place(images, "the tensor of images")[0], size_of(facts)
+    begin, size = archive.range_of(images, what)[0], size_of(facts)
     return [
         Entry(b"%08d" % i, path.name, begin + i * size, size, facts=facts)
-        for i in range(len(images))
+        for i in range(images.shape[0])
     ]
 
 
-def _dtype(tensor: torch.Tensor, path: Path) -> np.dtype:
-    name = str(tensor.dtype).removeprefix("torch.")
-    try:
-        dtype: np.dtype = np.dtype(name)
-    except TypeError as error:  # bfloat16, and of quantized ones
-        raise NotAPackError(f"{path}: holds a tensor of {name}, which are no pixels") from error
-    return dtype
-
-
-def _each(images: Any, place: Place, order: Order, path: Path) -> list[Entry]:
+def _each(images: Any, archive: Archive, order: Order, path: Path) -> list[Entry]:
     """A list of images."""
     if not _is_row(images):
-        raise NotAPackError(f"{path}: holds {type(images).__name__}; {_EXPECTED}")
+        raise NotAPackError(f"{path}: holds {_kind(images)}; {_EXPECTED}")
     samples = []
     for i, image in enumerate(images):
         what, facts = f"item {i}", None
         if isinstance(image, bytes):
             offset, size = -1, len(image)
-        elif _is_encoded(image):
-            offset, size = place(image, what)
+        elif isinstance(image, Span) or _is_encoded(image):
+            offset, size = archive.range_of(image, what)
         elif _is_tensor(image) and image.ndim in (2, 3):
-            facts = facts_of(image.shape, _dtype(image, path), order, f"{path}: {what}")
-            offset, size = place(image, what)
+            facts = facts_of(image.shape, archive.pixels(image, what), order, f"{path}: {what}")
+            offset, size = archive.range_of(image, what)
         else:
             raise NotAPackError(
-                f"{path}: {what} is {type(image).__name__} ({_described(image)}); {_EXPECTED}"
+                f"{path}: {what} is {_kind(image)} ({_described(image)}); {_EXPECTED}"
             )
         samples.append(Entry(b"%d" % i, path.name, offset, size, facts=facts))
     return samples
 
 
-def _labels(labels: Any, count: int, place: Place, path: Path) -> list[Label]:
+def _labels(labels: Any, count: int, archive: Archive, path: Path) -> list[Label]:
     where = f"{path}: label"
-    values = place.array(labels, "label") if _is_tensor(labels) else _array_of(labels, place)
+    values = archive.array(labels, "label") if _is_tensor(labels) else _array_of(labels, archive)
     if values is None:
-        raise NotAPackError(
-            f"{path}: labels are {type(labels).__name__}, not a tensor or numbers alike"
-        )
+        raise NotAPackError(f"{path}: labels are {_kind(labels)}, not a tensor or numbers alike")
     check_labels(values.shape, values.dtype, count, where)
     return labels_of(values, where)
 
 
-def _array_of(labels: Any, place: Place) -> np.ndarray | None:
+def _array_of(labels: Any, archive: Archive) -> np.ndarray | None:
     """A list of numbers, or of lists of them, as an array; None if they are not alike."""
     if not _is_row(labels):
         return None
     try:
-        array = np.array([place.array(v, "label").tolist() if _is_tensor(v) else v for v in labels])
+        array = np.array(
+            [archive.array(v, "label").tolist() if _is_tensor(v) else v for v in labels]
+        )
     except (ValueError, OverflowError):
         return None
     return array if array.dtype.kind in "biuf" and array.ndim in (1, 2) else None

@@ -19,7 +19,7 @@ from packio.formats.blobs.blob import (
 )
 from packio.formats.blobs.pixels import order_of
 from packio.formats.pth import foreign
-from packio.formats.pth.file import Place, loaded
+from packio.formats.pth.archive import Archive, Tensor, opened
 
 
 def scan(
@@ -27,8 +27,8 @@ def scan(
 ) -> Iterator[Entry]:
     """Yield an entry for every sample.
 
-    Of what others write: see `packio.formats.pth.foreign`. Only tensors and plain containers are
-    ever unpickled (``weights_only=True``).
+    `packio.formats.pth.foreign` says which files of others are read. Nothing is unpickled; see
+    `packio.formats.pth.archive`.
 
     Args:
         path: Of the file.
@@ -45,42 +45,43 @@ def scan(
         ReadError: the file cannot be read.
     """
     order = order_of(layout)
-    with loaded(path) as (value, place):
+    with opened(path) as archive:
+        value = archive.load()
         if isinstance(value, dict) and "packio" in value and image is None:
-            found = _own(value, place, path)
+            found = _own(value, archive, path)
         else:
-            found = foreign.found(value, place, path, image, label, order)
+            found = foreign.found(value, archive, path, image, label, order)
     yield from found
 
 
 class Reader(by_library.Reader):
-    """Read images that are bytes, encoded in the pickle: torch loads all of them."""
+    """Read images that are bytes within the pickle: all of them are held in memory."""
 
     survives_fork = True
 
     def find(self) -> by_library.Found:
-        """Load the file."""
-        with loaded(self.path) as (value, _):
-            return foreign.read(value, self.path, self.image)
+        """Read the pickle."""
+        with opened(self.path) as archive:
+            return foreign.read(archive.load(), archive, self.path, self.image)
 
 
-def _own(value: Mapping[str, Any], place: Place, path: Path) -> Iterator[Entry]:
-    import torch
-
+def _own(value: Mapping[str, Any], archive: Archive, path: Path) -> Iterator[Entry]:
     text = value["packio"]
     check_header(text if isinstance(text, str) else "", "pth", path)
     tensors = {n: value[n] for n in (*Columns._fields, "data", "mask_data") if n in value}
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, Tensor):
             raise IntegrityError(f"{path}: {name} is no tensor; restore or repack the file")
     pixels = tensors.get("data")
-    blobs = {n: place(tensors.pop(n), n) if n in tensors else (0, 0) for n in ("data", "mask_data")}
-    arrays = {n: place.array(tensor, n) for n, tensor in tensors.items()}
+    blobs = {
+        n: archive.range_of(tensors.pop(n), n) if n in tensors else (0, 0)
+        for n in ("data", "mask_data")
+    }
+    arrays = {n: archive.array(tensor, n) for n, tensor in tensors.items()}
     (data, size), (masks, mask_size) = blobs["data"], blobs["mask_data"]
     facts = None
     if pixels is not None and pixels.ndim > 1:
-        name = str(pixels.dtype).removeprefix("torch.")
-        made, facts = pixel_columns(pixels.shape, name, path)
+        made, facts = pixel_columns(pixels.shape, str(archive.pixels(pixels, "data")), path)
         arrays |= made
     columns = columns_of(arrays, size, mask_size, path)
     return entries(columns, (path.name,), *one_file(columns, data, masks), facts=facts)

@@ -1,6 +1,6 @@
 """N5: a directory tree of arrays, cut into blocks of one file each.
 
-What packio writes: the arrays of `packio.formats.blobs.blob_columns`, raw, cut as
+What packio writes: the arrays of `packio.formats.blobs.columns`, raw, cut as
 `packio.formats.chunks.layout` says, and the attribute ``packio`` of the root, a text. Raw pixels
 are an array of them only where they are uint8: of wider ones, the bytes would be in the other
 order.

@@ -1,6 +1,6 @@
 """Zarr, version 3: a directory tree of arrays, cut into chunks of one file each.
 
-What packio writes: the arrays of `packio.formats.blobs.blob_columns`, raw, cut as
+What packio writes: the arrays of `packio.formats.blobs.columns`, raw, cut as
 `packio.formats.chunks.layout` says, and the attribute ``packio`` of the root, a text.
 
 How the bytes lie on disk. Every group and every array is a directory with a ``zarr.json``. A

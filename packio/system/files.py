@@ -37,6 +37,14 @@ def free_bytes(path: str | os.PathLike[str]) -> int:
     return shutil.disk_usage(path).free
 
 
+def room_beside(path: Path) -> str:
+    """Say how much room is left in the folder of a path, for the message of an error."""
+    try:
+        return f"{free_bytes(path.parent)} bytes free"
+    except OSError:
+        return "room left: unknown"
+
+
 def sync(path: str | os.PathLike[str]) -> None:
     """Make a file durable; of a folder, the names in it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

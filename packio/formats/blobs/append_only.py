@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packio.errors import CannotCreateError, IntegrityError, OutputError, ReadError
 from packio.index.indexfile import crc32c, crc32c_of
+from packio.system.files import read_at, room_beside
 from packio.system.pools import ThreadPool
 
 # Bytes put together, written and read back at once: 5,000 photos of 504 MB take 0.42 s by 256 KiB,
@@ -100,7 +100,7 @@ class Output:
     def _read_back(self) -> None:
         position = 0
         for length, crc in self._blocks:
-            if crc32c(_read(self._descriptor, length, position)) != crc:
+            if crc32c(read_at(self._descriptor, length, position)) != crc:
                 raise OutputError(
                     f"{self.path}: bytes {position}..{position + length} read back differently; "
                     "the disk or its driver is at fault"
@@ -130,16 +130,9 @@ def _output_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputError(
-            f"{path}: cannot be written: {error.strerror} ({_free_bytes(path)} bytes free); "
+            f"{path}: cannot be written: {error.strerror} ({room_beside(path)}); "
             "make room and run it again"
         ) from error
-
-
-def _free_bytes(path: Path) -> int:
-    try:
-        return shutil.disk_usage(path.parent).free
-    except OSError:
-        return 0
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -190,18 +183,10 @@ class Input:
 
     def _fill(self, length: int, offset: int) -> None:
         try:
-            self._window = _read(self._descriptor, max(length, _WINDOW), offset)
+            self._window = read_at(self._descriptor, max(length, _WINDOW), offset)
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read at {offset}: {error}") from error
         self._start = offset
-
-
-def _read(descriptor: int, length: int, offset: int) -> bytes:
-    """Read a range, shorter at the end of the file."""
-    data = os.pread(descriptor, length, offset)
-    if 0 < len(data) < length:  # Linux reads up to 2 GiB at once
-        return data + _read(descriptor, length - len(data), offset + len(data))
-    return data
 
 
 @contextlib.contextmanager

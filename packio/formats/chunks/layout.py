@@ -1,6 +1,6 @@
 """What N5 and Zarr share: arrays cut into blocks, one file a block, raw.
 
-Which arrays there are says `packio.formats.blobs.blob_columns`; ``_chunks_writer`` writes them,
+Which arrays there are says `packio.formats.blobs.columns`; ``_chunks_writer`` writes them,
 `packio.formats.chunks.scanning` reads them.
 
 A blob of samples is cut so that no sample lies in two blocks: each block but the last takes as many

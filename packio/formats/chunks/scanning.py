@@ -14,7 +14,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.formats import Entry, Ranges
-from packio.formats.blobs.blob_columns import (
+from packio.formats.blobs.columns import (
     Columns,
     check_header,
     columns_of,

@@ -14,8 +14,9 @@ import numpy as np
 
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Ranges, Written
-from packio.formats.blobs.blob import Blob, Pixels, Spool, output_errors
-from packio.formats.blobs.blob_columns import VERSION, Columns, header
+from packio.formats.blobs.blob import Blob
+from packio.formats.blobs.columns import VERSION, Columns, header
+from packio.formats.blobs.spool import Pixels, Spool, output_errors
 from packio.formats.chunks.layout import Array, Layout, block_header, cut, place, small_block
 from packio.sample.record import Field, Record
 

@@ -1,6 +1,6 @@
 """HDF5: one file, the samples in a single contiguous dataset of bytes, which any HDF5 tool opens.
 
-What packio writes, at the root, is what `packio.formats.blobs.blob_columns` describes: ``data``,
+What packio writes, at the root, is what `packio.formats.blobs.columns` describes: ``data``,
 ``offsets``, ``label``, ``key_data``, ``key_offsets``; ``mask_data``, ``mask_offsets``,
 ``meta_data``, ``meta_offsets``, ``boxes``, ``box_labels`` and ``box_offsets`` where the pack has
 them; and an attribute ``packio`` of the root, an ASCII string (of fixed length up to 60,000
@@ -28,17 +28,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from packio import registry
-from packio.errors import CannotCreateError, OutputError
-from packio.formats import Written
-from packio.formats.blobs.blob import Spool, header, one_file, output_errors
+from packio.formats.blobs import one_file
+from packio.formats.blobs.blob import Blob
+from packio.formats.blobs.spool import Pixels
 from packio.formats.hdf5.scanning import Reader, scan
-from packio.sample.record import Field, Record
-from packio.system.pools import ThreadPool
 
 __all__ = [
     "CRASHES", "EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan",
@@ -57,93 +55,30 @@ _PAGE = 1 << 16  # bytes that `_Memory` holds in one piece
 _Kind = tuple[tuple[int, ...], np.dtype]  # shape and type of a dataset
 
 
-class Writer:
-    """Write records into a new file; the same records give the same bytes.
+class Writer(one_file.Writer):
+    """Write records into a new file; the same records give the same bytes."""
 
-    The file is made in `close`: until then the samples are in a temporary file beside it.
-    """
+    container: ClassVar[str] = "hdf5"
 
     def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
-        """Create the temporary files.
-
-        Args:
-            path: The file; does not exist yet.
-            count: Samples about to come; not used.
-            size: Bytes of all of them together; not used.
-            classes: Names of the labels.
-
-        Raises:
-            CannotCreateError: they cannot be made, or the file exists.
-            MissingPackageError: h5py does not load.
-        """
+        """Create the temporary files; see `packio.formats.blobs.one_file`."""
         self._h5py = registry.require(PACKAGE, EXTRA)
-        self._path, self._classes, self._closed = path, classes, False
-        if path.exists():
-            raise CannotCreateError(f"{path}: cannot be created: it exists")
-        self._spool = Spool(path)
+        super().__init__(path, count=count, size=size, classes=classes)
 
-    def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written; the message tells the space left.
-        """
-        self._check_open()
-        self._spool.add(records)
-
-    def close(self) -> Written:
-        """Write the file, and read everything back while it is synced to the disk.
-
-        Raises:
-            OutputError: it cannot be written, or what can be read is not what was added.
-        """
-        self._check_open()
-        try:
-            return self._write()
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Let go of the temporary files; the file stays, if it was written."""
-        self._closed = True
-        self._spool.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise OutputError(f"{self._path}: closed already")
-
-    def _write(self) -> Written:
-        columns, pixels = self._spool.finish(), self._spool.pixels()
-        arrays, blobs = columns.arrays(), {"data": self._spool.data}
-        if columns.mask_offsets is not None:
-            blobs["mask_data"] = self._spool.masks
-        text = header("hdf5", len(self._spool), self._classes)
-        memory = _Memory()
+    def fill(
+        self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
+        pixels: Pixels | None, text: str,
+    ) -> Mapping[str, int]:  # fmt: skip
+        """Write the file; see `packio.formats.blobs.one_file`."""
         room: dict[str, _Kind] = {n: ((blob.size,), np.dtype("u1")) for n, blob in blobs.items()}
         if pixels is not None:
             room["data"] = pixels
-            del arrays["offsets"]
+        memory = _Memory()
         begins = _lay_out(self._h5py, memory, arrays, room, text)
-        data, masks = one_file(columns, begins["data"], begins.get("mask_data", 0))
-        with output_errors(self._path, len(self._spool)), self._path.open("xb+", 0) as file:
-            memory.save(file.fileno())
-            for name, blob in blobs.items():
-                blob.copy(file.fileno(), begins[name])
-            with ThreadPool(1, "packio-sync") as pool:
-                synced = pool.submit(os.fsync, file.fileno())
-                self._spool.data.check(file.fileno(), data.offset, where=self._path)
-                if masks is not None:
-                    self._spool.masks.check(file.fileno(), masks.offset, where=self._path)
-                synced.result()
-        return Written(
-            files=(self._path.name,),
-            file=data.file,
-            offset=data.offset,
-            length=data.length,
-            sidecars=(),
-            info=pixels.info if pixels is not None else {},
-            masks=masks,
-        )
+        memory.save(file.fileno())
+        for name, blob in blobs.items():
+            blob.copy(file.fileno(), begins[name])
+        return begins
 
 
 def _lay_out(

@@ -13,7 +13,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
-from packio.formats.blobs.blob_columns import Columns
+from packio.formats.blobs.columns import Columns
 from packio.formats.blobs.pixels import check_claim
 
 # Whatever h5py makes of what HDF5 finds wrong in a file.

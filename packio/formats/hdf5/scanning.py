@@ -12,16 +12,9 @@ import numpy as np
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Entry
-from packio.formats.blobs import by_library
-from packio.formats.blobs.blob import (
-    Columns,
-    check_header,
-    columns_of,
-    entries,
-    one_file,
-    pixel_columns,
-)
+from packio.formats.blobs import by_library, one_file
 from packio.formats.blobs.by_library import Found
+from packio.formats.blobs.columns import Columns, check_header
 from packio.formats.hdf5 import foreign
 from packio.formats.hdf5.datasets import h5py_errors, open_file, opened, place, rows, slices
 
@@ -80,26 +73,23 @@ def _own(file: Any, path: Path) -> Found:
         text = text.decode("ascii")
     check_header(text if isinstance(text, str) else "", "hdf5", path)
     arrays: dict[str, np.ndarray] = {}
-    begins, sizes = {"data": 0, "mask_data": 0}, {"data": 0, "mask_data": 0}
-    for name in (*Columns._fields, "data", "mask_data"):
+    blobs: dict[str, tuple[int, int]] = {}
+    for name in (*Columns._fields, *one_file.BLOBS):
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
             continue
         dataset = file[name]
         if not isinstance(dataset, h5py.Dataset):
             raise IntegrityError(f"{path}: {name} is no dataset; restore or repack the file")
-        if name in begins:
-            begins[name], sizes[name] = _one_range(dataset, path)
+        if name in one_file.BLOBS:
+            blobs[name] = _one_range(dataset, path)
         else:
             arrays[name] = _contiguous(dataset, path)
-    facts = None
+    pixels = None
     if "data" in file and len(file["data"].shape or ()) > 1:
-        pixels, facts = pixel_columns(file["data"].shape, str(file["data"].dtype), path)
-        arrays |= pixels
-    columns = columns_of(arrays, sizes["data"], sizes["mask_data"], path)
-    ranges = one_file(columns, begins["data"], begins["mask_data"])
-    found = entries(columns, (path.name,), *ranges, facts=facts)
-    read = slices(file["data"], columns) if facts is None else rows(file["data"])
-    return Found(len(columns.length), found, read)
+        pixels = file["data"].shape, str(file["data"].dtype)
+    found = one_file.find(path, arrays, blobs, pixels)
+    read = rows(file["data"]) if found.are_pixels else slices(file["data"], found.columns)
+    return Found(len(found.columns.length), found.entries, read)
 
 
 def _one_range(dataset: Any, path: Path) -> tuple[int, int]:

@@ -41,7 +41,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,6 +57,7 @@ from packio.formats.lmdb.pages import DATA_NAME, VERSION, File, Tree, identity, 
 from packio.index.indexfile import crc32c
 from packio.sample.facts import UNKNOWN
 from packio.sample.record import Field, Record, image_record
+from packio.system.files import room_beside
 from packio.system.pools import ThreadPool
 
 __all__ = [
@@ -216,7 +216,7 @@ class Writer:
         except (self._lmdb.Error, OSError) as error:
             raise OutputError(
                 f"{self._path}: cannot be written after {len(self._crcs)} records: {error} "
-                f"({_free_bytes(self._path)} bytes free; LMDB calls a full disk an input/output "
+                f"({room_beside(self._path)}; LMDB calls a full disk an input/output "
                 "error); make room and run it again"
             ) from error
 
@@ -364,13 +364,6 @@ def _with_masks(images: Written, masks: Written) -> Written:
 
 def _major(module: Any) -> int:
     return int(module.__version__.split(".")[0])
-
-
-def _free_bytes(path: Path) -> int:
-    try:
-        return shutil.disk_usage(path.parent).free
-    except OSError:
-        return 0
 
 
 def _label_line(number: int, record: Record[Field]) -> bytes:

@@ -1,6 +1,6 @@
 """PyTorch files: a dict of tensors as ``torch.save`` writes it, the samples in one tensor of bytes.
 
-What packio writes is a dict of tensors under the names of `packio.formats.blobs.blob_columns`:
+What packio writes is a dict of tensors under the names of `packio.formats.blobs.columns`:
 ``data``, ``offsets``, ``label``, ``key_data``, ``key_offsets``; ``mask_data``, ``mask_offsets``,
 ``meta_data``, ``meta_offsets``, ``boxes``, ``box_labels`` and ``box_offsets`` where the pack has
 them; and ``packio``, a string. It loads without packio, at once, for nothing is read but what is
@@ -28,20 +28,16 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
-from packio.errors import CannotCreateError, OutputError
-from packio.formats import Written
-from packio.formats.blobs.blob import Blob, Pixels, Spool, header, one_file, output_errors
+from packio.formats.blobs import one_file
+from packio.formats.blobs.blob import Blob
+from packio.formats.blobs.spool import Pixels
 from packio.formats.pth.archive import members
 from packio.formats.pth.scanning import Reader, scan
-from packio.sample.record import Field, Record
-from packio.system.pools import ThreadPool
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
 
@@ -53,90 +49,20 @@ EXTRA = None
 _ALIGNMENT = 4096  # bytes, of every tensor
 
 
-class Writer:
-    """Write records into a new file; the same records give the same bytes.
+class Writer(one_file.Writer):
+    """Write records into a new file; the same records give the same bytes."""
 
-    The file is made in `close`: until then the samples are in a temporary file beside it.
-    """
+    container: ClassVar[str] = "pth"
 
-    def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
-        """Create the temporary files.
-
-        Args:
-            path: The file; does not exist yet.
-            count: Samples about to come; not used.
-            size: Bytes of all of them together; not used.
-            classes: Names of the labels.
-
-        Raises:
-            CannotCreateError: they cannot be made, or the file exists.
-        """
-        self._path, self._classes, self._closed = path, classes, False
-        if path.exists():
-            raise CannotCreateError(f"{path}: cannot be created: it exists")
-        self._spool = Spool(path)
-
-    def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written; the message tells the space left.
-        """
-        self._check_open()
-        self._spool.add(records)
-
-    def close(self) -> Written:
-        """Write the file, and read everything back while it is synced to the disk.
-
-        Raises:
-            OutputError: it cannot be written, or what can be read is not what was added.
-        """
-        self._check_open()
-        try:
-            return self._write()
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Let go of the temporary files; the file stays, if it was written."""
-        self._closed = True
-        self._spool.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise OutputError(f"{self._path}: closed already")
-
-    def _write(self) -> Written:
-        spool, path = self._spool, self._path
-        columns, pixels = spool.finish(), spool.pixels()
-        arrays = columns.arrays()
-        if pixels is not None:
-            del arrays["offsets"]
-        text = header("pth", len(spool), self._classes)
-        blobs = {"data": spool.data}  # first, so that they are data/0 and data/1
-        if columns.mask_offsets is not None:
-            blobs["mask_data"] = spool.masks
-        with output_errors(path, len(spool)), path.open("xb+", 1 << 20) as file:
-            _save(file, blobs, arrays, text, pixels)
-            file.flush()
-            found = members(file.fileno(), path)
-            begins = [found.get(f"data/{i}", (0, 0))[0] for i in range(2)]
-            data, masks = one_file(columns, *begins)
-            with ThreadPool(1, "packio-sync") as pool:
-                synced = pool.submit(os.fsync, file.fileno())
-                spool.data.check(file.fileno(), data.offset, where=path)
-                if masks is not None:
-                    spool.masks.check(file.fileno(), masks.offset, where=path)
-                synced.result()
-        return Written(
-            files=(path.name,),
-            file=data.file,
-            offset=data.offset,
-            length=data.length,
-            sidecars=(),
-            info=pixels.info if pixels is not None else {},
-            masks=masks,
-        )
+    def fill(
+        self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
+        pixels: Pixels | None, text: str,
+    ) -> Mapping[str, int]:  # fmt: skip
+        """Write the file; see `packio.formats.blobs.one_file`."""
+        _save(file, blobs, arrays, text, pixels)
+        file.flush()
+        found = members(file.fileno(), self._path)
+        return {name: found.get(f"data/{i}", (0, 0))[0] for i, name in enumerate(blobs)}
 
 
 class _Sink:
@@ -165,7 +91,7 @@ class _Sink:
 
 
 def _save(
-    file: IO[bytes], blobs: dict[str, Blob], arrays: dict[str, np.ndarray], text: str,
+    file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray], text: str,
     pixels: Pixels | None,
 ) -> None:  # fmt: skip
     import torch

@@ -25,8 +25,8 @@ import numpy as np
 
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Entry
-from packio.formats.blobs.blob_columns import columns_of, entries, one_file
 from packio.formats.blobs.by_library import Found
+from packio.formats.blobs.columns import columns_of, entries, one_file
 from packio.formats.blobs.pixels import (
     IMAGES,
     LABELS,

@@ -8,15 +8,8 @@ from typing import Any
 
 from packio.errors import IntegrityError
 from packio.formats import Entry
-from packio.formats.blobs import by_library
-from packio.formats.blobs.blob import (
-    Columns,
-    check_header,
-    columns_of,
-    entries,
-    one_file,
-    pixel_columns,
-)
+from packio.formats.blobs import by_library, one_file
+from packio.formats.blobs.columns import Columns, check_header
 from packio.formats.blobs.pixels import order_of
 from packio.formats.pth import foreign
 from packio.formats.pth.archive import Archive, Tensor, opened
@@ -68,20 +61,14 @@ class Reader(by_library.Reader):
 def _own(value: Mapping[str, Any], archive: Archive, path: Path) -> Iterator[Entry]:
     text = value["packio"]
     check_header(text if isinstance(text, str) else "", "pth", path)
-    tensors = {n: value[n] for n in (*Columns._fields, "data", "mask_data") if n in value}
+    tensors = {n: value[n] for n in (*Columns._fields, *one_file.BLOBS) if n in value}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise IntegrityError(f"{path}: {name} is no tensor; restore or repack the file")
-    pixels = tensors.get("data")
-    blobs = {
-        n: archive.range_of(tensors.pop(n), n) if n in tensors else (0, 0)
-        for n in ("data", "mask_data")
-    }
+    data = tensors.get("data")
+    blobs = {n: archive.range_of(tensors.pop(n), n) for n in one_file.BLOBS if n in tensors}
     arrays = {n: archive.array(tensor, n) for n, tensor in tensors.items()}
-    (data, size), (masks, mask_size) = blobs["data"], blobs["mask_data"]
-    facts = None
-    if pixels is not None and pixels.ndim > 1:
-        made, facts = pixel_columns(pixels.shape, str(archive.pixels(pixels, "data")), path)
-        arrays |= made
-    columns = columns_of(arrays, size, mask_size, path)
-    return entries(columns, (path.name,), *one_file(columns, data, masks), facts=facts)
+    pixels = None
+    if data is not None and data.ndim > 1:
+        pixels = data.shape, str(archive.pixels(data, "data"))
+    return one_file.find(path, arrays, blobs, pixels).entries

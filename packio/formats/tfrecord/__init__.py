@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,6 +54,7 @@ from packio.formats.tfrecord.framing import HEAD, MOST_BYTES, OVERHEAD, TAIL, fr
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import encode
 from packio.sample.record import Field, Record
+from packio.system.files import room_beside
 from packio.system.pools import ThreadPool
 
 __all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
@@ -156,7 +156,7 @@ class Writer:
         except OSError as error:
             raise OutputError(
                 f"{self._path}: cannot be written after {len(self._crcs)} records: "
-                f"{error.strerror} ({_free_bytes(self._path)} bytes free); make room and run it "
+                f"{error.strerror} ({room_beside(self._path)}); make room and run it "
                 "again"
             ) from error
 
@@ -263,10 +263,3 @@ def _write(descriptor: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
-
-
-def _free_bytes(path: Path) -> int:
-    try:
-        return shutil.disk_usage(path.parent).free
-    except OSError:
-        return 0

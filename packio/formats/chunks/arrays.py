@@ -6,7 +6,6 @@ All others are put together by `Reader`, a row of blocks at a time.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError, OptionError, PackioError, ReadError
+from packio.errors import NotAPackError, OptionError, PackioError, ReadError
 from packio.formats import Entry
 from packio.formats.blobs import by_library as _by_library
 from packio.formats.blobs.by_library import Found, Rows
@@ -35,15 +34,15 @@ from packio.formats.blobs.pixels import (
     unknown,
 )
 from packio.formats.chunks import scanning
-from packio.formats.chunks.layout import Array, Layout, blocks
-from packio.formats.chunks.scanning import (
+from packio.formats.chunks.blocks import (
+    Decode,
     block_shape,
-    extent,
-    header_shape,
+    library_errors,
     missing,
-    opener,
-    read_json,
+    read_rows,
 )
+from packio.formats.chunks.layout import Array, Layout, blocks
+from packio.formats.chunks.scanning import read_json
 
 Load = Callable[[int, int], np.ndarray]  # rows of an array, from one number up to another
 
@@ -53,7 +52,7 @@ class Stored(NamedTuple):
 
     array: Array
     chunk: tuple[int, ...]  # what is decoded at once: the block, or less
-    decode: Callable[[bytes, int], bytes] | None = None  # content of a block, bytes of its values
+    decode: Decode | None = None
     library: Callable[[Path], Load] | None = None  # opens the array at a path
 
     @property
@@ -244,62 +243,12 @@ def _loader(stored: Stored, folder: Path) -> Load:
     opened: list[Load] = []  # by the library, when first used
 
     def by_library(first: int, stop: int) -> np.ndarray:
-        with _library_errors(folder):
+        with library_errors(folder):
             if not opened and stored.library is not None:
                 opened.append(stored.library(folder))
             return opened[0](first, min(stop, array.shape[0]))
 
     def by_blocks(first: int, stop: int) -> np.ndarray:
-        rows = array.block[0]
-        begin = first // rows
-        numbers = range(begin, -(-min(stop, array.shape[0]) // rows))
-        parts = [_row_of_blocks(stored, folder, number) for number in numbers]
-        values = np.concatenate(parts) if len(parts) != 1 else parts[0]
-        return values[first - begin * rows : stop - begin * rows]
+        return read_rows(folder, array, first, stop, stored.decode)
 
     return by_blocks if stored.library is None else by_library
-
-
-@contextlib.contextmanager
-def _library_errors(where: Path) -> Iterator[None]:
-    try:
-        yield
-    except PackioError:
-        raise
-    except Exception as error:  # libraries of compression have errors of their own, each
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        raise IntegrityError(
-            f"{where}: cannot be decoded ({reason}); restore or repack it"
-        ) from error
-
-
-def _row_of_blocks(stored: Stored, folder: Path, number: int) -> np.ndarray:
-    array = stored.array
-    rows = extent(array, (number, *[0] * (len(array.shape) - 1)))[0]
-    values = np.empty((rows, *array.shape[1:]), array.dtype)
-    one_row = array._replace(shape=values.shape, block=(rows, *array.block[1:]))
-    for _, *rest in blocks(one_row):
-        part = _block(stored, folder, (number, *rest))
-        inner = extent(array, (number, *rest))
-        starts = [0, *(i * b for i, b in zip(rest, array.block[1:], strict=True))]
-        target = tuple(slice(s, s + n) for s, n in zip(starts, inner, strict=True))
-        values[target] = part[tuple(map(slice, inner))]
-    return values
-
-
-def _block(stored: Stored, folder: Path, numbers: tuple[int, ...]) -> np.ndarray:
-    array = stored.array
-    path = folder / array.block_name(*numbers)
-    try:
-        with open(path, "rb", opener=opener) as file:
-            header, content = file.read(array.header_bytes), file.read()
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
-    shape = header_shape(header, path, array, numbers) if array.headers else array.block
-    size = math.prod(shape) * array.dtype.itemsize
-    if stored.decode is not None:
-        with _library_errors(path):
-            content = stored.decode(content, size)
-    if len(content) != size:
-        raise IntegrityError(f"{path}: {len(content)} bytes, expected {size}; restore or repack it")
-    return np.frombuffer(content, array.dtype).reshape(shape)

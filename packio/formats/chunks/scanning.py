@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from packio.formats.blobs.columns import (
     entries,
     pixel_columns,
 )
+from packio.formats.chunks.blocks import block_shape, opener, read_rows
 from packio.formats.chunks.layout import Array, Layout, blocks, place
 from packio.sample.facts import Facts
 
@@ -125,11 +125,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def opener(path: str, flags: int) -> int:
-    """Open a file; of a pipe in its place, do not wait for the writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _array(path: Path, name: str, layout: Layout) -> Array | None:
     metadata = read_json(path / name / layout.metadata)
     if metadata is not None:
@@ -190,91 +185,11 @@ def _blob(path: Path, name: str, layout: Layout) -> _Blob | None:
     return _Blob(array, files, pixels)
 
 
-def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Check that a block is there and as long as it should be; returns its shape.
-
-    Raises:
-        IntegrityError: it is not.
-        ReadError: it cannot be read.
-    """
-    path = folder / array.block_name(*numbers)
-    try:
-        with open(path, "rb", opener=opener) as file:
-            size = os.fstat(file.fileno()).st_size
-            header = file.read(array.header_bytes)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise missing(path) from error
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
-    shape = array.block
-    if array.headers:
-        shape = header_shape(header, path, array, numbers)
-    expected = array.header_bytes + math.prod(shape) * array.dtype.itemsize
-    if size != expected:
-        raise IntegrityError(f"{path}: {size} bytes, expected {expected}; restore or repack it")
-    return shape
-
-
-def missing(path: Path) -> IntegrityError:
-    """An error for a block that is not there."""
-    return IntegrityError(
-        f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros must be "
-        "told to write them)"
-    )
-
-
-def header_shape(
-    header: bytes, path: Path, array: Array, numbers: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Read the header of an N5 block; returns its shape.
-
-    Raises:
-        IntegrityError: it is no such header, or does not fit the array.
-    """
-    axes = len(array.shape)
-    if len(header) == array.header_bytes:
-        mode, found, *sizes = struct.unpack(f">HH{axes}I", header)
-        shape = tuple(sizes[::-1])
-        needed = extent(array, numbers)
-        fits = all(a <= b <= c for a, b, c in zip(needed, shape, array.block, strict=True))
-        if mode == 0 and found == axes and fits:
-            return shape
-    raise IntegrityError(
-        f"{path}: begins {header.hex()}, not with the header of block {numbers} of {array.block}; "
-        "restore or repack it"
-    )
-
-
-def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of the part of a block that lies within the array."""
-    both = zip(numbers, array.shape, array.block, strict=True)
-    return tuple(min(b, n - i * b) for i, n, b in both)
-
-
 def _loaded(path: Path, name: str, array: Array) -> np.ndarray:
     """Read an array. Nothing is allocated before all blocks are there."""
-    found = {n: block_shape(path / name, array, n) for n in blocks(array)}
-    values = np.empty(array.shape, array.dtype)
-    for numbers, shape in found.items():
-        part = _block(path / name / array.block_name(*numbers), array, shape)
-        inner = extent(array, numbers)
-        starts = [i * b for i, b in zip(numbers, array.block, strict=True)]
-        target = tuple(slice(s, s + n) for s, n in zip(starts, inner, strict=True))
-        values[target] = part[tuple(map(slice, inner))]
-    return values
-
-
-def _block(path: Path, array: Array, shape: tuple[int, ...]) -> np.ndarray:
-    size = math.prod(shape) * array.dtype.itemsize
-    try:
-        with open(path, "rb", opener=opener) as file:
-            file.seek(array.header_bytes)
-            data = file.read(size)
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) != size:
-        raise IntegrityError(f"{path}: {len(data)} bytes, expected {size}; the file shrinks")
-    return np.frombuffer(data, array.dtype).reshape(shape)
+    for numbers in blocks(array):
+        block_shape(path / name, array, numbers)
+    return read_rows(path / name, array, 0, array.shape[0])
 
 
 def _comparable(name: str, values: np.ndarray) -> np.ndarray:

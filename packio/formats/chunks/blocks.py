@@ -1,0 +1,156 @@
+"""Blocks of an array, read without a library; see `packio.formats.chunks.layout`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from packio.errors import IntegrityError, PackioError, ReadError
+from packio.formats.chunks.layout import Array, blocks
+
+Decode = Callable[[bytes, int], bytes]  # content of a block, bytes of its values → its values
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file; of a pipe in its place, do not wait for the writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Check that a block is there and as long as it should be; returns its shape.
+
+    Raises:
+        IntegrityError: it is not.
+        ReadError: it cannot be read.
+    """
+    path = folder / array.block_name(*numbers)
+    try:
+        with open(path, "rb", opener=opener) as file:
+            size = os.fstat(file.fileno()).st_size
+            header = file.read(array.header_bytes)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise missing(path) from error
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    shape = array.block
+    if array.headers:
+        shape = header_shape(header, path, array, numbers)
+    expected = array.header_bytes + math.prod(shape) * array.dtype.itemsize
+    if size != expected:
+        raise IntegrityError(f"{path}: {size} bytes, expected {expected}; restore or repack it")
+    return shape
+
+
+def missing(path: Path) -> IntegrityError:
+    """An error for a block that is not there."""
+    return IntegrityError(
+        f"{path}: missing; restore it, or repack (a writer that leaves out blocks of zeros must be "
+        "told to write them)"
+    )
+
+
+def header_shape(
+    header: bytes, path: Path, array: Array, numbers: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Read the header of an N5 block; returns its shape.
+
+    Raises:
+        IntegrityError: it is no such header, or does not fit the array.
+    """
+    axes = len(array.shape)
+    if len(header) == array.header_bytes:
+        mode, found, *sizes = struct.unpack(f">HH{axes}I", header)
+        shape = tuple(sizes[::-1])
+        needed = extent(array, numbers)
+        fits = all(a <= b <= c for a, b, c in zip(needed, shape, array.block, strict=True))
+        if mode == 0 and found == axes and fits:
+            return shape
+    raise IntegrityError(
+        f"{path}: begins {header.hex()}, not with the header of block {numbers} of {array.block}; "
+        "restore or repack it"
+    )
+
+
+def extent(array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the part of a block that lies within the array."""
+    both = zip(numbers, array.shape, array.block, strict=True)
+    return tuple(min(b, n - i * b) for i, n, b in both)
+
+
+def read_rows(
+    folder: Path, array: Array, first: int, stop: int, decode: Decode | None = None
+) -> np.ndarray:
+    """Read the rows ``first`` to ``stop`` of an array; ``stop`` may be beyond the last row.
+
+    Args:
+        folder: Of the array.
+        array: The array.
+        first: Number of the first row.
+        stop: Number of the row after the last one.
+        decode: Decompresses a block; None if the values lie in it as they are.
+
+    Raises:
+        IntegrityError: a block is damaged, or has another size.
+        ReadError: a block cannot be read.
+    """
+    stop = min(stop, array.shape[0])
+    if not math.prod(array.shape) or first >= stop:  # an axis may be as long as it likes then
+        return np.empty((max(stop - first, 0), *array.shape[1:]), array.dtype)
+    rows = array.block[0]
+    begin = first // rows
+    numbers = range(begin, -(-stop // rows))
+    parts = [_row_of_blocks(folder, array, number, decode) for number in numbers]
+    values = np.concatenate(parts) if len(parts) != 1 else parts[0]
+    return values[first - begin * rows : stop - begin * rows]
+
+
+def _row_of_blocks(folder: Path, array: Array, number: int, decode: Decode | None) -> np.ndarray:
+    rows = extent(array, (number, *[0] * (len(array.shape) - 1)))[0]
+    values = np.empty((rows, *array.shape[1:]), array.dtype)
+    one_row = array._replace(shape=values.shape, block=(rows, *array.block[1:]))
+    for _, *rest in blocks(one_row):
+        part = _block(folder, array, (number, *rest), decode)
+        inner = extent(array, (number, *rest))
+        starts = [0, *(i * b for i, b in zip(rest, array.block[1:], strict=True))]
+        target = tuple(slice(s, s + n) for s, n in zip(starts, inner, strict=True))
+        values[target] = part[tuple(map(slice, inner))]
+    return values
+
+
+def _block(
+    folder: Path, array: Array, numbers: tuple[int, ...], decode: Decode | None
+) -> np.ndarray:
+    path = folder / array.block_name(*numbers)
+    try:
+        with open(path, "rb", opener=opener) as file:
+            header, content = file.read(array.header_bytes), file.read()
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    shape = header_shape(header, path, array, numbers) if array.headers else array.block
+    size = math.prod(shape) * array.dtype.itemsize
+    if decode is not None:
+        with library_errors(path):
+            content = decode(content, size)
+    if len(content) != size:
+        raise IntegrityError(f"{path}: {len(content)} bytes, expected {size}; restore or repack it")
+    return np.frombuffer(content, array.dtype).reshape(shape)
+
+
+@contextlib.contextmanager
+def library_errors(where: Path) -> Iterator[None]:
+    """Make an IntegrityError of whatever a library of compression raises."""
+    try:
+        yield
+    except PackioError:
+        raise
+    except Exception as error:  # libraries of compression have errors of their own, each
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        raise IntegrityError(
+            f"{where}: cannot be decoded ({reason}); restore or repack it"
+        ) from error

@@ -1,1 +1,1 @@
-"""What formats share whose samples lie one behind another in one array of bytes."""
+"""What formats share whose samples lie end to end in one array of bytes."""

@@ -1,6 +1,6 @@
-"""Files that are written once, front to back, and files that are read at any place.
+"""Files of records: `Output` appends to a new file, `Input` reads ranges of an existing file.
 
-For containers that are rows of records; see `packio.formats.tar` and `packio.formats.recordio`.
+Tar, RecordIO and beton use them; see `packio.formats.tar` and `packio.formats.recordio`.
 """
 
 from __future__ import annotations

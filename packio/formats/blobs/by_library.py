@@ -1,4 +1,4 @@
-"""Samples that are no ranges of bytes: compressed, cut across, of variable length."""
+"""Samples that are not one byte range: compressed, in several chunks, or of variable length."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Found(NamedTuple):
     """The samples of a container."""
 
     total: int
-    entries: Iterator[Entry]  # those that `read` is needed for have the offset -1
+    entries: Iterator[Entry]  # the offset is -1 where a sample must be read by `read`
     read: Callable[[int], bytes]  # a sample by its number
 
 
 class Reader:
-    """Read samples through what their format needs.
+    """Read samples through the library of their format.
 
-    It is opened when first read from, once a process. May be used in any number of threads, in
-    forked and in spawned processes, and pickles as its arguments.
+    Each process opens the container when it first reads a sample. A reader works in any number of
+    threads, and in forked and spawned processes. It pickles as its arguments.
     """
 
-    survives_fork = False  # whether a forked process may use what its parent opened
+    survives_fork = False  # whether a forked process may use the container its parent opened
 
     def __init__(self, path: Path, image: str | None = None, layout: str = "") -> None:
-        """Remember the path, and what else ``scan`` was given."""
+        """Remember the path and the options that ``scan`` was given."""
         self.path, self.image, self.layout = path, image, layout
         self._opened: tuple[int, Found] | None = None  # by which process
 
@@ -44,7 +44,7 @@ class Reader:
         """Read a sample, by its position in what ``scan`` yields.
 
         Raises:
-            IndexError: there are not so many.
+            IndexError: the container has fewer samples.
             IntegrityError: the container is damaged.
             ReadError: a file cannot be read.
             MissingPackageError: the format's library does not load.
@@ -63,10 +63,10 @@ class Reader:
 
 
 class Rows:
-    """Samples of an array that are decoded a row of chunks at a time; the last row is kept."""
+    """Samples of an array, decoded one row of chunks at a time; the last row is kept."""
 
     def __init__(self, load: Callable[[int, int], np.ndarray], chunk: int, size: int) -> None:
-        """Say what there is.
+        """Describe the array.
 
         Args:
             load: Decodes samples, from one number up to another, which may be beyond the last.

@@ -1,4 +1,10 @@
-"""HDF5 files opened by h5py, and where the bytes of their datasets lie."""
+"""HDF5 files opened by h5py, and where the bytes of their datasets lie.
+
+pyfive, which reads HDF5 without the HDF5 library, cannot take h5py's place: pyfive 1.3.0 fails on
+chunked datasets of libver="latest", null dataspaces and links to other files, does not read
+sequences of variable length, gives wrong offsets in files with a user block, and wrong values for
+virtual datasets. Listing 4,000 chunks takes 230 ms instead of 2 ms.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.formats.blobs.columns import Columns
 from packio.formats.blobs.pixels import check_claim
 
-# Whatever h5py makes of what HDF5 finds wrong in a file.
+# What h5py raises for damaged files.
 _H5PY_ERRORS = (
     ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, SystemError,
     TypeError, ValueError,
@@ -25,10 +31,10 @@ _H5PY_ERRORS = (
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a file; what h5py raises while it is open is an IntegrityError.
+    """Open a file; turn the errors of h5py into an IntegrityError until it is closed.
 
     Raises:
-        NotAPackError: no HDF5 file.
+        NotAPackError: the file is not HDF5.
         ReadError: the file cannot be read.
         MissingPackageError: h5py does not load.
     """
@@ -45,7 +51,7 @@ def open_file(path: Path) -> Any:
     """Open a file; see `opened`."""
     h5py = registry.require("h5py", "hdf5")
     try:
-        with path.open("rb"):  # for the reasons that h5py does not tell
+        with path.open("rb"):  # its error says why; h5py's does not
             pass
     except OSError as error:
         raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error
@@ -57,7 +63,7 @@ def open_file(path: Path) -> Any:
 
 @contextlib.contextmanager
 def h5py_errors(where: object) -> Iterator[None]:
-    """Make an IntegrityError of what h5py raises."""
+    """Turn the errors of h5py into an IntegrityError."""
     try:
         yield
     except PackioError:
@@ -73,10 +79,10 @@ def _line(error: BaseException) -> str:
 
 
 def datasets(file: Any, path: Path) -> dict[str, Any]:
-    """All datasets by their paths, in the order of the file; links to other files are not taken.
+    """List all datasets by their paths, in the order of the file, without links to other files.
 
     Raises:
-        NotAPackError: there are none.
+        NotAPackError: the file has no datasets.
     """
     h5py = registry.require("h5py", "hdf5")
     found: dict[str, Any] = {}
@@ -97,7 +103,7 @@ def described(dataset: Any) -> str:
 
 
 def bytes_of(dataset: Any) -> int:
-    """How many bytes the values of a dataset are; of those of variable length, the references."""
+    """Bytes of the values of a dataset; for values of variable length, of the references."""
     if dataset.shape is None:  # of a null dataspace
         return 0
     count: int = math.prod(dataset.shape) * dataset.dtype.itemsize
@@ -105,13 +111,13 @@ def bytes_of(dataset: Any) -> int:
 
 
 def place(dataset: Any, path: Path) -> tuple[int, int] | None:
-    """Where the bytes of a dataset lie: offset and size; None if they are not one range.
+    """Tell where the bytes of a dataset lie: offset and size; None if they are not one range.
 
-    Its claims are checked: h5py may read what has passed.
+    The description of the dataset is checked, so that h5py may read its values afterwards.
 
     Raises:
-        NotAPackError: it lies in other files.
-        IntegrityError: there are less bytes than it claims, or they lie beyond the end of the file.
+        NotAPackError: the values lie in other files.
+        IntegrityError: the file has fewer bytes than the dataset claims.
     """
     size, end = bytes_of(dataset), path.stat().st_size
     if size == 0:
@@ -130,7 +136,7 @@ def place(dataset: Any, path: Path) -> tuple[int, int] | None:
     if stored < size:
         raise IntegrityError(f"{where} has {stored} bytes of {size}; it was never written whole")
     offset = dataset.id.get_offset()
-    if offset is None:  # it is within its own description
+    if offset is None:  # the values lie within the description of the dataset
         return None
     if offset + size > end:
         raise IntegrityError(
@@ -168,10 +174,13 @@ def _grid(dataset: Any) -> int:
 
 
 def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
-    """Where chunks of whole rows, not filtered, lie: (chunks,) int64; None if there are no such.
+    """Tell where the chunks of a dataset lie: (chunks,) int64 bytes.
+
+    Returns:
+        None if the chunks are filtered, or do not consist of whole rows.
 
     Raises:
-        IntegrityError: they overlap, or lie beyond the end of the file.
+        IntegrityError: chunks overlap, or lie beyond the end of the file.
     """
     filters = dataset.id.get_create_plist().get_nfilters()
     if not dataset.chunks or dataset.chunks[1:] != dataset.shape[1:] or filters:
@@ -197,7 +206,7 @@ def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
 
 
 def slices(data: Any, columns: Columns) -> Callable[[int], bytes]:
-    """What reads the samples in a blob, by their numbers."""
+    """Make a function that reads a sample of a blob by its number."""
 
     def read(number: int) -> bytes:
         begin = columns.offsets.item(number)
@@ -208,5 +217,5 @@ def slices(data: Any, columns: Columns) -> Callable[[int], bytes]:
 
 
 def rows(data: Any) -> Callable[[int], bytes]:
-    """What reads the samples in an array of pixels, by their numbers."""
+    """Make a function that reads a sample of an array of pixels by its number."""
     return lambda number: data[number].tobytes()

@@ -1,4 +1,4 @@
-"""Finding the samples of an HDF5 file, ours or another's; see `packio.formats.hdf5`."""
+"""Find the samples of an HDF5 file, by packio or by others; see `packio.formats.hdf5`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _CONVERT = "convert it: h5repack -l CONTI -f NONE old.h5 new.h5"
 def scan(
     path: Path, *, image: str | None = None, label: str | None = None, layout: str = ""
 ) -> Iterator[Entry]:
-    """Yield an entry for every sample; of what others write, see `packio.formats.hdf5.foreign`.
+    """Yield an entry for every sample.
+
+    `packio.formats.hdf5.foreign` says which files of others are read.
 
     Args:
         path: Of the file.
@@ -33,9 +35,9 @@ def scan(
         layout: Order of pixels; see `packio.formats.blobs.pixels`.
 
     Raises:
-        NotAPackError: no HDF5 file, or one without samples.
+        NotAPackError: the file is not HDF5, or has no samples.
         IntegrityError: the file is damaged.
-        OptionError: there is nothing of a name given.
+        OptionError: the file has no dataset of a given name.
         ReadError: the file cannot be read.
         MissingPackageError: h5py does not load.
     """
@@ -44,7 +46,7 @@ def scan(
 
 
 class Reader(by_library.Reader):
-    """Read samples through h5py: those that are compressed, of variable length or cut across."""
+    """Read samples that are no byte range: compressed, of variable length, or in several chunks."""
 
     def find(self) -> Found:
         """Open the file."""
@@ -55,7 +57,7 @@ class Reader(by_library.Reader):
 
 
 def _read(_: Any, path: Path, read: Callable[[int], bytes], number: int) -> bytes:
-    """Read a sample of a file that is kept open by its being an argument."""
+    """Read a sample; the first argument keeps the file open."""
     with h5py_errors(f"{path}: sample {number}"):
         return read(number)
 

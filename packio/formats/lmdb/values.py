@@ -1,7 +1,13 @@
 """Values that hold an image and its label: where the image lies in them, and which label it has.
 
-* **msgpack** (tensorpack, older folder2lmdb): one byte of type, by which a length and the content
-  follow, big-endian; a sample is ``[{"data": image}, label]`` or ``[image, label]``.
+* **msgpack** (tensorpack, older folder2lmdb): each value begins with one byte, its type. The type
+  says whether a length follows; then comes the content. Numbers are big-endian. A sample is
+  ``[{"data": image}, label]`` or ``[image, label]``.
+
+The package msgpack is not used: packio needs the range of the image in the value, and the package
+returns a copy. Its Unpacker tells positions, but only if packio walks lists and dicts itself. Of
+8 kB values that takes 2.3 us each instead of 1.6, of 100 kB values 6.3 us instead of 3.3
+(msgpack 1.2.4).
 
 Source: https://github.com/msgpack/msgpack/blob/master/spec.md.
 """
@@ -37,17 +43,22 @@ class Found(NamedTuple):
 
 
 def is_image(data: bytes) -> bool:
-    """Whether bytes begin as an image does, of the kinds that are packed into databases."""
+    """Tell whether bytes begin like an image, in one of the encodings found in databases."""
     if data[:4] == b"RIFF":
         return data[8:12] == b"WEBP"
     return data.startswith(_MAGICS) or data[4:12] in (b"ftypavif", b"ftypavis")
 
 
 def sample(value: Any, data: bytes, depth: int = 0) -> Found:
-    """Find the image and its label in plain values whose bytes are each a `Span` of ``data``.
+    """Find the image and its label in a value.
+
+    Args:
+        value: Plain values: lists, dicts, numbers, text; bytes are a `Span` of ``data``.
+        data: The value as it is stored.
+        depth: Number of lists and dicts around ``value``.
 
     Raises:
-        Malformed: there is no image where one is looked for.
+        Malformed: the value has no image.
     """
     if isinstance(value, Span):
         return Found(value.start, value.stop, None)
@@ -74,7 +85,7 @@ def msgpack(data: bytes) -> Any:
     """Read msgpack; bytes come as a `Span` of ``data``.
 
     Raises:
-        Malformed: it is cut off, has a type that no sample has, or too many values.
+        Malformed: the value is cut off, has a type that no sample has, or too many values.
     """
     reader = _Msgpack(data)
     try:
@@ -97,7 +108,7 @@ _LENGTHS = {  # type → what it is, format of the length
 
 
 class _Msgpack:
-    """A position in msgpack, and how many values were read."""
+    """A position in a msgpack value, and the number of values read so far."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -144,7 +155,7 @@ class _Msgpack:
         start, self.at = self.at, self.at + count
         if self.at > len(self._data):
             raise Malformed(f"msgpack with {count} bytes at {start}, beyond its end")
-        # Before msgpack had bytes of their own, they were written as text.
+        # Early msgpack had no type for bytes; writers stored bytes as text.
         if what == "bytes" or count > 1024 or is_image(self._data[start : self.at]):
             return Span(start, self.at)
         return self._data[start : self.at].decode("utf-8", "surrogateescape")

@@ -18,7 +18,7 @@ member's bytes begin 30 bytes after its local header, plus the two u16 at 26 and
 and newer write them at multiples of 4,096 bytes, older ones at multiples of 64. torch does not
 check the archive's checksums; packio's index has its own.
 
-The same records give the same bytes with the same torch; another version may write others.
+The same records give the same bytes with the same version of torch; other versions may differ.
 
 Sources: ``torch/serialization.py`` of PyTorch 2.13; APPNOTE.TXT 6.3.10, sections 4.3 and 4.5,
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT

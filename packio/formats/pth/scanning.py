@@ -1,4 +1,4 @@
-"""Finding the samples of a file of ``torch.save``, ours or another's; see `packio.formats.pth`."""
+"""Find the samples of a file of ``torch.save``, by packio or others; see `packio.formats.pth`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def scan(
     `packio.formats.pth.archive`.
 
     Args:
-        path: Of the file.
-        image: Where in what was saved the images are: a key of the dict, a position in the tuple,
-            or a path of them, as "train/images".
-        label: The same of the labels; "" takes none.
+        path: The file.
+        image: Where the images are in the saved value: a key of the dict, a position in the tuple,
+            or a path of keys and positions, as "train/images".
+        label: Where the labels are, likewise; "" takes no labels.
         layout: Order of pixels; see `packio.formats.blobs.pixels`.
 
     Raises:
-        NotAPackError: no file of torch's, one with other things in it than tensors, or one without
-            samples that are ranges of bytes.
+        NotAPackError: the file is not torch's, holds other values than tensors and plain data, or
+            has no samples.
         IntegrityError: the file is damaged.
-        OptionError: there is nothing of a name given.
+        OptionError: the saved value has no item of a given name.
         ReadError: the file cannot be read.
     """
     order = order_of(layout)

@@ -1,4 +1,4 @@
-"""Parsers of encodings within containers: protobuf, Arrow streams, pickles that are not run."""
+"""Parsers of encodings within containers: protobuf, Arrow streams, opcodes of pickles."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 
 
 class Malformed(ValueError):  # noqa: N818 (never leaves the package)
-    """The bytes are no such message."""
+    """The bytes do not follow the encoding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Bytes that are left where they are: from start to stop in their value."""
+    """A range of bytes in a value: from start to stop."""
 
     start: int
     stop: int

@@ -33,7 +33,7 @@ from packio.sample.facts import UNKNOWN, Facts
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sample.sample import Sample, made
-from packio.storage import filesystems, ram, urls
+from packio.storage import filesystems, ram, remote, urls
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 from packio.storage.remote import RemoteFiles
@@ -122,7 +122,10 @@ class Pack(Sequence[Sample]):
         self._absolute = urls.absolute(path)  # a later chdir changes nothing
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         index_path, root = located or locating.located(self._absolute)
-        self.index_file = Index(index_path, filesystems.nearby(index_path))
+        shard_path = functools.partial(filesystems.shard_index, root)
+        if isinstance(root, Url):
+            shard_path = functools.partial(remote.shard_index, root)
+        self.index_file = Index(index_path, filesystems.nearby(index_path), shard_path)
         self.ram = kept
         if expect_digest is not None and self.index_file.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")

@@ -93,6 +93,12 @@ def nearby(index: Path) -> Path | None:
     return copy
 
 
+def shard_index(folder: Path, name: str) -> Path:
+    """The index of one shard of a pack in a folder, or a copy of it that is nearer."""
+    path = folder / name
+    return nearby(path) or path
+
+
 def _copy(index: Path, copy: Path) -> None:
     """Copy an index, check all of it, and put it in place in one step.
 
@@ -104,9 +110,7 @@ def _copy(index: Path, copy: Path) -> None:
     temporary = copy.with_name(f"{copy.name}.tmp-{os.getpid()}-{threading.get_ident()}")
     try:
         shutil.copyfile(index, temporary)
-        made = Index(temporary)
-        for column in made.column_names:
-            made.column(column).array()
+        Index(temporary).check()
         temporary.replace(copy)
     finally:
         temporary.unlink(missing_ok=True)

@@ -88,15 +88,28 @@ def _downloaded(url: Url, found: Mapping[str, Any]) -> Path:
     try:
         temporary.write_bytes(data)
         os.utime(temporary, ns=(0, 0))
-        index = Index(temporary)
-        for column in index.column_names:
-            index.column(column).array()  # checks it
+        Index(temporary).check()
         temporary.replace(path)
     except PackioError as error:
         raise type(error)(str(error).replace(str(temporary), str(url), 1)) from error
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def shard_index(root: Url, name: str) -> Path:
+    """The index of one shard of a pack at a URL, in the user's cache.
+
+    Raises:
+        IntegrityError: it is not there.
+        ReadError: the service does not answer.
+    """
+    url = root / name
+    with urls.errors_as(ReadError, url):
+        found = urls.info(url)
+        if found is None or found["type"] != "file":
+            raise IntegrityError(f"{url}: missing; the manifest of the pack lists this index")
+        return _downloaded(url, found)
 
 
 class RemoteFiles:

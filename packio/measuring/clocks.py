@@ -1,52 +1,57 @@
-"""Clocks to measure by: the host's, the host's with the GPU idle, and the GPU's own."""
+"""Clocks: the host's, the host's with the GPU idle, the GPU's own; and durations, summed up."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
+_BITS = 8  # leading bits of a duration that choose its bucket
+
 
 class Clock(Protocol):
-    """Takes moments, and tells what lies between two of them; its text names it."""
+    """Marks moments, and measures the time between two of them. Its text is its name."""
 
     def mark(self) -> Any:
-        """Take this moment."""
+        """Mark this moment."""
 
     def is_over(self, moment: Any) -> bool:
-        """Whether a moment taken has come for the device, too."""
+        """Whether the device, too, has come to a marked moment."""
 
     def between(self, begin: Any, end: Any) -> int:
-        """Nanoseconds from one moment to another; waits until both have come."""
+        """Measure nanoseconds from one moment to another; waits until both have come."""
 
 
 class HostClock:
-    """The host's time.
+    """The time of the host.
 
     Args:
-        read: Nanoseconds.
-        asked: What else there is to say of it.
+        read: Returns nanoseconds.
+        remark: A remark for the clock's name.
     """
 
-    def __init__(self, read: Callable[[], int], asked: str = "") -> None:
-        self.mark, self._asked = read, asked
+    def __init__(self, read: Callable[[], int], remark: str = "") -> None:
+        self.mark, self._remark = read, remark
 
     def __str__(self) -> str:
-        return f"the host's clock{self._asked}"
+        return f"the host's clock{self._remark}"
 
     def is_over(self, moment: Any) -> bool:
-        """It is: the host waits for none."""
+        """Always true: the host has come to each moment that it marked."""
         return True
 
     def between(self, begin: Any, end: Any) -> int:
-        """Nanoseconds."""
+        """Subtract."""
         return int(end - begin)
 
 
 class EventClock:
-    """The device's time, by events in its current stream: it never waits for them to come."""
+    """The time of a GPU, by events in its current stream. Marking never waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -55,7 +60,7 @@ class EventClock:
         return f"CUDA events on {self._device}"
 
     def mark(self) -> Any:
-        """Put an event behind what the stream has been given so far."""
+        """Put an event behind all work that the stream has been given so far."""
         import torch
 
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
@@ -63,12 +68,12 @@ class EventClock:
         return event
 
     def is_over(self, moment: Any) -> bool:
-        """Whether the device has come to an event."""
+        """Whether the GPU has come to an event."""
         return bool(moment.query())
 
     def between(self, begin: Any, end: Any) -> int:
-        """Nanoseconds."""
-        begin.synchronize()  # of another stream, perhaps
+        """Wait for both events, then measure."""
+        begin.synchronize()  # perhaps of another stream
         end.synchronize()
         return int(begin.elapsed_time(end) * 1e6)
 
@@ -76,12 +81,12 @@ class EventClock:
 def device_clock(
     kind: str, device: torch.device | str | int | None, read: Callable[[], int]
 ) -> Clock:
-    """Make a clock of a GPU's work; without a GPU the host's, which says so.
+    """Make a clock for work on a GPU; without a GPU the host's clock, whose name says so.
 
     Args:
         kind: "events", or "synchronize": the host's time with the device idle.
         device: The GPU; None: the current one.
-        read: The host's time.
+        read: Returns the host's time, nanoseconds.
     """
     import torch
 
@@ -102,3 +107,46 @@ def device_clock(
         return read()
 
     return HostClock(idle, f", {gpu} idle at both ends")
+
+
+class Durations:
+    """Many durations in bounded memory: exact sums, and a histogram for percentiles.
+
+    A bucket holds the durations that agree in their leading 8 bits. So the middle of a bucket is
+    within 1/256 of each duration in it. Source: HdrHistogram.
+
+    Args:
+        warmup: Durations to leave out, at the beginning.
+    """
+
+    def __init__(self, warmup: int) -> None:
+        self._left_out, self.count, self._total = warmup, 0, 0
+        self._least = self._most = 0
+        self._buckets: Counter[int] = Counter()
+
+    def add(self, nanoseconds: int) -> None:
+        """Count a duration."""
+        if self._left_out:
+            self._left_out -= 1
+            return
+        self._least = min(self._least, nanoseconds) if self.count else nanoseconds
+        self._most = max(self._most, nanoseconds)
+        self.count, self._total = self.count + 1, self._total + nanoseconds
+        shift = max(nanoseconds.bit_length() - _BITS, 0)
+        self._buckets[(shift << _BITS) + (nanoseconds >> shift)] += 1  # keys sort as durations
+
+    def as_dict(self) -> dict[str, float]:
+        """Give the count, and sums and percentiles in seconds."""
+        found = {"total": self._total, "mean": self._total / self.count}
+        found |= {f"p{percent}": self._percentile(percent) for percent in (50, 90, 99)}
+        found |= {"min": self._least, "max": self._most}
+        return {"count": self.count} | {f"{name}_s": value / 1e9 for name, value in found.items()}
+
+    def _percentile(self, percent: int) -> float:
+        """Find the middle of the bucket in which the percentile lies (nearest rank)."""
+        keys = sorted(self._buckets)
+        reached = list(itertools.accumulate(self._buckets[key] for key in keys))
+        key = keys[bisect.bisect_left(reached, -(-self.count * percent // 100))]
+        shift, leading = key >> _BITS, key & ((1 << _BITS) - 1)
+        middle = (leading << shift) + ((1 << shift) - 1) / 2
+        return min(max(middle, self._least), self._most)

@@ -1,8 +1,8 @@
-"""Where the time goes: named stretches of code, and how long a training loop waits for its data.
+"""Where the time goes: named parts of a program, and how long a training loop waits for data.
 
 >>> import itertools
 >>> from packio.measuring.timing import Timer
->>> timer = Timer(clock=itertools.count(0, 1_000_000).__next__)  # 1 ms from reading to reading
+>>> timer = Timer(clock=itertools.count(0, 1_000_000).__next__)  # each reading is 1 ms later
 >>> for batch in timer.steps("abc"):
 ...     with timer("forward"):
 ...         pass
@@ -28,8 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from packio.errors import CannotCreateError, OptionError
-from packio.measuring.clocks import Clock, HostClock, device_clock
-from packio.measuring.durations import Durations
+from packio.measuring.clocks import Clock, Durations, HostClock, device_clock
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +41,7 @@ _PENDING = 4096  # measurements that may wait for the GPU
 
 
 class Timer:
-    """Measure named stretches of code, and a loop's steps, in bounded memory.
+    """Measure named parts of a program, and the steps of a loop, in bounded memory.
 
     ::
 
@@ -51,22 +50,22 @@ class Timer:
             with timer("forward"): …
         print(timer.summary())              # rich.print(timer) in colour
 
-    A name within another is "step/forward". Count, total, mean, minimum and maximum are exact;
-    percentiles (nearest rank) are within 0.4 %, from a histogram of at most some thousand buckets
-    a name, however many measurements there are. Threads may share a timer. Each process measures
-    for itself: what a DataLoader's workers measure stays in them.
+    A part "forward" within a part "step" has the name "step/forward". Count, total, mean, minimum
+    and maximum are exact. Percentiles (nearest rank) are within 0.4 %: they come from a histogram
+    of a few thousand buckets at most, however many measurements there are. Threads may share a
+    timer. Each process measures for itself: the workers of a DataLoader keep their measurements.
 
     Args:
-        warmup: Measurements of each name that are left out, at its beginning.
-        cuda: What work on a GPU counts as: None, only what the host waits for; "events", the time
-            between two events in the device's current stream, which slows nothing down;
-            "synchronize", the host's time with the device idle at both ends, which does.
-            Without a GPU the host's clock is used, and the summary says so.
-        device: The GPU; None: the current one. Not a GPU: as without one.
-        clock: The host's: a function of no arguments that returns nanoseconds.
+        warmup: Leave out the first measurements of each name, so many of them.
+        cuda: How to measure work on a GPU. None: only the time that the host waits. "events": the
+            time between two events in the device's current stream; this slows nothing down.
+            "synchronize": the host's time with the device idle at both ends; this slows the loop
+            down. Without a GPU the host's clock is used, and the summary says so.
+        device: The GPU; None: the current one. Any other device: the host's clock.
+        clock: The host's clock: a function without arguments that returns nanoseconds.
 
     Raises:
-        OptionError: an argument that cannot be meant.
+        OptionError: a negative `warmup`, or another word for `cuda`.
     """
 
     def __init__(
@@ -90,28 +89,28 @@ class Timer:
         self._locks: dict[int, threading.Lock] = {}
         self._here = _Thread()
 
-    def __reduce__(self) -> tuple[object, ...]:  # an empty one, in another process
+    def __reduce__(self) -> tuple[object, ...]:  # another process gets an empty timer
         return self._again, ()
 
     def __call__(self, name: str, *, host: bool = False) -> Span:
         """Return a context manager that measures its body; as a decorator, every call.
 
         Args:
-            name: Of the stretch; within another one it is put behind that, as "step/forward".
-            host: Take the host's clock, whatever `cuda` says: for what does not use the GPU.
+            name: Name of the part; within the part "step" it becomes "step/name".
+            host: Take the host's clock, whatever `cuda` says: for code that does not use the GPU.
         """
         return Span(self, name, self._host if host else self._clock)
 
     def steps(self, iterable: Iterable[T]) -> Generator[T, None, None]:
-        """Iterate, and measure waiting for each item ("wait") and what is done with it ("compute").
+        """Iterate; measure waiting for each item ("wait") and the loop's body ("compute").
 
-        The first wait has making the iterator in it, as starting a DataLoader's workers;
+        The first wait includes making the iterator, and so starting the workers of a DataLoader;
         ``warmup=1`` leaves it out. When the loop is left, the last step ends, and the iterator is
-        closed if it can be. Names used in the loop's body do not become part of "compute". By
+        closed if it has a ``close()``. Names within the body do not begin with "compute/". With
         "events", waiting is the time in which the device had nothing to do.
 
         Args:
-            iterable: A DataLoader, or any other.
+            iterable: A DataLoader, or any other iterable.
         """
         clock, within = self._clock, self._within()
         begin = clock.mark()
@@ -125,17 +124,17 @@ class Timer:
                 finally:
                     begin = clock.mark()
                     self._add(f"{within}compute", clock, got, begin)
-                del item  # not kept until the next one is there
+                del item  # do not keep it while waiting for the next item
         finally:
             close = getattr(iterator, "close", None)
             if close is not None:
                 close()
 
     def wait_share(self, within: str = "") -> float | None:
-        """The part of a loop's time that went by waiting for data, 0..1; None without steps.
+        """Give the share of a loop's time spent on waiting for data, 0..1; None without steps.
 
         Args:
-            within: The name that the loop ran within, if any.
+            within: Name of the part that the loop ran within, if any.
         """
         named = self.as_dict()
         wait, compute = (named.get(f"{within}/{n}".lstrip("/")) for n in ("wait", "compute"))
@@ -144,11 +143,11 @@ class Timer:
         return wait["total_s"] / ((wait["total_s"] + compute["total_s"]) or 1.0)
 
     def as_dict(self) -> dict[str, dict[str, float]]:
-        """Give, for each name, its count and seconds, as JSON takes it; waits for the GPU.
+        """Give count and seconds of each name, as JSON takes it; waits for the GPU.
 
         Returns:
-            Name → count, total_s, mean_s, p50_s, p90_s, p99_s, min_s, max_s. A name of which
-            nothing was counted yet is not there.
+            Name → count, total_s, mean_s, p50_s, p90_s, p99_s, min_s, max_s. A name without
+            measurements is left out.
         """
         with self._lock():
             self._settle(0)
@@ -156,7 +155,7 @@ class Timer:
             return {name: durations.as_dict() for name, durations in found if durations.count}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all as JSON: "clock", "warmup", and `as_dict` as "names".
+        """Write everything as JSON: "clock", "warmup", and "names", which is `as_dict`.
 
         Raises:
             CannotCreateError: the file cannot be written.
@@ -168,7 +167,7 @@ class Timer:
             raise CannotCreateError(f"{path}: {error.strerror}") from error
 
     def summary(self) -> str:
-        """Tell all as text: a table, the shares of waiting, and the clock."""
+        """Make a text: a table, the shares of waiting, and the clock."""
         from rich.console import Console
 
         text = io.StringIO()
@@ -202,11 +201,11 @@ class Timer:
         return [*found, f"measured by {self._clock}{left_out}"]
 
     def _within(self) -> str:
-        """What names begin with here, in this thread."""
+        """Give the prefix of names here, in this thread."""
         return f"{self._here.open[-1].name}/" if self._here.open else ""
 
     def _lock(self) -> threading.Lock:
-        """One a process: what another thread held when this one was forked stays locked."""
+        """Give the lock of this process: a lock that was held while forking stays locked."""
         process = os.getpid()
         return self._locks.get(process) or self._locks.setdefault(process, threading.Lock())
 
@@ -219,7 +218,7 @@ class Timer:
                 self._settle(_PENDING)
 
     def _settle(self, most: int) -> None:
-        """Count what has been measured to its end; the GPU is waited for beyond so many."""
+        """Count the measurements that the GPU has finished; wait if more than `most` are left."""
         while self._pending:
             name, clock, begin, end = self._pending[0]
             if len(self._pending) <= most and not clock.is_over(end):
@@ -235,9 +234,9 @@ class Timer:
 
 
 class Span:
-    """A stretch of code to measure, from `Timer`: a context manager, and a decorator.
+    """A part of a program to measure, from `Timer`: a context manager, and a decorator.
 
-    It may be used again, within itself, and by several threads at once.
+    It may be used repeatedly, within itself, and by several threads at once.
     """
 
     def __init__(self, timer: Timer, name: str, clock: Clock) -> None:
@@ -268,15 +267,15 @@ class Span:
         """Return the function, measured whenever it is called.
 
         Raises:
-            OptionError: a call of it only begins its work, as of a generator or a coroutine.
+            OptionError: a generator or a coroutine: a call only begins its work.
         """
         kinds = (
             inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction,
         )  # fmt: skip
         if any(is_kind(function) for is_kind in kinds):
             raise OptionError(
-                f"{function}: a call of it returns before its work is done; "
-                "use `with timer(name):` inside it"
+                f"{function}: a call returns before its work is done; "
+                "use `with timer(name):` inside the function"
             )
 
         @functools.wraps(function)
@@ -284,11 +283,11 @@ class Span:
             with self:
                 return function(*args, **kwargs)
 
-        return measured  # type: ignore[return-value]  # it takes and returns the same
+        return measured  # type: ignore[return-value]  # the same arguments and result
 
 
 class _Open:
-    """A stretch that has begun."""
+    """A part that has begun."""
 
     __slots__ = ("begin", "name", "span")
 
@@ -297,14 +296,14 @@ class _Open:
 
 
 class _Thread(threading.local):
-    """What a thread is within."""
+    """The parts that a thread is within."""
 
     def __init__(self) -> None:
         self.open: list[_Open] = []
 
 
 class _Measurement(NamedTuple):
-    """A stretch that has ended, on the host."""
+    """A part that has ended, on the host."""
 
     name: str
     clock: Clock

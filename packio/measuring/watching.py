@@ -1,4 +1,4 @@
-"""Watching a model for batches whose memory layout slows it down, which nothing else tells of."""
+"""Watch a model for batches whose memory layout slows it down: torch does not warn of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _NOT_THE_USERS = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(__file__) + os.sep,
-    threading.__file__,  # where torch.nn.DataParallel runs a replica
-    "<eval_with_key>",  # what torch.compile and torch.fx make of a model
+    threading.__file__,  # torch.nn.DataParallel runs replicas in threads
+    "<eval_with_key>",  # code that torch.compile and torch.fx make
 )
-
-
 _CONTIGUOUS = "write batch = packio.ensure_contiguous(batch), or .contiguous(), where it is made"
 _FIXES = {
     "contiguous": (
@@ -35,7 +33,7 @@ _FIXES = {
         "write batch = batch.to(memory_format=torch.channels_last) on the device, or model = "
         "model.to(memory_format=torch.contiguous_format) once"
     ),
-}  # by what the weights are in
+}  # by the memory format of the weights
 _SAME = "write batch = packio.ensure_contiguous(batch) for all of them"
 
 
@@ -67,26 +65,27 @@ class Watch:
 
 
 def watch(model: nn.Module, *, deep: bool = False) -> Watch:
-    """Warn, once a place, when a model is given a batch in a layout that slows it down.
+    """Warn, once a line of code, when a model is given a batch in a layout that slows it down.
 
-    That is a tensor of three or more dimensions that is neither contiguous nor channels_last; or
-    images in another memory format than the model's weights or, where the weights have none, than
-    those before. The `MemoryFormatWarning` names the module, the shape, the strides and what to
-    do, and its place is the line of your code that handed the batch over: the first outside torch
-    and packio. Batches are not changed. A call takes some microseconds longer.
+    Such a batch is a tensor of three or more dimensions that is neither contiguous nor
+    channels_last; or images in another memory format than the weights of the model. If the weights
+    have no format, the images are compared with those before. The `MemoryFormatWarning` names the
+    module, the shape, the strides and the remedy. It points to the line of your code that gave the
+    batch to the model: the innermost one outside torch and packio. Batches are not changed. A call
+    takes some microseconds longer.
 
-    DataParallel and DistributedDataParallel may be put around the model before or after. Watch
-    what torch.compile returns; a model that was watched before is looked at while it is traced,
-    which costs nothing later, but a warning then breaks the graph (with ``fullgraph=True`` it is
-    an error).
+    DataParallel and DistributedDataParallel may wrap the model before or after. Watch the model
+    that torch.compile returns. A model that was watched before it was compiled is checked while it
+    is traced: later calls cost nothing, but a warning breaks the graph, and with
+    ``fullgraph=True`` it is an error.
 
     Args:
         model: Any module.
-        deep: Watch every convolution and linear layer as well, for a transpose within the model.
-            Compiled ones are left out: what is compiled lays its tensors out by itself.
+        deep: Watch each convolution and linear layer, too, to find a transpose within the model.
+            Compiled layers are left out: a compiler chooses layouts by itself.
 
     Returns:
-        What ends it: call ``remove()``, or use it as a context.
+        The watch. Call ``remove()`` to end it, or use it as a context manager.
     """
     watched = [("", model)]
     if deep:
@@ -99,7 +98,7 @@ def watch(model: nn.Module, *, deep: bool = False) -> Watch:
 
 
 class _Hook:
-    """Looks at what one module is given."""
+    """Looks at the inputs of one module."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         kind = type(module).__name__
@@ -117,7 +116,7 @@ class _Hook:
                 self._tell(tensor, *found)
 
     def _look(self, tensor: torch.Tensor) -> tuple[str, str] | None:
-        """What is wrong with a tensor, and what to do; None where nothing is."""
+        """Say what is wrong with a tensor, and what to do; None if nothing is wrong."""
         if tensor.ndim < 3 or tensor.layout != torch.strided:
             return None
         given = _formats(tensor)
@@ -131,7 +130,7 @@ class _Hook:
             if len(wanted) > 1 or wanted == given:
                 return None
             return f"{_name(given)} for weights that are {_name(wanted)}", _FIXES[_name(wanted)]
-        if torch.compiler.is_compiling():  # what changes between calls would have it traced anew
+        if torch.compiler.is_compiling():  # a state that changes would cause a new trace
             return None
         earlier, self._earlier = self._earlier or given[0], self._earlier or given[0]
         if earlier == given[0]:
@@ -149,7 +148,7 @@ class _Hook:
 
 
 def _tensors(values: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors in nested arguments, appended to a list."""
+    """Append the tensors in nested arguments to a list, and return the list."""
     for value in values.values() if isinstance(values, Mapping) else values:
         if isinstance(value, torch.Tensor):
             found.append(value)
@@ -159,7 +158,7 @@ def _tensors(values: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _formats(tensor: torch.Tensor) -> list[torch.memory_format]:
-    """The memory formats that a tensor has: none, one, or, of few channels or pixels, both."""
+    """List the memory formats of a tensor: none, one, or both (with few channels or pixels)."""
     found = [torch.contiguous_format] if tensor.is_contiguous() else []
     last = _CHANNELS_LAST.get(tensor.ndim)
     if last is not None and tensor.is_contiguous(memory_format=last):
@@ -172,7 +171,7 @@ def _name(formats: list[torch.memory_format]) -> str:
 
 
 def _has_format(module: nn.Module) -> bool:
-    """Whether it is a convolution by whose weights it can be told which format they are in."""
+    """Whether a module is a convolution whose weights have exactly one memory format."""
     if not isinstance(module, _CONVOLUTIONS):
         return False
     weight = module.weight
@@ -180,9 +179,9 @@ def _has_format(module: nn.Module) -> bool:
 
 
 def _place(frame: FrameType | None) -> tuple[str, int]:
-    """File and line of the innermost caller that is neither of torch nor of packio."""
+    """Find file and line of the innermost caller that is neither of torch nor of packio."""
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_NOT_THE_USERS):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return "torch", 0  # in a thread of torch's, all the way
+    return "torch", 0  # a thread that torch started

@@ -129,7 +129,7 @@ def test_what_a_call_only_begins_is_not_decorated() -> None:
         pass
 
     for function in (several, later):
-        with pytest.raises(OptionError, match="inside it"):
+        with pytest.raises(OptionError, match="inside the function"):
             packio.Timer()("x")(function)
 
 

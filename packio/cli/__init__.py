@@ -1,22 +1,27 @@
 """The command line: one module a command, found by its place in this folder.
 
-A module ``bench_decode.py`` is the command ``packio bench-decode``. It has a function ``run`` with
-typer annotations, whose docstring is the help text, and does no more than parse, call the library
-and print. Errors of packio's become one line on stderr and the exit code of their class.
+The module ``bench_decode.py`` is the command ``packio bench-decode``. Its function ``run`` has
+typer annotations; its docstring is the help text. A command parses, calls the library and prints.
+An error of packio becomes one line on stderr and the exit code of its class. Modules that begin
+with an underscore are helpers of the commands.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import io
 import logging
-import os
 import pkgutil
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import typer
 
+from packio.cli._output import as_typed, discard, tell, until_reader_leaves
 from packio.errors import OutputError, PackioError
 
 INTERRUPTED = 130
@@ -30,7 +35,7 @@ def build(only: str | None = None) -> typer.Typer:
     """Build the command line.
 
     Args:
-        only: A command's name: its module alone is loaded, to start faster; None loads all.
+        only: Load the module of this command alone, to start faster; None loads all.
     """
     app = typer.Typer(
         name="packio",
@@ -45,17 +50,29 @@ def build(only: str | None = None) -> typer.Typer:
     chosen = [n for n in names if n.replace("_", "-") == only] or names
     for name in chosen:
         module = importlib.import_module(f"packio.cli.{name}")
-        app.command(name.replace("_", "-"), epilog=_EPILOG)(module.run)
+        paragraphs = inspect.cleandoc(module.run.__doc__).split("\n\n")
+        text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+        app.command(name.replace("_", "-"), help=text, epilog=_EPILOG)(_quietly(module.run))
     return app
 
 
-def _print_version(wanted: bool) -> None:
-    if not wanted:
-        return
-    from packio import __version__
+def _quietly(run: Callable[..., None]) -> Callable[..., None]:
+    """Let a command end in silence when the reader of its output has left, as in ``| head``."""
 
-    typer.echo(f"packio {__version__}")
-    raise typer.Exit
+    @functools.wraps(run)
+    def wrapped(*args: Any, **options: Any) -> None:
+        with until_reader_leaves():
+            run(*args, **options)
+
+    return wrapped
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from packio import __version__
+
+        typer.echo(f"packio {__version__}")
+        raise typer.Exit
 
 
 def _root(
@@ -65,39 +82,43 @@ def _root(
     pass
 
 
-def _run(only: str | None) -> None:
+def main() -> None:
+    """Run the command line and leave the process with its exit code."""
+    warnings.filterwarnings("ignore", module="PIL")  # packio's own messages say what matters
+    logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+    only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
     try:
-        build(only)(standalone_mode=True)
+        _run(only)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:  # typer's, on an interrupt
+            raise
+        _fail("interrupted", INTERRUPTED)
+    except MemoryError:
+        _fail("memory ran out; raise its limit, or end what else takes it", OutputError.exit_code)
+    except BrokenPipeError:  # `packio ls | head`: the reader has what it wanted
+        discard(sys.stdout)
+        sys.exit(0)
+    except OSError as error:  # of what is printed
+        discard(sys.stdout)
+        _fail(str(error), OutputError.exit_code)
+
+
+def _run(only: str | None) -> None:
+    app: Any = typer.main.get_command(build(only))
+    try:
+        app()
+    except PackioError as error:
+        command = app.commands.get(only)
+        options = {p.name: p.opts[0] for p in command.params} if command else {}
+        _fail(as_typed(str(error), options), error.exit_code)
     except SystemExit:
         if sys.stdout is not None:
             sys.stdout.flush()  # here an error can still be told
         raise
 
 
-def main() -> None:
-    """Run the command line and leave the process with its exit code."""
-    warnings.filterwarnings("ignore", module="PIL")  # what matters of them is in our messages
-    logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
-    only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
-    try:
-        _run(only)
-    except PackioError as error:
-        print(f"packio: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:  # typer's, on an interrupt
-            raise
-        print("packio: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    except MemoryError:
-        print("packio: memory ran out; raise its limit, or end what else takes it", file=sys.stderr)
-        sys.exit(OutputError.exit_code)
-    except BrokenPipeError:  # `packio ls | head`: the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except OSError as error:  # of what is printed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"packio: {error}", file=sys.stderr)
-        sys.exit(OutputError.exit_code)
+def _fail(message: str, code: int) -> NoReturn:
+    tell(f"packio: {message}")
+    sys.exit(code)

@@ -1,40 +1,96 @@
-"""What commands print: names exactly, on one line, and no fuss when the reader has left."""
+"""Print what a command found: each name exactly, on one line; stop quietly without a reader."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from packio.errors import CannotCreateError
 
 _NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_ARGUMENT = re.compile(r"\b([a-z]\w*)=('[^']*'|\"[^\"]*\"|\([^()]*\)|[^\s,:;()]+)")
+_BYTES = re.compile(r"(?<![\w'\"])b(?=['\"])")
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr. If nobody reads stderr any more, the work goes on without it."""
+    if sys.stderr is None:  # closed by `2>&-`
+        return
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Print warnings on stderr, one a line."""
+    for warning in warnings:
+        tell(f"packio: warning: {as_typed(warning)}")
+
+
+def discard(stream: TextIO) -> None:
+    """Send a stream whose reader has left to nowhere, so that flushing it at exit succeeds."""
+    with contextlib.suppress(OSError):  # of a stream without a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
 def until_reader_leaves() -> Iterator[None]:
-    """Write all of stdout, or stop in silence when its reader has what it wanted (``| head``)."""
+    """Write all of stdout, or stop in silence when its reader has left (``| head``)."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
+
+
+def as_typed(message: str, options: Mapping[str, str] | None = None) -> str:
+    """Put a message of the library into words of the command line.
+
+    Args:
+        message: It may hold Python's ``num_workers=0`` and ``b'a.png'``.
+        options: Name of each argument → the option that sets it.
+
+    >>> as_typed("num_workers=0: expected at least 1", {"num_workers": "--num-workers"})
+    '--num-workers 0: expected at least 1'
+    >>> as_typed("no sample b'a.png'")
+    "no sample 'a.png'"
+    """
+    known = options or {}
+
+    def typed(match: re.Match[str]) -> str:
+        name, value = known.get(match[1], match[1]), match[2]
+        if match[1] not in known:
+            return match[0]
+        if value in ("None", "False"):
+            return f"no {name}"
+        return name if value == "True" else f"{name} {value.strip(chr(39) + chr(34))}"
+
+    return _BYTES.sub("", _ARGUMENT.sub(typed, message))
+
+
+def counted(number: int, noun: str) -> str:
+    """Say how many there are: "1 sample", "2,000 samples", "3 classes"."""
+    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural}"
 
 
 def escaped(name: bytes | str, encoding: str | None = None) -> str:
-    r"""Show a key or a class's name on one line, exactly.
+    r"""Show a key or the name of a class on one line, exactly.
 
     Args:
         name: Bytes, or text with surrogate escapes.
-        encoding: Of the output; what it lacks is escaped. None takes stdout's.
+        encoding: Encoding of the output: characters that it lacks are escaped. None: stdout's.
 
     Returns:
-        The name, where backslashes, unprintable characters and bytes that are not UTF-8 are
-        written ``\\``, ``\n``, ``\t``, ``\r`` or ``\xNN``, one for each byte of UTF-8.
+        The name. Backslashes, unprintable characters and bytes that are not UTF-8 are written
+        ``\\``, ``\n``, ``\t``, ``\r`` or ``\xNN``, one for each byte of UTF-8.
     """
     text = name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
     if text.isascii() and text.isprintable() and "\\" not in text:
@@ -56,15 +112,18 @@ def _escaped_character(character: str, encoding: str) -> str:
 def print_table(
     header: Sequence[str], cells: Sequence[Sequence[str]], *, left: Sequence[str]
 ) -> None:
-    """Print a table: by rich on a terminal, as plain text elsewhere.
+    """Print a table: with rich on a terminal, as plain text elsewhere.
 
     Args:
         header: Names of the columns.
-        cells: Of each line.
-        left: Columns that rich sets to the left; the others are numbers.
+        cells: Texts of each line.
+        left: Columns that rich aligns on the left; the others hold numbers.
     """
     if not sys.stdout.isatty():
-        _print_plain(header, cells)
+        widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
+        for line in (header, *cells):
+            padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+            print("  ".join(padded).rstrip())
         return
     from rich.console import Console
     from rich.table import Table
@@ -77,34 +136,23 @@ def print_table(
     Console().print(table)
 
 
-def _print_plain(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
-    for line in (header, *cells):
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        )
-
-
-def write_results(
-    values: dict[str, Any], as_json: str | None, draw: Callable[[], None] | None
-) -> None:
-    """Write what a bench found.
+def write_results(values: dict[str, Any], as_json: str | None) -> None:
+    """Write what a benchmark measured as JSON.
 
     Args:
-        values: Of the JSON.
-        as_json: Its file; "-": standard output; None: no JSON.
-        draw: Writes the plot; None: no plot.
+        values: Everything.
+        as_json: The file; "-": standard output; None: nowhere.
 
     Raises:
-        CannotCreateError: a file cannot be written.
+        CannotCreateError: the file cannot be written.
     """
+    if as_json is None:
+        return
     text = json.dumps(values, indent=2)
     if as_json == "-":
         print(text)
+        return
     try:
-        if as_json and as_json != "-":
-            Path(as_json).write_text(text + "\n", encoding="utf-8")
-        if draw is not None:
-            draw()
+        Path(as_json).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise CannotCreateError(f"{error.filename}: {error.strerror}") from error
+        raise CannotCreateError(f"{as_json}: {error.strerror}") from error

@@ -1,10 +1,10 @@
-"""Options of a command that its plugins declare: each source's and each format's ``OPTIONS``."""
+"""Options that plugins declare: each source and each format has a dict ``OPTIONS``, name → help."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -14,50 +14,45 @@ from packio import registry
 
 _PANELS = {"sources": "Options of sources", "formats": "Options of formats"}
 _TYPES = {"int": int, "float": float, "bool": bool}
+_Command = Callable[..., None]
 
 
-def with_plugin_options(
-    *kinds: str,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of all plugins of some kinds; it gets those used as ``more``.
+def with_plugin_options(*kinds: str) -> Callable[[_Command], _Command]:
+    """Give a command the options of all plugins of some kinds.
 
     Args:
         kinds: "sources", "formats".
 
     Returns:
-        A decorator of a function that takes ``more: dict[str, Any]``, which is no option.
+        A decorator for a function that takes ``more: dict[str, Any]``: the options that were used.
     """
-    return functools.partial(_with, _found(kinds))
+    return functools.partial(_with, _declared(kinds))
 
 
-def _with(
-    found: dict[str, tuple[str, type, str]], command: Callable[..., None]
-) -> Callable[..., None]:
+def _with(declared: dict[str, tuple[str, type, str]], command: _Command) -> _Command:
     own = inspect.signature(command, eval_str=True)
     parameters = [p for p in own.parameters.values() if p.name != "more"]
-    added = [_parameter(name, *option) for name, option in sorted(found.items())]
+    parameters += [_parameter(name, *option) for name, option in sorted(declared.items())]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        more = {n: values.pop(n) for n in found}
+        more = {name: values.pop(name) for name in declared}
         command(**values, more={n: v for n, v in more.items() if v is not None})
 
-    run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]  # what inspect looks for
-    run.__annotations__ = {p.name: p.annotation for p in (*parameters, *added)}
-    del run.__wrapped__  # whose annotations would count
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect looks for
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    del run.__wrapped__  # typer would read its annotations instead
     return run
 
 
-def _found(kinds: Sequence[str]) -> dict[str, tuple[str, type, str]]:
-    """Name → help, type, panel; an option that several plugins have is described by each."""
+def _declared(kinds: tuple[str, ...]) -> dict[str, tuple[str, type, str]]:
+    """Name → help, type, panel. The help of an option of several plugins is that of each."""
     found: dict[str, tuple[str, type, str]] = {}
     for kind in kinds:
         for plugin, module in registry.load_all(kind).items():
             for name, text in getattr(module, "OPTIONS", {}).items():
-                line = f"{plugin}: {text}"
-                if name in found:
-                    line = f"{found[name][0]}; {line}"
-                found[name] = (line, _type(module, name), _PANELS[kind])
+                before = f"{found[name][0]}; " if name in found else ""
+                found[name] = (f"{before}{plugin}: {text}", _type(module, name), _PANELS[kind])
     return found
 
 

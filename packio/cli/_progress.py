@@ -1,12 +1,15 @@
-"""Progress of long work on stderr: a bar on a terminal, a plain line now and then elsewhere."""
+"""Show on stderr how far long work is: a bar on a terminal, now and then a plain line elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from packio.cli._output import tell
 from packio.system.progress import Progress
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ _PLAIN_SECONDS = 5.0  # between two plain lines
 
 
 class ProgressLine:
-    """Shows `Progress` values; a context manager that cleans up after itself.
+    """Shows `Progress` values; a context manager that wipes the bar away.
 
     Args:
         quiet: Show nothing.
@@ -24,7 +27,7 @@ class ProgressLine:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._bar = _bar() if not quiet and sys.stderr.isatty() else None
+        self._bar = _bar() if not quiet and sys.stderr and sys.stderr.isatty() else None
         self._shown, self._stage = time.monotonic(), ""
 
     def __enter__(self) -> ProgressLine:
@@ -44,21 +47,18 @@ class ProgressLine:
     def __call__(self, progress: Progress) -> None:
         """Show how far the work is."""
         if self._bar is not None:
-            task = self._bar.task_ids[0]
             total = None if progress.stage == "listing" else progress.total
             self._bar.update(
-                task, total=total, completed=progress.done, stage=progress.stage,
+                self._bar.task_ids[0], total=total, completed=progress.done, stage=progress.stage,
                 rate=_rate(progress), bad=_bad(progress),
             )  # fmt: skip
-        elif not self._quiet and (self._is_news(progress.stage) or self._is_time()):
+        elif not self._quiet and self._is_due(progress.stage):
             self._shown, self._stage = time.monotonic(), progress.stage
-            print(_line(progress), file=sys.stderr, flush=True)
+            tell(_line(progress))
 
-    def _is_news(self, stage: str) -> bool:
-        return stage == "compiling" != self._stage
-
-    def _is_time(self) -> bool:
-        return time.monotonic() - self._shown >= _PLAIN_SECONDS
+    def _is_due(self, stage: str) -> bool:
+        starts_compiling = stage == "compiling" != self._stage
+        return starts_compiling or time.monotonic() - self._shown >= _PLAIN_SECONDS
 
 
 def _bar() -> Bar:
@@ -78,6 +78,21 @@ def _bar() -> Bar:
     )
     bar.add_task("", total=None, stage="listing", rate="", bad="")
     return bar
+
+
+@contextlib.contextmanager
+def bytes_bar(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a callback of (bytes done, bytes in all) that draws a bar; None if not on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn())
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _line(progress: Progress) -> str:

@@ -1,15 +1,16 @@
-"""``packio bench-decode``: how fast each decoder is here."""
+"""``packio bench-decode``."""
 
 from __future__ import annotations
 
-import functools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from packio.cli._output import print_table, write_results
+from packio.cli import _options as option
+from packio.cli._output import print_table, tell, write_results
+from packio.cli._progress import ProgressLine
+from packio.errors import OptionError
 from packio.system import processors
 
 if TYPE_CHECKING:
@@ -28,78 +29,61 @@ def run(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[PATH]", help="A folder of images, or a pack; sample photos if not given."
+            metavar="[PATH]", help="A folder of images, or a pack; without it, sample photographs."
         ),
     ] = None,
     decoder: Annotated[
         list[str] | None,
-        typer.Option(
-            "--decoder", "-d", help="Measure this one; repeatable. Default: all installed."
-        ),
+        typer.Option("--decoder", "-d", help="A decoder; repeatable (default: all installed)."),
     ] = None,
     threads: Annotated[
         list[int] | None,
-        typer.Option(
-            "--threads", "-t", min=1, help="Threads; repeatable. Default: 1 and all CPUs."
-        ),
+        typer.Option("--threads", "-t", min=1,
+                     help="Threads to measure with; repeatable (default: 1 and all CPUs)."),
     ] = None,
     workers: Annotated[
         list[int] | None,
-        typer.Option(
-            "--workers",
-            "-w",
-            min=0,
-            help="DataLoader workers to measure too; repeatable; 0: none. Default: all CPUs.",
-        ),
+        typer.Option("--workers", "-w", min=0,
+                     help="DataLoader workers to measure with; repeatable (default: all CPUs). "
+                     "0: none."),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Images at most, spread over those there are.")
+        int, typer.Option(min=1, metavar="N", help="Take N images, spread over those there are.")
     ] = 500,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Passes of each decoder; they take turns.")
+        int, typer.Option(min=1, help="Passes of each decoder over the images, in turns.")
     ] = 5,
-    as_json: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Write everything as JSON; - is standard output."
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw it into this .png or .svg (packio\\[bench]).")
-    ] = None,
+    as_json: option.JsonFile = None,
+    plot: option.Plot = None,
     save: Annotated[
         bool,
-        typer.Option("--save", help="Keep it: decoder='auto' then takes the fastest exact one."),
+        typer.Option("--save", help="Keep the result: decoder='auto' takes the fastest exact one."),
     ] = False,
     parity: Annotated[
         bool,
-        typer.Option(
-            "--parity", help="Compare crops with torchvision's and Pillow's; measure no speed."
-        ),
+        typer.Option("--parity", help="Compare crops with torchvision's and Pillow's; no speed."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
-) -> None:
+    quiet: option.NoProgress = False,
+) -> None:  # fmt: skip
     """Measure every installed decoder on your images, and compare its pixels to Pillow's.
 
-    Images are decoded in full, from memory, to RGB. What a decoder refuses (damage, CMYK) Pillow
-    decodes for it, within its time. "open only" is Pillow's lazy Image.open, which decodes nothing.
+    Images are decoded in full, from memory, to RGB. Some decoders refuse an image (damage, CMYK):
+    Pillow then decodes it, and that time counts. "open only" is Pillow's lazy Image.open, which
+    decodes nothing.
 
     Example: packio bench-decode
 
     Example: packio bench-decode ~/imagenet/train --limit 1000 --threads 1 --threads 8 --workers 8
 
-    With --parity, crops (RandomResizedCrop to 224) at each fidelity, of the JPEGs as they are and
-    seekable, are compared with torchvision v2's on tensors and with Pillow's.
+    With --parity, crops (RandomResizedCrop to 224) are compared with torchvision v2's on tensors
+    and with Pillow's: at each fidelity, of the JPEGs as they are and made seekable.
 
     Example: packio bench-decode photos.lmdb --parity --limit 200
 
     Example: packio bench-decode photos.lmdb --save --json result.json --plot result.png
     """
-    from packio import registry
-    from packio.cli._progress import ProgressLine
-    from packio.errors import OptionError
     from packio.measuring.bench import decode
-    from packio.measuring.bench._plots import plot_decoders
+    from packio.measuring.bench.plots import check_plot, plot_decoders
 
     if parity:
         if plot or save:
@@ -107,61 +91,20 @@ def run(
         _run_parity(path, decoder or None, limit, as_json, quiet=quiet)
         return
     if plot is not None:
-        registry.require("matplotlib", "bench")  # before minutes of measuring
+        check_plot(plot)  # before minutes of measuring
     with ProgressLine(quiet=quiet) as progress:
         result = decode.measure(
-            path,
-            decoders=decoder or None,
-            threads=threads or None,
+            path, decoders=decoder or None, threads=threads or None,
             workers=[n for n in workers or [processors.usable()] if n],
-            rounds=rounds,
-            limit=limit,
-            progress=progress,
-        )
+            rounds=rounds, limit=limit, progress=progress,
+        )  # fmt: skip
     if as_json != "-":
         _print(result)
-    draw = functools.partial(plot_decoders, result, plot) if plot is not None else None
-    write_results(result.as_dict(), as_json, draw)
+    write_results(result.as_dict(), as_json)
+    if plot is not None:
+        plot_decoders(result, plot)
     if save:
-        print(f"saved for decoder='auto': {result.save()}", file=sys.stderr)
-
-
-def _run_parity(
-    path: Path | None, decoders: list[str] | None, limit: int, as_json: str | None, *, quiet: bool
-) -> None:
-    from packio.cli._progress import ProgressLine
-    from packio.measuring.bench import fidelity
-
-    with ProgressLine(quiet=quiet) as progress:
-        result = fidelity.measure(path, decoders=decoders, limit=limit, progress=progress)
-    if as_json != "-":
-        _print_parity(result)
-    write_results(result.as_dict(), as_json, None)
-
-
-def _print_parity(result: fidelity.Result) -> None:
-    print(
-        f"{result.rows[0].crops:,} crops of {result.images:,} JPEGs from {result.origin}, "
-        f"to {result.size}x{result.size}, {result.interpolation}; against {result.reference}"
-    )
-    cells = [_parity_cells(row, result) for row in result.rows]
-    print_table(_PARITY_COLUMNS, cells, left=_LEFT)
-
-
-def _parity_cells(row: fidelity.Row, result: fidelity.Result) -> tuple[str, ...]:
-    d = row.torchvision
-    return (
-        f"{row.decoder} {result.versions[row.decoder]}",
-        row.fidelity,
-        "seekable" if row.seekable else "as they are",
-        str(d.maximum),
-        f"{d.mean:.3f}",
-        f"{d.psnr:.1f}",
-        f"{d.lowest_psnr:.1f}",
-        f"{d.off:.2%}",
-        str(row.pillow.maximum),
-        f"{row.same:,} of {row.crops:,}",
-    )
+        tell(f"saved for decoder='auto': {result.save()}")
 
 
 def _print(result: Result) -> None:
@@ -184,28 +127,61 @@ def _print(result: Result) -> None:
 
 
 def _cells(row: Row, result: Result) -> tuple[str, ...]:
-    count, noun = (row.workers, "worker") if row.workers else (row.threads, "thread")
     spread = (row.fastest - row.slowest) / row.images_per_second
     version = "(open only)" if row.stage == "open" else result.versions[row.decoder]
     return (
         f"{row.decoder} {version}",
-        f"{count} {noun}{'s' if count > 1 else ''}",
+        row.on,
         f"{row.images_per_second:,.0f}",
         f"{spread:.0%}",
         f"{row.megapixels_per_second:,.1f}",
         f"{row.ms_p50:.2f}",
         f"{row.ms_p99:.2f}",
         f"{row.refused:,}" if row.stage == "decode" else "",
-        _parity(row),
+        _pixels(row),
     )
 
 
-def _parity(row: Row) -> str:
+def _pixels(row: Row) -> str:
+    """Say how far the pixels are from Pillow's."""
     if row.stage == "open":
         return "none decoded"
-    if row.difference is None:
+    found = row.difference
+    if found is None:
         return "all refused"
-    if row.difference.maximum == 0:
+    if found.maximum == 0:
         return "identical"
-    d = row.difference
-    return f"max {d.maximum}, mean {d.mean:.2g}, {d.share:.2%} differ"
+    return f"max {found.maximum}, mean {found.mean:.2g}, {found.share:.2%} differ"
+
+
+def _run_parity(
+    path: Path | None, decoders: list[str] | None, limit: int, as_json: str | None, *, quiet: bool
+) -> None:
+    from packio.measuring.bench import fidelity
+
+    with ProgressLine(quiet=quiet) as progress:
+        result = fidelity.measure(path, decoders=decoders, limit=limit, progress=progress)
+    if as_json != "-":
+        print(
+            f"{result.rows[0].crops:,} crops of {result.images:,} JPEGs from {result.origin}, "
+            f"to {result.size}x{result.size}, {result.interpolation}; against {result.reference}"
+        )
+        cells = [_parity_cells(row, result) for row in result.rows]
+        print_table(_PARITY_COLUMNS, cells, left=_LEFT)
+    write_results(result.as_dict(), as_json)
+
+
+def _parity_cells(row: fidelity.Row, result: fidelity.Result) -> tuple[str, ...]:
+    found = row.torchvision
+    return (
+        f"{row.decoder} {result.versions[row.decoder]}",
+        row.fidelity,
+        "seekable" if row.seekable else "as they are",
+        str(found.maximum),
+        f"{found.mean:.3f}",
+        f"{found.psnr:.1f}",
+        f"{found.lowest_psnr:.1f}",
+        f"{found.off:.2%}",
+        str(row.pillow.maximum),
+        f"{row.same:,} of {row.crops:,}",
+    )

@@ -1,62 +1,63 @@
-"""``packio bench-load``: how fast a pack loads here, and what would help."""
+"""``packio bench-load``."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from packio.cli import _options as option
+from packio.cli._output import counted, tell
 
 if TYPE_CHECKING:
     from packio.measuring.bench.load import Result
 
 
 def run(
-    pack: Annotated[Path, typer.Argument(metavar="PACK", help="The pack to load.")],
-    size: Annotated[int, typer.Option(help="Of the crops, pixels.")] = 224,
-    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 64,
-    fidelity: Annotated[str, typer.Option(metavar="exact|fast", help="Of the pixels.")] = "exact",
-    decoder: Annotated[str, typer.Option(help="The decoder.")] = "auto",
+    pack: option.Pack,
+    size: Annotated[int, typer.Option(min=1, help="Side of the crops, pixels.")] = 224,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 64,
+    fidelity: Annotated[
+        str, typer.Option(metavar="exact|fast", help="'exact' pixels, or 'fast' ones.")
+    ] = "exact",
+    decoder: Annotated[str, typer.Option(help="Decoder, as for PackDataset.")] = "auto",
     workers: Annotated[
-        list[int] | None, typer.Option(help="DataLoader workers to try; repeatable.")
+        list[int] | None,
+        typer.Option(min=0, help="DataLoader workers to try; repeatable (default: 1, 2, 4, …)."),
     ] = None,
     threads: Annotated[
-        list[int] | None, typer.Option(help="Threads without workers to try; repeatable.")
+        list[int] | None,
+        typer.Option(min=1, help="Threads to try without workers; repeatable (default: 1, 2, …)."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Times that each setting is measured.")] = 3,
-    images: Annotated[int, typer.Option(help="Images a setting and round.")] = 2000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw it into this .png or .svg (packio\\[bench]).")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Times to measure each setting.")] = 3,
+    images: Annotated[int, typer.Option(min=1, help="Images to load in each round.")] = 2000,
+    as_json: option.Json = False,
+    plot: option.Plot = None,
+    quiet: option.NoProgress = False,
 ) -> None:
     """Load a pack with threads and with DataLoader workers, and say which setting is fastest.
 
-    Every image becomes a random resized crop, mirrored in half of the cases. The stages are timed
-    one by one, on one core, with the images in the page cache. "Decode wall" is what decoding whole
-    images on all processors, and nothing else, would reach: seekable JPEGs can beat it.
+    Each image becomes a random resized crop; half of the crops are mirrored. The stages of one
+    image are timed on one core, with the images in the page cache. The "decode wall" is the speed
+    of decoding whole images on all CPUs, and nothing else: seekable JPEGs can beat it.
 
     Example: packio bench-load train.lmdb
 
     Example: packio bench-load train.lmdb --fidelity fast --workers 4 --workers 8 --plot load.png
     """
-    from packio import registry
     from packio.images.geometry import RandomResizedCrop
     from packio.measuring.bench import load
+    from packio.measuring.bench.plots import check_plot, plot_load
 
     if plot is not None:
-        registry.require("matplotlib", "bench")  # before minutes of measuring
+        check_plot(plot)  # before minutes of measuring
     result = load.measure(
         pack, crop=RandomResizedCrop(size), batch_size=batch_size, fidelity=fidelity,
         decoder=decoder, workers=workers, threads=threads, rounds=rounds, images=images,
-        say=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
+        say=None if quiet else tell,
     )  # fmt: skip
     if plot is not None:
-        from packio.measuring.bench._plots import plot_load
-
         plot_load(result, plot)
     if as_json:
         print(json.dumps(result.as_dict(), indent=2))
@@ -66,14 +67,14 @@ def run(
 
 def _print(result: Result) -> None:
     print(
-        f"{result.path}: {result.samples:,} samples ({result.format}), {result.seekable:.0%} "
-        f"seekable; {result.crop}, {result.fidelity}, batches of {result.batch_size}, "
-        f"{result.cpus} CPUs"
+        f"{result.path}: {counted(result.samples, 'sample')} ({result.format}), "
+        f"{result.seekable:.0%} seekable; {result.crop}, {result.fidelity}, "
+        f"batches of {result.batch_size}, {result.cpus} CPUs"
     )
-    for s in sorted(result.settings, key=lambda s: -s.images_per_second):
-        spread = (s.fastest - s.slowest) / s.images_per_second
-        print(f"  {_name(s.workers, s.threads):<24} {s.images_per_second:>8,.0f} img/s "
-              f"{s.megabytes_per_second:>8,.1f} MB/s  ± {spread / 2:.0%}")  # fmt: skip
+    for setting in sorted(result.settings, key=lambda s: -s.images_per_second):
+        spread = (setting.fastest - setting.slowest) / setting.images_per_second
+        print(f"  {setting!s:<24} {setting.images_per_second:>8,.0f} img/s "
+              f"{setting.megabytes_per_second:>8,.1f} MB/s  ± {spread / 2:.0%}")  # fmt: skip
     total = sum(result.stages.values())
     print(f"one image on one core: {total:,.0f} µs")
     for name, micros in result.stages.items():
@@ -89,9 +90,3 @@ def _print(result: Result) -> None:
     else:
         print(f"use: PackDataset(…, threads={best.threads}), "
               "DataLoader(ds, num_workers=0, collate_fn=packio.collate)")  # fmt: skip
-
-
-def _name(workers: int, threads: int) -> str:
-    if workers:
-        return f"{workers} worker{'s' * (workers > 1)}"
-    return f"{threads} thread{'s' * (threads > 1)}, no workers"

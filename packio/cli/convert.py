@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from packio.cli._packing import byte_count, show
+from packio.cli import _options as option
 from packio.cli._plugin_options import with_plugin_options
 from packio.cli._progress import ProgressLine
+from packio.cli._reports import show
 from packio.packing import convert
 
 
@@ -19,44 +20,28 @@ def run(
         Path, typer.Argument(metavar="A", help="A pack, or a container that others wrote.")
     ],
     out: Annotated[
-        Path, typer.Argument(metavar="B", help="Pack to make; the suffix says the format.")
+        Path, typer.Argument(metavar="B", help="Pack to make. The suffix says the format: x.tar")
     ],
     *,
-    format: Annotated[  # noqa: A002 (the option's name)
-        str | None, typer.Option(help="Format of B, where the suffix does not say it.")
-    ] = None,
-    shards: Annotated[
-        int, typer.Option(min=1, help="Shards to make; B is then a folder of them.")
-    ] = 1,
-    shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bytes of images a shard, as 256MB, instead.")
-    ] = None,
-    seekable: Annotated[
-        bool,
-        typer.Option(
-            "--seekable",
-            help="Put restart markers into JPEGs, without loss: crops then decode less.",
-        ),
-    ] = False,
-    on_error: Annotated[
-        str, typer.Option(metavar="raise|skip", help="Damaged samples: stop, or leave them out.")
-    ] = "raise",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace B, in one step, at the end.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    format: option.Format = None,  # noqa: A002 (the option's name)
+    shards: option.Shards = 1,
+    shard_size: option.ShardSize = None,
+    seekable: option.Seekable = False,
+    on_error: option.OnError = "raise",
+    overwrite: option.Overwrite = False,
+    as_json: option.Json = False,
+    quiet: option.Quiet = False,
     more: dict[str, Any],
 ) -> None:
-    """Turn a pack into another format; images, labels, keys and all else stay as they are.
+    """Turn a pack into another format. Images, labels, keys and all else stay as they are.
 
-    Nothing is decoded. Every sample is checked against its checksum as it is read.
+    No image is decoded. Each sample that is read is compared with its checksum.
 
     Example: packio convert train.lmdb train.tar --shard-size 256MB
     """
     with ProgressLine(quiet=quiet) as progress:
         report = convert(
-            source, out, format=format, shards=shards, shard_size=byte_count(shard_size),
-            seekable=seekable, on_error=on_error, overwrite=overwrite, progress=progress, **more,
+            source, out, format=format, shards=shards, shard_size=shard_size, seekable=seekable,
+            on_error=on_error, overwrite=overwrite, progress=progress, **more,
         )  # fmt: skip
     show(report, out, as_json=as_json, quiet=quiet)

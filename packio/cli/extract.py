@@ -1,4 +1,4 @@
-"""``packio extract``: a pack becomes a folder of files again."""
+"""``packio extract``."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ from typing import Annotated
 
 import typer
 
+from packio.cli import _options as option
+from packio.cli._output import counted, escaped
 from packio.cli._progress import ProgressLine
 
 
 def run(
-    pack: Annotated[Path, typer.Argument(metavar="PACK", help="The pack to extract.")],
+    pack: option.Pack,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
-    classes: Annotated[
-        list[str] | None,
-        typer.Option("--class", metavar="NAME", help="Only this class; may be given again."),
-    ] = None,
+    classes: option.Classes = None,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace OUT and ALL that is in it, in one step."),
+        bool, typer.Option("--overwrite", help="Replace OUT, with ALL that is in it, in one step.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    as_json: option.Json = False,
+    quiet: option.Quiet = False,
 ) -> None:
-    """Write the samples of a pack into a folder, byte for byte, at the paths that are their keys.
+    """Write the samples of a pack into a folder. A sample's key is its path; its bytes stay equal.
 
-    OUT appears in one step when all of it is written and on disk. Nothing is ever written outside
-    it. Classes that have no sample become empty folders.
+    OUT appears in one step, when all of it is written and on disk. Nothing is written outside OUT.
+    A class without samples becomes an empty folder.
 
     Example: packio extract photos.lmdb photos
 
     Example: packio extract photos.lmdb pets --class cats --class dogs
     """
-    from packio.cli._output import escaped
     from packio.inspecting.extracting import extract
 
     with ProgressLine(quiet=quiet) as progress:
@@ -44,12 +41,8 @@ def run(
         print(json.dumps(values | {"out": str(report.out)}))
     elif not quiet:
         empty = f", empty classes: {report.empty_classes:,}" if report.empty_classes else ""
-        print(
-            f"{escaped(str(out))}/: {report.samples:,} files{empty}, "
-            f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s"
-        )
+        print(f"{escaped(str(out))}/: {counted(report.samples, 'file')}{empty}, "
+              f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")  # fmt: skip
         if report.seekable:
-            print(
-                f"{report.seekable:,} of them are seekable JPEGs: pixels as in the source, bytes "
-                "as in the pack"
-            )
+            print(f"{report.seekable:,} of them are seekable JPEGs: pixels as in the source, bytes "
+                  "as in the pack")  # fmt: skip

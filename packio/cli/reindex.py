@@ -1,4 +1,4 @@
-"""``packio reindex``: make the index of a container anew."""
+"""``packio reindex``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from packio.cli._output import counted, escaped
 
 
 def run(
@@ -17,7 +19,7 @@ def run(
         bool,
         typer.Option(
             "--trust-plain-pickle",
-            help="Read LMDB values that are pickles of plain data; nothing in them is run.",
+            help="Read LMDB values that are pickles of plain data. Nothing in them is executed.",
         ),
     ] = False,
     image: Annotated[
@@ -30,7 +32,7 @@ def run(
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Where the labels are; an empty name takes none."),
+        typer.Option(metavar="NAME", help="Where the labels are; an empty name: no labels."),
     ] = None,
     layout: Annotated[
         str | None,
@@ -40,7 +42,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Index a container anew: a pack that lost its index, or a container of others.
+    """Index a container anew: a pack that lost its index, or a container that others wrote.
 
     Example: packio reindex train.lmdb
 
@@ -49,19 +51,13 @@ def run(
     Example: packio reindex train.h5 --image train/frames --label train/target --layout BGR
     """
     import packio
-    from packio.cli._output import escaped
 
     index = packio.reindex(
-        path,
-        label_offset=label_offset,
-        trust_plain_pickle=trust_plain_pickle,
-        image=image,
-        label=label,
-        layout=layout,
-    )
+        path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
+        label=label, layout=layout,
+    )  # fmt: skip
     with packio.open(path) as pack:
-        skipped = pack.metadata["counts"]["skipped"]
         print(
-            f"{escaped(str(index))}: {len(pack):,} samples, {skipped:,} skipped, "
-            f"{len(pack.classes):,} classes"
+            f"{escaped(str(index))}: {counted(len(pack), 'sample')}, "
+            f"{pack.metadata['counts']['skipped']:,} skipped, {counted(len(pack.classes), 'class')}"
         )

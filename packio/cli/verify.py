@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from packio.cli import _options as option
+from packio.cli._output import counted, escaped
 from packio.cli._progress import ProgressLine
 from packio.errors import IntegrityError, ReadError
 
 if TYPE_CHECKING:
-    from packio.inspecting.verifying import Damage, VerifyReport
+    from packio.inspecting.verifying import Damage
 
 
 def run(
-    pack: Annotated[Path, typer.Argument(metavar="PACK", help="The pack to check.")],
+    pack: option.Pack,
     decode: Annotated[
-        bool, typer.Option("--decode", help="Decode every image as well; takes longer.")
+        bool, typer.Option("--decode", help="Decode every image as well; this takes longer.")
     ] = False,
     rebuild_index: Annotated[
         bool,
@@ -29,21 +30,21 @@ def run(
         ),
     ] = False,
     num_workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; by default one for each processor.")
+        int | None, typer.Option(min=1, help="Threads (default: one a CPU).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: option.Json = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress, no summary: damages only.")
+        bool, typer.Option("--quiet", "-q", help="Show damage only: no progress, no summary.")
     ] = False,
 ) -> None:
-    """Check every byte of a pack, and print everything that is damaged, one line each.
+    """Check every byte of a pack, and print all damage, one line for each place.
 
-    A line is FILE, RECORD, KEY and the problem, with tabs between. Exit code 0 says that the pack
-    is as it was written, 65 that it is damaged, 74 that some of it cannot be read.
+    A line is FILE, RECORD, KEY and the problem, with tabs between. Exit code 0: the pack is as it
+    was written. 65: it is damaged. 74: a part of it cannot be read.
 
-    With --rebuild-index, a missing or damaged index is made anew once every image of the container
-    has been read and decoded and nothing is wrong there; warnings say what cannot be restored. An
-    index whose checksums hold is never replaced.
+    --rebuild-index first reads and decodes every image of the container. If nothing is wrong there,
+    a missing or damaged index is made anew; warnings say what could not be restored. An index whose
+    checksums are right is never replaced.
 
     Example: packio verify photos.lmdb
 
@@ -55,45 +56,29 @@ def run(
 
     with ProgressLine(quiet=quiet) as progress:
         report = verify(
-            pack,
-            decode=decode,
-            rebuild_index=rebuild_index,
-            num_workers=num_workers,
+            pack, decode=decode, rebuild_index=rebuild_index, num_workers=num_workers,
             progress=progress,
-        )
+        )  # fmt: skip
     if as_json:
-        print(json.dumps(_summary(report)))
+        print(json.dumps(dataclasses.asdict(report) | {"path": str(report.path), "ok": report.ok}))
     else:
-        _print(report, pack, quiet=quiet)
+        for damage in report.damages:
+            print(_line(damage))
+    if not as_json and not quiet:
+        for warning in report.warnings:
+            print(f"warning: {escaped(warning)}")
+        found = "all as they were packed" if report.ok else counted(len(report.damages), "damage")
+        print(
+            f"{escaped(str(pack))}: {counted(report.samples, 'sample')} in "
+            f"{counted(report.files, 'file')}, "
+            f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s: {found}"
+        )
     if not report.ok:
         unreadable = any(damage.unreadable for damage in report.damages)
         raise typer.Exit(ReadError.exit_code if unreadable else IntegrityError.exit_code)
 
 
-def _summary(report: VerifyReport) -> dict[str, Any]:
-    return dataclasses.asdict(report) | {"path": str(report.path), "ok": report.ok}
-
-
-def _print(report: VerifyReport, pack: Path, *, quiet: bool) -> None:
-    from packio.cli._output import escaped
-
-    for damage in report.damages:
-        print(_line(damage))
-    if quiet:
-        return
-    for warning in report.warnings:
-        print(f"warning: {escaped(warning)}")
-    count = len(report.damages)
-    found = "all as they were packed" if report.ok else f"{count:,} damage{'s' * (count != 1)}"
-    print(
-        f"{escaped(str(pack))}: {report.samples:,} samples in {report.files:,} files, "
-        f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s: {found}"
-    )
-
-
 def _line(damage: Damage) -> str:
-    from packio.cli._output import escaped
-
     position = "-" if damage.position is None else str(damage.position)
     key = "-" if damage.key is None else escaped(damage.key)
     place = "" if damage.offset is None else f" ({damage.length} bytes at {damage.offset})"

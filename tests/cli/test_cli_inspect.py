@@ -22,6 +22,7 @@ import packio
 from packio.cli import _output, ls
 from packio.index import indexfile
 from packio.index.columns import ragged
+from packio.inspecting import listing
 
 NAMES = {
     "newline": b"new\nline.png",
@@ -231,7 +232,7 @@ def test_ls_lists_a_long_pack_in_little_memory(long_pack: pathlib.Path) -> None:
     with packio.open(long_pack) as pack:
         tracemalloc.start()
         try:
-            count = sum(1 for _ in ls._aligned(pack, ls._lines(pack, None)))
+            count = sum(1 for _ in ls._aligned(pack, listing.list_samples(pack)))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -17,7 +17,7 @@ from packio import registry
 from packio.errors import MissingPackageError, OptionError, SourceError
 from packio.images.decoders import _calibration
 from packio.measuring.bench import decode
-from packio.measuring.bench._parity import Difference
+from packio.measuring.bench.parity import Difference
 
 if TYPE_CHECKING:
     import pathlib

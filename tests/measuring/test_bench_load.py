@@ -70,3 +70,9 @@ def test_the_command_says_what_to_use_and_draws(pack: pathlib.Path, tmp_path: pa
     assert "decode wall" in done.stdout
     assert "use: " in done.stdout
     assert plot.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("options", [{"workers": [-1]}, {"threads": [0]}])
+def test_impossible_settings_are_refused(pack: pathlib.Path, options: dict[str, list[int]]) -> None:
+    with pytest.raises(OptionError, match="expected 1 thread"):
+        load.measure(pack, workers=options.get("workers"), threads=options.get("threads"))

@@ -1,1 +1,1 @@
-"""Measurements that users run: decoders, loading, memory formats."""
+"""Benchmarks for users: decoders, their fidelity, loading a pack, memory formats."""

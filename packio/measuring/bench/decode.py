@@ -18,9 +18,9 @@ from typing import Any
 from packio import registry
 from packio.errors import MissingPackageError, OptionError
 from packio.images.decoders import _calibration
-from packio.measuring.bench._images import Encoded, collect
-from packio.measuring.bench._parity import Difference, Parity, compare
-from packio.measuring.bench._passes import Candidate, Pass, candidates_of
+from packio.measuring.bench.images import Encoded, collect
+from packio.measuring.bench.parity import Difference, Differences, compare
+from packio.measuring.bench.passes import Candidate, Pass, candidates_of
 from packio.system import processors
 from packio.system.progress import Progress
 
@@ -30,15 +30,15 @@ class Row:
     """One decoder, measured in one way on the images of one encoding.
 
     Attributes:
-        encoding, decoder: Of what, and by what.
-        stage: "decode", or "open" for Pillow's ``Image.open`` alone, which decodes nothing.
-        threads, workers: Threads in this process, or else worker processes of a DataLoader.
+        encoding, decoder: The images' encoding, and the decoder.
+        stage: "decode", or "open": Pillow's ``Image.open`` alone, which decodes nothing.
+        threads, workers: Threads of this process, or else worker processes of a DataLoader.
         images_per_second, megapixels_per_second: Median over the rounds.
         slowest, fastest: Images per second of the slowest and of the fastest round.
         ms_p50, ms_p99: Milliseconds an image, over all rounds.
-        images, refused: Images decoded, and those of them that Pillow decoded because the decoder
-            would not.
-        difference: To Pillow; None for stage "open" and where the decoder refused all.
+        images, refused: Number of images, and of those that the decoder refused: Pillow decoded
+            them instead.
+        difference: Difference to Pillow; None for stage "open", and if the decoder refused all.
     """
 
     encoding: str
@@ -56,6 +56,12 @@ class Row:
     refused: int
     difference: Difference | None
 
+    @property
+    def on(self) -> str:
+        """The way in words: "1 thread", "8 workers"."""
+        count, noun = (self.workers, "worker") if self.workers else (self.threads, "thread")
+        return f"{count} {noun}{'s' if count > 1 else ''}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -63,12 +69,12 @@ class Result:
 
     Attributes:
         origin: Where the images come from.
-        images, pixels, bytes: Of the images measured.
-        unreadable: Files that Pillow cannot identify or decode; they are left out.
-        rounds: Passes over the images by each candidate, in turn.
-        cpu, cpus: Model, and how many this process may use.
-        versions: Of each decoder measured.
-        missing: Decoders that are not installed, and what to do.
+        images, pixels, bytes: Number, pixels and bytes of the images measured.
+        unreadable: Files left out: Pillow cannot identify or decode them.
+        rounds: Passes of each candidate over the images.
+        cpu, cpus: Model of the processor, and how many CPUs this process may use.
+        versions: Version of each decoder measured.
+        missing: Decoders that are not installed → how to install them.
         rows: The measurements.
     """
 
@@ -89,21 +95,20 @@ class Result:
         return dataclasses.asdict(self)
 
     def save(self) -> str:
-        """Keep the single-threaded figures for ``decoder="auto"``; return the file's path.
+        """Keep the figures of the fewest threads for ``decoder="auto"``; return the file's path.
 
         Raises:
             OutputError: the cache cannot be written.
         """
-        plugins = {name: registry.load("decoders", name) for name in self.versions}
+        fewest = min(row.threads for row in self.rows if not row.workers)
         measured = [
             _calibration.Measured(
                 row.encoding, row.decoder, row.images_per_second,
-                plugins[row.decoder].EXACT and row.difference is not None
-                and row.difference.maximum == 0,
+                registry.load("decoders", row.decoder).EXACT
+                and row.difference is not None and row.difference.maximum == 0,
             )
             for row in self.rows
-            if row.stage == "decode" and row.workers == 0
-            and row.threads == min(r.threads for r in self.rows if not r.workers)
+            if row.stage == "decode" and row.workers == 0 and row.threads == fewest
         ]  # fmt: skip
         return str(_calibration.save(measured))
 
@@ -120,30 +125,32 @@ def measure(
 ) -> Result:
     """Measure decoders on the same images, in turns.
 
-    Every image is decoded in full, to RGB, from memory; what a decoder refuses is decoded by
-    Pillow within the time of that decoder, as in training.
+    Every image is decoded in full, to RGB, from memory. Pillow decodes the images that a decoder
+    refuses, as in training; that time counts as the decoder's.
 
     Args:
-        path: A folder of images or a pack; None for sample photographs.
-        decoders: Names; None for all that are installed.
-        threads: Numbers of threads; None for 1 and the number of usable CPUs.
+        path: A folder of images, or a pack; None: sample photographs.
+        decoders: Names; None: all that are installed.
+        threads: Numbers of threads; None: 1 and the number of usable CPUs.
         workers: Numbers of DataLoader worker processes to measure as well.
-        rounds: Passes of each candidate over the images; they alternate, since machines are noisy.
-        limit: Images at most, evenly spread over those there are.
+        rounds: Passes of each candidate over the images; they take turns, as machines are noisy.
+        limit: Images at most, spread evenly over those there are.
         progress: Called after each pass.
 
     Raises:
-        OptionError: a number that cannot be meant, or no such decoder.
-        MissingPackageError: a decoder asked for by name is not installed.
+        OptionError: a number below 1, or no such decoder.
+        MissingPackageError: a decoder named in `decoders` is not installed.
         SourceError: there are no images.
     """
     thread_counts = sorted(set(threads if threads is not None else (1, processors.usable())))
     worker_counts = sorted(set(workers))
     if rounds < 1 or any(n < 1 for n in (*thread_counts, *worker_counts)):
-        raise OptionError("rounds, threads and workers are counted from 1")
+        raise OptionError(
+            f"rounds={rounds}, threads={thread_counts}, workers={worker_counts}: expected 1 or more"
+        )
     versions, missing = available(decoders)
     found = collect(path, limit)
-    groups, parity, unreadable = compare(found.images, list(versions))
+    groups, differences, unreadable = compare(found.images, list(versions))
     images = [image for group in groups.values() for image in group]
     if not images:
         raise OptionError(f"{found.origin}: none of the images can be decoded to RGB")
@@ -154,7 +161,6 @@ def measure(
         for candidate in candidates_of(encoding, group, list(versions), ways)
     ]
     passes = _alternate(candidates, rounds, progress)
-    rows = [_row(c, passes[c], parity, groups) for c in candidates]
     return Result(
         origin=found.origin,
         images=len(images),
@@ -166,15 +172,15 @@ def measure(
         cpus=processors.usable(),
         versions=versions,
         missing=missing,
-        rows=rows,
+        rows=[_row(c, passes[c], differences, len(groups[c.encoding])) for c in candidates],
     )
 
 
 def available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Find decoders: the versions of those installed; why others are not.
+    """Find decoders: the versions of those installed, and why the others are not.
 
     Raises:
-        MissingPackageError: one that is asked for by name is not installed.
+        MissingPackageError: a decoder named in `decoders` is not installed.
     """
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -189,9 +195,7 @@ def available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str,
 
 
 def _alternate(
-    candidates: Sequence[Candidate],
-    rounds: int,
-    progress: Callable[[Progress], None] | None,
+    candidates: Sequence[Candidate], rounds: int, progress: Callable[[Progress], None] | None
 ) -> dict[Candidate, list[Pass]]:
     passes: dict[Candidate, list[Pass]] = {candidate: [] for candidate in candidates}
     total = rounds * sum(len(c.images) for c in candidates)
@@ -200,7 +204,7 @@ def _alternate(
     begin = time.perf_counter()
     try:
         for turn in range(rounds):
-            start = turn * len(candidates) // rounds  # nobody is always first
+            start = turn * len(candidates) // rounds  # no candidate is always first
             for candidate in (*candidates[start:], *candidates[:start]):
                 passes[candidate].append(candidate.run())
                 done, done_bytes = done + len(candidate.images), done_bytes + candidate.bytes
@@ -216,13 +220,14 @@ def _alternate(
 def _row(
     candidate: Candidate,
     passes: Sequence[Pass],
-    parity: dict[tuple[str, str], Parity],
-    groups: dict[str, list[Encoded]],
+    differences: dict[tuple[str, str], Differences],
+    images: int,
 ) -> Row:
     rates = [len(candidate.images) / p.seconds for p in passes]
     latencies = sorted(ms for p in passes for ms in p.milliseconds)
     pixels = sum(_pixels(image) for image in candidate.images)
-    record = parity[candidate.encoding, candidate.decoder] if candidate.stage == "decode" else None
+    decodes = candidate.stage == "decode"
+    found = differences[candidate.encoding, candidate.decoder] if decodes else None
     return Row(
         encoding=candidate.encoding,
         decoder=candidate.decoder,
@@ -235,9 +240,9 @@ def _row(
         fastest=max(rates),
         ms_p50=latencies[len(latencies) // 2],
         ms_p99=latencies[len(latencies) * 99 // 100],
-        images=len(groups[candidate.encoding]),
-        refused=record.refused if record else 0,
-        difference=record.difference() if record else None,
+        images=images,
+        refused=found.refused if found else 0,
+        difference=found.difference() if found else None,
     )
 
 

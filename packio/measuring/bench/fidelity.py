@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,33 +28,15 @@ from packio.images.frames import Frame
 from packio.images.geometry import RandomResizedCrop
 from packio.images.jpeg.restarts import is_seekable, make_seekable
 from packio.images.regions import FIDELITIES, decode, render, want
-from packio.measuring.bench._images import Encoded, collect
 from packio.measuring.bench.decode import available
+from packio.measuring.bench.images import Encoded, collect
+from packio.measuring.bench.parity import Differences, Distance
 from packio.system.progress import Progress
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_IDENTICAL = 99.0  # decibels, for crops without any difference
 _SEED = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Distance:
-    """How far crops are from those of a reference.
-
-    Attributes:
-        maximum, mean: Largest and mean absolute difference of a value, grey levels.
-        psnr, lowest_psnr: Mean and least of the crops' peak signal-to-noise ratios, decibels; 99
-            where a crop is identical.
-        off: Share of the values that differ by more than 1 grey level, 0 to 1.
-    """
-
-    maximum: int
-    mean: float
-    psnr: float
-    lowest_psnr: float
-    off: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +44,10 @@ class Row:
     """One decoder at one fidelity.
 
     Attributes:
-        decoder, fidelity: Which.
-        seekable: Whether the JPEGs have restart markers, and crops are cut out of them.
-        crops: How many were compared.
-        pillow, torchvision: Distance to their crops.
+        decoder, fidelity: The decoder, and "exact" or "fast".
+        seekable: Whether the JPEGs have restart markers, so that only the crop is decoded.
+        crops: Number of crops compared.
+        pillow, torchvision: Distance to the crops of Pillow and of torchvision.
         same: Crops that equal, value by value, those of the JPEGs that are not seekable.
     """
 
@@ -82,11 +66,12 @@ class Result:
 
     Attributes:
         origin: Where the images come from.
-        images, left_out: JPEGs measured; other images, and JPEGs that Pillow does not decode.
-        size, interpolation: Of the crops.
-        reference: What made those called torchvision's.
-        versions: Of each decoder measured.
-        missing: Decoders that are not installed, and what to do.
+        images, left_out: Number of JPEGs measured; of other images, and JPEGs that Pillow does not
+            decode.
+        size, interpolation: Side of the crops in pixels, and how they are resized.
+        reference: The library that made the crops called torchvision's, with its version.
+        versions: Version of each decoder measured.
+        missing: Decoders that are not installed → how to install them.
         rows: The measurements.
     """
 
@@ -105,35 +90,11 @@ class Result:
         return dataclasses.asdict(self)
 
 
-class _Sum:
-    """Sums up distances."""
-
-    def __init__(self) -> None:
-        self.maximum = self.total = self.off = self.values = 0
-        self.psnrs: list[float] = []
-
-    def add(self, made: np.ndarray, reference: np.ndarray) -> None:
-        """Count one crop."""
-        difference = np.abs(made.astype(np.int32) - reference)
-        self.maximum = max(self.maximum, int(difference.max()))
-        self.total += int(difference.sum())
-        self.off += int((difference > 1).sum())
-        self.values += difference.size
-        error = float((difference**2).mean())
-        self.psnrs.append(float(10 * np.log10(255**2 / error)) if error else _IDENTICAL)
-
-    def distance(self) -> Distance:
-        """All crops'."""
-        psnr = sum(self.psnrs) / len(self.psnrs)
-        mean, off = self.total / self.values, self.off / self.values
-        return Distance(self.maximum, mean, psnr, min(self.psnrs), off)
-
-
 class _Crop(NamedTuple):
-    """One crop of one image, and what it should be."""
+    """One crop of one image, and its references: (size, size, 3) uint8 RGB."""
 
     frame: Frame
-    pillow: np.ndarray  # (size, size, 3)
+    pillow: np.ndarray
     torchvision: np.ndarray
 
 
@@ -147,23 +108,23 @@ def measure(
     interpolation: str = "bilinear",
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """Compare crops of JPEGs, as they are and seekable, with Pillow's and torchvision's.
+    """Compare crops of JPEGs, as they are and made seekable, with Pillow's and torchvision's.
 
-    The boxes are those of RandomResizedCrop, the same for all. Pillow decodes the whole image and
-    resizes the box of it. Torchvision v2 crops and resizes, as a uint8 tensor, what Pillow decodes.
+    RandomResizedCrop draws the boxes, the same for all. Pillow decodes the whole image and resizes
+    the box. Torchvision v2 takes what Pillow decodes as a uint8 tensor, crops and resizes it.
 
     Args:
-        path: A folder of images or a pack; None for sample photographs.
-        decoders: Names; None for all that are installed.
-        limit: Images at most, evenly spread over those there are.
-        crops: Of each image; None: 2, or as many as make a hundred.
-        size: Of the crops, pixels.
+        path: A folder of images, or a pack; None: sample photographs.
+        decoders: Names; None: all that are installed.
+        limit: Images at most, spread evenly over those there are.
+        crops: Crops of each image; None: 2, or as many as make a hundred in all.
+        size: Side of the crops, pixels.
         interpolation: "bilinear" or "bicubic".
         progress: Called after each image.
 
     Raises:
-        OptionError: a number that cannot be meant, or no such decoder; no JPEG can be measured.
-        MissingPackageError: a decoder asked for by name is not installed.
+        OptionError: `crops` or `limit` below 1, no such decoder, or no JPEG that can be measured.
+        MissingPackageError: a decoder named in `decoders` is not installed.
         SourceError: there are no images.
     """
     if crops is not None and crops < 1:
@@ -175,7 +136,7 @@ def measure(
     each = crops or max(2, -(-100 // max(len(images), 1)))
     crop = RandomResizedCrop(size, interpolation=interpolation)
     resize, reference = _torchvisions(interpolation)
-    sums = _Sums({name: Decoder(name) for name in names}, interpolation)
+    comparison = _Comparison({name: Decoder(name) for name in names}, interpolation)
     begin, measured = time.perf_counter(), 0
     for i, image in enumerate(images):
         numbers = draws.uniforms(_SEED, np.arange(i * each, (i + 1) * each), 0, crop.draws).tolist()
@@ -183,43 +144,44 @@ def measure(
         made = _references(image, frames, resize, interpolation)
         if made:
             measured += 1
-            sums.add(image, made)
+            comparison.add(image, made)
         if progress:
             seconds = time.perf_counter() - begin
             progress(Progress(i + 1, len(images), 0, 0, 0, seconds, "comparing"))
     if not measured:
-        raise OptionError(f"{found.origin}: no JPEG that Pillow decodes; expected some")
+        raise OptionError(f"{found.origin}: no JPEG that Pillow decodes; expected at least one")
     left_out = found.unreadable + len(found.images) - measured
     return Result(
         found.origin, measured, left_out, size, interpolation, reference, versions, missing,
-        sums.rows(),
+        comparison.rows(),
     )  # fmt: skip
 
 
-class _Sums:
-    """The sums of all decoders, fidelities and kinds of JPEG."""
+class _Comparison:
+    """Differences of all decoders, fidelities and kinds of JPEG to the references."""
 
     def __init__(self, decoders: dict[str, Decoder], interpolation: str) -> None:
         self._decoders, self._how = decoders, interpolation
-        self._sums: dict[tuple[str, str, bool], tuple[_Sum, _Sum]] = {}
-        self._same: dict[tuple[str, str, bool], int] = {}
+        self._found: dict[tuple[str, str, bool], tuple[Differences, Differences]] = {}
+        self._same: Counter[tuple[str, str, bool]] = Counter()
 
     def add(self, image: Encoded, crops: list[_Crop]) -> None:
         """Make the crops of one image in every way, and compare them."""
         seekable = _seekable(image.data)
-        for name, decoder in self._decoders.items():
-            for fidelity in FIDELITIES:
-                for crop in crops:
-                    kept = self._made(decoder, image, crop.frame, fidelity, cuttable=False)
-                    self._count((name, fidelity, False), kept, kept, crop)
-                    if seekable is not None:
-                        cut = image._replace(data=seekable)
-                        made = self._made(decoder, cut, crop.frame, fidelity, cuttable=True)
-                        self._count((name, fidelity, True), made, kept, crop)
+        for (name, decoder), fidelity, crop in itertools.product(
+            self._decoders.items(), FIDELITIES, crops
+        ):
+            whole = self._made(decoder, image, crop.frame, fidelity, cuttable=False)
+            self._count((name, fidelity, False), whole, whole, crop)
+            if seekable is not None:
+                cut = image._replace(data=seekable)
+                made = self._made(decoder, cut, crop.frame, fidelity, cuttable=True)
+                self._count((name, fidelity, True), made, whole, crop)
 
     def _made(
         self, decoder: Decoder, image: Encoded, frame: Frame, fidelity: str, *, cuttable: bool
     ) -> np.ndarray:
+        """Make a crop, (H, W, 3) uint8 RGB."""
         wanted = want(frame, 1, self._how, cuttable=cuttable, fast=fidelity == "fast")
         part = decode(decoder, image.data, image.stored, wanted)
         planes = render(part, wanted, None, hflip=False, vflip=False)
@@ -227,23 +189,23 @@ class _Sums:
         return pixels
 
     def _count(
-        self, way: tuple[str, str, bool], made: np.ndarray, kept: np.ndarray, crop: _Crop
+        self, way: tuple[str, str, bool], made: np.ndarray, whole: np.ndarray, crop: _Crop
     ) -> None:
-        pillow, torchvision = self._sums.setdefault(way, (_Sum(), _Sum()))
+        pillow, torchvision = self._found.setdefault(way, (Differences(), Differences()))
         pillow.add(made, crop.pillow)
         torchvision.add(made, crop.torchvision)
-        self._same[way] = self._same.get(way, 0) + np.array_equal(made, kept)
+        self._same[way] += np.array_equal(made, whole)
 
     def rows(self) -> list[Row]:
-        """What was measured."""
+        """Sum up each way."""
         return [
             Row(*way, len(pillow.psnrs), pillow.distance(), theirs.distance(), self._same[way])
-            for way, (pillow, theirs) in self._sums.items()
+            for way, (pillow, theirs) in self._found.items()
         ]
 
 
 def _seekable(data: bytes) -> bytes | None:
-    """A seekable JPEG of the same pixels; None where there cannot be one."""
+    """Make a seekable JPEG of the same pixels; None if this JPEG cannot be made seekable."""
     try:
         made = make_seekable(data)
     except MissingPackageError:
@@ -254,7 +216,7 @@ def _seekable(data: bytes) -> bytes | None:
 def _references(
     image: Encoded, frames: list[Frame], resize: Callable[..., torch.Tensor], how: str
 ) -> list[_Crop]:
-    """What Pillow and torchvision make of the boxes of an image; [] where Pillow decodes none."""
+    """Make the crops of an image with Pillow and torchvision; [] if Pillow cannot decode it."""
     from PIL import Image
 
     try:
@@ -278,14 +240,13 @@ def _pillows(image: Image.Image, f: Frame, how: str) -> np.ndarray:
 
 
 def _torchvisions(how: str) -> tuple[Callable[..., torch.Tensor], str]:
-    """Find torchvision's ``resized_crop``, or PyTorch's part of it, and say which it is."""
+    """Find torchvision's ``resized_crop``; without torchvision PyTorch's part of it; say which."""
     try:
         import torchvision
         from torchvision.transforms.v2 import functional
-    except (ImportError, OSError, RuntimeError):  # one that does not go with the torch there is
-        return functools.partial(
-            _interpolated, how=how
-        ), f"interpolate of torch {torch.__version__}"
+    except (ImportError, OSError, RuntimeError):  # it does not fit the torch that is installed
+        made = functools.partial(_interpolated, how=how)
+        return made, f"interpolate of torch {torch.__version__}"
     mode = torchvision.transforms.InterpolationMode(how)
     resize = functools.partial(functional.resized_crop, interpolation=mode, antialias=True)
     return resize, f"torchvision {torchvision.__version__}"
@@ -294,6 +255,9 @@ def _torchvisions(how: str) -> tuple[Callable[..., torch.Tensor], str]:
 def _interpolated(
     image: torch.Tensor, top: int, left: int, height: int, width: int, size: list[int], *, how: str
 ) -> torch.Tensor:
-    """As torchvision 0.28, ``transforms.v2.functional.resize_image``, does with uint8 on a CPU."""
+    """Crop and resize as torchvision 0.28 does uint8 on a CPU.
+
+    Source: torchvision, ``transforms.v2.functional.resize_image``.
+    """
     box = image[None, :, top : top + height, left : left + width]
     return torch.nn.functional.interpolate(box, size, mode=how, antialias=True)[0]

@@ -1,4 +1,4 @@
-"""What a batch in another memory format, or a transposed view, costs on this machine."""
+"""What a batch costs on this machine that is channels_last, or a view that is transposed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 import packio
 from packio.errors import OptionError
 from packio.images.decoders import _calibration
-from packio.measuring.bench._layouts import Case, data_cases, network_cases
+from packio.measuring.bench.layouts import Case, data_cases, network_cases
 from packio.system import processors
 from packio.system.progress import Progress
 
 DTYPES = ("float32", "bfloat16", "float16")
-_LEAST_SECONDS = 0.02  # of one measurement: what is quicker is repeated in it
+_LEAST_SECONDS = 0.02  # of one measurement: a quicker call is repeated
 _DEFAULTS = {"cpu": (8, 112), "cuda": (128, 224)}  # images of a batch, pixels of a side
 
 
@@ -27,17 +27,17 @@ class Row(NamedTuple):
     """One stage in one layout.
 
     Attributes:
-        part: "plain" or "depthwise", the networks; or "data", a batch's way to them.
+        part: The network, "plain" or "depthwise"; or "data": what a batch meets before a network.
         stage: "forward" (inference), "step" (forward and backward), or what is done to the data.
-        dtype: Of network and images, or of the data.
-        images: Their layout: "contiguous", "channels_last" (an NHWC batch, permuted, is that),
-            "transposed view" or "cropped view".
-        model: The format of its weights; "" without one.
-        milliseconds: Of one call: the median over the rounds.
+        dtype: Data type of network and images, or of the data.
+        images: Layout of the images: "contiguous", "channels_last" (also an (N, H, W, C) batch
+            that was permuted), "transposed view" or "cropped view".
+        model: Memory format of the weights; "" if there is no network.
+        milliseconds: Time of one call: the median over the rounds.
         fastest, slowest: Milliseconds of the fastest and of the slowest round.
-        ratio: Times as long as contiguous images take, with a contiguous model: the median over
-            the rounds, each compared with its own.
-        lowest, highest: That ratio's in the rounds.
+        ratio: This time as a multiple of the time with contiguous images and weights: the median
+            over the rounds. Both times of a ratio are of the same round.
+        lowest, highest: Lowest and highest ratio of the rounds.
     """
 
     part: str
@@ -58,9 +58,9 @@ class Result:
     """What `measure` found.
 
     Attributes:
-        machine: What it ran on: processor, cores, torch's threads, device, versions.
+        machine: Processor, cores, torch's threads, device, versions.
         batch_size, size: Images of a batch, and pixels of their sides.
-        rounds: In which everything was measured, in turns.
+        rounds: Rounds; everything was measured once a round.
         rows: The measurements.
     """
 
@@ -69,6 +69,12 @@ class Result:
     size: int
     rounds: int
     rows: list[Row]
+
+    @property
+    def on(self) -> str:
+        """The device that was measured: the GPU, or else the processor."""
+        device, cpu = str(self.machine["device"]), str(self.machine["cpu"])
+        return cpu if device == "cpu" else device
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as JSON takes it."""
@@ -84,21 +90,21 @@ def measure(
     rounds: int = 7,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """Measure two small convolutional networks, and a batch's way to them, in every layout.
+    """Measure two small convolutional networks, and what a batch meets before, in every layout.
 
-    torch's settings, its threads among them, stay as they are.
+    torch's settings stay as they are, its number of threads for example.
 
     Args:
-        device: "cpu" or "cuda", with an index perhaps; None: the GPU if there is one.
-        dtypes: Of the networks: "float32", "bfloat16", "float16"; None: float32, and bfloat16
-            where the device computes in it.
+        device: "cpu", "cuda" or "cuda:1"; None: the GPU if there is one.
+        dtypes: Data types of the networks: "float32", "bfloat16", "float16". None: float32, and
+            also bfloat16 if the device computes in it.
         batch_size, size: Images of a batch, and pixels of their sides; None: 8 of 112 on a CPU,
             128 of 224 on a GPU.
-        rounds: In each of which everything is measured, in turns, since machines are noisy.
+        rounds: Rounds; each measures everything once, in turns, as machines are noisy.
         progress: Called after each measurement.
 
     Raises:
-        OptionError: an argument that cannot be meant, or a device that is not there.
+        OptionError: a number that is too small, or a data type or device that does not exist.
     """
     where = _device(device)
     names = list(dict.fromkeys(dtypes)) if dtypes is not None else _fast_dtypes(where)
@@ -131,7 +137,7 @@ def _fast_dtypes(device: torch.device) -> list[str]:
     if device.type == "cuda":
         fast = torch.cuda.get_device_capability(device) >= (8, 0)
     else:
-        flags = {"avx512_bf16", "amx_bf16", "bf16"}  # x86, and ARM's
+        flags = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86, x86, ARM
         fast = not flags.isdisjoint(_processor_flags())
     return ["float32", "bfloat16"] if fast else ["float32"]
 
@@ -152,13 +158,13 @@ def _alternate(
     batch_size: int,
     progress: Callable[[Progress], None] | None,
 ) -> list[list[float]]:
-    """Seconds of a call, for each case in each round."""
+    """Measure seconds of a call, for each case in each round."""
     counts = [_repeats(case, device) for case in cases]
     found: list[list[float]] = [[] for _ in cases]
     total = rounds * sum(counts) * batch_size
     done, began = 0, time.perf_counter()
     for turn in range(rounds):
-        start = turn * len(cases) // rounds  # nobody is always first
+        start = turn * len(cases) // rounds  # no case is always first
         for i in (*range(start, len(cases)), *range(start)):
             found[i].append(_timed(cases[i], device, counts[i]))
             done += counts[i] * batch_size
@@ -169,13 +175,13 @@ def _alternate(
 
 
 def _repeats(case: Case, device: torch.device) -> int:
-    """Calls that one measurement takes; the first call, which sets things up, is not counted."""
+    """Choose the calls of one measurement. The first call sets things up; it does not count."""
     _timed(case, device, 1)
     return max(1, round(_LEAST_SECONDS / max(_timed(case, device, 1), 1e-6)))
 
 
 def _timed(case: Case, device: torch.device, calls: int) -> float:
-    case.work()  # what ran before has used the caches for itself
+    case.work()  # the case before has filled the caches
     _wait(device)
     began = time.perf_counter()
     for _ in range(calls):

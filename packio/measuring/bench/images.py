@@ -1,10 +1,11 @@
-"""Images to measure decoders on: a pack's, a folder's, or sample photographs."""
+"""Images to measure decoders on: of a pack, of a folder, or sample photographs."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import DecodeError, OptionError, SourceError
@@ -16,24 +17,33 @@ _SYNTHETIC = ((500, 375), (375, 500), (640, 480), (1024, 768))  # (width, height
 
 
 class Encoded(NamedTuple):
-    """One encoded image."""
+    """One encoded image, and what decoders need to know of it."""
 
     data: bytes
     stored: Stored
 
 
 class Images(NamedTuple):
-    """Images, and where they come from."""
+    """Images, and where they come from.
+
+    Attributes:
+        unreadable: Number of files that Pillow cannot identify as an image.
+    """
 
     images: list[Encoded]
     origin: str
-    unreadable: int  # files that are no image that Pillow can identify
+    unreadable: int
 
 
 def collect(path: str | os.PathLike[str] | None, limit: int) -> Images:
-    """Read up to ``limit`` images, evenly spread over what is there.
+    """Read up to ``limit`` images, spread evenly over those of a folder or a pack.
+
+    Args:
+        path: Folder or pack; None: photographs, made JPEGs.
+        limit: Images at most.
 
     Raises:
+        OptionError: the limit is below 1.
         SourceError: there is no image.
     """
     if limit < 1:
@@ -43,7 +53,7 @@ def collect(path: str | os.PathLike[str] | None, limit: int) -> Images:
     files = _files(os.fspath(path))
     if files is None:
         return _from_pack(path, limit)
-    datas = (_read(file) for file in _spread(files, limit))
+    datas = (Path(file).read_bytes() for file in _spread(files, limit))
     return _identified(datas, os.fspath(path))
 
 
@@ -58,12 +68,12 @@ def _from_pack(path: str | os.PathLike[str], limit: int) -> Images:
         if s.encoding != "raw"
     ]
     if not images:
-        raise SourceError(f"{os.fspath(path)}: holds no encoded images, so nothing to decode")
+        raise SourceError(f"{os.fspath(path)}: holds raw pixels only; expected encoded images")
     return Images(images, os.fspath(path), 0)
 
 
 def _files(path: str) -> list[str] | None:
-    """List a folder's files; None where the path is something else, or a pack."""
+    """List the files of a folder; None if the path is a pack, or no folder."""
     if not os.path.isdir(path) or os.path.exists(os.path.join(path, "index.packio")):
         return None
     found = [
@@ -80,12 +90,7 @@ def _spread(items: Sequence[Any], limit: int) -> list[Any]:
     return [items[i * count // min(limit, count)] for i in range(min(limit, count))]
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _identified(datas: Any, origin: str) -> Images:
+def _identified(datas: Iterable[bytes], origin: str) -> Images:
     images, unreadable = [], 0
     for data in datas:
         try:
@@ -96,7 +101,7 @@ def _identified(datas: Any, origin: str) -> Images:
         stored = Stored(facts.encoding, facts.height, facts.width, facts.channels, facts.dtype)
         images.append(Encoded(data, stored))
     if not images:
-        raise SourceError(f"{origin}: no image among its {unreadable} files")
+        raise SourceError(f"{origin}: no image among {unreadable} files; expected some")
     return Images(images, origin, unreadable)
 
 
@@ -114,7 +119,7 @@ def _from_skimage() -> list[Any]:
         from skimage import data
     except ImportError:
         return []
-    loaders: list[Any] = [data.astronaut, data.chelsea, data.coffee]  # those within its wheel
+    loaders: list[Any] = [data.astronaut, data.chelsea, data.coffee]  # those that are in its wheel
     return [load() for load in loaders]
 
 
@@ -127,7 +132,7 @@ def _from_sklearn() -> list[Any]:
 
 
 def _synthetic() -> list[Any]:
-    """Smooth waves with some noise: about as many bytes a pixel as a photograph."""
+    """Make smooth waves with some noise: their JPEGs are about as large as those of photographs."""
     import numpy as np
 
     random = np.random.default_rng(0)

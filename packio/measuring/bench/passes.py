@@ -11,26 +11,31 @@ from PIL import Image
 
 from packio import registry
 from packio.images.decoders import Decoder
-from packio.measuring.bench._images import Encoded
+from packio.measuring.bench.images import Encoded
 from packio.system.pools import ThreadPool
 
-_LEAST = 64  # decodes a pass: fewer images are gone through several times
+_LEAST = 64  # images decoded in a pass: fewer images are decoded several times
 _BATCH = 16
 
 
 class Pass(NamedTuple):
-    """What one pass took."""
+    """The time of one pass.
+
+    Attributes:
+        seconds: Of the whole pass.
+        milliseconds: Of each image, within its thread or worker.
+    """
 
     seconds: float
-    milliseconds: list[float]  # of each image, within its thread or worker
+    milliseconds: list[float]
 
 
 class Candidate:
-    """A decoder with a way to run it; worker processes stay between passes.
+    """A decoder and a way to run it. Worker processes stay between passes.
 
     Args:
-        encoding, decoder, stage, threads, workers: As in `packio.measuring.bench.decode.Row`.
-        images: What it decodes in a pass.
+        encoding, decoder, stage, threads, workers: See `packio.measuring.bench.decode.Row`.
+        images: The images of a pass.
     """
 
     def __init__(
@@ -51,24 +56,27 @@ class Candidate:
 
     def run(self) -> Pass:
         """Decode every image once."""
-        if self.workers:
-            return self._run_workers()
+        if self.workers and self._loader is None:
+            self._loader = self._made_loader()
+            list(self._loader)  # starting the workers is not decoding
         indices = range(len(self.images))
         begin = time.perf_counter()
-        if self.threads == 1:
+        if self.workers:
+            milliseconds = [ms for batch in self._loader for ms in batch]
+        elif self.threads == 1:
             milliseconds = [self._timed[i] for i in indices]
         else:
             with ThreadPool(self.threads) as pool:
                 milliseconds = list(pool.map(self._timed.__getitem__, indices))
         return Pass(time.perf_counter() - begin, milliseconds)
 
-    def _run_workers(self) -> Pass:
-        if self._loader is None:
-            self._loader = _loader(self._timed, self.workers)
-            list(self._loader)  # starting the workers is not decoding
-        begin = time.perf_counter()
-        milliseconds = [ms for batch in self._loader for ms in batch]
-        return Pass(time.perf_counter() - begin, milliseconds)
+    def _made_loader(self) -> Any:
+        from torch.utils.data import DataLoader
+
+        return DataLoader(
+            self._timed,  # type: ignore[arg-type]  # it has what a map-style dataset needs
+            batch_size=_BATCH, num_workers=self.workers, persistent_workers=True, collate_fn=list,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -76,7 +84,7 @@ class Candidate:
 
 
 class _Timed:
-    """A map-style dataset whose items are the milliseconds that decoding took; it pickles."""
+    """A map-style dataset: each item is the milliseconds that decoding an image took."""
 
     def __init__(self, images: Sequence[Encoded], decoder: str, stage: str) -> None:
         self._images, self._opens = images, stage == "open"
@@ -101,10 +109,12 @@ def candidates_of(
     names: Sequence[str],
     ways: Sequence[tuple[int, int]],
 ) -> list[Candidate]:
-    """List what is to be measured on the images of one encoding.
+    """List what to measure on the images of one encoding.
 
     Args:
-        ways: Pairs of threads and workers, one of them 0.
+        encoding, images: The encoding, and its images.
+        names: Decoders.
+        ways: Pairs of threads and workers; one of the two is 0.
     """
     repeated = list(images) * max(1, _LEAST // len(images))
     fitting = [n for n in names if encoding in registry.load("decoders", n).ENCODINGS]
@@ -117,15 +127,3 @@ def candidates_of(
     if "pillow" in fitting:
         found.append(Candidate(encoding, "pillow", repeated, stage="open"))
     return found
-
-
-def _loader(dataset: _Timed, workers: int) -> Any:
-    from torch.utils.data import DataLoader
-
-    return DataLoader(
-        dataset,  # type: ignore[arg-type]  # it has what a map-style dataset needs
-        batch_size=_BATCH,
-        num_workers=workers,
-        persistent_workers=True,
-        collate_fn=list,
-    )

@@ -1,4 +1,4 @@
-"""Images and small convolutional networks in the memory formats that training meets."""
+"""Batches and small convolutional networks, in the memory formats that training meets."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import nn
 
 CHANNELS = (32, 64, 128, 256)
 _CLASSES = 10
-_MARGIN = 8  # pixels of the larger images that a cropped view is of
+_MARGIN = 8  # pixels around a cropped view
 
 
 class Case(NamedTuple):
-    """Something to measure, in one layout.
+    """One thing to measure, in one layout.
 
     Attributes:
-        part: "plain" or "depthwise", the networks; or "data", the way of a batch to them.
-        stage: "forward" or "step" of a network; what is done to the batch of "data".
-        dtype: Of network and images.
-        images, model: Layout of either; no model where there is none.
-        work: That is timed.
+        part: The network, "plain" or "depthwise"; or "data": what a batch meets before a network.
+        stage: "forward" or "step" of a network; or what is done to the batch.
+        dtype: Data type of network and images.
+        images, model: Layout of the images and of the weights; "" if there is no network.
+        work: The call to time.
     """
 
     part: str
@@ -35,10 +35,10 @@ class Case(NamedTuple):
 
 
 def views(batch: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The same images, (N, C, H, W), in every layout: contiguous, and what looks just like it.
+    """Lay the same images, (N, C, H, W), out in four ways. Their shapes and values are equal.
 
-    "channels_last" is also what an (N, H, W, C) batch is once it is permuted: torch goes by
-    strides. The other two are dense in no format.
+    An (N, H, W, C) batch that was permuted is "channels_last", too: torch looks at strides only.
+    The views are neither contiguous nor channels_last.
     """
     n, c, h, w = batch.shape
     larger = batch.new_zeros(n, c, h + 2 * _MARGIN, w + 2 * _MARGIN)
@@ -53,10 +53,11 @@ def views(batch: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def network(part: str) -> nn.Module:
-    """Make a small network: four blocks of convolution, batch norm and ReLU, halving each side.
+    """Make a small network of four blocks: convolution with stride 2, batch norm, ReLU.
 
     Args:
-        part: "plain", or "depthwise": after the first block, depthwise and pointwise convolutions.
+        part: "plain", or "depthwise": from the second block on, a depthwise convolution and a
+            pointwise one take the place of each convolution.
     """
     layers: list[nn.Module] = []
     before = 3
@@ -78,8 +79,8 @@ def network_cases(batch: torch.Tensor, device: torch.device, dtype: torch.dtype)
     """Yield a forward pass and a training step of each network, in each layout.
 
     Args:
-        batch: (N, 3, H, W) uint8.
-        device, dtype: Of network and images.
+        batch: Images, (N, 3, H, W) uint8 RGB.
+        device, dtype: Device and data type of network and images.
     """
     images = views(batch.to(device, dtype).div_(255))
     labels = torch.arange(len(batch), device=device) % _CLASSES
@@ -121,14 +122,14 @@ def _to_float(batch: torch.Tensor) -> torch.Tensor:
 
 
 def data_cases(batch: torch.Tensor, device: torch.device) -> Iterator[Case]:
-    """Yield what a batch meets on its way to a network, in each layout.
+    """Yield what a batch meets before a network, in each layout.
 
-    Collating its images, copying it into a contiguous one, making it float; on a GPU, also
-    pinning it, and copying it there from pinned memory.
+    These are: collate its images, copy them into a contiguous batch, make the batch float. For a
+    GPU also: pin the batch, and copy it from pinned memory to the GPU.
 
     Args:
-        batch: (N, 3, H, W) uint8.
-        device: Where it goes.
+        batch: Images, (N, 3, H, W) uint8 RGB.
+        device: The device that the batch goes to.
     """
     copied = torch.empty_like(batch, memory_format=torch.contiguous_format)
     for name, view in views(batch).items():

@@ -1,0 +1,108 @@
+"""Arguments and options that several commands share, and the values that they parse."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def byte_count(text: str) -> int:
+    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes.
+
+    Raises:
+        typer.BadParameter: the text is no size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r}: expected a size in bytes, as 256MB or 1GiB")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """Turn "3/8", the third of eight parts, into (3, 8).
+
+    Raises:
+        typer.BadParameter: the text names no such part.
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise typer.BadParameter(f"{text!r}: expected I/N with I from 1 to N, as 3/8")
+    return int(match[1]), int(match[2])
+
+
+def shares(text: str) -> tuple[tuple[str, float], ...]:
+    """Turn "train=0.9,val=0.1" into names and shares.
+
+    Raises:
+        typer.BadParameter: the text is no such list.
+    """
+    try:
+        named = [item.partition("=") for item in text.split(",")] if text else []
+        return tuple((name.strip(), float(share)) for name, _, share in named)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: expected shares, as train=0.9,val=0.1") from error
+
+
+Pack = Annotated[
+    Path, typer.Argument(metavar="PACK", help="The pack: a file, or a folder of shards.")
+]
+Out = Annotated[Path, typer.Argument(help="Pack to make. The suffix says the format: x.lmdb")]
+Format = Annotated[
+    str | None, typer.Option(help="Format of the pack, if the suffix does not say it.")
+]
+SourceKind = Annotated[
+    str | None,
+    typer.Option("--source", metavar="KIND", help="Kind of source, if packio should not guess."),
+]
+Shards = Annotated[
+    int, typer.Option(min=1, help="Number of shards. With more than 1, OUT is a folder of shards.")
+]
+ShardSize = Annotated[
+    Any,
+    typer.Option(
+        metavar="SIZE",
+        parser=byte_count,
+        help="Bytes of images in a shard, as 256MB; takes the place of --shards.",
+    ),
+]
+NumWorkers = Annotated[
+    int | None,
+    typer.Option(help="Processes; each writes one shard at a time (default: one a CPU)."),
+]
+OnError = Annotated[
+    str,
+    typer.Option(
+        metavar="raise|skip", help="Bad images: 'raise' an error, or 'skip' and list them."
+    ),
+]
+Seekable = Annotated[
+    bool,
+    typer.Option(
+        "--seekable",
+        help="Put restart markers into JPEGs. Pixels stay the same; crops decode faster.",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace OUT, in one step, when the new one is done.")
+]
+Classes = Annotated[
+    list[str] | None,
+    typer.Option("--class", metavar="NAME", help="Take only this class; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+JsonFile = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write everything as JSON; '-' is stdout."),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw a plot: .png, .svg or .pdf (pip install matplotlib)."),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show no progress and no summary, only problems.")
+]
+NoProgress = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

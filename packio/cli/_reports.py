@@ -1,0 +1,93 @@
+"""Print what packing did, and what a dry run found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from packio.cli._output import as_typed, counted, escaped, warn
+from packio.packing.plan.advising import Advice, DryRun
+from packio.packing.report import PackReport
+
+_SHOWN = 10  # lines of a kind
+
+
+def show(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
+    """Print what a packing run did; its warnings go to stderr."""
+    warn(report.warnings)
+    if as_json:
+        values = dataclasses.asdict(report)
+        values["skipped"] = [skip.as_json() for skip in report.skipped]
+        values["out"] = os.fspath(report.out)
+        values["skipped_file"] = str(report.skipped_file) if report.skipped_file else None
+        print(json.dumps(values))
+    elif not quiet:
+        _print_summary(report, out)
+
+
+def _print_summary(report: PackReport, out: Path) -> None:
+    out = report.out if "://" in str(report.out) else out
+    images = counted(report.packed, "image")
+    if report.up_to_date:
+        print(f"{out}: up to date ({images})")
+        return
+    if report.part is not None:
+        print(f"{out}: part {report.part[0]} of {report.part[1]}: {images}. "
+              "When all parts are written, run the same command with --finish")  # fmt: skip
+        return
+    if report.resumed:
+        print(f"{out}: went on from {counted(report.resumed, 'finished shard')}")
+    seconds = max(report.seconds, 1e-6)
+    print(
+        f"{out}: {images} in {counted(report.classes, 'class')}, "
+        f"{report.source_bytes / 1e6:,.1f} MB of images in {report.out_bytes / 1e6:,.1f} MB, "
+        f"{seconds:.1f} s ({report.packed / seconds:,.0f} img/s, "
+        f"{report.source_bytes / seconds / 1e6:,.0f} MB/s)"
+    )
+    if report.skipped:
+        copied = f"; {report.quarantined:,} copied" if report.quarantined else ""
+        print(f"{len(report.skipped):,} of {report.found:,} skipped, listed in "
+              f"{report.skipped_file}{copied}")  # fmt: skip
+    print(f"digest {report.digest}")
+
+
+def show_dry_run(found: DryRun, *, as_json: bool) -> None:
+    """Print what would be packed, what is wrong with it, and what encodings would bring."""
+    if as_json:
+        values = dataclasses.asdict(found)
+        values["advice"] = [advice._asdict() for advice in found.advice]
+        print(json.dumps(values))
+        return
+    warn(found.warnings)
+    size = f"{found.source_bytes / 1e6:,.1f} MB"
+    images, shards = counted(found.found, "image"), counted(found.shards, "shard")
+    print(f"{found.kind}: {images}, {size}, in {shards}")
+    if found.class_counts:
+        least, most = min(found.class_counts), max(found.class_counts)
+        print(f"{counted(len(found.classes), 'class')} of {least:,} to {most:,} images:")
+        pairs = zip(found.classes, found.class_counts, strict=True)
+        lines = [f"  {escaped(name)}: {count:,}" for name, count in pairs]
+        print("\n".join([*lines[:_SHOWN], *(["  …"] if len(lines) > _SHOWN else [])]))
+    else:
+        print(f"labels: {found.labels}")
+    for key, reason in found.problems[:_SHOWN]:
+        print(f"  bad: {key!a}: {as_typed(reason)}")
+    if len(found.problems) > _SHOWN:
+        print(f"  and {len(found.problems) - _SHOWN:,} more")
+    if found.advice:
+        print(f"measured on {counted(found.looked_at, 'image')}, drawn at random:")
+        print(f"  {'options':<40} {'size':>12} {'decodes':>13} {'to encode':>11}")
+        for advice in found.advice:
+            _print_advice(advice)
+        print("img/s and time are those of one core; nothing was written")
+
+
+def _print_advice(advice: Advice) -> None:
+    options = " ".join(f"--{name} {value}" for name, value in advice.options.items())
+    seconds = advice.pack_seconds
+    time = f"{seconds:,.0f} s" if seconds < 600 else f"{seconds / 60:,.0f} min"
+    refused = f"  ({advice.refused} refused)" if advice.refused else ""
+    print(f"  {options:<40} {advice.bytes / 1e6:>9,.1f} MB "
+          f"{advice.images_per_second:>7,.0f} img/s {time:>11}{refused}")  # fmt: skip

@@ -1,0 +1,110 @@
+"""Describe a pack: samples, classes, sizes, encodings, and how the pack was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from packio.images import encodings
+from packio.index.indexfile import PROGRESSIVE, SEEKABLE
+from packio.packs.packs import Pack
+
+
+def describe(pack: Pack) -> dict[str, Any]:
+    """Describe a pack by its index alone; no sample is read.
+
+    Returns:
+        Values that JSON takes: "samples", "bytes" (of all images), "classes", "labels", "sizes",
+        "encodings", "splits", "source", "options", "digest" and others.
+    """
+    metadata, index = pack.metadata, pack.index_file
+    length = index.column("length").array()
+    index_bytes = index.path.stat().st_size
+    per_sample = round(index_bytes / max(len(pack), 1), 1)
+    return {
+        "path": str(pack.path),
+        "format": metadata["format"],
+        "access": metadata.get("access", "range"),
+        "samples": len(pack),
+        "bytes": int(length.sum()),
+        "counts": metadata.get("counts", {}),
+        "files": [{"path": name, "bytes": size} for name, size, _ in index.files()],
+        "index": {"bytes": index_bytes, "bytes_per_sample": per_sample},
+        "classes": {"count": len(pack.classes), "names": pack.classes},
+        "labels": _labels(pack.labels, len(pack.classes)),
+        "sizes": {
+            "height": _spread(index.column("height").array()),
+            "width": _spread(index.column("width").array()),
+            "bytes": _spread(length),
+        },
+        **_kinds(pack),
+        "splits": _splits(pack),
+        "statistics": metadata.get("statistics"),
+        "source": metadata.get("source"),
+        "options": metadata.get("options"),
+        "versions": {"index": metadata["version"], **metadata.get("versions", {})},
+        "digest": pack.digest,
+    }
+
+
+def _spread(values: np.ndarray) -> dict[str, float] | None:
+    if not len(values):
+        return None
+    middle = float(np.median(values))
+    return {
+        "min": int(values.min()),
+        "median": int(middle) if middle.is_integer() else middle,
+        "max": int(values.max()),
+    }
+
+
+def _kinds(pack: Pack) -> dict[str, Any]:
+    """Count the samples of each encoding, pixel type and orientation."""
+    columns = ("encoding", "channels", "dtype", "orientation")
+    counts = {
+        name: np.bincount(pack.index_file.column(name).array(), minlength=1) for name in columns
+    }
+    flags = pack.index_file.column("flags").array()
+    return {
+        "encodings": _named(counts["encoding"], encodings.NAMES),
+        "channels": _named(counts["channels"], {}),
+        "dtypes": _named(counts["dtype"], dict(enumerate(encodings.DTYPES))),
+        "oriented": int(len(pack) - counts["orientation"][:2].sum()),  # 1 is upright, 0 is unset
+        "progressive": int(np.count_nonzero(flags & PROGRESSIVE)),
+        "seekable": int(np.count_nonzero(flags & SEEKABLE)),
+    }
+
+
+def _named(counts: np.ndarray, names: dict[int, str]) -> dict[str, int]:
+    found = [(names.get(i, str(i)), n) for i, n in enumerate(counts.tolist()) if n]
+    return dict(sorted(found, key=lambda entry: -entry[1]))
+
+
+def _splits(pack: Pack) -> dict[str, int] | None:
+    """Count the samples of each split."""
+    names = pack.metadata.get("splits")
+    if names is None or "split" not in pack.index_file:
+        return None
+    counts = np.bincount(pack.index_file.column("split").array(), minlength=len(names))
+    return dict(zip(names, counts.tolist(), strict=False))
+
+
+def _labels(labels: np.ndarray | None, classes: int) -> dict[str, Any] | None:
+    """Count the samples of each class."""
+    if labels is None:
+        return None
+    if labels.ndim == 2:
+        per_class = (labels > 0).sum(axis=0)
+        kind, outside = f"float32 vector of {labels.shape[1]}", 0
+    else:
+        inside = (labels >= 0) & (labels < classes) if classes else labels >= 0
+        per_class = np.bincount(labels[inside], minlength=classes)
+        kind, outside = "int", int(len(labels) - np.count_nonzero(inside))
+    return {
+        "kind": kind,
+        "samples_per_class": _spread(per_class),
+        "counts": per_class.tolist(),
+        "empty_classes": int(np.count_nonzero(per_class == 0)),
+        "outside_classes": outside,
+    }

@@ -1,0 +1,159 @@
+"""Plots of what the benchmarks measured, and of what a pack holds. They need matplotlib.
+
+The suffix of the file says the kind: ``.png``, ``.svg``, ``.pdf``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packio import registry
+from packio.errors import CannotCreateError, OptionError
+
+if TYPE_CHECKING:
+    from packio.measuring.bench import decode, load, memory_format
+    from packio.packs.packs import Pack
+
+_BLUE = "#4878a8"
+
+
+def check_plot(path: str | os.PathLike[str]) -> None:
+    """Check that a plot can be drawn into this file; call this before minutes of measuring.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+        OptionError: matplotlib draws no files of this suffix.
+    """
+    kinds = sorted(_figure(1, 1).canvas.get_supported_filetypes())
+    suffix = Path(path).suffix.removeprefix(".").lower()
+    if suffix and suffix not in kinds:
+        known = ", ".join(f".{kind}" for kind in kinds)
+        raise OptionError(f"{os.fspath(path)}: cannot draw a .{suffix}; expected one of {known}")
+
+
+def _figure(width: float, height: float) -> Any:
+    """Make an empty figure; width and height in inches."""
+    registry.require("matplotlib", "bench")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, path: str | os.PathLike[str]) -> None:
+    check_plot(path)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise CannotCreateError(f"{os.fspath(path)}: {error.strerror}") from error
+
+
+def _bars(
+    axes: Any, names: Sequence[str], middle: Sequence[float], low: Sequence[float],
+    high: Sequence[float],
+) -> None:  # fmt: skip
+    """Draw bars with whiskers from low to high, one below another."""
+    spread = [np.subtract(middle, low), np.subtract(high, middle)]
+    axes.barh(range(len(names)), middle, xerr=spread, color=_BLUE, capsize=3)
+    axes.set_yticks(range(len(names)), names)
+
+
+def plot_decoders(result: decode.Result, path: str | os.PathLike[str]) -> None:
+    """Draw the images a second of each decoder, with the spread over the rounds.
+
+    Raises:
+        MissingPackageError, OptionError: see `check_plot`.
+        CannotCreateError: the file cannot be written.
+    """
+    decoding = (row for row in result.rows if row.stage == "decode")
+    rows = sorted(decoding, key=lambda row: row.images_per_second)
+    figure = _figure(8, 1.5 + 0.35 * len(rows))
+    axes = figure.add_subplot()
+    names = [f"{row.decoder}, {row.encoding}, {row.on}" for row in rows]
+    _bars(axes, names, [r.images_per_second for r in rows], [r.slowest for r in rows],
+          [r.fastest for r in rows])  # fmt: skip
+    axes.set_xlabel(f"images per second (median of {result.rounds} rounds; whiskers: all rounds)")
+    axes.set_title(f"{result.images} images, {result.cpu}, {result.cpus} CPUs", fontsize=10)
+    _save(figure, path)
+
+
+def plot_pack(pack: Pack, path: str | os.PathLike[str]) -> None:
+    """Draw the sizes of the images of a pack, and the number of samples of each class.
+
+    Raises:
+        MissingPackageError, OptionError: see `check_plot`.
+        CannotCreateError: the file cannot be written.
+    """
+    figure = _figure(12, 3.6)
+    sides, sizes, classes = figure.subplots(1, 3)
+    for name in ("width", "height"):
+        values = pack.index_file.column(name).array()
+        sides.hist(values, bins=50, alpha=0.6, label=name)
+    sides.set_xlabel("pixels, as stored")
+    sides.set_ylabel("images")
+    sides.legend()
+    sizes.hist(pack.index_file.column("length").array() / 1000, bins=50, color=_BLUE)
+    sizes.set_xlabel("kB an image")
+    classes.set_ylabel("images")
+    classes.set_xlabel("class, the largest first")
+    labels = pack.labels
+    if labels is not None and labels.ndim == 1 and len(labels) and labels.min() >= 0:
+        counts = np.sort(np.bincount(labels, minlength=len(pack.classes)))[::-1]
+        classes.fill_between(np.arange(len(counts)), counts, step="mid", color=_BLUE)
+        classes.set_ylim(bottom=0)
+    figure.suptitle(f"{pack.path.name}: {len(pack):,} images", fontsize=11)
+    _save(figure, path)
+
+
+def plot_load(result: load.Result, path: str | os.PathLike[str]) -> None:
+    """Draw the rate of every setting, the decode wall, and the time that one image takes.
+
+    Raises:
+        MissingPackageError, OptionError: see `check_plot`.
+        CannotCreateError: the file cannot be written.
+    """
+    settings = result.settings
+    figure = _figure(11, 1.8 + 0.35 * len(settings))
+    rates, stages = figure.subplots(1, 2)
+    _bars(rates, [str(s) for s in settings], [s.images_per_second for s in settings],
+          [s.slowest for s in settings], [s.fastest for s in settings])  # fmt: skip
+    rates.axvline(result.wall, color="#c44", linestyle="--", label="decode wall")
+    rates.set_xlabel("images per second (whiskers: all rounds)")
+    rates.legend(loc="lower right", fontsize=8)
+    stages.barh(list(result.stages), list(result.stages.values()), color="#888")
+    stages.invert_yaxis()
+    stages.set_xlabel("µs an image, on one core")
+    figure.suptitle(f"{result.path}: {result.fidelity}, {result.cpus} CPUs", fontsize=10)
+    _save(figure, path)
+
+
+def plot_memory_formats(result: memory_format.Result, path: str | os.PathLike[str]) -> None:
+    """Draw the time of each layout as a multiple of that of contiguous images, a panel a stage.
+
+    Raises:
+        MissingPackageError, OptionError: see `check_plot`.
+        CannotCreateError: the file cannot be written.
+    """
+    panels = list(dict.fromkeys((r.part, r.stage, r.dtype) for r in result.rows))
+    lines = -(-len(panels) // 2)
+    figure = _figure(12, 2.4 * lines)
+    for number, panel in enumerate(panels):
+        rows = [r for r in result.rows if (r.part, r.stage, r.dtype) == panel]
+        axes = figure.add_subplot(lines, 2, number + 1)
+        names = [f"{r.images}, {r.model} model" if r.model else r.images for r in rows]
+        _bars(axes, names, [r.ratio for r in rows], [r.lowest for r in rows],
+              [r.highest for r in rows])  # fmt: skip
+        axes.axvline(1, color="#c44", linestyle="--")
+        axes.invert_yaxis()
+        axes.tick_params(labelsize=8)
+        axes.set_title(", ".join(panel), fontsize=9)
+    title = f"times as long as contiguous (whiskers: all rounds); {result.on}"
+    figure.suptitle(title, fontsize=10)
+    _save(figure, path)

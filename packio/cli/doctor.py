@@ -1,14 +1,16 @@
-"""``packio doctor``: what bounds a training loop, and what would help."""
+"""``packio doctor``."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from packio.cli import _options as option
+from packio.cli._output import tell
 
 if TYPE_CHECKING:
     from packio.measuring.doctor import Diagnosis
@@ -17,39 +19,39 @@ if TYPE_CHECKING:
 def run(
     loader: Annotated[
         str,
-        typer.Argument(metavar="PACK|MODULE:LOADER", help="A pack; or a loader, or a function "
-                       "that makes one."),
+        typer.Argument(metavar="PACK|MODULE:LOADER", help="A pack; or a loader in a Python module, "
+                       "or a function there that makes one."),
     ],
     step: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:STEP", help="Called with each batch; it does train."),
+        typer.Option(metavar="MODULE:STEP", help="Function to call with each batch; it trains."),
     ] = None,
-    size: Annotated[int, typer.Option(help="Of a pack's crops, pixels.")] = 224,
-    batch_size: Annotated[int, typer.Option(min=1, help="Of a pack's loader.")] = 64,
+    size: Annotated[int, typer.Option(min=1, help="Side of the crops of a pack, pixels.")] = 224,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size for a pack.")] = 64,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Of a pack's loader [default: as processors].")
+        int | None, typer.Option(min=0, help="Workers for a pack (default: one a CPU).")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="To spend, roughly.")] = 25.0,
+    seconds: Annotated[float, typer.Option(help="Seconds to spend, roughly.")] = 25.0,
     keep_cache: Annotated[
-        bool, typer.Option("--keep-cache", help="Drop no files from the page cache.")
+        bool, typer.Option("--keep-cache", help="Keep files in the page cache: time no cold reads.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: option.Json = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")
+        Path | None, typer.Option(metavar="FILE", help="Write a page with plots into FILE.")
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="cProfile's, of the main process's loop.")
+        Path | None, typer.Option(metavar="FILE", help="Profile the main process with cProfile.")
     ] = None,
     py_spy: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="py-spy's flame graph, with workers.")
+        Path | None, typer.Option(metavar="FILE.svg", help="Flame graph by py-spy, with workers.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+    quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
-    """Say what bounds a training loop, and what each remedy brings, both measured.
+    """Measure what bounds a training loop, and what each remedy brings.
 
-    The loop runs for short times, as it is and changed in one thing, in turns; samples, batches
-    and steps are timed one by one. Only what is clearly faster is recommended. A pack is loaded as
-    random resized crops. Of MODULE, the current folder is searched, too.
+    The loop runs for short times, as it is and with one thing changed, in turns. Samples, batches
+    and steps are also timed by themselves. Only changes that are clearly faster are recommended. A
+    pack is loaded as random resized crops. MODULE may lie in the current folder.
 
     Example: packio doctor train.lmdb
 
@@ -62,7 +64,7 @@ def run(
     diagnosis = doctor(
         found, naming.found(step) if step is not None else None, seconds=seconds,
         keep_cache=keep_cache, profile=profile, py_spy=py_spy,
-        say=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
+        say=None if quiet else tell,
     )  # fmt: skip
     if html is not None:
         _write(html, diagnosis)
@@ -98,7 +100,7 @@ def _write(path: Path, diagnosis: Diagnosis) -> None:
 def _print(diagnosis: Diagnosis) -> None:
     from rich.console import Console
 
-    from packio.measuring.doctor.wording import TIMES
+    from packio.measuring.doctor.report import TIMES
 
     console = Console(highlight=False)
     first, *others = str(diagnosis).splitlines()

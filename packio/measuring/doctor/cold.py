@@ -1,4 +1,4 @@
-"""Reading samples cold: from files that the system has been asked to forget."""
+"""Step 1b, cold storage: read samples whose files were dropped from the page cache."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from packio.measuring.doctor.samples import SampleTimer, mean
 from packio.measuring.doctor.setups import Setup
-from packio.measuring.doctor.watch import Watch, mean
 
 
 def time_cold(setup: Setup, indices: Sequence[Any], seconds: float) -> float | None:
-    """Seconds of storage a sample, once the files are out of the page cache.
+    """Measure the seconds of storage of a sample whose files are not in the page cache.
 
     Returns:
-        None where there are no files to be found, or the system keeps them.
+        Seconds; None if no files are found, or the system keeps them in the cache.
     """
     with _opened_files() as opened:
         setup.dataset[indices[0]]
     paths = {*opened, *_open_files()}
-    for index in indices:  # whose files are opened one by one
+    for index in indices:  # a dataset may open a file for each sample
         with _opened_files() as opened:
             setup.dataset[index]
         paths |= opened
     dropped = [_dropped(path) for path in paths]
     if not any(dropped):
         return None
-    watch = Watch(setup.dataset)
-    return mean(watch.run(setup.dataset, indices, seconds)).storage
+    return mean(SampleTimer(setup.dataset).run(indices, seconds)).storage
 
 
 @contextlib.contextmanager
 def _opened_files() -> Iterator[set[str]]:
-    """Take note of the files that this process opens meanwhile."""
+    """Note the files that this process opens meanwhile."""
     found: set[str] = set()
 
     def noting(opening: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +57,7 @@ def _opened_files() -> Iterator[set[str]]:
 
 
 def _open_files() -> set[str]:
-    """Regular files that are open, but for libraries and logs: those that are only read."""
+    """List the files that are open for reading only: not logs, which are written."""
     found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -70,7 +69,7 @@ def _open_files() -> set[str]:
 
 
 def _dropped(path: str) -> bool:
-    """Ask the system to forget a file's pages; tell whether its first one is gone."""
+    """Ask the system to drop the pages of a file; tell whether the first page is gone."""
     try:
         if not os.path.isfile(path) or not os.path.getsize(path):
             return False

@@ -1,4 +1,4 @@
-"""From numbers to what bounds the loop: a pure function of what was measured."""
+"""Step 2, findings: from the numbers to what bounds the loop. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from packio.measuring.doctor.measured import Kind, Measured, Trial
 
-_LEAST = 0.2  # share of the loop's time from which on something is worth naming
-_KEPT_AHEAD = 0.1  # of the loop's time waiting: less is a loader that keeps ahead
-_CHANGES_TRAINING = 1.25  # a gain below is no reason to change the batch size
+_LEAST = 0.2  # share of the loop's time from which on a kind is named
+_KEPT_AHEAD = 0.1  # share of waiting below which the loader keeps ahead of the step
+_CHANGES_TRAINING = 1.25  # gain below which the batch size should stay: it changes training
 _OF_TRIALS = (
     Kind.WORKERS_TOO_FEW,
     Kind.WORKERS_TOO_MANY,
     Kind.BATCH_SIZE,
-)  # bottlenecks that only show when something else is tried
+)  # only a trial shows these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Finding:
     """Something that bounds the loop.
 
     Attributes:
-        kind: What.
-        share: Of the loop's time that it takes, or that doing without it would save; 0 to 1.
-        evidence: The numbers that say so.
+        kind: The bottleneck.
+        share: Share of the loop's time that it takes, or that its remedy would save; 0 to 1.
+        evidence: Name → number that shows it.
     """
 
     kind: Kind
@@ -37,10 +37,10 @@ class Finding:
 
 
 def shares(measured: Measured) -> dict[Kind, float]:
-    """Share an epoch's time out: waiting among what the loader does, the rest within the step.
+    """Divide the time of an epoch: waiting among the loader's stages, the rest within the step.
 
     Returns:
-        Kind → share of the loop's time; they add up to 1.
+        Kind → share of the loop's time. The shares add up to 1.
     """
     waiting = min(1.0, max(0.0, measured.waiting.median)) if measured.has_step else 1.0
     found: dict[Kind, float] = {}
@@ -61,7 +61,7 @@ def shares(measured: Measured) -> dict[Kind, float]:
 
 
 def _loader_work(measured: Measured) -> dict[Kind, float]:
-    """Seconds of one process for a batch, by kind."""
+    """Give the seconds that one process spends on a batch, by kind."""
     stages, size = measured.stages, measured.batch_size
     if stages.storage is None or stages.decode is None or stages.transform is None:
         return {Kind.LOADER: 1.0}
@@ -77,16 +77,14 @@ def _loader_work(measured: Measured) -> dict[Kind, float]:
 
 
 def _lost_in_starting(measured: Measured) -> float:
-    """Share of an epoch's time in which its workers are started; the loop's is without that."""
-    epoch, starting = (
-        (measured.epoch_batches or 0) * measured.batch_seconds,
-        measured.stages.start_up,
-    )
+    """Give the share of an epoch in which workers start. The loop's rate is without that time."""
+    epoch = (measured.epoch_batches or 0) * measured.batch_seconds
+    starting = measured.stages.start_up
     return starting / (starting + epoch) if starting and epoch else 0.0
 
 
 def _slower_by_layout(measured: Measured) -> float:
-    """Share of the step's time that contiguous batches would save."""
+    """Give the share of the step's time that contiguous batches would save."""
     if measured.contiguous or not measured.step or measured.step_contiguous is None:
         return 0.0
     return max(0.0, 1 - measured.step_contiguous / measured.step)
@@ -95,7 +93,7 @@ def _slower_by_layout(measured: Measured) -> float:
 def find(measured: Measured) -> list[Finding]:
     """Name what bounds the loop, the heaviest first.
 
-    One finding at least: `Kind.STEP` where the step is the limit, `Kind.NONE` where nothing is.
+    There is always a finding: `Kind.STEP` if the step is the limit, `Kind.NONE` if nothing is.
     """
     parts = shares(measured)
     found = [
@@ -119,14 +117,12 @@ def find(measured: Measured) -> list[Finding]:
 
 
 def remedies(measured: Measured) -> list[Trial]:
-    """What helps clearly, the largest gain first."""
-    return sorted(
-        (t for t in measured.trials if t.is_gain), key=lambda t: t.factor.median, reverse=True
-    )
+    """List the changes that help clearly, the largest gain first."""
+    return sorted((t for t in measured.trials if t.is_gain), key=lambda t: -t.factor.median)
 
 
 def ceiling(measured: Measured) -> float | None:
-    """Times as many samples a second as a loader that never lets wait would give; None: no step."""
+    """Give the gain of a loader that is never waited for, as a factor; None without a step."""
     if not measured.step:
         return None
     return 1 / max(1 - measured.waiting.median, 1e-3)
@@ -137,7 +133,7 @@ def _of_trial(trial: Trial) -> dict[str, float]:
 
 
 def _evidence(measured: Measured, kind: Kind) -> dict[str, float]:
-    """The numbers of a kind; seconds, bytes, shares."""
+    """Give the numbers of a kind: seconds, bytes, shares."""
     stages = measured.stages
     found: dict[Kind, dict[str, float | None]] = {
         Kind.STORAGE: {"seconds_a_sample": stages.storage, "cold": stages.storage_cold,

@@ -1,4 +1,4 @@
-"""Running a loop for a while: what it waits, what it computes; and two loops in turns."""
+"""Step 1d, loops: run a loader with a step for a while, and time waiting and computing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _AT_MOST = 4.0  # times the seconds asked for, where batches come slowly
 
 
 class Run(NamedTuple):
-    """What a run of a loop did.
+    """What one run of a loop did.
 
     Attributes:
-        samples: That arrived.
-        waited, computed: Seconds, in the loader and in the step.
+        samples: Samples that arrived.
+        waited, computed: Seconds in the loader, and in the step.
     """
 
     samples: int
@@ -33,13 +33,18 @@ class Run(NamedTuple):
         """Samples a second."""
         return self.samples / max(self.waited + self.computed, 1e-9)
 
+    @property
+    def waiting(self) -> float:
+        """Share of the time in the loader, 0 to 1."""
+        return self.waited / max(self.waited + self.computed, 1e-9)
+
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into an error that says where.
+    """Turn an exception of the user's code into an error that says where it was raised.
 
     Raises:
-        DiagnosisError: something was raised; it is the cause.
+        DiagnosisError: the code raised an exception, which is the cause.
     """
     try:
         yield
@@ -50,14 +55,14 @@ def explained(what: str) -> Iterator[None]:
 
 
 class Loop:
-    """A loader with a step, run now and then; its workers wait in between.
+    """A loader with a step. It runs now and then; in between its workers wait.
 
     Args:
-        loader: Made for this loop.
-        flow: That it takes its indices from; None: it goes through its epochs.
-        step: Called with each batch; None: nothing is done with them.
-        workers: Of the loader: that many batches tend to arrive at once, so whole laps of them are
-            timed.
+        loader: The loader, made for this loop.
+        flow: Where the loader takes its indices from; None: it goes through its epochs.
+        step: Called with each batch; None: nothing is done with batches.
+        workers: Number of workers of the loader. About as many batches arrive at once, so laps of
+            that many batches are timed.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class Loop:
         self._source: Iterator[Any] | None = None
 
     def run(self, seconds: float) -> Run:
-        """Run for about so long, after a lap that is not timed.
+        """Run for about so many seconds, after a lap that is not timed.
 
         Raises:
             DiagnosisError: loader or step fail, or there are no batches.
@@ -97,7 +102,7 @@ class Loop:
         return Run(samples, waited, computed)
 
     def first_batch(self) -> float:
-        """Seconds from asking for an epoch to its first batch; of a loop that rests."""
+        """Measure the seconds from the start of an epoch to its first batch."""
         if self._flow is not None:
             self._flow.is_open = True
         began = time.perf_counter()
@@ -124,7 +129,7 @@ class Loop:
             call(self._step, batch)
 
     def _drain(self) -> None:
-        """Have the workers come to rest, so that they do not disturb what runs next."""
+        """Let the workers come to rest, so that they do not disturb the next run."""
         if self._flow is None:
             return
         self._flow.is_open = False
@@ -139,10 +144,10 @@ class Loop:
 
 
 def call(step: Step, batch: Any) -> None:
-    """Call the step, and wait for the GPU if it is used.
+    """Call the step; if the GPU is in use, wait for it.
 
     Raises:
-        DiagnosisError: it fails.
+        DiagnosisError: the step fails.
     """
     with explained("the step failed"):
         step(batch)
@@ -151,13 +156,13 @@ def call(step: Step, batch: Any) -> None:
 
 
 def together(loading: Run, step: float | None, size: int, workers: int) -> Run:
-    """What a loop would do whose loader and step were run by themselves.
+    """Calculate a run of the loop from runs of its loader and its step by themselves.
 
     Args:
-        loading: The loader's.
-        step: Seconds a batch.
+        loading: The run of the loader.
+        step: Seconds of the step for a batch.
         size: Samples a batch.
-        workers: Of the loader: with any, a batch is loaded while the one before is computed.
+        workers: Number of workers. Without workers, loading and computing do not overlap.
     """
     batches = loading.samples / size
     computed = (step or 0.0) * batches

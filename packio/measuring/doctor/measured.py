@@ -1,4 +1,4 @@
-"""What is measured of a training loop: plain numbers, which travel as JSON."""
+"""The numbers that the doctor measures of a training loop; they travel as JSON."""
 
 from __future__ import annotations
 
@@ -23,18 +23,13 @@ class Kind(str, enum.Enum):
     BATCH_SIZE = "batch-size"
     MEMORY_FORMAT = "memory-format"
     COPY = "copy"
-    LOADER = "loader"  # it waits for data, and cannot be looked into
+    LOADER = "loader"  # the loop waits for data, and the loader cannot be looked into
     STEP = "step"
     NONE = "none"
 
 
 class Spread(NamedTuple):
-    """The median of some measurements, and between what they lie.
-
-    Attributes:
-        median: The middle one.
-        low, high: The lowest and the highest.
-    """
+    """Median, lowest and highest of some measurements."""
 
     median: float
     low: float
@@ -48,18 +43,18 @@ class Spread(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """What a sample and a batch cost, one by one; None: could not be measured.
+    """What each stage of a sample or a batch costs by itself; None if it could not be measured.
 
     Attributes:
-        storage, decode, transform: Seconds a sample, read from memory if it is there by then.
-        storage_cold: The same, after the files were dropped from the page cache.
-        item_bytes: Of a sample as it lies in its files.
+        storage, decode, transform: Seconds a sample; files that the first look has read are in the
+            page cache.
+        storage_cold: Seconds a sample, after its files were dropped from the page cache.
+        item_bytes: Bytes of a sample in its files.
         collate: Seconds a batch.
-        hand_over: Seconds a batch from a worker process to this one.
-        copy: Seconds a batch to the GPU.
-        batch_bytes: Of the tensors and arrays of a batch.
-        start_up: Seconds from asking for an epoch to its first batch, beyond those of a loader
-            whose workers run already.
+        hand_over: Seconds a batch, from a worker process to this process.
+        copy: Seconds a batch, to the GPU.
+        batch_bytes: Bytes of the tensors and arrays of a batch.
+        start_up: Seconds that starting the workers adds to the first batch of an epoch.
     """
 
     storage: float | None = None
@@ -76,16 +71,16 @@ class Stages:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A change that was tried: the loop as it is and the changed one, in turns.
+    """A change that was tried: the loop as it is and the changed loop ran in turns.
 
     Attributes:
-        kind: What it is a remedy for.
-        change: What was changed.
-        code: That makes the change: Python, or a command.
-        factor: Times as many samples a second, pair by pair.
-        pairs: How many pairs; 0: it was not worth more than a first look.
-        note: What to mind.
-        noise: How far the loop as it is was from itself, pair by pair: 0.1 is a tenth.
+        kind: The bottleneck that the change is to remedy.
+        change: The change in words.
+        code: The change as Python, or as a command.
+        factor: Samples per second of the changed loop as a multiple of the loop as it is.
+        pairs: Pairs of runs that were compared; 0: one first look, which promised too little.
+        note: What to consider.
+        noise: How far runs of the loop as it is were apart: 0.1 is a tenth.
     """
 
     kind: Kind
@@ -98,7 +93,7 @@ class Trial:
 
     @property
     def is_gain(self) -> bool:
-        """Whether it is clearly faster: beyond the noise, and in every pair."""
+        """Whether the change is clearly faster: beyond the noise, and in every pair."""
         least = max(1.1, 1 + 1.5 * self.noise)
         return self.pairs >= 4 and self.factor.median >= least and self.factor.low > 1.03
 
@@ -108,22 +103,22 @@ class Measured:
     """All that `packio.doctor` measured.
 
     Attributes:
-        loader: What it is, in words.
+        loader: The loader in words.
         batch_size: Samples a batch.
-        workers: Of the loader; None where that is unknown.
-        cpus: That this process may use.
-        device: What there is to copy to: "cpu", or a GPU's name.
+        workers: Worker processes of the loader; None if unknown.
+        cpus: CPUs that this process may use.
+        device: Where batches can be copied to: "cpu", or the name of the GPU.
         has_step: Whether a step was given.
-        epoch_batches: Batches of an epoch; None where that is unknown.
-        rate: Samples a second of the loop.
+        epoch_batches: Batches an epoch; None if unknown.
+        rate: Samples per second of the loop.
         waiting: Share of the loop's time in which the step waits for data, 0 to 1.
         step: Seconds a batch of the step alone, on a batch that is there.
-        contiguous: Whether the tensors of the batches are.
-        step_contiguous: Seconds of making the batch contiguous and of the step on it.
-        stages: See there.
-        trials: See there.
-        is_loader_alone: Whether loader and step were run by themselves, as a batch takes so long
-            to load, and the loop's numbers worked out from both.
+        contiguous: Whether the tensors of the batches are contiguous.
+        step_contiguous: Seconds of making the batch contiguous and running the step on it.
+        stages: The stages by themselves.
+        trials: The changes that were tried.
+        is_loader_alone: Whether loader and step ran by themselves, because loading a batch takes
+            so long. The numbers of the loop are then calculated from both.
     """
 
     loader: str
@@ -149,7 +144,7 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as JSON takes it."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Measured:
@@ -162,11 +157,3 @@ class Measured:
             **values, "rate": Spread(*values["rate"]), "waiting": Spread(*values["waiting"]),
             "stages": Stages(**values["stages"]), "trials": tuple(trials),
         })  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return value.value
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return [_plain(v) for v in value] if isinstance(value, tuple) else value

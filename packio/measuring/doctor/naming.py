@@ -1,4 +1,4 @@
-"""Objects of the user's by name: ``module:object``, as on the command line."""
+"""Import objects by name: ``module:object``, as the command line takes them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _is_name = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fu
 
 
 def is_name(text: str | os.PathLike[str]) -> bool:
-    """Tell whether this is ``module:object``, and no file."""
+    """Tell whether a text is ``module:object``, and no file."""
     return bool(_is_name(os.fspath(text))) and not os.path.lexists(text)
 
 
 def found(name: str) -> Any:
-    """Import what has this name; the current folder is searched, too.
+    """Import an object by its name. Modules in the current folder are found, too.
 
     Raises:
         OptionError: there is no such module or object.
-        DiagnosisError: the module fails.
+        DiagnosisError: importing the module raises an exception.
     """
     if not is_name(name):
         raise OptionError(f"{name}: expected module:object")
@@ -48,10 +48,11 @@ def found(name: str) -> Any:
 
 
 def loader(name: str) -> Any:
-    """The loader of this name; a function or class is called without arguments.
+    """Import a loader by its name. A function or class is called without arguments.
 
     Raises:
-        OptionError, DiagnosisError: as of `found`; or the function fails.
+        OptionError, DiagnosisError: see `found`.
+        DiagnosisError: the function raises an exception.
     """
     value = found(name)
     if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):

@@ -1,4 +1,4 @@
-"""The loop beneath profilers: cProfile's of this process, py-spy's of the workers, too."""
+"""Run the loop under profilers: cProfile for this process, py-spy for the workers, too."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PATIENCE = 60  # seconds that py-spy may take to write
 
 
 def check(py_spy: str | os.PathLike[str] | None) -> None:
-    """Check that py-spy is there, if it is wanted.
+    """Check, before minutes of measuring, that py-spy is there if it is wanted.
 
     Raises:
-        MissingPackageError: it is not.
+        MissingPackageError: py-spy is not installed.
     """
     if py_spy is not None and shutil.which("py-spy") is None:
         raise MissingPackageError("py-spy is not installed: pip install py-spy")
@@ -31,7 +31,7 @@ def record(
     profile: str | os.PathLike[str] | None,
     py_spy: str | os.PathLike[str] | None,
 ) -> None:
-    """Run something beneath the profilers that are wanted.
+    """Run something under the profilers that are wanted.
 
     Raises:
         OutputError: a file cannot be written, or py-spy may not look at this process.
@@ -52,7 +52,7 @@ def record(
 
 @contextlib.contextmanager
 def _spied(path: str | os.PathLike[str]) -> Any:
-    """Have py-spy look meanwhile."""
+    """Let py-spy record meanwhile."""
     out = Path(path)
     command = ["py-spy", "record", "--output", str(out), "--pid", str(os.getpid()),
                "--subprocesses", "--nonblocking", "--duration", "3600"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What might help: changes of a loop that are worth a try, and gains that can be worked out."""
+"""Step 3a, remedies: changes of a loop that might help, and gains that can be calculated."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from packio.measuring.doctor.loops import Step
 from packio.measuring.doctor.measured import Kind, Measured, Spread, Trial
 from packio.measuring.doctor.setups import Setup, leaves
 
-_WORTH = 0.08  # share of the loop's time from which on a remedy is worth a try
+_WORTH = 0.08  # share of the loop's time from which on a remedy is tried
 _MOST_WORKERS = 64
-WORKED_OUT = 4  # pairs, of a gain that was worked out: as many as count
+_CALCULATED = 4  # pairs of a calculated gain: as many as a gain needs to count
 
 
 class Change(NamedTuple):
-    """Something to try.
+    """A change to try.
 
     Attributes:
-        kind, what, code, note: As of `Trial`.
-        options: Changes of the loader, as `Setup.make` takes them.
-        size: Samples a batch, where it changes.
-        step: Makes another step of the step, where it changes.
-        kept: How many samples to go through again and again; None: all.
+        kind, what, code, note: See `Trial`.
+        options: Arguments of the loader to change, as `Setup.make` takes them.
+        size: Samples a batch; None: as before.
+        step: Makes the changed step of the step; None: as before.
     """
 
     kind: Kind
@@ -41,12 +40,11 @@ class Change(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
     size: int | None = None
     step: Callable[[Step], Step] | None = None
-    kept: int | None = None
     note: str = ""
 
 
 class _Kept(Dataset[Any]):
-    """A dataset whose samples are kept in memory once they are made."""
+    """A dataset that keeps some samples in memory, and gives them again and again."""
 
     def __init__(self, dataset: Any, indices: list[Any]) -> None:
         self._samples = [dataset[i] for i in indices]
@@ -61,29 +59,34 @@ class _Kept(Dataset[Any]):
 def changes(
     setup: Setup, measured: Measured, samples: list[Any], indices: list[Any]
 ) -> list[Change]:
-    """List what might help, of each kind something, what takes most of the loop's time first."""
+    """List what might help: first one change of each kind, the kind with the most time first.
+
+    Args:
+        setup: The loader.
+        measured: The numbers so far.
+        samples, indices: Samples of a batch, and indices to keep in memory.
+    """
     parts = shares(measured)
     others = (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT, Kind.START_UP)
     waiting = 1 - sum(parts[kind] for kind in others)
     found = list(_of_step(measured, parts))
     if setup.is_known:
-        found += _workers(setup, measured, waiting)
+        found += _of_workers(setup, measured, waiting)
         found += _of_batches(setup, measured, parts, samples)
         found += _of_dataset(setup, measured, parts, waiting, indices)
     a_batch = parts.get(Kind.COLLATE, 0.0) + parts.get(Kind.HAND_OVER, 0.0)
     weights = {**parts, Kind.WORKERS_TOO_FEW: 0.6 * waiting, Kind.WORKERS_TOO_MANY: 0.5 * waiting,
                Kind.BATCH_SIZE: 0.3 + a_batch, Kind.STEP: 0.1}  # fmt: skip
     before: Counter[Kind] = Counter()
-    ranks = []
-    for change in found:  # the first of each kind before the second of any
-        ranks.append((before[change.kind], -weights.get(change.kind, 0.0)))
+    ranked = []
+    for change in found:  # the first of each kind comes before the second of any
+        ranked.append((before[change.kind], -weights.get(change.kind, 0.0), change))
         before[change.kind] += 1
-    order = sorted(range(len(found)), key=ranks.__getitem__)
-    return [found[number] for number in order]
+    return [change for *_, change in sorted(ranked, key=lambda rank: rank[:2])]
 
 
 def _of_step(measured: Measured, parts: dict[Kind, float]) -> Iterator[Change]:
-    """Other layouts of the batches' tensors."""
+    """Propose other layouts of the batches' tensors."""
     if not measured.has_step:
         return
     if not measured.contiguous:
@@ -95,19 +98,35 @@ def _of_step(measured: Measured, parts: dict[Kind, float]) -> Iterator[Change]:
         yield Change(
             Kind.STEP, "batches in channels_last",
             "images = images.contiguous(memory_format=torch.channels_last)", step=_channels_last,
-            note="with model.to(memory_format=torch.channels_last) it may bring more",
+            note="together with model.to(memory_format=torch.channels_last) the gain may be larger",
         )  # fmt: skip
+
+
+def _of_workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Change]:
+    """Propose other numbers of workers."""
+    now, cpus = setup.workers or 0, measured.cpus
+    if getattr(setup.dataset, "decodes_batches", False):  # it works in the main process only
+        return
+    if waiting < _WORTH and now <= cpus:
+        return
+    fewer = {now // 2, cpus if now > cpus else 0, now // 4} - {0, now}
+    more = {1, cpus, 4} if not now else {2 * now, 4 * now if now <= cpus else 2 * now}
+    more = {n for n in more if now < n <= _MOST_WORKERS and waiting >= _WORTH}
+    for kind, numbers in ((Kind.WORKERS_TOO_MANY, fewer), (Kind.WORKERS_TOO_FEW, more)):
+        for number in sorted(numbers):
+            what = f"{number} worker{'s' * (number != 1)}"
+            yield Change(kind, what, f"num_workers={number}", {"num_workers": number})
 
 
 def _of_batches(
     setup: Setup, measured: Measured, parts: dict[Kind, float], samples: list[Any]
 ) -> Iterator[Change]:
-    """Larger batches, and other ways to make them and to hand them over."""
+    """Propose larger batches, and other ways to make them and to hand them over."""
     if setup.has_batches and measured.batch_size <= 1024:
         size = 4 * measured.batch_size
         yield Change(
             Kind.BATCH_SIZE, f"batches of {size}", f"batch_size={size}", size=size,
-            note="it changes the training: learning rate, batch norm",
+            note="this changes the training: learning rate, batch norm",
         )  # fmt: skip
     ours = Change(Kind.COLLATE, "packio.collate", "collate_fn=packio.collate",
                   {"collate_fn": batches.collate})  # fmt: skip
@@ -125,44 +144,20 @@ def _of_batches(
                      {"pin_memory": True})  # fmt: skip
 
 
-def _memory(measured: Measured, setup: Setup) -> str:
-    count = len(setup.dataset) if hasattr(setup.dataset, "__len__") else 0
-    size = measured.stages.batch_bytes / measured.batch_size * count
-    return f"{size / 1e9:,.1f} GB"
-
-
-def _workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Change]:
-    now, cpus = setup.workers or 0, measured.cpus
-    if getattr(setup.dataset, "decodes_batches", False):  # in the main process only
-        return
-    if waiting < _WORTH and now <= cpus:
-        return
-    fewer = {now // 2, cpus if now > cpus else 0, now // 4} - {0, now}
-    more = {1, cpus, 4} if not now else {2 * now, 4 * now if now <= cpus else 2 * now}
-    for count in sorted(fewer):
-        yield Change(Kind.WORKERS_TOO_MANY, _counted(count), f"num_workers={count}",
-                     {"num_workers": count})  # fmt: skip
-    for count in sorted(c for c in more if now < c <= _MOST_WORKERS and waiting >= _WORTH):
-        yield Change(Kind.WORKERS_TOO_FEW, _counted(count), f"num_workers={count}",
-                     {"num_workers": count})  # fmt: skip
-
-
-def _counted(workers: int) -> str:
-    return f"{workers} worker" + "s" * (workers != 1)
-
-
 def _of_dataset(
     setup: Setup, measured: Measured, parts: dict[Kind, float], waiting: float, indices: list[Any]
 ) -> Iterator[Change]:
-    """Samples kept in memory; and what packio's datasets offer."""
+    """Propose samples kept in memory, and what packio's datasets offer."""
+    dataset = setup.dataset
     if parts.get(Kind.STORAGE, 0) >= 0.2 and setup.has_batches:
+        count = len(dataset) if hasattr(dataset, "__len__") else 0
+        size = measured.stages.batch_bytes / measured.batch_size * count
         yield Change(
             Kind.STORAGE, "samples kept in memory",
-            f"samples = [dataset[i] for i in range(len(dataset))]  # {_memory(measured, setup)}",
-            {"dataset": _Kept(setup.dataset, indices)},
-            note="what is drawn at random in the dataset is kept, too",
+            f"samples = [dataset[i] for i in range(len(dataset))]  # {size / 1e9:,.1f} GB",
+            {"dataset": _Kept(dataset, indices)},
+            note="random transforms of the dataset are then drawn once, and kept",
         )  # fmt: skip
-    dataset = setup.dataset
     if not isinstance(dataset, PackDataset):
         return
     if waiting >= _WORTH and setup.workers and setup.collate is batches.collate:
@@ -193,8 +188,8 @@ def _channels_last(step: Step) -> Step:
 
 
 def _collates_alike(setup: Setup, samples: list[Any]) -> bool:
-    """Whether packio's collate gives what the loader's own gives, value by value."""
-    with contextlib.suppress(Exception):  # whatever samples the user has
+    """Whether packio's collate gives the same values as the loader's own."""
+    with contextlib.suppress(Exception):  # the user's samples may be anything
         ours, theirs = (list(leaves(f(samples))) for f in (batches.collate, setup.collate))
         return len(ours) == len(theirs) and all(map(_is_equal, ours, theirs))
     return False
@@ -207,17 +202,17 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 
 def of_starting(measured: Measured, starting: list[float]) -> list[Trial]:
-    """What workers that stay from epoch to epoch save: worked out of the times of their starts."""
+    """Calculate what workers that live on save, from the seconds that starting them takes."""
     epoch = (measured.epoch_batches or 0) * measured.batch_seconds
     if not starting or not epoch:
         return []
-    factors = [(seconds + epoch) / epoch for seconds in starting]
-    return [Trial(Kind.START_UP, "workers that stay", "persistent_workers=True",
-                  Spread.of(factors), WORKED_OUT)]  # fmt: skip
+    gain = Spread.of([(seconds + epoch) / epoch for seconds in starting])
+    return [Trial(Kind.START_UP, "workers that live on", "persistent_workers=True", gain,
+                  _CALCULATED)]  # fmt: skip
 
 
 def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> list[Trial]:
-    """What packing otherwise would bring, measured on some of the images."""
+    """Calculate what packing otherwise would bring, from decoding some of the images."""
     dataset, share = setup.dataset, shares(measured).get(Kind.DECODE, 0.0)
     if share < _WORTH or not isinstance(dataset, PackDataset) or not dataset.options["crop"]:
         return []
@@ -228,7 +223,7 @@ def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> 
     for gain in load.gains(dataset):
         whole = 1 / (1 - share + share / gain.factor)
         found.append(Trial(
-            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), WORKED_OUT,
-            f"decoding alone {gain.factor:.1f} times, on one core; the loop's gain is worked out",
+            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), _CALCULATED,
+            f"estimated: decoding alone is {gain.factor:.1f} times as fast on one core",
         ))  # fmt: skip
     return found

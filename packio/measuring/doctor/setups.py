@@ -1,4 +1,4 @@
-"""How a loader is made, so that it can be made again with something changed."""
+"""How a loader was made, so that it can be made again with one thing changed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ENDLESS = 1 << 30
 
 
 class Flow:
-    """Batches of indices in the order of a loader's own sampler, epoch after epoch, until closed.
+    """Batches of indices in the order of the loader's sampler, epoch after epoch, until closed.
 
     Args:
         epochs: Makes the batches of an epoch.
-        size: Regroup them in batches of this size; None: as they are.
+        size: Regroup the indices into batches of this size; None: keep the batches.
     """
 
     def __init__(self, epochs: Callable[[], Iterable[Any]], size: int | None = None) -> None:
@@ -60,15 +60,16 @@ class Setup:
     """A loader, and how to make others like it.
 
     Args:
-        loader: A DataLoader of torch's, a `packio.Loader`, a `packio.DevicePrefetcher` around one
-            of them, or anything to iterate over.
+        loader: torch's DataLoader, a `packio.Loader`, a `packio.DevicePrefetcher` around one of
+            them, or any other iterable.
 
     Attributes:
-        dataset: None where it is not known.
-        workers: None where they are not known.
-        batch_size: Of the loader; None where only its batches tell.
-        collate: Samples → batch.
-        is_map: Whether the dataset's samples can be asked for one by one.
+        dataset: The dataset; None if unknown.
+        workers: Number of worker processes; None if unknown.
+        batch_size: Samples a batch; None if only the batches tell.
+        collate: Makes a batch of samples; None if unknown.
+        is_known: Whether the loader is of one of these kinds, so that it can be made again.
+        is_map: Whether samples can be fetched one by one.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -100,12 +101,12 @@ class Setup:
 
     @property
     def has_batches(self) -> bool:
-        """Whether the loader makes batches of samples (not: the dataset gives them whole)."""
+        """Whether the loader makes batches of samples; else the dataset gives whole batches."""
         return self.is_map and self._batches is not None
 
     @property
     def is_persistent(self) -> bool:
-        """Whether the workers stay from epoch to epoch."""
+        """Whether the workers live on from epoch to epoch."""
         if isinstance(self._inner, DataLoader):
             return bool(self._inner.persistent_workers)
         return bool(self.is_known and self._inner.options["persistent_workers"])
@@ -118,26 +119,26 @@ class Setup:
         return isinstance(self._inner, Loader)
 
     def epoch_batches(self) -> int | None:
-        """Batches of an epoch, where the loader says."""
+        """Count the batches of an epoch; None if the loader does not know."""
         with contextlib.suppress(TypeError, NotImplementedError):
             return len(cast("Sized", self.loader))
         return None
 
     def indices(self) -> Iterable[Any]:
-        """An epoch's indices: lists of them, or single ones where the dataset gives batches."""
+        """Give the indices of an epoch: lists; single ones if the dataset gives whole batches."""
         batches: Any = self._batches if self.has_batches else self._inner.sampler
-        order = copy.copy(batches)  # the user's own stays where it stands
+        order = copy.copy(batches)  # the user's sampler keeps its state
         if isinstance(getattr(order, "sampler", None), torch.utils.data.Sampler):
             order.sampler = copy.copy(order.sampler)
         return cast("Iterable[Any]", order)
 
     def fetch(self, dataset: Any, indices: list[Any]) -> list[Any]:
-        """Samples, as DataLoader asks for them."""
+        """Fetch samples as a DataLoader does."""
         together = getattr(dataset, "__getitems__", None)
         return cast("list[Any]", together(indices) if together else [dataset[i] for i in indices])
 
     def delivered(self, batch: Any) -> Any:
-        """A batch as it comes out of the loader's device prefetcher, where there is one."""
+        """Move a batch to the device as the loader does."""
         if self._wrap is not None:
             return next(iter(self._wrap([batch])))
         if isinstance(self._inner, Loader) and self._inner.options["device"] is not None:
@@ -151,8 +152,8 @@ class Setup:
         """Make the loader anew.
 
         Args:
-            flow: Gives the indices, where the dataset is map-style.
-            changes: DataLoader's arguments; ``loader=`` makes a `packio.Loader` of it.
+            flow: Gives the indices; None: the loader's own order.
+            changes: Arguments of DataLoader; ``loader=Loader`` makes a `packio.Loader` instead.
         """
         if not self.is_known:
             return cast("Iterable[Any]", self.loader)
@@ -183,8 +184,8 @@ class Setup:
             "collate_fn": self.collate, "pin_memory": old.pin_memory, **changes,
         }  # fmt: skip
         if flow is None:
-            options |= {"batch_size": options.get("batch_size", old.batch_size)}
-            options |= {"drop_last": old.drop_last} if options["batch_size"] is not None else {}
+            options["batch_size"] = old.batch_size
+            options |= {"drop_last": old.drop_last} if old.batch_size is not None else {}
         elif self.has_batches:
             options["batch_sampler"] = flow
         else:
@@ -206,7 +207,7 @@ def _around(prefetcher: DevicePrefetcher, loader: Iterable[Any]) -> DevicePrefet
 
 
 def size_of(batch: Any) -> int:
-    """Samples in a batch: the first dimension of its first tensor or array, else its length."""
+    """Count the samples of a batch: the first dimension of its first tensor, else its length."""
     sized = next((leaf for leaf in leaves(batch) if getattr(leaf, "ndim", 0)), None)
     if sized is not None:
         return int(sized.shape[0])
@@ -214,12 +215,12 @@ def size_of(batch: Any) -> int:
 
 
 def bytes_of(batch: Any) -> int:
-    """Bytes of a batch's tensors and arrays."""
+    """Count the bytes of the tensors and arrays of a batch."""
     return sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves(batch))
 
 
 def leaves(batch: Any) -> Iterator[Any]:
-    """What lies in nested tuples, lists and mappings."""
+    """Walk through nested tuples, lists and mappings."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         yield batch
     elif isinstance(batch, Mapping):

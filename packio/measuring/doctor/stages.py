@@ -1,57 +1,23 @@
-"""What a sample and a batch cost, stage by stage, in this process.
-
-Samples are asked for as a DataLoader does, and timed; before that one by one, watched. The one says
-how long they take, the other of what.
-"""
+"""Step 1c, batches: what collating, handing over and copying a batch cost by themselves."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from packio.images.tensors import mapped, new_batch
+from packio.measuring.doctor.samples import clock
 from packio.measuring.doctor.setups import Setup
-from packio.measuring.doctor.watch import Share, Watch, clock, mean
-
-_MOST_ITEMS = 64
-
-
-def time_samples(
-    setup: Setup, indices: Sequence[Any], seconds: float
-) -> tuple[Share, list[Any], list[Any]]:
-    """Fetch samples, and share their time out.
-
-    Args:
-        setup: The loader.
-        indices: Of samples, in the sampler's order.
-        seconds: To spend, roughly.
-
-    Returns:
-        The shares; samples; and the indices that were asked for.
-    """
-    dataset, chosen = setup.dataset, list(indices[:_MOST_ITEMS])
-    watch = Watch(dataset)
-    first = watch.run(dataset, chosen, seconds / 4)
-    chosen = chosen[: len(first)]
-    parts = mean(first, watch.run(dataset, chosen, seconds / 4))
-    rounds: list[float] = []
-    until = time.perf_counter() + seconds / 2
-    while not rounds or (time.perf_counter() < until and len(rounds) < 5):
-        began = clock()
-        samples = setup.fetch(dataset, chosen) if setup.has_batches else [dataset[chosen[0]]]
-        rounds.append((clock() - began) / len(samples))
-    scale = statistics.median(rounds) / parts.total if parts.total else 0.0
-    return Share(*(part * scale for part in parts)), samples, chosen
 
 
 def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> float:
-    """Median seconds of a call, after one that does not count."""
+    """Measure the median seconds of a call; the first call does not count."""
     work()
     times: list[float] = []
     until = time.perf_counter() + seconds
@@ -63,7 +29,7 @@ def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> f
 
 
 def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) -> tuple[float, Any]:
-    """Seconds of collating a batch, and the batch."""
+    """Measure the seconds of collating a batch; return also the batch."""
     if len(samples) < size and type(samples) is list:
         samples = (samples * -(-size // len(samples)))[:size]
     batch = setup.collate(samples)
@@ -72,12 +38,12 @@ def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) ->
 
 
 class _Replay(Dataset[Any]):
-    """The same batch again and again, in memory of its own each time.
+    """A dataset that gives copies of one batch.
 
     Args:
         batch: The batch.
-        count: How many times.
-        shared: In shared memory at once, as `packio.collate` makes batches in workers.
+        count: Number of copies.
+        shared: Copy into shared memory, as `packio.collate` makes batches in workers.
     """
 
     def __init__(self, batch: Any, count: int, *, shared: bool) -> None:
@@ -91,7 +57,7 @@ class _Replay(Dataset[Any]):
 
 
 def _fresh(batch: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A batch with its own tensors; columns of thousands of other objects are not gone through."""
+    """Copy the tensors of a batch; lists of thousands of other objects are not gone through."""
     if isinstance(batch, (list, tuple)):
         parts = [_fresh(part, copied) if _may_hold(part) else part for part in batch]
         return parts if isinstance(batch, list) else tuple(parts)
@@ -99,7 +65,7 @@ def _fresh(batch: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def _may_hold(value: Any) -> bool:
-    """Whether tensors are in a part of a batch, by its first member."""
+    """Tell from its first member whether a part of a batch holds tensors."""
     if isinstance(value, (list, tuple)):
         return bool(value) and _may_hold(value[0])
     return isinstance(value, (torch.Tensor, Mapping))
@@ -110,12 +76,19 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_it_is(batch: Any) -> Any:
-    """Collate nothing."""
+    """Collate nothing: the dataset gives batches."""
     return batch
 
 
 def time_hand_over(batch: Any, seconds: float, *, shared: bool, context: Any = None) -> float:
-    """Seconds that a batch takes from a worker process to this one; see `_Replay`."""
+    """Measure the seconds that a batch takes from a worker process to this process.
+
+    Args:
+        batch: The batch.
+        seconds: Seconds to spend, roughly.
+        shared: See `_Replay`.
+        context: How to start the worker, see DataLoader's ``multiprocessing_context``.
+    """
     copying = median_time(lambda: _fresh(batch, torch.clone), seconds / 4)
     most = max(4, min(50, int(seconds / max(2 * copying, 1e-4))))
     loader = DataLoader(
@@ -130,13 +103,13 @@ def time_hand_over(batch: Any, seconds: float, *, shared: bool, context: Any = N
         arrivals.append(time.perf_counter())
         if arrivals[-1] - arrivals[0] > seconds and len(arrivals) > 3:
             break
-    # the lower quartile: on a busy machine, half of the time goes on waking the other process
+    # The lower quartile: on a busy machine, half of the time is spent on waking the other process.
     taken = statistics.quantiles((b - a for a, b in itertools.pairwise(arrivals)), n=4)[0]
     return max(taken - copying, 0.1 * taken)
 
 
 def time_copy(batch: Any, seconds: float) -> float | None:
-    """Seconds that a batch takes to the GPU; None without one."""
+    """Measure the seconds that a batch takes to the GPU; None without a GPU."""
     if not torch.cuda.is_available():
         return None
 

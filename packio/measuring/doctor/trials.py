@@ -1,4 +1,4 @@
-"""Changes of a loop, tried: a first look at each, then the best in turns with the loop as it is."""
+"""Step 3b, trials: a first look at each change, then the best in turns with the loop as it is."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from packio.measuring.doctor.loops import Loop, Run
 from packio.measuring.doctor.measured import Kind, Spread, Trial
 from packio.measuring.doctor.remedies import Change
 
-_PROMISING = 1.05  # gain at first look that is worth more
-_LOOKS = 4  # that are taken in any case
+_PROMISING = 1.05  # gain at first look from which on a change is measured in turns
+_LOOKS = 4  # first looks that are taken in any case
 _CONFIRMED = 3  # changes that are measured in turns
-_LEAST, _MOST = 4, 9  # rounds of these
+_LEAST, _MOST = 4, 9  # rounds in turns
 
 
 class Trials:
@@ -25,7 +25,10 @@ class Trials:
         baseline: The loop as it is.
         make: Makes the loop of a change.
         timed: Runs a loop once.
-        say: Told what is tried.
+        say: Called with what is tried next.
+
+    Attributes:
+        baseline_runs: All runs of the loop as it is.
     """
 
     def __init__(
@@ -42,8 +45,9 @@ class Trials:
         """Look at each once, then measure the most promising in turns with the loop as it is.
 
         Args:
-            candidates: To try; those after half of the time are not.
-            until: When to be done, by time.monotonic; the rounds that it takes are made anyway.
+            candidates: Changes to try, the most promising first. After half of the time, no more
+                of them are looked at.
+            until: When to end, by time.monotonic; a few rounds are made in any case.
         """
         looks: list[tuple[float, Change]] = []
         half = (time.monotonic() + until) / 2
@@ -51,7 +55,7 @@ class Trials:
             if time.monotonic() > half and len(looks) >= _LOOKS:
                 break
             self._say(f"trying {change.what}")
-            with contextlib.suppress(DiagnosisError):  # a loader that does not take this change
+            with contextlib.suppress(DiagnosisError):  # the loader cannot be changed so
                 looks.append((self._look(change), change))
         chosen = self._best(looks)
         ratios, noise = self._in_turns([change for _, change in chosen], until)
@@ -75,7 +79,7 @@ class Trials:
 
     @staticmethod
     def _best(looks: list[tuple[float, Change]]) -> list[tuple[float, Change]]:
-        """The most promising change of each kind, and of these the best."""
+        """Choose the most promising change of each kind, and the best of these."""
         best: dict[Kind, tuple[float, Change]] = {}
         for gain, change in looks:
             if gain >= _PROMISING and gain > best.get(change.kind, (0.0, None))[0]:
@@ -83,7 +87,7 @@ class Trials:
         return sorted(best.values(), key=lambda found: -found[0])[:_CONFIRMED]
 
     def _in_turns(self, chosen: list[Change], until: float) -> tuple[dict[int, list[float]], float]:
-        """Rates of the changes for one of the loop as it is; and how far that is from itself."""
+        """Measure rates as multiples of the loop as it is; and how much that loop varies."""
         ratios: dict[int, list[float]] = {id(change): [] for change in chosen}
         drifts = [0.0]
         loops = {id(change): self._make(change) for change in chosen}

@@ -1,4 +1,4 @@
-"""What was found, in words: the verdict first, then the evidence, then what helps."""
+"""Step 4, the report in words: the verdict first, then the evidence, then what helps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMED = 2  # findings in a verdict
 
 
 def verdict(measured: Measured, found: list[Finding]) -> str:
-    """The findings in a sentence or two."""
+    """Say the heaviest findings in a sentence."""
     said = "; ".join(
         _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}") for finding in found[:_NAMED]
     )
@@ -37,26 +37,26 @@ def verdict(measured: Measured, found: list[Finding]) -> str:
 
 
 def lines(measured: Measured, found: list[Finding], remedies: list[Trial]) -> list[str]:
-    """All of it, for a terminal."""
+    """Say everything, for a terminal."""
     text = [verdict(measured, found), ""]
     text += [f"{name:<14} {value}" for name, value in evidence(measured)]
     text.append("")
     if not remedies:
         return [*text, "Nothing that was tried is clearly faster."]
-    text.append("What helps, the loop as it is and changed in turns:")
+    text.append("What helps, measured in turns with the loop as it is:")
     for trial in remedies:
-        text += [f"  {gain(trial):<24} {trial.change}: {trial.code}"]
-        text += [f"  {'':<24} {trial.note}"] * bool(trial.note)
+        text.append(f"  {gain(trial):<24} {trial.change}: {trial.code}")
+        text += [f"  {'':<24} {trial.note}"] if trial.note else []
     return text
 
 
 def gain(trial: Trial) -> str:
-    """A trial's factor with its spread."""
+    """Say the factor of a trial, with its spread: 2.00 (1.80 to 2.20)."""
     return f"{TIMES}{_spread(trial.factor, '.2f')}"
 
 
 def evidence(measured: Measured) -> list[tuple[str, str]]:
-    """Names and values of what was measured, that mattered."""
+    """Give the names and values of what was measured."""
     size = measured.batch_size
     each = f"{_time(measured.batch_seconds)} a batch of {size}"
     rows = [
@@ -69,16 +69,17 @@ def evidence(measured: Measured) -> list[tuple[str, str]]:
     if measured.step is not None and best is not None:
         within = _time(measured.batch_seconds * (1 - measured.waiting.median))
         rows.append(("step", f"{_time(measured.step)} a batch by itself, {within} in the loop"))
-        rows.append(("at most", f"{TIMES}{best:.2f}, by a loader that never lets wait"))
+        rows.append(("at most", f"{TIMES}{best:.2f}, with a loader that is never waited for"))
     if measured.step_contiguous is not None:
-        rows.append(("contiguous", f"{_time(measured.step_contiguous)}, making it so included"))
-    rows += _of_stages(measured)
+        taken = _time(measured.step_contiguous)
+        rows.append(("contiguous", f"{taken} a step, with making the batch contiguous"))
+    rows += _stages(measured)
     if measured.is_loader_alone:
         rows.append(("note", "batches take long to load: loader and step ran by themselves"))
     return rows
 
 
-def _of_stages(measured: Measured) -> list[tuple[str, str]]:
+def _stages(measured: Measured) -> list[tuple[str, str]]:
     stages, rows = measured.stages, list[tuple[str, str]]()
     size = f"{stages.batch_bytes / 1e6:,.1f} MB"
     for name in ("storage", "decode", "transform"):
@@ -91,7 +92,7 @@ def _of_stages(measured: Measured) -> list[tuple[str, str]]:
         rows.append(("collate", f"{_time(stages.collate)} a batch"))
     for name, taken in (("hand-over", stages.hand_over), ("copy", stages.copy)):
         if taken is not None:
-            rate = _rate(stages.batch_bytes, taken)
+            rate = f"{stages.batch_bytes / max(taken, 1e-9) / 1e9:,.1f} GB/s"
             rows.append((name, f"{_time(taken)} a batch of {size}, {rate}"))
     if measured.device == "cpu":
         rows.append(("copy", "none: there is no GPU"))
@@ -109,7 +110,3 @@ def _time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:,.2f} s"
     return f"{seconds * 1e3:,.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.0f} µs"
-
-
-def _rate(size: int, seconds: float) -> str:
-    return f"{size / max(seconds, 1e-9) / 1e9:,.1f} GB/s"

@@ -1,8 +1,9 @@
-"""What a sample's time goes into: Python's profiling hook, which sees every call, told apart.
+"""Step 1a, samples: how much of a sample's time goes into storage, decoding and transforms.
 
-Reading (the system's calls, files, sockets), decoding (Pillow, OpenCV, torchvision, packio) and the
-dataset's transforms are known by name; what remains counts as transform where it computes, as
-storage where it sleeps. Waiting for a processor, as on a busy machine, counts as nothing.
+Python's profiling hook sees every call. Reading (system calls, files, sockets), decoding (Pillow,
+OpenCV, torchvision, packio) and the dataset's transforms are known by name. Other code counts as
+transform while it computes, and as storage while it sleeps. Time in which the thread waits for a
+processor, because the machine is busy, does not count.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from packio.measuring.doctor.setups import Setup
+
 _LEAST_ITEMS = 4
-_IDLE = 1e-4  # seconds without the processor that are worth asking why
+_MOST_ITEMS = 64
+_IDLE = 1e-4  # seconds without the processor; a longer time is looked into
 _READS = frozenset((
     "open", "read", "readinto", "readinto1", "read1", "readline", "readall", "pread", "preadv",
     "stat", "lstat", "fstat", "seek", "close", "recv", "recv_into", "fromfile", "get",
@@ -29,14 +33,14 @@ _READERS = frozenset(("posix", "_io", "io", "mmap", "_socket", "_ssl", "lmdb", "
 _DECODES = frozenset(("imdecode", "imread"))
 _DECODING_FILES = ("PIL/ImageFile.py", "packio/images/regions.py", "packio/packs/raw.py",
                    "torchvision/io/image.py")  # fmt: skip
-_DECODING_FOLDERS = ("/packio/decoders/", "/jpeg4py/", "/imageio/", "/torchcodec/")
+_DECODING_FOLDERS = ("/packio/images/decoders/", "/jpeg4py/", "/imageio/", "/torchcodec/")
 _TRANSFORMING_FOLDERS = ("/torchvision/transforms/", "/albumentations/", "/kornia/")
 _TRANSFORMS = ("transform", "transforms", "target_transform", "joint_transform", "augment",
                "augmentation", "preprocess")  # fmt: skip
 
 
 class Share(NamedTuple):
-    """Seconds a sample."""
+    """Seconds of one sample, by stage."""
 
     storage: float
     decode: float
@@ -44,32 +48,67 @@ class Share(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Seconds of all stages."""
         return self.storage + self.decode + self.transform
 
 
 def mean(shares: Sequence[Share], again: Sequence[Share] = ()) -> Share:
-    """The mean over samples; of those that were asked for twice, by what took less each time.
+    """Average over samples. Of a sample that was timed twice, the lesser time of a stage counts.
 
-    A busy machine disturbs now this sample, now that one; what a sample costs, it costs each time.
+    A busy machine disturbs now this sample, now that one, but rarely the same sample twice.
     """
     pairs = itertools.zip_longest(shares, again)
     least = [a if b is None else Share(*map(min, a, b)) for a, b in pairs]
     return Share(*(statistics.fmean(parts) for parts in zip(*least, strict=True)))
 
 
-class Watch:
-    """Python's profiling hook, telling reading, decoding and transforms from all else."""
+def time_samples(
+    setup: Setup, indices: Sequence[Any], seconds: float
+) -> tuple[Share, list[Any], list[Any]]:
+    """Fetch samples, and divide their time among the stages.
+
+    Without the hook, samples are fetched as a DataLoader does: this gives their time. Before that
+    they are fetched one by one under the hook, twice: this gives the share of each stage.
+
+    Args:
+        setup: The loader.
+        indices: Indices of samples, in the order of the sampler.
+        seconds: Seconds to spend, roughly.
+
+    Returns:
+        The mean share of a sample; samples; and the indices that were fetched.
+    """
+    dataset, chosen = setup.dataset, list(indices[:_MOST_ITEMS])
+    timer = SampleTimer(dataset)
+    first = timer.run(chosen, seconds / 4)
+    chosen = chosen[: len(first)]
+    parts = mean(first, timer.run(chosen, seconds / 4))
+    rounds: list[float] = []
+    until = time.perf_counter() + seconds / 2
+    while not rounds or (time.perf_counter() < until and len(rounds) < 5):
+        began = clock()
+        samples = setup.fetch(dataset, chosen) if setup.has_batches else [dataset[chosen[0]]]
+        rounds.append((clock() - began) / len(samples))
+    scale = statistics.median(rounds) / parts.total if parts.total else 0.0
+    return Share(*(part * scale for part in parts)), samples, chosen
+
+
+class SampleTimer:
+    """Python's profiling hook: it tells reading, decoding and transforming from other code.
+
+    Args:
+        dataset: The dataset whose samples to time; its transforms are recognised.
+    """
 
     def __init__(self, dataset: Any) -> None:
-        self._codes = frozenset(_codes(dataset))
+        self._dataset, self._codes = dataset, frozenset(_codes(dataset))
         self._known: dict[Any, str | None] = {}
         self._stack: list[str | None] = []
         self._now, self._seconds = "", dict.fromkeys(("", *Share._fields), 0.0)
         self._at, self._delay, self._slept = (0.0, 0.0), 0.0, 0.0
 
-    def run(self, dataset: Any, indices: Sequence[Any], seconds: float) -> list[Share]:
-        """Ask for the samples, one by one, for so long, four at least; say what each took."""
+    def run(self, indices: Sequence[Any], seconds: float) -> list[Share]:
+        """Fetch samples one by one, four at least, until the time is over; time each of them."""
         until, before, found = time.perf_counter() + seconds, sys.getprofile(), list[Share]()
         for index in indices:
             self._seconds, self._slept = dict.fromkeys(self._seconds, 0.0), 0.0
@@ -77,7 +116,7 @@ class Watch:
             self._at = (time.perf_counter(), time.thread_time())
             sys.setprofile(self._hook)
             try:
-                dataset[index]
+                self._dataset[index]
             finally:
                 sys.setprofile(before)
             self._switch("")
@@ -92,7 +131,7 @@ class Watch:
         return Share(spent["storage"] + slept, spent["decode"], computed)
 
     def _switch(self, stage: str) -> None:
-        """Count the time so far: computing and sleeping, but not waiting for a processor."""
+        """End a stage: count its time of computing and sleeping, not of waiting for a processor."""
         now = (time.perf_counter(), time.thread_time())
         computed = now[1] - self._at[1]
         slept = now[0] - self._at[0] - computed
@@ -144,7 +183,10 @@ class Watch:
 
 
 def run_delay() -> float:
-    """Seconds that this thread was ready to run and did not. Source: Linux, sched-stats.rst."""
+    """Read the seconds in which this thread was ready to run but had no processor.
+
+    Source: Linux, Documentation/scheduler/sched-stats.rst, ``/proc/<pid>/schedstat``.
+    """
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -152,12 +194,12 @@ def run_delay() -> float:
 
 
 def clock() -> float:
-    """Seconds, without those that this thread spent waiting for a processor."""
+    """Read a clock, in seconds, that stands still while this thread waits for a processor."""
     return time.perf_counter() - run_delay()
 
 
 def _codes(dataset: Any, depth: int = 0) -> Iterator[CodeType]:
-    """Code of the transforms of a dataset, and of the ones it wraps."""
+    """Find the code of the transforms of a dataset, and of the datasets that it wraps."""
     for name in _TRANSFORMS:
         transform = getattr(dataset, name, None)
         if callable(transform):

@@ -1,0 +1,248 @@
+"""Steps 1 and 3, led: time the stages, run the loop, and try changes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from packio.batches.batches import collate
+from packio.errors import DiagnosisError
+from packio.images.tensors import ensure_contiguous, is_contiguous_batch
+from packio.measuring.doctor import cold, profiles, remedies, stages
+from packio.measuring.doctor.loops import Loop, Run, Step, call, explained, together
+from packio.measuring.doctor.measured import Kind, Measured, Spread, Stages, Trial
+from packio.measuring.doctor.remedies import Change
+from packio.measuring.doctor.samples import Share, time_samples
+from packio.measuring.doctor.setups import Flow, Setup, bytes_of, size_of
+from packio.measuring.doctor.trials import Trials
+from packio.system import processors
+
+_LONG = 0.3  # seconds of a worker for a batch, from which on the loop runs with pieces of batches
+_PIECE = 0.05  # seconds of a worker for such a piece
+_WHOLE = 2.0  # seconds that fetching all samples of a batch may take
+
+
+_NO_CHANGE = Change(Kind.NONE, "", "")
+
+
+class Examination:
+    """One loader and step under examination; a context manager that ends all workers.
+
+    Call `time_stages`, `run_loop` and `try_changes`, in this order; then `measured` has all.
+
+    Args:
+        loader, step, seconds, say: See `packio.doctor`.
+    """
+
+    def __init__(
+        self, loader: Any, step: Step | None, seconds: float, say: Callable[[str], None]
+    ) -> None:
+        self._setup, self._step, self._seconds, self._say = Setup(loader), step, seconds, say
+        self._until = time.monotonic() + seconds
+        self._loops: list[Loop] = []
+        self._stages, self._samples, self._indices = Stages(), list[Any](), list[Any]()
+        self._batch: Any = None
+        self._size = 1  # samples a batch
+        self._piece = 0  # samples a batch of the loops, where whole batches take too long; 0: whole
+        self._loading = 0.0  # seconds of one process for a batch
+        self._step_alone: float | None = None  # seconds of the step on a batch that is there
+        self._step_contiguous: float | None = None  # the same, with making the batch contiguous
+        self._runs: list[Run] = []
+        self._starting: list[float] = []
+        self._trials: list[Trial] = []
+
+    def __enter__(self) -> Examination:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for loop in self._loops:
+            loop.close()
+
+    # Step 1: what a sample, a batch and a step cost by themselves
+
+    def time_stages(self, *, keep_cache: bool) -> None:
+        """Time samples, batches and the step by themselves."""
+        with explained("the loader failed"):
+            if self._setup.is_map:
+                self._time_samples(keep_cache=keep_cache)
+            else:
+                self._batch = next(iter(self._setup.make(None)), None)
+                if self._batch is None:
+                    raise DiagnosisError("the loader yields no batch; expected at least one")
+                self._size = size_of(self._batch)
+        if self._step is not None:
+            self._say("the step, on a batch that is there")
+            self._time_step(self._step)
+        self._choose_piece()
+
+    def _time_samples(self, *, keep_cache: bool) -> None:
+        setup, budget = self._setup, self._seconds * 0.08
+        self._say("samples, one by one")
+        batches = setup.indices()
+        first = next(iter(batches), None)
+        if first is None:
+            raise DiagnosisError("the loader yields no batch; expected at least one")
+        whole = setup.has_batches
+        self._size = len(first) if whole else 1
+        several = [first, *itertools.islice(batches, 1 + 64 // self._size)]
+        indices = list(itertools.chain.from_iterable(several)) if whole else several
+        share, samples, self._indices = time_samples(setup, indices, budget)
+        chilled = None
+        if not keep_cache:
+            self._say("samples, from the disk")
+            chilled = cold.time_cold(setup, self._indices[:16], budget / 2)
+        if not whole:  # the dataset gives batches
+            self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
+            share = Share(*(part / self._size for part in share))
+        else:
+            self._samples = self._whole_batch(list(first), samples, share.total)
+            self._say("collating and handing over")
+            collating, self._batch = stages.time_collate(setup, self._samples, self._size, budget)
+        handing = None
+        if setup.workers:
+            handing = stages.time_hand_over(self._batch, budget, shared=setup.collate is collate)
+        self._stages = Stages(
+            **share._asdict(), storage_cold=chilled, collate=collating, hand_over=handing,
+            copy=stages.time_copy(self._batch, budget / 2), batch_bytes=bytes_of(self._batch),
+        )  # fmt: skip
+        self._batch = setup.delivered(self._batch)
+        self._loading = share.total * self._size + collating + (handing or 0.0)
+
+    def _whole_batch(self, first: list[Any], samples: list[Any], each: float) -> list[Any]:
+        """Fetch the samples of a batch; if that takes too long, repeat those that are there."""
+        if each * len(first) <= _WHOLE:
+            return self._setup.fetch(self._setup.dataset, first)
+        return (list(samples) * -(-len(first) // len(samples)))[: len(first)]
+
+    def _time_step(self, step: Step) -> None:
+        def alone() -> None:
+            call(step, self._batch)
+
+        def contiguous() -> None:
+            call(step, ensure_contiguous(self._batch))
+
+        budget = self._seconds * 0.04
+        if is_contiguous_batch(self._batch):
+            self._step_alone = stages.median_time(alone, budget)
+            return
+        times = [
+            [stages.median_time(work, budget / 3, least=2) for work in (alone, contiguous)]
+            for _ in range(3)  # in turns
+        ]
+        self._step_alone, self._step_contiguous = map(statistics.median, zip(*times, strict=True))
+
+    def _choose_piece(self) -> None:
+        """Choose pieces of batches, and loops without the step, if loading takes far too long."""
+        slow = self._loading / max(1, self._setup.workers or 0) > 1.5 * (self._step_alone or 0.0)
+        if self._setup.has_batches and self._loading > _LONG and slow and self._size > 1:
+            self._piece = max(1, int(self._size * _PIECE / self._loading))
+
+    # Step 1: the loop as it is
+
+    def run_loop(self) -> None:
+        """Run the loop as it is, three times."""
+        self._say("the loop")
+        self._baseline = self._made_loop()
+        if self._is_slow(self._timed(self._baseline)):
+            self._baseline.close()
+            self._baseline = self._made_loop()
+        self._starting = self._start_ups()
+        self._runs = [self._timed(self._baseline) for _ in range(3)]
+
+    def _is_slow(self, run: Run) -> bool:
+        """Whether batches take longer in the loop than their samples did, so pieces are better."""
+        if self._piece or run.waiting < 0.6:
+            return False
+        self._loading = self._size / run.rate * max(1, self._setup.workers or 0)
+        self._choose_piece()
+        return bool(self._piece)
+
+    def _start_ups(self) -> list[float]:
+        """Measure the seconds that starting the workers takes, if each epoch starts them."""
+        if not self._setup.workers or self._setup.is_persistent or not self._setup.is_map:
+            return []
+        found, until = list[float](), time.monotonic() + self._seconds * 0.05
+        while len(found) < 3 and (not found or time.monotonic() < until):
+            loop = self._made_loop()
+            found.append(max(0.0, loop.first_batch() - loop.first_batch()))
+            loop.close()
+        return found
+
+    def _made_loop(self, change: Change | None = None) -> Loop:
+        change = change or _NO_CHANGE
+        setup, options = self._setup, dict(change.options)
+        size = self._piece or change.size
+        flow = Flow(setup.indices, size) if setup.is_map else None
+        step = None if self._piece else self._step
+        if step is not None and change.step is not None:
+            step = change.step(step)
+        workers = options.get("num_workers", setup.workers or 0)
+        with explained("the loader failed"):
+            loop = Loop(setup.make(flow, **options), flow, step, workers)
+        self._loops.append(loop)
+        return loop
+
+    def _timed(self, loop: Loop, change: Change | None = None) -> Run:
+        run = loop.run(self._seconds / 60)
+        if not self._piece:
+            return run
+        change, step = change or _NO_CHANGE, self._step_alone
+        if change.step is not None and self._step is not None:
+            changed = change.step(self._step)
+            step = stages.median_time(lambda: call(changed, self._batch), self._seconds / 100)
+        workers = change.options.get("num_workers", self._setup.workers or 0)
+        return together(run, step, self._size, workers)
+
+    # Step 3: the loop changed
+
+    def try_changes(self) -> None:
+        """Try what might help; calculate the gains that cannot be tried."""
+        measured = self.measured()
+        candidates = remedies.changes(self._setup, measured, self._samples, self._indices)
+        if self._piece:
+            candidates = [c for c in candidates if c.size is None]
+        trials = Trials(self._baseline, self._made_loop, self._timed, self._say)
+        self._trials = trials.run(candidates, self._until)
+        self._runs += trials.baseline_runs
+        self._trials += remedies.of_starting(measured, self._starting)
+        self._trials += remedies.of_packing(self._setup, measured, self._say)
+
+    def profile(
+        self,
+        profile: str | os.PathLike[str] | None,
+        py_spy: str | os.PathLike[str] | None,
+    ) -> None:
+        """Run the loop once more, under profilers."""
+        self._say("the loop, profiled")
+        loop = self._made_loop()
+        profiles.record(lambda: loop.run(min(5.0, self._seconds / 5)), profile, py_spy)
+        loop.close()
+
+    def measured(self) -> Measured:
+        """Give all numbers measured so far."""
+        setup, has_step = self._setup, self._step is not None
+        start_up = min(self._starting) if self._starting else None
+        return Measured(
+            loader=str(setup),
+            batch_size=self._size,
+            workers=setup.workers,
+            cpus=processors.usable(),
+            device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            has_step=has_step,
+            epoch_batches=setup.epoch_batches(),
+            rate=Spread.of([run.rate for run in self._runs]),
+            waiting=Spread.of([run.waiting for run in self._runs] if has_step else [1.0]),
+            step=self._step_alone,
+            contiguous=is_contiguous_batch(self._batch),
+            step_contiguous=self._step_contiguous,
+            stages=dataclasses.replace(self._stages, start_up=start_up),
+            trials=tuple(self._trials),
+            is_loader_alone=bool(self._piece),
+        )

@@ -114,11 +114,11 @@ def run(
         _run(metavar="header|decode", help="Check the header of each image, or decode all of it."),
     ] = "header",
     max_errors: Annotated[
-        int | None, _run(metavar="N", help="Stop after more than N bad images.")
+        int | None, _run(min=0, metavar="N", help="Stop after more than N bad images.")
     ] = None,
     stats: Annotated[
         int | None,
-        _run(metavar="N", help="Measure mean and std of the channels on N images; 0: on all."),
+        _run(min=0, metavar="N", help="Measure mean and std of channels on N images; 0: on all."),
     ] = None,
     dry_run: Annotated[
         bool, _run("--dry-run", help="Write nothing: say what is there and how it could be packed.")

@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import inspect
 import io
@@ -21,11 +23,10 @@ import json
 import os
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packio.errors import CannotCreateError, OptionError
 from packio.measuring.clocks import Clock, Durations, HostClock, device_clock
@@ -84,8 +85,8 @@ class Timer:
         self._warmup = warmup
         self._host = HostClock(clock)
         self._clock: Clock = device_clock(cuda, device, clock) if cuda else self._host
-        self._durations: dict[str, Durations] = {}
-        self._pending: deque[_Measurement] = deque()
+        self._durations: dict[str, Durations] = defaultdict(lambda: Durations(warmup))
+        self._pending: deque[tuple[str, Clock, object, object]] = deque()  # name, clock, begin, end
         self._locks: dict[int, threading.Lock] = {}
         self._here = _Thread()
 
@@ -212,9 +213,9 @@ class Timer:
     def _add(self, name: str, clock: Clock, begin: object, end: object) -> None:
         with self._lock():
             if not self._pending and clock.is_over(end):
-                self._count(name, clock.between(begin, end))
+                self._durations[name].add(clock.between(begin, end))
             else:
-                self._pending.append(_Measurement(name, clock, begin, end))
+                self._pending.append((name, clock, begin, end))
                 self._settle(_PENDING)
 
     def _settle(self, most: int) -> None:
@@ -224,16 +225,10 @@ class Timer:
             if len(self._pending) <= most and not clock.is_over(end):
                 return
             self._pending.popleft()
-            self._count(name, clock.between(begin, end))
-
-    def _count(self, name: str, duration: int) -> None:
-        durations = self._durations.get(name)
-        if durations is None:
-            durations = self._durations[name] = Durations(self._warmup)
-        durations.add(duration)
+            self._durations[name].add(clock.between(begin, end))
 
 
-class Span:
+class Span(contextlib.ContextDecorator):
     """A part of a program to measure, from `Timer`: a context manager, and a decorator.
 
     It may be used repeatedly, within itself, and by several threads at once.
@@ -249,16 +244,11 @@ class Span:
         opened.begin = self._clock.mark()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         end = self._clock.mark()
         still_open = self._timer._here.open  # noqa: SLF001 (a part of it)
         place = -1
-        while still_open[place].span is not self:  # where generators take turns
+        while still_open[place].span is not self:  # generators took turns
             place -= 1
         opened = still_open.pop(place)
         self._timer._add(opened.name, self._clock, opened.begin, end)  # noqa: SLF001 (a part of it)
@@ -277,22 +267,16 @@ class Span:
                 f"{function}: a call returns before its work is done; "
                 "use `with timer(name):` inside the function"
             )
-
-        @functools.wraps(function)
-        def measured(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return measured  # type: ignore[return-value]  # the same arguments and result
+        return super().__call__(function)
 
 
+@dataclasses.dataclass(slots=True)
 class _Open:
     """A part that has begun."""
 
-    __slots__ = ("begin", "name", "span")
-
-    def __init__(self, span: Span, name: str) -> None:
-        self.span, self.name, self.begin = span, name, object()
+    span: Span
+    name: str
+    begin: object = None
 
 
 class _Thread(threading.local):
@@ -300,12 +284,3 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.open: list[_Open] = []
-
-
-class _Measurement(NamedTuple):
-    """A part that has ended, on the host."""
-
-    name: str
-    clock: Clock
-    begin: object
-    end: object

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import threading
 import warnings
 from collections.abc import Mapping
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -34,34 +35,19 @@ _FIXES = {
         "model.to(memory_format=torch.contiguous_format) once"
     ),
 }  # by the memory format of the weights
-_SAME = "write batch = packio.ensure_contiguous(batch) for all of them"
+_SAME = "write batch = packio.ensure_contiguous(batch) for all batches"
 
 
 class MemoryFormatWarning(UserWarning):
     """A model was given a batch in a memory layout that costs time."""
 
 
-class Watch:
+class Watch(contextlib.ExitStack):
     """The hooks of `watch`; a context manager that removes them."""
-
-    def __init__(self, hooks: list[torch.utils.hooks.RemovableHandle]) -> None:
-        self._hooks = hooks
 
     def remove(self) -> None:
         """Stop watching."""
-        for hook in self._hooks:
-            hook.remove()
-
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.remove()
+        self.close()
 
 
 def watch(model: nn.Module, *, deep: bool = False) -> Watch:
@@ -90,11 +76,11 @@ def watch(model: nn.Module, *, deep: bool = False) -> Watch:
     watched = [("", model)]
     if deep:
         watched += [(n, m) for n, m in model.named_modules() if n and isinstance(m, _LEAVES)]
-    hooks = [
-        module.register_forward_pre_hook(_Hook(name, module), with_kwargs=True)
-        for name, module in watched
-    ]
-    return Watch(hooks)
+    found = Watch()
+    for name, module in watched:
+        hook = module.register_forward_pre_hook(_Hook(name, module), with_kwargs=True)
+        found.callback(hook.remove)
+    return found
 
 
 class _Hook:

@@ -24,7 +24,7 @@ class Encoded(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Images, and where they come from.
+    """Images, and their origin.
 
     Attributes:
         unreadable: Number of files that Pillow cannot identify as an image.

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -201,14 +201,17 @@ class _Candidate:
 
     def run(self) -> None:
         """Time a number of images, after the batches that the workers made before."""
-        if self._loader is None:
-            self._loader = torch.utils.data.DataLoader(
-                self._dataset, batch_sampler=_Batches(len(self._dataset), self._batch_size),
-                num_workers=self.workers, collate_fn=batches.collate,
-                persistent_workers=self.workers > 0,
-            )  # fmt: skip
         waiting = max(1, 2 * self.workers)
-        self._loader.batch_sampler.count = waiting + max(1, self._images // self._batch_size)
+        if self._loader is None:
+            count = waiting + max(1, self._images // self._batch_size)
+            order = torch.utils.data.RandomSampler(
+                self._dataset, replacement=True, num_samples=count * self._batch_size,
+                generator=torch.Generator().manual_seed(0),
+            )  # fmt: skip
+            self._loader = torch.utils.data.DataLoader(
+                self._dataset, self._batch_size, sampler=order, num_workers=self.workers,
+                collate_fn=batches.collate, persistent_workers=self.workers > 0,
+            )  # fmt: skip
         source = iter(self._loader)
         for _ in range(waiting):
             next(source)
@@ -228,19 +231,3 @@ class _Candidate:
     def close(self) -> None:
         """Stop the worker processes."""
         self._loader = None
-
-
-class _Batches(torch.utils.data.Sampler[list[int]]):
-    """``count`` batches of random indices; each epoch draws others."""
-
-    def __init__(self, samples: int, batch_size: int) -> None:
-        self._samples, self._batch_size, self._epoch, self.count = samples, batch_size, 0, 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self._epoch += 1
-        draw = np.random.default_rng(self._epoch)
-        for _ in range(self.count):
-            yield draw.integers(0, self._samples, self._batch_size).tolist()

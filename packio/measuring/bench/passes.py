@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import time
 from collections.abc import Sequence
@@ -30,28 +31,25 @@ class Pass(NamedTuple):
     milliseconds: list[float]
 
 
+@dataclasses.dataclass(eq=False)
 class Candidate:
     """A decoder and a way to run it. Worker processes stay between passes.
 
-    Args:
+    Attributes:
         encoding, decoder, stage, threads, workers: See `packio.measuring.bench.decode.Row`.
         images: The images of a pass.
     """
 
-    def __init__(
-        self,
-        encoding: str,
-        decoder: str,
-        images: Sequence[Encoded],
-        *,
-        stage: str = "decode",
-        threads: int = 1,
-        workers: int = 0,
-    ) -> None:
-        self.encoding, self.decoder, self.stage = encoding, decoder, stage
-        self.threads, self.workers, self.images = threads, workers, images
-        self.bytes = sum(len(image.data) for image in images)
-        self._timed = _Timed(images, decoder, stage)
+    encoding: str
+    decoder: str
+    images: Sequence[Encoded]
+    stage: str = "decode"
+    threads: int = 1
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        self.bytes = sum(len(image.data) for image in self.images)
+        self._timed = _Timed(self.images, self.decoder, self.stage)
         self._loader: Any = None
 
     def run(self) -> Pass:

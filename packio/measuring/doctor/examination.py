@@ -50,7 +50,7 @@ class Examination:
         self._stages, self._samples, self._indices = Stages(), list[Any](), list[Any]()
         self._batch: Any = None
         self._size = 1  # samples a batch
-        self._piece = 0  # samples a batch of the loops, where whole batches take too long; 0: whole
+        self._piece = 0  # samples a batch of the loops, if whole batches take too long; 0: whole
         self._loading = 0.0  # seconds of one process for a batch
         self._step_alone: float | None = None  # seconds of the step on a batch that is there
         self._step_contiguous: float | None = None  # the same, with making the batch contiguous
@@ -118,7 +118,7 @@ class Examination:
     def _whole_batch(self, first: list[Any], samples: list[Any], each: float) -> list[Any]:
         """Fetch the samples of a batch; if that takes too long, repeat those that are there."""
         if each * len(first) <= _WHOLE:
-            return self._setup.fetch(self._setup.dataset, first)
+            return self._setup.fetch(first)
         return (list(samples) * -(-len(first) // len(samples)))[: len(first)]
 
     def _time_step(self, step: Step) -> None:

@@ -33,7 +33,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as JSON takes it."""
-        return {"kind": self.kind.value, "share": self.share, "evidence": self.evidence}
+        return dataclasses.asdict(self)
 
 
 def shares(measured: Measured) -> dict[Kind, float]:

@@ -13,7 +13,7 @@ from packio.errors import DiagnosisError, PackioError
 from packio.measuring.doctor.setups import Flow, size_of
 
 Step = Callable[[Any], Any]
-_AT_MOST = 4.0  # times the seconds asked for, where batches come slowly
+_AT_MOST = 4.0  # times the seconds of a run, at most, if batches come slowly
 
 
 class Run(NamedTuple):

@@ -87,7 +87,7 @@ def time_samples(
     until = time.perf_counter() + seconds / 2
     while not rounds or (time.perf_counter() < until and len(rounds) < 5):
         began = clock()
-        samples = setup.fetch(dataset, chosen) if setup.has_batches else [dataset[chosen[0]]]
+        samples = setup.fetch(chosen) if setup.has_batches else [dataset[chosen[0]]]
         rounds.append((clock() - began) / len(samples))
     scale = statistics.median(rounds) / parts.total if parts.total else 0.0
     return Share(*(part * scale for part in parts)), samples, chosen

@@ -132,10 +132,11 @@ class Setup:
             order.sampler = copy.copy(order.sampler)
         return cast("Iterable[Any]", order)
 
-    def fetch(self, dataset: Any, indices: list[Any]) -> list[Any]:
+    def fetch(self, indices: list[Any]) -> list[Any]:
         """Fetch samples as a DataLoader does."""
-        together = getattr(dataset, "__getitems__", None)
-        return cast("list[Any]", together(indices) if together else [dataset[i] for i in indices])
+        together = getattr(self.dataset, "__getitems__", None)
+        made = together(indices) if together else [self.dataset[i] for i in indices]
+        return cast("list[Any]", made)  # of packio's datasets, a list that collate knows
 
     def delivered(self, batch: Any) -> Any:
         """Move a batch to the device as the loader does."""

@@ -80,20 +80,19 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
-def time_hand_over(batch: Any, seconds: float, *, shared: bool, context: Any = None) -> float:
+def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
     """Measure the seconds that a batch takes from a worker process to this process.
 
     Args:
         batch: The batch.
         seconds: Seconds to spend, roughly.
         shared: See `_Replay`.
-        context: How to start the worker, see DataLoader's ``multiprocessing_context``.
     """
     copying = median_time(lambda: _fresh(batch, torch.clone), seconds / 4)
     most = max(4, min(50, int(seconds / max(2 * copying, 1e-4))))
     loader = DataLoader(
         _Replay(batch, most + 3, shared=shared), batch_size=None, num_workers=1, timeout=60,
-        collate_fn=as_it_is, multiprocessing_context=context,
+        collate_fn=as_it_is,
     )  # fmt: skip
     source = iter(loader)
     for _ in range(3):

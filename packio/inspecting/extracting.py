@@ -23,6 +23,7 @@ from packio.errors import (
 from packio.index import indexfile
 from packio.packs import packs
 from packio.storage import workshop
+from packio.storage.folder import path_problem
 from packio.system.progress import Progress, ProgressCallback
 
 _PROGRESS_SECONDS = 0.1  # between two calls of the callback
@@ -136,7 +137,7 @@ class _Run:
                 self.report_progress("writing")
 
     def _make(self, key: bytes, make: Callable[[bytes], None]) -> None:
-        problem = _problem(key)
+        problem = path_problem(key)
         if problem is not None:
             raise IntegrityError(
                 f"{self._pack.path}: the key {os.fsdecode(key)!r} {problem}; it would not lie "
@@ -190,18 +191,6 @@ def _check_place(pack: packs.Pack, out: Path, *, overwrite: bool) -> None:
                 f"{out}/: not empty; choose another name, or say --overwrite, which removes all "
                 "that is in it"
             )
-
-
-def _problem(key: bytes) -> str | None:
-    """Why a key is no path below a folder; None if it is."""
-    if b"\0" in key:
-        return "contains a NUL byte"
-    if key.startswith(b"/"):
-        return "is an absolute path"
-    parts = key.split(b"/")
-    if b".." in parts:
-        return "leads upwards"
-    return "is not a plain path" if b"" in parts or b"." in parts else None
 
 
 def _write(root: int, data: bytes, key: bytes) -> None:

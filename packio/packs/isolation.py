@@ -19,12 +19,13 @@ from typing import Any
 from packio import errors
 from packio.errors import IntegrityError, PackioError
 
+# Python puts the current folder first for -c: nothing is imported before its path is this one's.
 _CODE = """
-import json, sys
-given = json.load(sys.stdin)
-sys.path[:] = given.pop("path")
+import sys
+sys.path[:] = {path!r}
+import json
 from packio.packs.isolation import work
-work(**given)
+work(**json.load(sys.stdin))
 """
 
 
@@ -45,11 +46,11 @@ def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
     if not sys.executable or getattr(sys, "frozen", False):  # no interpreter to start
         _function(function)(*arguments)
         return
-    given = {"path": sys.path, "function": function, "arguments": arguments}
+    given = {"function": function, "arguments": arguments}
     try:
         done = subprocess.run(  # noqa: S603 (the interpreter that runs this)
-            [sys.executable, "-c", _CODE], input=json.dumps(given), capture_output=True,
-            text=True, errors="replace", check=False, timeout=seconds,
+            [sys.executable, "-c", _CODE.format(path=sys.path)], input=json.dumps(given),
+            capture_output=True, text=True, errors="replace", check=False, timeout=seconds,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise IntegrityError(

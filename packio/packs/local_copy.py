@@ -36,7 +36,7 @@ from packio.errors import CannotCreateError, IntegrityError, LockedError, Option
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, Index
 from packio.packs.packs import Pack
-from packio.storage.folder import FolderFiles
+from packio.storage.folder import FolderFiles, path_problem
 from packio.system.pools import ThreadPool
 
 _THREADS = 4  # that read
@@ -118,7 +118,10 @@ def _home(folder: str | os.PathLike[str]) -> Path:
 def _files(pack: Pack) -> list[_File]:
     index = pack.index_file
     if isinstance(pack.storage, FolderFiles):
-        keys = map(pack.key, range(len(pack)))
+        keys = [pack.key(i) for i in range(len(pack))]
+        for key in keys:  # of an index that may be anybody's
+            if problem := path_problem(os.fsencode(key)):
+                raise IntegrityError(f"{pack.path}: the key {key!r} {problem}; nothing was copied")
         columns = (index.column(name).array().tolist() for name in ("length", "crc32c"))
         return [_File(*file) for file in zip(keys, *columns, strict=True)]
     return list(itertools.starmap(_File, index.files()))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packio.errors import IntegrityError, ReadError
+from packio.system.files import read_at
 
 # Says something about this file, not about the disk or the process: gone, not to be read, no file.
 _CHANGED = (
@@ -18,6 +19,18 @@ _CHANGED = (
 )  # fmt: skip
 # without O_NONBLOCK, opening a FIFO would wait for its writer
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def path_problem(key: bytes) -> str | None:
+    """Say why a key is no path of a file below a folder; None if it is such a path."""
+    if b"\0" in key:
+        return "contains a NUL byte"
+    if key.startswith(b"/"):
+        return "is an absolute path"
+    parts = key.split(b"/")
+    if b".." in parts:
+        return "leads upwards"
+    return "is not a plain path" if b"" in parts or b"." in parts else None
 
 
 class FolderFiles:
@@ -50,12 +63,7 @@ class FolderFiles:
         try:
             descriptor = os.open(self._path(file), _FLAGS)
             try:
-                data = os.pread(descriptor, length + 1, offset)
-                while 0 < len(data) < length:  # beyond 2 GiB, or interrupted
-                    more = os.pread(descriptor, length + 1 - len(data), offset + len(data))
-                    data += more
-                    if not more:
-                        break
+                data = read_at(descriptor, length + 1, offset)  # one byte more shows a longer file
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -79,8 +87,8 @@ class FolderFiles:
 
     def _path(self, file: int) -> bytes:
         key = self._key(file)
-        if key[:1] in (b"", b"/") or b".." in key.split(b"/") or b"\0" in key:
-            raise IntegrityError(f"{os.fsdecode(self._prefix)}: {key!r} is no file below it")
+        if problem := path_problem(key):
+            raise IntegrityError(f"{os.fsdecode(self._prefix)}: the key {key!r} {problem}")
         return self._prefix + key
 
     def close(self) -> None:

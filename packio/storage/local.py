@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, ReadError
+from packio.system.files import read_at
+from packio.system.locks import ForkSafeLock
 
 _MOST_OPEN = 64  # files; well below the usual limit of 1,024 descriptors a process
 
@@ -43,7 +44,7 @@ class LocalFiles:
     def __init__(self, root: Path, paths: Sequence[str], sizes: Sequence[int]) -> None:
         self._root, self._paths, self._sizes = root, list(paths), list(sizes)
         self._open: OrderedDict[int, _Descriptor] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[object, ...]:
         return LocalFiles, (self._root, self._paths, self._sizes)
@@ -84,17 +85,14 @@ class LocalFiles:
             raise self._outside(file, offset, length)
         handle = self._open.get(file) or self._opened(file)
         try:
-            data = os.pread(handle.number, length, offset)
-            while len(data) < length:  # beyond 2 GiB, or interrupted
-                more = os.pread(handle.number, length - len(data), offset + len(data))
-                if not more:
-                    raise IntegrityError(
-                        f"{self.path(file)}: ends at byte {offset + len(data)}, the index says "
-                        f"{self._sizes[file]}; truncated while it was open"
-                    )
-                data += more
+            data = read_at(handle.number, length, offset)
         except OSError as error:
             raise ReadError(f"{self.path(file)}, byte {offset}: {error.strerror}") from error
+        if len(data) < length:
+            raise IntegrityError(
+                f"{self.path(file)}: ends at byte {offset + len(data)}, the index says "
+                f"{self._sizes[file]}; truncated while it was open"
+            )
         return data
 
     def announce(self, ranges: Sequence[tuple[int, int, int]]) -> None:

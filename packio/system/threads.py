@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from packio.system import processors
+from packio.system.locks import ForkSafeLock
 from packio.system.pools import ThreadPool
 
 
@@ -46,18 +47,21 @@ class Threads:
             future.result()
 
     def _started(self) -> ThreadPool:
-        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
-            ours = torch.get_num_threads()
-            # torch's own threads inside ours would only get in each other's way
-            self._pool = ThreadPool(
-                self.count, "packio-decode", initializer=_without_torchs_threads
-            )
-            meeting = threading.Barrier(self.count)  # so that all of them start here
-            for future in [self._pool.submit(meeting.wait) for _ in range(self.count)]:
-                future.result()
-            torch.set_num_threads(ours)  # the initialisers changed the default of new threads
-            self._process = os.getpid()
-        return self._pool
+        if self._pool is not None and self._process == os.getpid():
+            return self._pool
+        with _STARTING:  # two threads may use a dataset for the first time at once
+            if self._pool is None or self._process != os.getpid():  # a fork has no threads
+                pool = ThreadPool(self.count, "packio-decode", initializer=_without_torchs_threads)
+                ours = torch.get_num_threads()
+                meeting = threading.Barrier(self.count)  # so that all of them start here
+                for future in [pool.submit(meeting.wait) for _ in range(self.count)]:
+                    future.result()
+                torch.set_num_threads(ours)  # the initialisers changed the default of new threads
+                self._pool, self._process = pool, os.getpid()
+            return self._pool
+
+
+_STARTING = ForkSafeLock()  # one at a time: torch's number of threads is the whole process's
 
 
 def _without_torchs_threads() -> None:
@@ -85,11 +89,10 @@ class _OpenCV:
     """OpenCV's own threads, whose number is one for the whole process."""
 
     def __init__(self) -> None:
-        self.reset()
+        self._lock, self._users, self._before = ForkSafeLock(), 0, 1
 
     def reset(self) -> None:
-        """Nobody uses it: so it is in a process that was just forked."""
-        self._lock = threading.Lock()
+        """Forget the batches of other threads, which a process that was just forked has not."""
         self._users, self._before = 0, 1
 
     def enter(self, cv2: Any) -> None:

@@ -536,3 +536,13 @@ def test_a_split_of_an_open_pack(tmp_path: pathlib.Path) -> None:
     pack = packio.open(tmp_path / "x.tar")
     labels = itertools.chain(*_labels(_loader(pack, split="val")))
     assert list(labels) == pack.split("val").tolist()
+
+
+def test_ranks_without_a_seed_share_the_order(numbered: pathlib.Path) -> None:
+    seen: list[int] = []
+    for rank in range(4):
+        with _loader(
+            numbered, seed=None, shuffle=True, rank=rank, world_size=4, drop_last=False
+        ) as loader:
+            seen += [int(label) for _, labels in loader for label in labels]
+    assert set(seen) == set(range(25))

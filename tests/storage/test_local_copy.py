@@ -352,3 +352,19 @@ def test_nothing_is_warned_of_otherwise(pack: pathlib.Path, near: pathlib.Path) 
     assert _all(ds) == _all(packio.TarDataset(pack))
     assert ds.ram is not None
     assert ds.ram.held_samples == 25
+
+
+@pytest.mark.parametrize("key", ["../../escaped.jpg", "/{outside}/escaped.jpg"])
+def test_keys_that_lead_out_of_the_copy_are_refused(
+    key: str, near: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    ds = packio.FolderDataset(image_folder)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    hostile = key.format(outside=outside)
+    monkeypatch.setattr(type(ds.pack), "key", lambda *_: hostile)
+    monkeypatch.setattr(type(ds.pack.storage), "read", lambda *_: b"")
+    with pytest.raises(IntegrityError, match="nothing was copied"):
+        local_copy.opened(ds.pack, near)
+    assert list(tmp_path.rglob("escaped.jpg")) == []

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 from packio import registry
 from packio.errors import DecodeError, LimitError, ModeError, OptionError
-from packio.images.decoders import pillow
+from packio.images.decoders import _calibration, pillow
 from packio.images.encodings import RAW
+from packio.system.locks import ForkSafeLock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -183,7 +183,7 @@ class Decoder:
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
         self.name, self.mode, self.max_pixels = name, mode, max_pixels
         self.fallbacks = 0  # images that Pillow decoded because the chosen decoder could not
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._chosen: dict[str, DecoderPlugin] = {}  # by encoding
         self._batching: DecoderPlugin | None = None  # the plugin, if it decodes batches
         if name != "auto":
@@ -331,6 +331,4 @@ def _restore(name: str, mode: str, max_pixels: int) -> Decoder:
 
 def automatic(encoding: str) -> str:
     """Name the decoder that "auto" takes for an encoding: never one that differs from Pillow."""
-    from packio.images.decoders import _calibration
-
     return _calibration.fastest(encoding) or ("simplejpeg" if encoding == "jpeg" else "pillow")

@@ -68,7 +68,8 @@ class DaliLoader:
         device: "gpu" (torch's current one, or as "cuda:1"), or "cpu".
         reader: "auto", "native" or "packio".
         shuffle: Whether the order is random.
-        seed: Of order, crops and flips; None takes one from torch's generator.
+        seed: Of order, crops and flips; the same on all ranks. None takes one from torch's
+            generator; with several ranks, the order's is then 0, so that they share the order.
         rank, world_size: This process among all; None: as torch.distributed says, if it is there.
             With "packio" as `packio.ShuffleSampler` shares; with "native" each rank has a part of
             its own, one sample more or less.
@@ -126,7 +127,7 @@ class DaliLoader:
         graphs.module("")  # complains now if it is not there
         self.pack = pack if isinstance(pack, Pack) else packs.open(pack)
         self.reader = "packio" if reader == "auto" else reader
-        seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
+        drawn = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self.replaced = 0
         count = processors.share() if threads == "auto" else int(threads)
         last = memory_format == torch.channels_last
@@ -139,20 +140,22 @@ class DaliLoader:
         )
         chosen = None if split is None else self.pack.split(split)
         sampler = ShuffleSampler(
-            len(self.pack) if chosen is None else len(chosen), seed,
+            len(self.pack) if chosen is None else len(chosen), drawn,
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
         )  # fmt: skip
+        if seed is None and sampler.world_size > 1:
+            sampler.seed = 0  # as torch's DistributedSampler: what one rank draws no other has
         self._native: native.Native | None = None
         if self.reader == "native":
             self._native = native.Native(
-                self.pack, options, seed, sampler.rank, sampler.world_size,
+                self.pack, options, drawn, sampler.rank, sampler.world_size,
                 shuffle=shuffle, drop_last=drop_last,
             )  # fmt: skip
         recipe = Recipe(
             (crop,), hflip, vflip, Decoder("auto", "RGB", max_pixels=max_pixels), exif_orientation
         )
         self._feeder = Feeder(
-            self.pack, recipe, chosen, seed, Threads(count) if count > 1 else None,
+            self.pack, recipe, chosen, drawn, Threads(count) if count > 1 else None,
             skip=on_error == "skip",
         )  # fmt: skip
         batches = torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
@@ -192,7 +195,7 @@ class DaliLoader:
 
     @property
     def seed(self) -> int:
-        """Of crops and flips, and of the order: as given, or drawn."""
+        """The seed of crops and flips, as given or drawn."""
         return self._feeder.seed
 
     @property

@@ -28,7 +28,10 @@ from packio.system.pools import ThreadPool
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 _LITTLE = 1 << 20  # bytes without which no process of ours gets far
 _NO_MEMORY = 71  # exit code of a process that ran out of it while it started: without a traceback
+# Python puts the current folder first for -c: nothing is imported before its path is this one's.
 _COMMAND = f"""
+import sys
+sys.path[:] = %r
 try:
     from packio.packing.run.executors import serve
 except (MemoryError, ImportError) as error:
@@ -125,11 +128,9 @@ class _Worker:
         self._line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own code)
-                [sys.executable, "-c", _COMMAND % (theirs.fileno(), os.getpid())],
+                [sys.executable, "-c", _COMMAND % (sys.path, theirs.fileno(), os.getpid())],
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-        with contextlib.suppress(OSError):  # it died at once: who calls it is told
-            self._line.send(sys.path)
 
     @property
     def alive(self) -> bool:
@@ -175,7 +176,6 @@ def serve(descriptor: int, parent: int) -> None:
     threading.Thread(target=_watch_memory, daemon=True).start()
     line = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
-        sys.path[:] = line.recv()
         while True:
             good, value = _outcome(*line.recv())
             if isinstance(value, WorkerDiedError):  # it is of no more use

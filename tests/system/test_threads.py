@@ -29,7 +29,8 @@ def test_two_threads_that_use_them_first_at_once_both_get_on(
             two_made.wait(0.3)  # where nothing keeps them apart, both get here
 
     monkeypatch.setattr(threads_module, "ThreadPool", Pool)
-    threads, done = Threads(3), []
+    threads = Threads(3)
+    done: list[int] = []
     with ThreadPoolExecutor(2) as users:
         running = [users.submit(threads.run, done.append, range(5)) for _ in range(2)]
         for future in running:

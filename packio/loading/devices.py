@@ -1,4 +1,4 @@
-"""Batches on their way to the device: copied ahead on a stream of their own, normalised there."""
+"""Batches on their way to a device: copied ahead on a stream of their own, then normalised."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FORMATS = (torch.contiguous_format, torch.channels_last)
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """What is done to the images of a batch on the device.
+    """Work on the images of a batch, done on the device.
 
-    Images are the tensors of four dimensions, (N, C, H, W); all else is copied as it is.
+    Tensors of four dimensions, (N, C, H, W), are images; all others stay as they are.
 
     Args:
-        dtype: Of images. A float type scales integers to 0..1; None keeps what is there.
-        memory_format: Of images: torch.contiguous_format or torch.channels_last; None keeps it.
-        normalize: (mean, std) of each channel, of values in 0..1; makes images float32 where
-            `dtype` does not say otherwise.
+        dtype: Type of the images. A float type scales integers to 0..1; None keeps the type.
+        memory_format: torch.contiguous_format or torch.channels_last; None keeps the layout.
+        normalize: (mean, std) of each channel, for values in 0..1. Makes images float32, unless
+            ``dtype`` names another type.
 
     Raises:
-        OptionError: a value that cannot be meant.
+        OptionError: a value makes no sense.
     """
 
     dtype: torch.dtype | None = None
@@ -54,7 +54,7 @@ class Preparation:
             )
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """Prepare one tensor, where it is; (N, C, H, W) and floating where it is to be changed."""
+        """Prepare one tensor on its device; tensors that are no images are returned as they are."""
         if image.ndim != 4:
             return image
         dtype = self.dtype or (torch.float32 if self.normalize is not None else image.dtype)
@@ -80,21 +80,22 @@ def _kept(image: torch.Tensor) -> torch.memory_format:
 
 
 class DevicePrefetcher:
-    """Batches of any loader on a device: the next one is copied while this one is used.
+    """Put batches of any loader onto a device: the next one is copied while this one is used.
 
-    On a GPU copying and preparing happen on a stream of this object; the current stream waits for
-    it, and memory is not reused before the current stream is done. Tensors should be in pinned
-    memory (``pin_memory=True`` of a DataLoader), or copying blocks. On the CPU the results are the
-    same, without streams.
+    On a GPU, copying and preparing run on a stream of this object. The current stream waits for the
+    copy, and memory is not reused before the current stream has finished with it. Tensors should be
+    in pinned memory (``pin_memory=True`` of a DataLoader); otherwise copying blocks. On the CPU the
+    results are the same, without streams.
 
     Args:
-        loader: Batches: tensors, or tuples, lists and mappings of such, nested.
-        device: Where to.
-        dtype, memory_format, normalize: What is done to images there; see `Preparation`.
-        batch_transform: Called with each batch on the device, on that stream; mixup, say.
+        loader: Yields batches: tensors, or tuples, lists and mappings of tensors, nested.
+        device: The device.
+        dtype, memory_format, normalize: Preparation of images: their type, their layout, and (mean,
+            std) of each channel; None leaves them as they are.
+        batch_transform: Called with each batch on the device and on that stream, for example mixup.
 
     Raises:
-        OptionError: an argument that cannot be meant.
+        OptionError: a value makes no sense, or there is no such GPU.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class DevicePrefetcher:
         return sent if self._transform is None else self._transform(sent)
 
     def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:
-        """Send a batch on our stream, behind what the current stream has been given so far."""
+        """Copy a batch on our stream, after all work that the current stream has so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
             sent = self._sent(batch)
@@ -157,7 +158,7 @@ class DevicePrefetcher:
         return sent, arrived
 
     def _arrived(self, batch: Any, arrived: torch.cuda.Event) -> Any:
-        """Have the current stream wait for a batch; keep its memory as long as that uses it."""
+        """Let the current stream wait for a batch, whose memory then stays until it is used."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(arrived)
 

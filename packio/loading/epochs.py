@@ -1,4 +1,4 @@
-"""The order of a loader's epochs: which one runs, where it stands, and how to go on with it."""
+"""The epochs of a loader: which one runs, where it stands, and how to go on with it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from packio.loading.sampling import ResumableSampler
 
 
 class Epochs:
-    """Batches of indices, an epoch at a time; each iteration of a loader is another epoch.
+    """Batches of indices, one epoch at a time; each iteration of a loader is another epoch.
 
     Args:
-        dataset: Is told which epoch it is, if it wants to know (``set_epoch``).
-        sampler: As is this; None where there is only a batch sampler.
-        batches: The batches of an epoch.
-        batch_size: Samples in each but the last, where the batches are the sampler's.
-        drop_last: Whether a smaller last one is left out.
+        dataset: Dataset that is told the epoch, if it has ``set_epoch``.
+        sampler: Sampler that is told likewise; None if there is only a batch sampler.
+        batches: Yields the batches of an epoch.
+        batch_size: Samples in each batch but the last, if the batches come from the sampler.
+        drop_last: Whether a smaller last batch is left out.
 
     Attributes:
         next: Number of the next epoch.
-        resumed: Whether the running one is the rest of one that was loaded.
+        resumed: Whether the running epoch is the rest of one that was loaded.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Epochs:
         return len(cast("Sized", self._batches))
 
     def set(self, epoch: int) -> None:
-        """Say which epoch is next, from its beginning."""
+        """Set the next epoch; it runs from its beginning."""
         self.next, self._loaded = epoch, None
         self._told = getattr(self._sampler, "epoch", None)
 
     def begin(self) -> None:
-        """Begin the next epoch, or go on with the one that was loaded."""
+        """Begin the next epoch, or the rest of the epoch that was loaded."""
         state, self._loaded = self._loaded or {}, None
         self.resumed = bool(state)
         told = getattr(self._sampler, "epoch", None)
         if not state and isinstance(told, int) and told != self._told:
-            self.next = told  # the user has set the sampler's
+            self.next = told  # the user has set the sampler's epoch
         self._running, self.next = self.next, self.next + 1
         if state.get("seed") is not None:
             self._dataset.seed = state["seed"]
@@ -79,13 +79,13 @@ class Epochs:
         self._indices = self._order()
 
     def _left_of(self, sampler: ResumableSampler, consumed: int) -> int:
-        """Have the sampler begin after what all ranks have consumed; count the batches left."""
+        """Let the sampler begin after the consumed samples of all ranks; count the batches left."""
         sampler.go_on(self._running, consumed)
         samples = len(sampler) - -(-consumed // sampler.world_size)
         return (samples + (0 if self._drop_last else self._batch_size - 1)) // self._batch_size
 
     def indices(self) -> Iterator[list[int]]:
-        """Indices of the batches that are left of the running epoch; to be asked for once."""
+        """Yield the indices of the batches left in the running epoch; call this once."""
         return self._indices
 
     def _order(self) -> Iterator[list[int]]:
@@ -98,11 +98,11 @@ class Epochs:
         return itertools.chain(list(itertools.islice(order, 1)), order)
 
     def delivered(self) -> None:
-        """A batch of the running epoch has been handed out."""
+        """Note that a batch of the running epoch was handed out."""
         self._delivered += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the running epoch stands; plain numbers, and a tensor."""
+        """Tell the position in the running epoch, as numbers and perhaps a tensor."""
         if self._loaded is not None:
             return dict(self._loaded)
         seed = getattr(self._dataset, "seed", None)
@@ -117,10 +117,10 @@ class Epochs:
         return {**state, "skip": skip, "random": self._state["random"]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next epoch be the rest of one that stood there.
+        """Let the next epoch be the rest of the epoch in a state.
 
         Raises:
-            OptionError: the state is of another order.
+            OptionError: the state belongs to another order.
         """
         if isinstance(self._sampler, ResumableSampler):
             self._sampler.check(state.get("order", {} if "skip" in state else self._sampler.order))
@@ -130,7 +130,7 @@ class Epochs:
 
 
 def drawing(dataset: Any) -> Any:
-    """What torch's subsets are of, one of another: it draws, not they."""
+    """Find the dataset beneath torch's Subsets: it draws crops and flips, the subsets do not."""
     while isinstance(dataset, torch.utils.data.Subset):
         dataset = dataset.dataset
     return dataset

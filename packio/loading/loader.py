@@ -23,43 +23,44 @@ _AHEAD = 2  # batches, as of DataLoader
 
 
 class Loader:
-    """Batches of a dataset, with DataLoader's words.
+    """Load batches of a dataset, with the arguments of torch's DataLoader.
 
-    With ``num_workers=0`` a thread makes batches ahead; a dataset of packio's decodes each in
-    ``threads`` threads. Nothing passes from process to process. With workers, DataLoader's run.
+    With ``num_workers=0``, a thread makes batches ahead, and a dataset of packio decodes each batch
+    in ``threads`` threads; nothing passes between processes. With workers, torch's DataLoader runs.
 
-    Without a sampler, a `ShuffleSampler` gives the order, of all ranks together where
-    torch.distributed is initialised; its seed is the dataset's, but 0 for ranks whose dataset was
-    given none. Each iteration is another epoch, of the sampler and of the
-    dataset; `state_dict` tells where it stands.
+    Without a sampler, a `ShuffleSampler` gives the order. If torch.distributed is initialised, all
+    ranks share one order. The order's seed is the dataset's seed; if the dataset was given none, it
+    is drawn, or 0 with several ranks. Each iteration is another epoch of sampler and dataset, and
+    `state_dict` tells where it stands.
 
     Args:
-        dataset: Map-style; packio's make whole batches.
-        batch_size: Samples a batch.
-        shuffle: Whether the order is random. Not with a sampler.
-        sampler: Indices, an epoch each time.
-        batch_sampler: Lists of indices. Instead of batch_size, shuffle, sampler and drop_last.
-        num_workers: Processes; 0: threads of this one.
-        threads: That decode a batch of a dataset of packio's; None: as the dataset says.
-        drop_last: Leave out a last batch that is smaller.
-        collate_fn: Samples → batch; None: `packio.collate`.
-        prefetch_factor: Batches made ahead, by each worker where there are any; None: 2.
-        pin_memory: "auto": where `device` is a GPU.
+        dataset: A map-style dataset; datasets of packio make whole batches at once.
+        batch_size: Samples in a batch.
+        shuffle: Whether the order is random. Excludes ``sampler``.
+        sampler: Yields the indices of one epoch at each iteration.
+        batch_sampler: Yields lists of indices. Excludes batch_size, shuffle, sampler and drop_last.
+        num_workers: Worker processes; 0 makes batches in threads of this process.
+        threads: Threads that decode a batch of a packio dataset; None leaves it to the dataset.
+        drop_last: Leave out a last batch that is smaller than the others.
+        collate_fn: Makes a batch of a list of samples; None: `packio.collate`.
+        prefetch_factor: Batches made ahead, by each worker if there are any; None: 2.
+        pin_memory: Put batches into pinned memory; "auto": if ``device`` is a GPU.
         generator: Gives the seed of the order.
-        persistent_workers, timeout, worker_init_fn, multiprocessing_context: DataLoader's, with
-            workers.
-        device: Where batches go, ahead of their use; None leaves them in memory. A dataset with
-            ``decoder="nvjpeg"`` decodes its JPEGs there, a batch at once, without a `collate_fn`.
-        dtype, memory_format, normalize, batch_transform: What happens there; see
+        persistent_workers, timeout, worker_init_fn, multiprocessing_context: As in torch's
+            DataLoader; only with workers.
+        device: Device that batches are copied to before they are used; None leaves them in memory.
+            A dataset with ``decoder="nvjpeg"`` decodes the JPEGs of a batch there at once, if there
+            is no ``collate_fn``.
+        dtype, memory_format, normalize, batch_transform: Work on the device; see
             `DevicePrefetcher`.
 
     Attributes:
-        dataset, sampler, batch_sampler, batch_size, num_workers: As given, or made.
+        dataset, sampler, batch_sampler, batch_size, num_workers: As given, or as made.
         device: The torch.device that batches go to; None: they stay in memory.
-        options: All arguments, by name, as given.
+        options: All arguments by name, as given.
 
     Raises:
-        OptionError: arguments that exclude each other, or cannot be meant.
+        OptionError: arguments exclude each other, or a value makes no sense.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Loader:
                 DevicePrefetcher, device=self.device, dtype=dtype, memory_format=memory_format,
                 normalize=normalize, batch_transform=batch_transform,
             )  # fmt: skip
-            self._send([])  # complains now of what cannot be meant
+            self._send([])  # checks the arguments now
         on_gpu = self.device is not None and self.device.type == "cuda"
         self._pin = on_gpu if pin_memory == "auto" else bool(pin_memory)
         self._decoding = self.device if decodes else None
@@ -134,7 +135,7 @@ class Loader:
         with contextlib.ExitStack() as stack:
             source: Iterable[Any]
             if self._workers is not None:
-                # DataLoader draws a seed for its workers; torch's state is to be as if it had not
+                # DataLoader draws a seed for its workers; a resumed run must not see that draw
                 with torch.random.fork_rng(devices=[], enabled=self._epochs.resumed):
                     source = _started(self._workers)
             else:
@@ -153,33 +154,33 @@ class Loader:
         return self._epochs.next
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next, for sampler and dataset; without it they count themselves."""
+        """Set the next epoch of sampler and dataset; without it they count epochs themselves."""
         self._epochs.set(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this stands: after the batch that was handed out last.
+        """Tell the position after the batch that was handed out last.
 
-        Numbers, and with a sampler of others the state of torch's random numbers; fits `torch.save`
-        and ``torch.load(weights_only=True)``.
+        The state holds numbers, and for a sampler that is not packio's also the state of torch's
+        random numbers. `torch.save` and ``torch.load(weights_only=True)`` accept it.
         """
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: the next batch is the one that would have come, draws included.
+        """Go on from a state: the next batch, crops and flips included, is the one that was next.
 
-        In a `ShuffleSampler`'s order also with another batch size or world size. A sampler of
-        others is gone through again, without reading samples, with torch's random numbers as they
-        were; what it draws in later epochs follows torch's state (`torch.get_rng_state`), which a
-        checkpoint has to have, too.
+        With a `ShuffleSampler`, batch size and world size may differ from those of the state. A
+        sampler that is not packio's runs again without reading samples, with torch's random numbers
+        as they were. Its later epochs depend on torch's state (`torch.get_rng_state`), which a
+        checkpoint has to hold as well.
 
         Raises:
-            OptionError: the state is of another order.
+            OptionError: the state belongs to another order.
         """
         self._epochs.load_state_dict(state)
 
 
 def _order(dataset: Any, generator: torch.Generator | None) -> int:
-    """Seed of the order; one that all ranks have, where they share it."""
+    """Choose the seed of the order; with several ranks, a seed that all ranks have."""
     source, distributed = drawing(dataset), torch.distributed
     if generator is None and getattr(source, "seeded", False):
         return int(source.seed)
@@ -191,10 +192,10 @@ def _order(dataset: Any, generator: torch.Generator | None) -> int:
 
 
 def _started(workers: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
-    """Start the workers, or ask those that are there for another epoch.
+    """Start the workers; persistent workers are asked for another epoch.
 
     Raises:
-        OptionError: the dataset cannot be sent to them.
+        OptionError: the dataset cannot be pickled for workers that are not forked.
     """
     try:
         return iter(workers)
@@ -245,7 +246,7 @@ def _samples(dataset: Any, indices: list[int]) -> list[Any]:
 
 
 class _Indices:
-    """Batches of indices for DataLoader, of the epoch that runs when they are asked for."""
+    """Batches of indices of the running epoch, as torch's DataLoader asks for them."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
@@ -258,10 +259,10 @@ class _Indices:
 
 
 def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
-    """Refuse what cannot be meant.
+    """Check the arguments.
 
     Raises:
-        OptionError: it is such.
+        OptionError: arguments exclude each other, or a value makes no sense.
     """
     problems = {
         "batch_sampler= excludes batch_size, shuffle, sampler and drop_last": (
@@ -280,7 +281,7 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
         "a decoder of batches, as 'nvjpeg', works in this process only; expected num_workers=0": (
             decodes and given["num_workers"]
         ),
-        "threads= is for datasets of packio's": (
+        "threads= needs a dataset of packio": (
             given["threads"] is not None and not hasattr(given["dataset"], "with_options")
         ),
         "dtype, memory_format, normalize and batch_transform need device=": (

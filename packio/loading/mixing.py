@@ -1,4 +1,4 @@
-"""Mixing: samples of several datasets in given proportions, each gone through in its own order."""
+"""Mixing: samples of several datasets in given proportions, each dataset in an order of its own."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from packio.errors import OptionError
 from packio.loading.sampling import ResumableSampler, permuted
 
 _ARRANGEMENT, _PASS = 0x6D6978, 0x70617373  # what the random numbers are for
-_CHUNK = 1 << 16  # positions looked at together
+_CHUNK = 1 << 16  # positions computed together
 
 
 class MixedSampler(ResumableSampler):
     """Samples of several datasets, mixed at random in given proportions.
 
-    Of each epoch, every dataset gets its share, exact to one sample, at random places. Each is gone
-    through in an order of its own, from epoch to epoch: none of its samples comes again before all
-    have come; then its order is another. Everything depends on the seed and the epoch alone; ranks,
-    workers, resuming and the draws of packio's datasets are as with `ShuffleSampler`, and no order
-    is stored. To resume within an epoch takes 0.3 s for each million samples before.
+    In each epoch, every dataset gets its share, exact to one sample, at random positions. Each
+    dataset has an order that continues from epoch to epoch: no sample comes again before all
+    samples of that dataset have come, and then the order changes. All depends on seed and epoch
+    alone. Ranks, workers, resuming and draws work as with `ShuffleSampler`, and no order is stored.
+    Resuming within an epoch takes 0.3 s for each million samples that came before.
 
     Args:
-        data: A `ConcatPacks`, or whatever has ``datasets`` one behind the other; or their lengths.
-        weights: Of each, in any unit.
-        seed: Of the order.
-        samples_per_epoch: Of all ranks together; None: as many as there are samples.
-        epoch, rank, world_size, drop_last: As of `ShuffleSampler`.
+        data: A `ConcatPacks`, or an object with ``datasets`` one after the other; or their lengths.
+        weights: Weight of each dataset, in any unit.
+        seed: Seed of the order.
+        samples_per_epoch: Samples of all ranks together; None: as many as all datasets have.
+        epoch, rank, world_size, drop_last: As in `ShuffleSampler`.
 
     Attributes:
-        shares: How many samples of an epoch are of each dataset.
+        shares: Samples of each dataset in an epoch.
 
     Raises:
-        OptionError: not one weight, of 0 or more, for each dataset; one for a dataset without
-            samples; or a rank that is not below the world size.
+        OptionError: there is not one weight of at least 0 for each dataset, a dataset with a weight
+            has no samples, or the rank is not below the world size.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MixedSampler(ResumableSampler):
         drop_last: bool = False,
     ) -> None:
         self.sizes = [n if isinstance(n, int) else len(n) for n in getattr(data, "datasets", data)]
-        places = getattr(data, "places", None)  # where datasets' samples are in turns
+        places = getattr(data, "places", None)  # if the datasets' samples take turns
         self._at = None if places is None else np.argsort(places)
         self.weights = [float(weight) for weight in weights]
         _check(self.sizes, self.weights)
@@ -89,7 +89,7 @@ class MixedSampler(ResumableSampler):
         return result
 
     def _before(self, position: int, epoch: int) -> np.ndarray:
-        """How many samples of each dataset come before a position of an epoch."""
+        """Count the samples of each dataset before a position of an epoch."""
         seen_epoch, start, counts = self._seen
         if seen_epoch != epoch or start > position:
             start, counts = 0, np.zeros(len(self.sizes), np.int64)
@@ -99,13 +99,13 @@ class MixedSampler(ResumableSampler):
         return counts
 
     def _owners(self, start: int, stop: int, epoch: int) -> np.ndarray:
-        """Which dataset each of some positions takes."""
+        """Find the dataset of each position."""
         key = draws.mix(self.seed, epoch, _ARRANGEMENT)
         places = permuted(np.arange(start, stop), self.count, key)
         return np.searchsorted(self._ends, places, "right")
 
     def _drawn(self, owners: np.ndarray, turns: np.ndarray, epoch: int) -> np.ndarray:
-        """The samples that datasets give at some of their turns of an epoch."""
+        """Find the sample that a dataset gives at each of its turns of an epoch."""
         indices = np.empty_like(owners)
         for owner in np.unique(owners).tolist():
             size, start = self.sizes[owner], sum(self.sizes[:owner])
@@ -119,13 +119,13 @@ class MixedSampler(ResumableSampler):
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Divide a number in proportion to weights, each within one of its exact share.
+    """Divide a number in proportion to weights; each part is within one of its exact share.
 
-    By largest remainders (Hamilton's method); of equal ones the first.
+    Uses largest remainders (Hamilton's method); among equal remainders the first wins.
 
     Args:
         weights: 0 or more each, not all 0.
-        count: What is divided.
+        count: The number to divide.
     """
     total = math.fsum(weights)
     exact = [count * (weight / total) for weight in weights]
@@ -137,7 +137,7 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
 
 
 def _earlier(owners: np.ndarray) -> np.ndarray:
-    """How many of the same owner are before each one."""
+    """Count, for each owner, how often the same owner came before."""
     small = owners.astype(np.min_scalar_type(owners.max(initial=0)))  # 16 bits sort by radix
     order = np.argsort(small, kind="stable")
     counts = np.bincount(owners)
@@ -147,10 +147,10 @@ def _earlier(owners: np.ndarray) -> np.ndarray:
 
 
 def _check(sizes: Sequence[int], weights: Sequence[float]) -> None:
-    """Refuse weights that cannot be meant.
+    """Check the weights.
 
     Raises:
-        OptionError: they are such.
+        OptionError: they make no sense.
     """
     if len(sizes) != len(weights) or not sizes:
         raise OptionError(f"{len(weights)} weights for {len(sizes)} datasets; expected one each")

@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class prefetch(Generic[T]):  # noqa: N801 (called like a function)
-    """Iterate over something in a background thread, up to ``n`` items ahead.
+    """Iterate over an iterable in a background thread, up to ``n`` items ahead.
 
-    An exception of the iterable is raised where its item would have come, with its traceback. The
-    thread ends when the items do, when this is closed or left as a context, when it is no longer
-    referred to, and when the interpreter exits; the iterable is then closed, if it can be.
+    An exception of the iterable is raised in place of the item, with its traceback. The thread ends
+    when the iterable ends, when this object is closed, left as a context or garbage-collected, and
+    when the interpreter exits. The iterable's iterator is then closed, if it has ``close()``.
 
     Args:
-        iterable: What to iterate over. Its items are made one at a time, in the thread.
+        iterable: The iterable. The thread takes its items one at a time.
         n: Items that may wait, at least 1; one more is being made.
 
     Raises:
@@ -35,7 +35,7 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
         self._channel: _Channel[T] = _Channel(n)
         thread = threading.Thread(
             target=_fill, args=(self._channel, iterable), name="packio-prefetch", daemon=True
-        )  # it does not know this object: so that can be collected, which ends it
+        )  # without a reference to this object, whose collection ends the thread
         self._finish = weakref.finalize(self, _end, self._channel, thread)
         thread.start()
 
@@ -50,7 +50,7 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
             raise
 
     def close(self) -> None:
-        """End the thread, after the item that it is making; what waits is dropped."""
+        """End the thread after the item that it is making; drop the items that wait."""
         self._finish()
 
     def __enter__(self) -> prefetch[T]:
@@ -75,7 +75,7 @@ class _Channel(Generic[T]):
         self._error: BaseException | None = None
 
     def put(self, item: T) -> bool:
-        """Wait for room; False where nobody wants more."""
+        """Wait for room and add an item; False if the reader has closed the channel."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._most)
             if not self._closed:
@@ -84,17 +84,17 @@ class _Channel(Generic[T]):
             return not self._closed
 
     def end(self, error: BaseException | None) -> None:
-        """There are no more; because of an error, perhaps."""
+        """Tell the reader that no more items come, or that an error ended them."""
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
 
     def take(self) -> T:
-        """Wait for the next one.
+        """Wait for the next item.
 
         Raises:
-            StopIteration: there is none.
-            BaseException: what ended it.
+            StopIteration: there are no more items.
+            BaseException: the error that ended the iterable.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._ended or self._items)
@@ -108,7 +108,7 @@ class _Channel(Generic[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """Nobody wants more."""
+        """Tell the writer that no more items are wanted."""
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -1,8 +1,9 @@
 """Sampling: a global shuffle that needs no memory, resumes anywhere, and fits any world size.
 
-The order of an epoch is a permutation that is computed, not stored: position → index by a Feistel
-network over the smallest domain of 2^(2k) numbers that holds them all, walked again where it leads
-outside. Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
+The order of an epoch is a permutation that is computed, not stored: a Feistel network maps each
+position to an index. The network permutes the smallest domain of 2^(2k) numbers that holds all
+positions; a result outside the wanted range goes through the network again.
+Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _M1, _M2 = (
 
 
 def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
-    """Where a permutation of 0..count-1 takes some positions.
+    """Apply a permutation of 0..count-1 to some positions.
 
     Args:
         positions: (n,) int64, each in 0..count-1.
-        count: How many there are.
-        key: 64 bits; another key is another permutation.
+        count: Size of the permutation.
+        key: 64 bits that select the permutation.
 
     Returns:
         (n,) int64.
@@ -41,7 +42,7 @@ def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
     keys = [np.uint64(draws.mix(key, i)) for i in range(_ROUNDS)]
     result = positions.astype(np.uint64)
     outside = np.ones(len(result), bool)
-    while outside.any():  # the domain is at most 4 times as large: soon
+    while outside.any():  # few rounds: the domain is at most 4 times as large
         values = result[outside]
         left, right = values >> half, values & mask
         for round_key in keys:
@@ -59,23 +60,23 @@ def _mixed(z: np.ndarray) -> np.ndarray:
 
 
 class ResumableSampler(torch.utils.data.Sampler[int]):
-    """An order of so many positions an epoch, each of which can be computed by itself.
+    """An order in which the index at each position of an epoch is computed by itself.
 
-    What has one tells only which index is at which position (``_indices``). Works in any
-    DataLoader, persistent workers included. Each rank takes every `world_size`-th position, so that
-    all ranks together go through the same order whatever their number. With datasets of packio's
-    the random numbers of crops and flips follow the position, too: the same batches for any number
-    of workers.
+    A subclass defines ``_indices``. The order works in any DataLoader, persistent workers included.
+    Each rank takes every `world_size`-th position, so all ranks together follow the same order,
+    whatever their number. Crops and flips of packio's datasets depend on the position, so batches
+    are the same for any number of workers.
 
     Args:
         count: Positions of an epoch.
-        seed: Of the order.
-        epoch: The first one; each iteration goes on to the next, unless `set_epoch` says otherwise.
-        rank, world_size: This process among all; None: as torch.distributed says, if it is there.
-        drop_last: Leave out what is not there for all ranks; else the first samples fill it up.
+        seed: Seed of the order.
+        epoch: First epoch; each iteration goes on to the next, unless `set_epoch` sets another.
+        rank, world_size: This process among all; None: as torch.distributed says, else 0 and 1.
+        drop_last: Leave out samples at the end that do not suffice for all ranks; otherwise the
+            first samples fill up the last step.
 
     Raises:
-        OptionError: a rank that is not below the world size.
+        OptionError: the rank is not below the world size.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class ResumableSampler(torch.utils.data.Sampler[int]):
 
     @property
     def order(self) -> dict[str, Any]:
-        """What the order depends on, beside the epoch; for `torch.save` and JSON."""
+        """Everything but the epoch that the order depends on; fits `torch.save` and JSON."""
         return {"sampler": type(self).__name__, "seed": self.seed, "samples": self.count}
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
@@ -116,45 +117,45 @@ class ResumableSampler(torch.utils.data.Sampler[int]):
         for start in range(begun, len(self), _CHUNK):
             steps = np.arange(start, min(start + _CHUNK, len(self)))
             positions = steps * self.world_size + self.rank
-            whole = int(np.searchsorted(positions, self.count))  # those behind begin anew
+            whole = int(np.searchsorted(positions, self.count))  # then it begins anew
             indices = self._indices(positions[:whole], epoch).tolist()
             indices += self._indices(positions[whole:] % self.count, epoch).tolist()
             for index, position in zip(indices, positions.tolist(), strict=True):
                 yield Drawn(index, epoch, position)
-        if self.epoch == epoch:  # nobody has set it meanwhile
+        if self.epoch == epoch:  # unless somebody has set another
             self.epoch = epoch + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self.epoch, self._begun = epoch, 0
 
     def go_on(self, epoch: int, consumed: int) -> None:
-        """Have the next iteration be the rest of an epoch of which all ranks have taken so many."""
+        """Let the next iteration be the rest of an epoch, after so many samples of all ranks."""
         self.epoch, self._begun = epoch, -(-consumed // self.world_size)
 
     def state_dict(self, consumed: int = 0) -> dict[str, Any]:
-        """Where an epoch stands.
+        """Tell the position in an epoch.
 
         Args:
             consumed: Samples of the epoch that this rank has trained on: batches times their size.
-                A DataLoader asks the sampler for more than that ahead of time.
+                A DataLoader takes more than these from the sampler, as it works ahead.
         """
         return {**self.order, "epoch": self.epoch, "consumed": consumed * self.world_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: the next iteration is the rest of that epoch, for any world size.
+        """Go on from a state: the next iteration is the rest of its epoch, for any world size.
 
         Raises:
-            OptionError: the state is of another order.
+            OptionError: the state belongs to another order.
         """
         self.check(state)
         self.go_on(state["epoch"], state["consumed"])
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Compare a state with this order.
+        """Check that a state belongs to this order.
 
         Raises:
-            OptionError: it is of another.
+            OptionError: it belongs to another order.
         """
         if any(state.get(name) != ours for name, ours in self.order.items()):
             raise OptionError(
@@ -164,23 +165,23 @@ class ResumableSampler(torch.utils.data.Sampler[int]):
 
 
 class ShuffleSampler(ResumableSampler):
-    """Every sample once an epoch, in an order that depends on the seed and the epoch alone.
+    """Every sample once an epoch, in an order that depends on seed and epoch alone.
 
     Works in any DataLoader, persistent workers included. Each rank takes every `world_size`-th
-    position, so that all ranks together go through the same order whatever their number. With
-    datasets of packio's the random numbers of crops and flips follow the position, too: the same
-    batches for any number of workers.
+    position, so all ranks together follow the same order, whatever their number. Crops and flips of
+    packio's datasets depend on the position, so batches are the same for any number of workers.
 
     Args:
         data: The dataset, or its length.
-        seed: Of the order.
-        epoch: The first one; each iteration goes on to the next, unless `set_epoch` says otherwise.
-        rank, world_size: This process among all; None: as torch.distributed says, if it is there.
-        drop_last: Leave out what is not there for all ranks; else the first samples fill it up.
-        shuffle: False: in the order of the pack.
+        seed: Seed of the order.
+        epoch: First epoch; each iteration goes on to the next, unless `set_epoch` sets another.
+        rank, world_size: This process among all; None: as torch.distributed says, else 0 and 1.
+        drop_last: Leave out samples at the end that do not suffice for all ranks; otherwise the
+            first samples fill up the last step.
+        shuffle: False keeps the order of the pack.
 
     Raises:
-        OptionError: a rank that is not below the world size.
+        OptionError: the rank is not below the world size.
     """
 
     def __init__(
@@ -212,30 +213,29 @@ class ShuffleSampler(ResumableSampler):
 
 
 class RepeatAugSampler(ResumableSampler):
-    """Each sample several times in a row, drawn differently each time: repeated augmentation.
+    """Each sample several times in a row, with other crops and flips: repeated augmentation.
 
-    The copies are at neighbouring positions of the order, and ranks take every `world_size`-th: so
-    they are in the same step, each on another rank where there are that many ranks, side by side in
-    the batch of one. With datasets of packio's each is cropped and flipped by random numbers of its
-    own.
+    The copies are at neighbouring positions, and each rank takes every `world_size`-th position. So
+    copies are in the same step: on different ranks if there are enough ranks, or side by side in
+    the batch of one rank. Packio's datasets crop and flip each copy by random numbers of its own.
 
-    An epoch has as many positions as there are samples, and thus shows a `repeats`-th of them; the
-    next one has another order. So do the samplers of DeiT and timm, which round it down to a
-    multiple of 256 besides.
+    An epoch has as many positions as there are samples, so it shows a `repeats`-th of the samples;
+    the next epoch has another order. DeiT's and timm's samplers do the same, but also round the
+    epoch down to a multiple of 256.
 
     Source: Hoffer et al., "Augment your batch", CVPR 2020; Berman et al., "MultiGrain",
     arXiv:1902.05509; DeiT's ``RASampler`` and timm's ``RepeatAugSampler``.
 
     Args:
         data: The dataset, or its length.
-        repeats: How often a sample is there.
-        seed, epoch, rank, world_size, drop_last, shuffle: As of `ShuffleSampler`.
-        samples_per_epoch: Positions of an epoch, of all ranks together; None: as many as samples;
-            ``repeats * len(data)`` goes through all.
+        repeats: Copies of each sample.
+        seed, epoch, rank, world_size, drop_last, shuffle: As in `ShuffleSampler`.
+        samples_per_epoch: Positions of an epoch, of all ranks together; None: as many as samples.
+            ``repeats * len(data)`` shows all samples.
 
     Raises:
-        OptionError: repeats below 1, more positions than ``repeats * len(data)``, or a rank that is
-            not below the world size.
+        OptionError: repeats is below 1, there are more positions than ``repeats * len(data)``, or
+            the rank is not below the world size.
     """
 
     def __init__(
@@ -279,8 +279,8 @@ class RepeatAugSampler(ResumableSampler):
 
 
 def length(data: Sized | int) -> int:
-    """Samples of a dataset that is given itself, or by its length."""
+    """Number of samples of a dataset, which is given as a dataset or as that number."""
     return data if isinstance(data, int) else len(data)
 
 
-_ORDER = 0x6F72646572  # so that no crop draws what the order draws
+_ORDER = 0x6F72646572  # keeps the order's random numbers apart from those of crops

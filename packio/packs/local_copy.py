@@ -37,6 +37,7 @@ from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, Index
 from packio.packs.packs import Pack
 from packio.storage.folder import FolderFiles, path_problem
+from packio.system.files import free_bytes
 from packio.system.pools import ThreadPool
 
 _THREADS = 4  # that read
@@ -86,7 +87,7 @@ def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
     except OSError as error:
         if error.errno not in _FULL:
             raise CannotCreateError(f"local_copy: {copy}: {error.strerror or error}") from error
-        needed, free = sum(file.size for file in files), shutil.disk_usage(home).free
+        needed, free = sum(file.size for file in files), free_bytes(home)
         warnings.warn(
             f"{home}: no room for a copy of {pack.path} ({needed:,} bytes, {free:,} are free): it "
             "is read where it is",
@@ -151,7 +152,7 @@ def _make(pack: Pack, files: list[_File], copy: Path) -> None:
         try:
             for old in filter(Path.exists, (part, copy)):
                 shutil.rmtree(old)
-            free = shutil.disk_usage(copy.parent).free
+            free = free_bytes(copy.parent)
             if free < sum(file.size for file in files):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             (part / "files").mkdir(parents=True)

@@ -9,11 +9,12 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from packio.errors import DecodeError, SourceError
+from packio.images.encodings import IMAGE_SUFFIXES
 from packio.sample.record import image_record
 from packio.sources import FOUND, Listing, ReadRecord
+from packio.system.files import read_at
 
-# Of torchvision 0.28: ``torchvision.datasets.folder.IMG_EXTENSIONS``.
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+EXTENSIONS = IMAGE_SUFFIXES
 EXPECTED = f"files counted as images end in {', '.join(EXTENSIONS)}"
 _TOLD = 1000  # files at a time
 MAX_BYTES = (1 << 31) - 1  # of one sample
@@ -186,21 +187,10 @@ def whole_file(root: int, key: bytes) -> bytes:
                 raise DecodeError("not a regular file")
             if before.st_size > MAX_BYTES:
                 raise DecodeError(f"{before.st_size} bytes; the limit is {MAX_BYTES:,}")
-            data = read_up_to(descriptor, before.st_size + 1)
+            data = read_at(descriptor, before.st_size + 1, 0)
             after = os.fstat(descriptor)
             if len(data) == before.st_size and after.st_mtime_ns == before.st_mtime_ns:
                 return data
     finally:
         os.close(descriptor)
     raise DecodeError("changed while it was read, twice")
-
-
-def read_up_to(descriptor: int, length: int, offset: int = 0) -> bytes:
-    """Read so many bytes, or all there are from an offset on."""
-    data = os.pread(descriptor, length, offset)
-    while data and len(data) < length:  # at its end, beyond 2 GiB, or on an odd file system
-        more = os.pread(descriptor, length - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data

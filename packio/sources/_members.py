@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from packio.errors import DecodeError
 from packio.sources import _files
+from packio.system.files import read_at
 
 TAR, _STORED, _DEFLATED = -1, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _MOST_HEADER = 1 << 20  # bytes of a long name, or of a pax header
@@ -115,7 +116,7 @@ class _Window(io.RawIOBase):
     def read_at(self, position: int, length: int) -> bytes:
         """Read so many bytes, or all there are."""
         length = max(0, min(length, self.size - position))
-        return _files.read_up_to(self._descriptor, length, self.start + position)
+        return read_at(self._descriptor, length, self.start + position)
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MOST_HEADER:
@@ -234,7 +235,7 @@ def read(descriptor: int, place: Place) -> bytes:
 
 
 def _exactly(descriptor: int, length: int, offset: int) -> bytes:
-    data = _files.read_up_to(descriptor, length, offset)
+    data = read_at(descriptor, length, offset)
     if len(data) < length:
         raise DecodeError(f"cut off: {len(data)} of {length} bytes at {offset}")
     return data

@@ -24,7 +24,7 @@ import numpy as np
 from packio.errors import OutputError, ReadError
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
-from packio.sources import _files
+from packio.system.files import read_at
 
 _SIZE = struct.Struct("<I")
 
@@ -160,7 +160,7 @@ def _unpacked(data: bytes) -> Record[Field]:
 
 
 def _record(descriptor: int, start: int, end: int) -> Record[Field]:
-    data = _files.read_up_to(descriptor, end - start, start)
+    data = read_at(descriptor, end - start, start)
     if len(data) != end - start:
         raise ReadError(f"the temporary file ends at byte {start + len(data)}; run again")
     return _unpacked(data)

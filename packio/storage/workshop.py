@@ -136,7 +136,7 @@ class Workshop:
         strangers = sorted(there - set(old))
         if strangers and not os.path.lexists(self.out):  # else all of them are replaced
             raise OutputExistsError(
-                f"{self.out}: {', '.join(strangers)} exists there and belongs to no pack; "
+                f"{self.out}: {', '.join(strangers)} beside it exists and belongs to no pack; "
                 "move it away, or choose another name"
             )
         fresh = [os.fsencode(n) for n in files if n not in there]

@@ -1,4 +1,4 @@
-"""The user's cache: what can be made again, and is not written beside the data."""
+"""The user's cache folder: packio can make everything in it again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def folder(*names: str) -> Path:
-    """A folder in the cache, or the cache itself; it need not exist yet.
+    """Path of a folder in the cache, or of the cache itself; it need not exist yet.
 
-    It is ``$PACKIO_CACHE_DIR``, or ``packio`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    The cache is ``$PACKIO_CACHE_DIR``, or ``packio`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
     """
     own = os.environ.get("PACKIO_CACHE_DIR")
     if own:

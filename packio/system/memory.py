@@ -1,6 +1,6 @@
-"""How much memory this process may still take: not how much the machine has free.
+"""How much memory this process may still take, which may be less than the machine has free.
 
-A container or a batch job may be given less than the machine has, by its control group.
+A container or a batch job may have a limit of its own, by its control group.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from packio.system import processors
 
 
 def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that can be taken before something is swapped out or killed; at least 0.
+    """Count the bytes that this process can take before memory is swapped or it is killed.
 
-    The least of: what the kernel says is available, and what each control group of the process has
-    left. Memory that only caches files counts as available in both.
+    The result is the least of what the kernel reports as available and what each control group of
+    the process has left; at least 0. Memory that only caches files counts as available in both.
 
     Args:
-        process: Its folder in /proc.
+        process: The process's folder in /proc.
         meminfo: The kernel's account of memory.
 
     Source: proc_meminfo(5); cgroups(7): memory.max of version 2, memory.limit_in_bytes of 1.
@@ -33,10 +33,13 @@ def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/me
 
 
 def require(count: int) -> None:
-    """See that this process may take so many bytes more, by taking them for a moment: 3 µs.
+    """Check that this process may take more memory, by taking it for a moment: 3 µs.
+
+    Args:
+        count: Bytes.
 
     Raises:
-        MemoryError: it may not.
+        MemoryError: there is no room for so many bytes.
     """
     try:
         mmap.mmap(-1, count).close()
@@ -45,7 +48,7 @@ def require(count: int) -> None:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Tell whether an error says that there is no memory: Python has two for it."""
+    """Tell whether an error means that memory ran out: Python has two errors for that."""
     return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
@@ -58,7 +61,7 @@ def _machine(meminfo: Path) -> int:
 
 
 def _left(folder: Path, limit: str, usage: str, prefix: str) -> Iterator[int]:
-    """Bytes that a control group has left, if it is bound."""
+    """Bytes that a control group has left, if it has a limit."""
     try:
         bound, used = ((folder / name).read_text().strip() for name in (limit, usage))
         fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())

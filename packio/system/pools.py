@@ -1,4 +1,4 @@
-"""Pools of threads that say so where there is no memory for a thread, rather than wait for ever."""
+"""Pools of threads that raise an error if there is no memory for a thread, instead of hanging."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 class ThreadPool(ThreadPoolExecutor):
     """A `ThreadPoolExecutor` for a process whose memory is limited.
 
-    In CPython, who starts a thread that finds no memory for its first step waits for it for ever.
+    In CPython, starting a thread hangs for ever if there is no memory for the thread's first step.
     """
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:

@@ -1,7 +1,7 @@
-"""How many processors this process may use: not how many the machine has.
+"""How many processors this process may use, which may be fewer than the machine has.
 
-A container or a batch job is often given less than the machine: by affinity, by a quota of the
-control group, by the scheduler. Threads beyond that make everything slower.
+A container or a batch job often has fewer: by affinity, by a quota of its control group, or by the
+scheduler. More threads than that make everything slower.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def usable() -> int:
 
 
 def share(parts: int = 1) -> int:
-    """The processors for one of so many equal parts of this process's work; at least 1.
+    """Processors for one of ``parts`` equal parts of this process's work; at least 1.
 
-    Where several processes train on one machine, as torchrun starts them, LOCAL_WORLD_SIZE of them
+    If several processes train on one machine, as torchrun starts them, LOCAL_WORLD_SIZE of them
     share the processors.
     """
     return max(1, usable() // (ranks() * max(1, parts)))
@@ -39,10 +39,10 @@ def ranks() -> int:
 
 
 def quotas(process: Path = Path("/proc/self")) -> list[float]:
-    """Processors that the control groups of a process are allowed, those above them included.
+    """List the processors that each control group of a process, and each above it, is allowed.
 
     Args:
-        process: Its folder in /proc.
+        process: The process's folder in /proc.
 
     Source: cgroups(7) of Linux; cpu.max of version 2, cpu.cfs_quota_us of version 1.
     """

@@ -1,4 +1,4 @@
-"""Shared memory, in which a DataLoader's worker makes the tensors that travel to its parent."""
+"""Shared memory, in which a DataLoader's worker makes the tensors that go to its parent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _FOLDER = "/dev/shm"  # noqa: S108 (where shm_open makes its files)
 
 
 def new_storage(count: int) -> torch.UntypedStorage:
-    """Make uninitialised shared memory that is really there.
+    """Make uninitialised shared memory whose pages exist at once.
 
-    The kernel gives it its pages now: where there are none left, that is an error; to write there
-    later would be a bus error, which kills the process. It also takes 15 % less time than to be
-    given them one by one.
+    If the kernel has no pages left, that is an error now. Otherwise the first write would meet a
+    bus error, which kills the process. Taking all pages at once is also 15 % faster.
 
     Args:
         count: Bytes.

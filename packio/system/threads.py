@@ -32,7 +32,7 @@ class Threads:
         return Threads, (self.count,)
 
     def run(self, work: Callable[[int], None], slots: Iterable[int]) -> None:
-        """Call ``work`` with every slot; an exception of one is raised here, after all ended."""
+        """Call ``work`` with every slot; after all ended, raise an exception of one of them."""
         pool = self._started()
         source = iter(list(slots))
 
@@ -70,7 +70,7 @@ def _without_torchs_threads() -> None:
 
 
 def each(work: Callable[[int], None], slots: Sequence[int], threads: Threads | None) -> None:
-    """Call ``work`` with every slot: in threads where there are any and it is worth it."""
+    """Call ``work`` with every slot; in threads, if there are several slots and threads."""
     with alone():
         if threads is None or len(slots) == 1:
             for slot in slots:
@@ -80,7 +80,7 @@ def each(work: Callable[[int], None], slots: Sequence[int], threads: Threads | N
 
 
 def automatic_threads() -> int:
-    """Threads for "auto": this process's share of the processors, by the DataLoader's workers."""
+    """Threads for "auto": this process's processors, shared by the DataLoader's workers."""
     info = torch.utils.data.get_worker_info()
     return processors.share(info.num_workers if info is not None else 1)
 
@@ -96,7 +96,7 @@ class _OpenCV:
         self._users, self._before = 0, 1
 
     def enter(self, cv2: Any) -> None:
-        """One batch more is made: OpenCV keeps to the calling thread."""
+        """Count one more batch; the first one makes OpenCV keep to the calling thread."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -104,7 +104,7 @@ class _OpenCV:
                 cv2.setNumThreads(1)
 
     def leave(self, cv2: Any) -> None:
-        """One batch less: after the last, OpenCV has as many threads as before."""
+        """Count one batch less; after the last one OpenCV has as many threads as before."""
         with self._lock:
             self._users -= 1
             if not self._users:
@@ -120,8 +120,8 @@ if hasattr(os, "register_at_fork"):
 def alone() -> Iterator[None]:
     """Keep torch and OpenCV to the calling thread meanwhile: 20 µs.
 
-    An image is too little work for several threads; on a busy machine, that they wait for each
-    other costs milliseconds.
+    An image is too little work for several threads. On a busy machine, waiting for each other costs
+    these threads milliseconds.
     """
     cv2, ours = sys.modules.get("cv2"), torch.get_num_threads()
     if not hasattr(cv2, "setNumThreads"):  # another thread is importing it

@@ -1,12 +1,12 @@
-"""A DataLoader's worker: it ends when its parent is killed, and goes on sharing memory with it.
+"""A DataLoader's worker: it ends when its parent is killed, and shares the parent's memory.
 
-A worker of torch's looks every 5 seconds whether it has got another parent. One that forkserver
-started never does: its parent is the server, which ends only after its workers. Nor does one look
-that cannot hand over what it has made, and waits at its end for somebody to take it.
+A worker of torch checks every 5 seconds whether its parent has changed. A worker that forkserver
+started never sees a change: its parent is the server, which ends after its workers. A worker that
+is blocked on a full queue does not check at all.
 
-What a forked worker has of its parent's memory is copied where it writes. Python's garbage
-collector writes to every object that it looks at: within an epoch of a million samples, four
-workers had 110 MB more because of that.
+A forked worker copies the parent's memory where it writes to it. Python's garbage collector writes
+to every object that it looks at: within an epoch of a million samples, four workers took 110 MB
+more because of that.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _PATIENCE = 3  # seconds in which a worker can clean up
 
 
 def settle() -> None:
-    """If this process is a worker, have it end when its parent does, whatever ends that.
+    """If this process is a worker, make it end when its parent ends, for whatever reason.
 
-    It ends as Ctrl-C ends it, so that it cleans up; where that takes too long, at once. And what it
-    has now is left alone by its garbage collector.
+    It ends as Ctrl-C would end it, so that it cleans up, and after 3 seconds at once. Python's
+    garbage collector leaves alone all objects that the worker has now.
     """
     if torch.utils.data.get_worker_info() is not None:
         _settle(os.getpid())
 
 
 def begin(init: Callable[[int], None] | None, worker: int) -> None:
-    """Begin a worker: see `settle`; then do what the user wants done.
+    """Begin a worker: `settle`, then call the user's function.
 
     Args:
         init: The user's ``worker_init_fn``.

@@ -14,6 +14,8 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.formats import Entry
+from packio.images.encodings import is_image
+from packio.system.files import read_at
 
 _SIZE = struct.Struct("<I")
 _MOST_CONFIG = 1 << 24  # bytes
@@ -29,17 +31,6 @@ _INTEGERS = {
     "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q",
 }  # fmt: skip
 _ENCODED = ("jpeg", "png")
-_MAGIC = (
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n",
-    b"GIF8",
-    b"BM",
-    b"II*\0",
-    b"MM\0*",
-    b"RIFF",
-    b"P5",
-    b"P6",
-)
 
 
 class Column(NamedTuple):
@@ -84,7 +75,7 @@ class Shard:
     def read(self, at: int, length: int) -> bytes:
         """Read a range, which is within the file."""
         try:
-            found = os.pread(self._descriptor, length, at)
+            found = read_at(self._descriptor, length, at)
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read at {at}: {error.strerror}") from error
         if len(found) < length:
@@ -232,7 +223,7 @@ class Columns:
             return True
         where = f"{self._shard.path}: sample 0 at {self._shard.offsets[0]}"
         at, length = self._ranges(0, where)[column.position]
-        return self._shard.read(at, min(length, 12)).startswith(_MAGIC)
+        return is_image(self._shard.read(at, min(length, 12)))
 
 
 def _integer(value: bytes | None, column: Column | None, where: str) -> int | None:

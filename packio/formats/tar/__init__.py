@@ -48,6 +48,7 @@ from packio.errors import OutputError
 from packio.formats import Ranges, Written
 from packio.formats.blobs.append_only import Output, write_whole
 from packio.formats.tar.samples import scan
+from packio.images import encodings
 from packio.index.indexfile import canonical_json
 from packio.sample.record import Field, Record
 
@@ -65,10 +66,6 @@ _BLOCK = 512
 _END = bytes(2 * _BLOCK)
 _RECORD = 20 * _BLOCK  # archives are filled up to a multiple of it
 _MOST_BYTES = 1 << 33  # of one member, exclusive: 11 octal digits
-_EXTENSIONS = {
-    "jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp", "gif": "gif", "tiff": "tif",
-    "pnm": "ppm", "jp2": "jp2", "avif": "avif",
-}  # fmt: skip
 # mode, user, group; behind size, time and checksum: kind, link, magic, names, devices, prefix
 _OWNER = b"0000444\0" + b"0000000\0" * 2
 _FILE = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
@@ -169,13 +166,13 @@ def _header(name: bytes, size: int) -> bytes:
 def _members(record: Record[Field]) -> list[tuple[str, bytes, str]]:
     """Suffix and content of each member of a record, and what it is."""
     members = [
-        (_EXTENSIONS.get(record.facts.encoding, "img"), record.image.data, "image"),
+        (encodings.SUFFIXES.get(record.facts.encoding, ".img")[1:], record.image.data, "image"),
         ("json", _described(record), ""),
     ]
     if record.label is not None and not isinstance(record.label, np.ndarray):
         members.append(("cls", b"%d" % record.label, ""))
     if record.mask is not None:
-        suffix = "mask." + _EXTENSIONS.get(record.mask.encoding, "img")
+        suffix = "mask." + encodings.SUFFIXES.get(record.mask.encoding, ".img")[1:]
         members.append((suffix, record.mask.data, "mask"))
     return members
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index.indexfile import crc32c
+from packio.system.files import read_at
 
 HEAD = struct.Struct("<QI")  # length, its checksum
 TAIL = struct.Struct("<I")  # the data's checksum
@@ -137,12 +138,7 @@ class _Window:
 
     def _read(self, at: int, length: int) -> bytes:
         try:
-            found = os.pread(self._descriptor, length, at)
-            while 0 < len(found) < length:  # Linux reads 4,096 bytes less than 2 GiB at once
-                more = os.pread(self._descriptor, length - len(found), at + len(found))
-                if not more:
-                    break
-                found += more
+            found = read_at(self._descriptor, length, at)
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read at {at}: {error.strerror}") from error
         if len(found) < length:

@@ -1,8 +1,8 @@
-"""The fastest exact decoder of each encoding on this machine, as `bench-decode --save` found it.
+"""The fastest exact decoder of each encoding on this machine, as `bench-decode --save` measured.
 
 The file is JSON in the user's cache: ``{"version": 1, "machines": [{"cpu", "packages",
-"measured": [{"encoding", "decoder", "images_per_second", "exact"}]}]}``, one entry a CPU model and
-set of package versions, so that a home directory shared by several machines serves them all.
+"measured": [{"encoding", "decoder", "images_per_second", "exact"}]}]}``. Each CPU model and set of
+package versions has an entry, so several machines can share a home directory.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _SYSTEM_LIBRARIES = ("/usr/lib/*/libturbojpeg.so.0", "/usr/lib*/libturbojpeg.so.
 
 
 class Measured(NamedTuple):
-    """How one decoder did with one encoding."""
+    """Measurement of one decoder with one encoding."""
 
     encoding: str
     decoder: str
     images_per_second: float
-    exact: bool  # bit-identical to Pillow on every image that it did not refuse
+    exact: bool  # bit-identical to Pillow on every image that it decoded
 
 
 def path() -> pathlib.Path:
@@ -53,11 +53,11 @@ def path() -> pathlib.Path:
     return cache.folder() / "decoders.json"
 
 
-@functools.cache  # the file as this process first saw it: no change of decoder within a run
+@functools.cache  # read once: the decoder never changes within a run
 def fastest(encoding: str) -> str | None:
-    """Name the decoder measured fastest among the exact ones, or None where nothing fits.
+    """Name the fastest exact decoder of an encoding; None if none was measured.
 
-    What was measured on another CPU model, or with other package versions, does not count.
+    Measurements of another CPU model or of other package versions are ignored.
     """
     here = _machine()
     entries = [m for m in _read() if m.get("cpu") == here["cpu"]]
@@ -73,7 +73,7 @@ def fastest(encoding: str) -> str | None:
 
 
 def save(results: Iterable[Measured]) -> pathlib.Path:
-    """Keep measurements of this machine, in place of those it had for the same encodings.
+    """Save measurements of this machine; they replace its earlier ones of the same encodings.
 
     Returns:
         The file written.

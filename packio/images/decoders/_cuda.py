@@ -15,7 +15,7 @@ _LOCK = threading.RLock()  # a transform may decode, too
 
 
 def numbered(device: torch.device) -> torch.device:
-    """The device with its number: "cuda" alone is another one in each thread."""
+    """Give a device its number: "cuda" alone means another device in each thread."""
     import torch
 
     return device if str(device) != "cuda" else torch.device("cuda", torch.cuda.current_device())
@@ -23,13 +23,14 @@ def numbered(device: torch.device) -> torch.device:
 
 @contextlib.contextmanager
 def side_stream(device: torch.device) -> Iterator[torch.device]:
-    """Work on a stream that nobody else uses, in one thread at a time; done when this is left.
+    """Work on a CUDA stream of packio's own, one thread at a time.
 
-    What comes out of it may be used on any stream; who does so has to ``record_stream``, as with
-    all memory of another stream. On the CPU there are no streams, and nothing is to be kept apart.
+    The context is the device with its number. At the end, all work on the stream is complete. A
+    tensor made there may be used on any stream, after ``record_stream``, as PyTorch demands of
+    memory of another stream. On the CPU there are no streams, and the context does nothing.
 
     Args:
-        device: Where; the context is this device, with its number.
+        device: The device to work on.
     """
     import torch
 
@@ -37,10 +38,9 @@ def side_stream(device: torch.device) -> Iterator[torch.device]:
     if device.type != "cuda":
         yield device
         return
-    # Memory that is freed on a stream is handed out again on that stream at once, since kernels run
-    # there in order. nvJPEG's hardware does not wait its turn (`packio.images.decoders.nvjpeg`):
-    # between
-    # its look at the stream and its writing, no one else may queue work there or free memory.
+    # PyTorch reuses memory that was freed on a stream at once, since kernels run there in order.
+    # nvJPEG's hardware does not wait its turn (`packio.images.decoders.nvjpeg`). So while it
+    # decodes, nobody else may queue work on this stream or free memory of it.
     with _LOCK, torch.cuda.stream(_stream(device)):
         try:
             yield device
@@ -48,11 +48,12 @@ def side_stream(device: torch.device) -> Iterator[torch.device]:
             _stream(device).synchronize()
 
 
-@functools.cache  # CUDA does not survive a fork, so neither has this to
+@functools.cache  # CUDA does not survive a fork, so this need not either
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """One a device: of high priority, as PyTorch lends streams out again after the 32nd of a kind.
+    """Make the stream of a device, with high priority.
 
-    Those of usual priority are everybody's, `packio.DevicePrefetcher`'s and torchvision's too.
+    PyTorch has 32 streams of each priority and hands them out in turn. Those of normal priority are
+    shared with everybody, `packio.DevicePrefetcher` and torchvision included.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""Which image files are plain enough that no library has to guess.
+"""Which image files are plain enough that all libraries decode them to the same pixels.
 
-Libraries forgive: they fill what is missing with gray, read CMYK each in their own way, and do not
-say so. A file that passes here is of a kind on which they agree; anything else raises DecodeError,
-and Pillow decides.
+Libraries hide problems: they fill missing data with gray, or convert CMYK in ways of their own.
+A file that passes these checks is of a kind on which all libraries agree. Any other file raises
+DecodeError, and Pillow decodes it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 from typing import NamedTuple
 
 from packio.errors import DecodeError
+from packio.images.encodings import PNG_MAGIC
 from packio.images.jpeg import header
 
 _EOI, _SOS = 0xD9, 0xDA
@@ -23,7 +24,6 @@ _SAMPLINGS = frozenset(
 )  # of each component, across << 4 | down
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # not stuffing, RSTn or fill; 22 µs for 70 KB
 _PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_HARMLESS = frozenset(
     {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"tIME", b"sRGB", b"gAMA", b"cHRM", b"sBIT", b"bKGD"}
 )
@@ -55,10 +55,11 @@ def plain_jpeg(data: bytes) -> header.JpegHeader:
 def check_scans(data: bytes) -> None:
     """Check that a JPEG's segments and scans follow each other up to its end-of-image marker.
 
-    For libraries that stop after the last row: what Pillow finds wrong behind it, they never see.
+    Some libraries stop after the last row of pixels, so they miss damage behind it that Pillow
+    finds.
 
     Raises:
-        DecodeError: a marker stands where none should, or the end is missing.
+        DecodeError: a marker is out of place, or the end-of-image marker is missing.
     """
     position, frames = 2, 0
     while match := _MARKER.match(data, position):
@@ -78,7 +79,7 @@ def check_scans(data: bytes) -> None:
 def plain_ycbcr(data: bytes) -> tuple[int, int, int]:
     """Check that a JPEG is whole, 8 bits deep, and gray or YCbCr: 4:4:4, 4:2:2, 4:4:0 or 4:2:0.
 
-    For libraries that do not ask what the colours are, or do it in their own way.
+    For libraries that ignore the colour space, or determine it in a way of their own.
 
     Returns:
         Height and width in pixels, and the number of components.
@@ -116,9 +117,9 @@ def _of_frame(frame: bytes) -> tuple[int, int, int]:
 
 
 def _ends_at_next_marker(data: bytes, position: int) -> bool:
-    """Whether the first marker in entropy-coded data ends the image: `check_scans`, if it does not.
+    """Tell whether the first marker in the entropy-coded data is the end of the image.
 
-    NumPy lets other threads run meanwhile: 30 µs for 100 KB, of which Python's lock is held for 5.
+    NumPy lets other threads run meanwhile: 30 µs for 100 KB, with Python's lock held for 5 of them.
     """
     import numpy as np
 
@@ -129,14 +130,14 @@ def _ends_at_next_marker(data: bytes, position: int) -> bool:
 
 
 def plain_png(data: bytes) -> PngHeader:
-    """Check that a PNG has all its chunks, and none of transparency, palette, frames or metadata.
+    """Check that a PNG is complete, without transparency, palette, frames or metadata.
 
     Source: PNG specification, third edition, sections 5.3 (chunks) and 11.2.1 (IHDR).
 
     Raises:
-        DecodeError: it has, or a chunk runs past the end.
+        DecodeError: it is not plain, or a chunk runs past the end.
     """
-    if data[:8] != _PNG_SIGNATURE or data[12:16] != b"IHDR" or len(data) < 33:
+    if data[:8] != PNG_MAGIC or data[12:16] != b"IHDR" or len(data) < 33:
         raise DecodeError("no PNG header")
     position = 8
     while position + 12 <= len(data):
@@ -150,7 +151,7 @@ def plain_png(data: bytes) -> PngHeader:
 
 
 def plain_webp(data: bytes) -> None:
-    """Check that a WebP is of one frame, complete, and without transparency or metadata.
+    """Check that a WebP is complete, with one frame and without transparency or metadata.
 
     Source: RFC 9649, sections 2.4 (RIFF header), 2.5 and 2.6 (simple files), 3.4 (VP8L header).
 
@@ -168,12 +169,12 @@ def plain_webp(data: bytes) -> None:
 
 
 def plain_bmp(data: bytes) -> None:
-    """Check that a BMP has 24 bits a pixel, uncompressed, and all its rows.
+    """Check that a BMP is complete and uncompressed, with 24 bits a pixel.
 
     Source: Microsoft, BITMAPFILEHEADER and BITMAPINFOHEADER.
 
     Raises:
-        DecodeError: it has not.
+        DecodeError: it is not plain.
     """
     if data[:2] != b"BM" or len(data) < 54:
         raise DecodeError("no BMP header")
@@ -188,7 +189,7 @@ def plain_bmp(data: bytes) -> None:
 
 
 def plain_pnm(data: bytes) -> int:
-    """Check that a PGM or PPM is binary, 8 bits deep, without comments, and has all its rows.
+    """Check that a PGM or PPM is complete, binary and 8 bits deep, without comments.
 
     Returns:
         The number of channels, 1 or 3.

@@ -1,4 +1,4 @@
-"""Raw pixels, as they are or in another mode."""
+"""Raw pixels: given their shape, and converted to the mode if need be."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}
 
 
 def decode(data: bytes, stored: Described, mode: str) -> np.ndarray:
-    """Give raw bytes their shape; convert them as Pillow does where they do not have the mode's.
+    """Give raw bytes their shape; convert them as Pillow does if their channels are not the mode's.
 
     Returns:
         (H, W, C), C-contiguous, of the dtype stored.
 
     Raises:
-        DecodeError: the bytes are not as many as the description says.
+        DecodeError: there are more or fewer bytes than ``stored`` says.
     """
     facts = encodings.raw_facts(stored.height, stored.width, stored.channels, stored.dtype)
     encodings.check_raw(facts, len(data))
@@ -42,7 +42,7 @@ def decode(data: bytes, stored: Described, mode: str) -> np.ndarray:
 
 
 def _converted(pixels: np.ndarray, mode: str) -> np.ndarray:
-    """Through an uncompressed image in memory: one way of converting modes, Pillow's."""
+    """Convert through an uncompressed image in memory, so that Pillow alone converts modes."""
     from PIL import Image
 
     if pixels.shape[2] > 4:

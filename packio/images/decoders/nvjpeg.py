@@ -1,13 +1,13 @@
-"""nvJPEG: NVIDIA's decoder of JPEGs on the GPU, in its hardware where it has such; by torchvision.
+"""nvJPEG: NVIDIA's JPEG decoder on the GPU, through torchvision.
 
-For ``packio.Loader(dataset, device="cuda")`` with ``num_workers=0``: there all JPEGs of a batch are
-decoded by one call, and stay on the GPU. Anywhere else (``dataset[i]``, a `packio.ConcatPacks`, a
-loader with a collate_fn) each is decoded by itself and copied back, on the current GPU of the
-thread that asks: right, and slow.
+``packio.Loader(dataset, device="cuda")`` with ``num_workers=0`` decodes all JPEGs of a batch by one
+call, and they stay on the GPU. Anywhere else (``dataset[i]``, a `packio.ConcatPacks`, a loader with
+a collate_fn), each JPEG is decoded alone on the calling thread's current GPU and copied back. That
+is correct, but slow.
 
-Its pixels are not Pillow's: it upsamples chroma in another way and rounds otherwise; by how much,
-``packio bench-decode --decoder nvjpeg`` tells. It may not say where entropy-coded data are damaged:
-packing looks for that, and the checksums of a pack keep what it found whole.
+Its pixels differ from Pillow's, because it upsamples chroma and rounds in another way;
+``packio bench-decode --decoder nvjpeg`` measures by how much. It may not report damaged
+entropy-coded data: packing checks images for damage, and a pack's checksums detect later damage.
 
 Source: torchvision 0.28, ``torchvision.io.decode_jpeg`` (device="cuda": libnvjpeg, batched).
 """
@@ -96,7 +96,7 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
 
 
 def size(data: bytes, mode: str) -> tuple[int, int]:
-    """(height, width) of a plain JPEG: gray or YCbCr, baseline or progressive, whole.
+    """Read (height, width) of a plain JPEG: gray or YCbCr, baseline or progressive, complete.
 
     Raises:
         DecodeError: it is not plain.
@@ -133,9 +133,9 @@ def _decoded(datas: Sequence[bytearray], mode: str, device: torch.device) -> lis
 
     library = _library()
     encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in datas]
-    # nvJPEG's hardware writes without waiting for its stream, and torchvision's decoder has another
-    # one than ours, which does not wait for ours either. So it could overwrite memory that was
-    # freed, and which earlier kernels of our stream still read: let these end first.
+    # nvJPEG's hardware writes without waiting for its stream, and torchvision's decoder uses
+    # another stream than ours. So it could overwrite freed memory that earlier kernels of our
+    # stream still read. Wait for these kernels first.
     # Source: torchcodec's pull request 1634, torchvision's 9606.
     _drain(device)
     try:
@@ -144,7 +144,7 @@ def _decoded(datas: Sequence[bytearray], mode: str, device: torch.device) -> lis
         )
     except RuntimeError as error:
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # what has begun writes into memory that is free again
+            torch.cuda.synchronize(device)  # work that has begun writes into freed memory
         if "out of memory" in str(error):
             raise
         reason = str(error).splitlines()[0]

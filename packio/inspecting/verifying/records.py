@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
@@ -17,6 +16,7 @@ from packio.index.indexfile import SPLIT_RECORD, crc32c
 from packio.inspecting.verifying.findings import Findings
 from packio.packs import indexing
 from packio.storage.local import LocalFiles
+from packio.system.files import read_at
 from packio.system.pools import ThreadPool
 
 _STORED = ("file", "offset", "length", "encoding", "height", "width", "channels", "dtype")
@@ -46,7 +46,7 @@ class Span(NamedTuple):
         if not 0 <= offset <= offset + length <= self.size:
             return None
         if offset < self.begin:  # it begins in the piece before: values overlap
-            return np.frombuffer(os.pread(self.file.fileno(), length, offset), np.uint8)
+            return np.frombuffer(read_at(self.file.fileno(), length, offset), np.uint8)
         return self.view[offset - self.begin : offset - self.begin + length]
 
 

@@ -16,6 +16,7 @@ from packio.batches import plans
 from packio.batches.plans import Place, Plan, Recipe
 from packio.errors import DecodeError, IntegrityError
 from packio.images import frames, regions
+from packio.images.encodings import PNG_MAGIC
 from packio.images.jpeg import header as jpeg_header
 from packio.images.pixels import oriented
 from packio.images.regions import Wanted
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from packio.batches.draws import Drawn
     from packio.images.frames import Box
 
-_PNG = b"\x89PNG\r\n\x1a\n"
 _TRAILER = 64  # bytes in which a file's end mark has to be, beside what some cameras add
 
 
@@ -155,7 +155,12 @@ def _is_plain(data: bytes, row: Row) -> bool:
     end = data[-_TRAILER:]
     if row.encoding == "png":
         size = struct.pack(">II", row.width, row.height)
-        return data[:8] == _PNG and data[16:24] == size and b"IEND" in end and row.orientation == 1
+        return (
+            data[:8] == PNG_MAGIC
+            and data[16:24] == size
+            and b"IEND" in end
+            and row.orientation == 1
+        )
     header = jpeg_header.parse(data) if row.encoding == "jpeg" else None
     said: Any = (row.height, row.width, row.channels, 8, row.orientation)
     return b"\xff\xd9" in end and header is not None and said == (*header[:4], header.orientation)

@@ -50,8 +50,10 @@ def crops(torchvision: Any, name: str) -> tuple[list[list[int]], list[list[np.nd
 
 def main() -> None:
     """Write the file."""
-    sys.path.append(str(REPOSITORY / "tests"))  # it loads torchvision beside a CPU build of torch
-    torchvision = importlib.import_module("conftest").import_torchvision()
+    sys.path.append(
+        str(REPOSITORY / "tests" / "support")
+    )  # it loads torchvision beside a CPU build of torch
+    torchvision = importlib.import_module("vision").import_torchvision()
     torch.manual_seed(0)
     names = photographs()
     found = [crops(torchvision, name) for name in names]

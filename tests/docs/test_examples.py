@@ -12,17 +12,17 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-import conftest
 import pytest
 import torch
+import vision
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 pytestmark = pytest.mark.timeout(300)  # other processes may want the processors, too
 _NEED_TORCHVISION = {"lightning", "mmengine", "timm", "torchvision", "transformers"}
 _WITH_TORCHVISION = """
-import conftest, runpy, sys
-conftest.import_torchvision()
+import vision, runpy, sys
+vision.import_torchvision()
 sys.argv[:] = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -61,7 +61,7 @@ def run(script: pathlib.Path, work: pathlib.Path, *more: str, ranks: int | None 
     if program == "python" and _needs_help(script):
         means = ["-c", _WITH_TORCHVISION]
     command = [sys.executable, *means, *arguments, "--short", "--work", str(work), *more]
-    paths = [REPOSITORY, REPOSITORY / "tests", REPOSITORY / "tools"]
+    paths = [REPOSITORY, REPOSITORY / "tests" / "support", REPOSITORY / "tools"]
     # one thread: several spin while they wait for each other on a machine with other work
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))
@@ -79,8 +79,8 @@ def _needs_help(script: pathlib.Path) -> bool:
     names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
     if not _NEED_TORCHVISION & {name.partition(".")[0] for name in names}:
         return False
-    conftest.import_torchvision()
-    return bool(conftest._stub)
+    vision.import_torchvision()
+    return bool(vision._stub)
 
 
 @pytest.fixture(scope="module")

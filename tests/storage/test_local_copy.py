@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from test_remote import _servers, s3  # noqa: F401 (fixtures)
 from torch.utils.data import DataLoader
 
 import packio
@@ -27,7 +26,7 @@ from packio.storage.local import LocalFiles
 if TYPE_CHECKING:
     import pathlib
 
-    from test_remote import Proxy
+    from object_store import Proxy
 
 FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
 FORK = multiprocessing.get_context("fork")
@@ -130,7 +129,7 @@ def test_an_image_folder_is_copied(
 
 
 def test_a_pack_at_a_url_is_copied(
-    s3: Proxy, image_folder: pathlib.Path, near: pathlib.Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811 (the fixture)
+    s3: Proxy, image_folder: pathlib.Path, near: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(local_copy, "_PIECE", 10_000)
     url = f"s3://{s3.bucket}/near.tar"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from test_remote import _servers, s3  # noqa: F401 (fixtures)
 from torch.utils.data import DataLoader
 
 import packio
@@ -27,7 +26,7 @@ from packio.storage import ram
 if TYPE_CHECKING:
     import pathlib
 
-    from test_remote import Proxy
+    from object_store import Proxy
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 FORK = multiprocessing.get_context("fork")
@@ -340,7 +339,7 @@ def test_little_shared_memory_is_enough_and_stays_clean_after_a_kill(
 
 
 def test_a_pack_at_a_url_is_fetched_once(
-    s3: Proxy, image_folder: pathlib.Path, tmp_path: pathlib.Path  # noqa: F811 (the fixture)
+    s3: Proxy, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:  # fmt: skip
     packio.pack(image_folder, tmp_path / "x.tar")
     expected = _expected(tmp_path / "x.tar")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from packio.formats import Entry
 
 # Where another process finds the modules of tests that it imports.
-_HERE = pathlib.Path(__file__).parent
-FOLDERS = [str(_HERE), *map(str, _HERE.glob("*/"))]
+_HERE = pathlib.Path(__file__).parents[1]
+FOLDERS = [str(path) for path in _HERE.glob("*/") if path.is_dir()]
 
 
 class Made(Record[Field]):

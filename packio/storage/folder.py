@@ -1,6 +1,6 @@
-"""The files of a folder, one a sample, however many: opened, read and closed again.
+"""Files of a folder, one for each sample, in any number: each read opens and closes its file.
 
-Against `packio.storage.local`, whose few files stay open, a read costs an open and a close more.
+`packio.storage.local` keeps its few files open, and saves the opening and closing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from packio.errors import IntegrityError, ReadError
 from packio.system.files import read_at
 
-# Says something about this file, not about the disk or the process: gone, not to be read, no file.
+# Errors of this file, not of the disk or the process: it is gone, unreadable, or no file.
 _CHANGED = (
     errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ESPIPE, errno.ENXIO,
 )  # fmt: skip
@@ -53,12 +53,12 @@ class FolderFiles:
         Args:
             file: Position of the sample.
             offset: 0.
-            length: Bytes that the file has.
+            length: Size of the file, bytes.
 
         Raises:
-            IntegrityError: the file has another size now, is gone, may not be read any more, is no
-                regular file, or lies outside the folder.
-            ReadError: the file cannot be opened or read for a reason that is not the file's.
+            IntegrityError: the file has another size, is gone, may not be read, is no regular file,
+                or lies outside the folder.
+            ReadError: opening or reading fails for another reason, as a broken disk.
         """
         try:
             descriptor = os.open(self._path(file), _FLAGS)

@@ -1,4 +1,4 @@
-"""Local files, read by `os.pread`: no shared position, so threads and forked workers share them."""
+"""Local files, read by `os.pread`, so that threads and forked workers can share open files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_OPEN = 64  # files; well below the usual limit of 1,024 descriptors a proc
 
 
 class _Descriptor:
-    """A file descriptor that is closed when nobody reads from it any more."""
+    """A file descriptor that is closed when its last reader lets go of it."""
 
     __slots__ = ("number",)
 
@@ -31,14 +31,15 @@ class _Descriptor:
 
 
 class LocalFiles:
-    """Some files, opened when first read from; beyond 64 the one open for longest is closed.
+    """Files that are opened at their first read; at most 64 stay open.
 
-    Safe in threads and after fork (pread keeps no position); pickles without its open files.
+    The file that has been open for longest is closed first. Safe in threads and after a fork, as
+    pread moves no position. Pickles without its open files.
 
     Args:
         root: Folder that the paths are relative to.
-        paths: Of the files.
-        sizes: Their sizes in bytes; reads beyond are refused.
+        paths: Paths of the files.
+        sizes: Sizes of the files, bytes; a read beyond the end is refused.
     """
 
     def __init__(self, root: Path, paths: Sequence[str], sizes: Sequence[int]) -> None:
@@ -50,11 +51,11 @@ class LocalFiles:
         return LocalFiles, (self._root, self._paths, self._sizes)
 
     def check(self) -> None:
-        """Compare the size of every file with what it should be.
+        """Check that every file exists and has its size.
 
         Raises:
             ReadError: a file is missing.
-            IntegrityError: a file has another size, or is none.
+            IntegrityError: a file has another size, or is no regular file.
         """
         for name, expected in zip(self._paths, self._sizes, strict=True):
             path = self._root / name
@@ -75,7 +76,7 @@ class LocalFiles:
 
         Args:
             file: Number of the file.
-            offset, length: Bytes.
+            offset, length: Range, bytes.
 
         Raises:
             IntegrityError: the range reaches beyond the file.
@@ -96,12 +97,12 @@ class LocalFiles:
         return data
 
     def announce(self, ranges: Sequence[tuple[int, int, int]]) -> None:
-        """Have the system read ranges (file, offset, length) that will be asked for, all at once.
+        """Ask the kernel to read ranges (file, offset, length) that will be read soon.
 
-        A disk then works on many of them at a time: random batches of 64 samples of 78 KB that were
-        not in memory took 29 ms instead of 65. Where they were, a range costs 1 to 3 µs.
+        The disk then works on many ranges at a time: random batches of 64 samples of 78 KB, not in
+        memory, took 29 ms instead of 65. A range that is in memory costs 1 to 3 µs.
         """
-        with contextlib.suppress(OSError):  # reading it will tell
+        with contextlib.suppress(OSError):  # the read itself will raise it
             for file, offset, length in sorted(ranges):
                 if file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]:
                     handle = self._open.get(file) or self._opened(file)
@@ -120,7 +121,7 @@ class LocalFiles:
         return self._root / self._paths[file]
 
     def close(self) -> None:
-        """Close what is open; it opens again when read from."""
+        """Close all files; the next read opens its file again."""
         with self._lock:
             self._open.clear()
 

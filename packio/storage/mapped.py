@@ -1,4 +1,4 @@
-"""Local files mapped into memory, one behind the other, in one range of addresses."""
+"""Local files mapped into memory, one after the other, in one range of addresses."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class MappedFiles:
-    """Some files, read-only; only what is touched is read. Forked processes share them.
+    """Files mapped read-only; only pages that are touched are read. Forked processes share them.
 
-    Python's own mmap would keep a descriptor of every file, and put each where it likes.
+    Python's own mmap would keep a descriptor of every file open, and choose the addresses.
 
     Args:
-        paths: Of the files; at least one.
-        sizes: Their sizes in bytes.
+        paths: Paths of the files; at least one.
+        sizes: Sizes of the files, bytes.
 
     Attributes:
-        bytes: All of them, (bytes,) uint8. Nothing between the files may be read, and nothing
-            written, though NumPy takes the array for writable, as torch wants it.
+        bytes: All files as one array, (bytes,) uint8. Do not read between the files, and do not
+            write: NumPy calls the array writable, because torch wants that.
         starts: Position in ``bytes`` of the first byte of each file, int64.
 
     Raises:
@@ -41,7 +41,7 @@ class MappedFiles:
         self.starts = np.array([0, *ends[:-1]], np.int64)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         taken = mmap.mmap(-1, max(ends[-1], page), flags=flags, prot=0)  # addresses, no memory
-        self._taken = np.frombuffer(taken, np.uint8)  # lets go of them when it is deleted
+        self._taken = np.frombuffer(taken, np.uint8)  # releases the addresses when it is deleted
         begin, count = self._taken.ctypes.data, len(self._taken)
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=True):
             _map(path, size, begin + start)
@@ -49,10 +49,10 @@ class MappedFiles:
 
 
 def _map(path: Path, size: int, address: int) -> None:
-    """Put a file at an address, in the place of what is there."""
+    """Map a file at an address, over the mapping that is there."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if os.fstat(descriptor).st_size != size:  # beyond its end is a signal, not an error
+        if os.fstat(descriptor).st_size != size:  # reading beyond the end is a signal, not an error
             raise OSError(f"{path}: its size is not {size} any more")
         flags = mmap.MAP_SHARED | _FIXED
         if size and _libc().mmap(address, size, mmap.PROT_READ, flags, descriptor, 0) == _FAILED:

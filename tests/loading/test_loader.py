@@ -255,7 +255,7 @@ def test_workers_leave_their_parents_objects_alone(kind: Any, pack: pathlib.Path
 
 
 def test_threads_are_for_our_datasets() -> None:
-    with pytest.raises(OptionError, match="packio's"):
+    with pytest.raises(OptionError, match="a dataset of packio"):
         packio.Loader(_Foreign(), threads=2)
 
 

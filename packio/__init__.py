@@ -21,32 +21,32 @@ _PUBLIC = {
     "ConcatPacks": "datasets.concat",
     "DecodeError": "errors",
     "DevicePrefetcher": "loading.devices",
-    "FolderDataset": "datasets.datasets",
+    "FolderDataset": "datasets.kinds",
     "IntegrityError": "errors",
-    "Hdf5Dataset": "datasets.datasets",
-    "LmdbDataset": "datasets.datasets",
+    "Hdf5Dataset": "datasets.kinds",
+    "LmdbDataset": "datasets.kinds",
     "Loader": "loading.loader",
     "MixedSampler": "loading.mixing",
     "MemoryFormatWarning": "measuring.watching",
-    "N5Dataset": "datasets.datasets",
+    "N5Dataset": "datasets.kinds",
     "Pack": "packs.packs",
     "PackDataset": "datasets.datasets",
     "PackReport": "packing.report",
-    "PthDataset": "datasets.datasets",
+    "PthDataset": "datasets.kinds",
     "PackioError": "errors",
     "RandomCrop": "images.geometry",
     "RandomResizedCrop": "images.geometry",
-    "RecordIODataset": "datasets.datasets",
+    "RecordIODataset": "datasets.kinds",
     "RepeatAugSampler": "loading.sampling",
     "ShuffleSampler": "loading.sampling",
     "Resize": "images.geometry",
     "ResizeCenterCrop": "images.geometry",
     "Sample": "sample.sample",
-    "TFRecordDataset": "datasets.datasets",
-    "TarDataset": "datasets.datasets",
+    "TFRecordDataset": "datasets.kinds",
+    "TarDataset": "datasets.kinds",
     "Timer": "measuring.timing",
-    "ZarrDataset": "datasets.datasets",
-    "collate": "batches.batches",
+    "ZarrDataset": "datasets.kinds",
+    "collate": "batches.collating",
     "convert": "packing",
     "doctor": "measuring.doctor",
     "append": "packing.appending",
@@ -65,18 +65,18 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, all strings)
 
 if TYPE_CHECKING:
-    from packio.batches.batches import collate as collate
+    from packio.batches.collating import collate as collate
     from packio.datasets.concat import ConcatPacks as ConcatPacks
-    from packio.datasets.datasets import FolderDataset as FolderDataset
-    from packio.datasets.datasets import Hdf5Dataset as Hdf5Dataset
-    from packio.datasets.datasets import LmdbDataset as LmdbDataset
-    from packio.datasets.datasets import N5Dataset as N5Dataset
     from packio.datasets.datasets import PackDataset as PackDataset
-    from packio.datasets.datasets import PthDataset as PthDataset
-    from packio.datasets.datasets import RecordIODataset as RecordIODataset
-    from packio.datasets.datasets import TarDataset as TarDataset
-    from packio.datasets.datasets import TFRecordDataset as TFRecordDataset
-    from packio.datasets.datasets import ZarrDataset as ZarrDataset
+    from packio.datasets.kinds import FolderDataset as FolderDataset
+    from packio.datasets.kinds import Hdf5Dataset as Hdf5Dataset
+    from packio.datasets.kinds import LmdbDataset as LmdbDataset
+    from packio.datasets.kinds import N5Dataset as N5Dataset
+    from packio.datasets.kinds import PthDataset as PthDataset
+    from packio.datasets.kinds import RecordIODataset as RecordIODataset
+    from packio.datasets.kinds import TarDataset as TarDataset
+    from packio.datasets.kinds import TFRecordDataset as TFRecordDataset
+    from packio.datasets.kinds import ZarrDataset as ZarrDataset
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError

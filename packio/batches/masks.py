@@ -1,7 +1,7 @@
 """Masks: images of class ids, (H, W), cut and mirrored as the images that they belong to.
 
-A mask lies as its image is *stored*: packing sees to it that both have the same size, and an Exif
-orientation turns both. Ids are taken, never mixed.
+A mask is stored in the same position as its image: packing makes sure that both have the same size,
+and an Exif orientation turns both. Resizing takes the nearest id and never mixes ids.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from packio.batches.batches import Made
-from packio.batches.plans import Place, Plan, Recipe
-from packio.errors import DecodeError, IntegrityError, LimitError
+from packio.batches.images import Column, Made
+from packio.batches.plan import Plan, Recipe
+from packio.errors import DecodeError, LimitError
 from packio.images import tensors
+from packio.images.frames import Place
 from packio.images.geometry import Geometry
 from packio.images.pixels import nearest, oriented
-from packio.packs.packs import Pack, Row, file_order
-from packio.system.threads import Threads, each
+from packio.packs.packs import Pack, Row
+from packio.system.threads import Threads
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,14 +30,14 @@ _BYTES = {"1", "L", "P"}  # Pillow's modes of up to 8 bits
 
 
 def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
-    """Decode a mask with Pillow; palettes are not looked at.
+    """Decode a mask with Pillow; palettes are ignored.
 
     Args:
         data: The encoded bytes.
-        size: (height, width) that it has to have, pixels.
+        size: (height, width) that the mask has to have, pixels.
 
     Returns:
-        (H, W) class ids: uint8; int32 where they have more than 8 bits. Of one bit: 0 and 1.
+        (H, W) class ids: uint8, or int32 if ids have more than 8 bits. One-bit masks give 0 and 1.
 
     Raises:
         DecodeError: damaged, of another size, or of several channels.
@@ -67,7 +68,7 @@ def render(ids: np.ndarray, place: Place, ignore_index: int, out: np.ndarray) ->
     Args:
         ids: (H, W), as stored.
         place: What the view takes.
-        ignore_index: Id of what lies beyond the image.
+        ignore_index: Id of the border beyond the image.
         out: (out_height, out_width); all of it is written.
     """
     f = place.frame
@@ -76,13 +77,13 @@ def render(ids: np.ndarray, place: Place, ignore_index: int, out: np.ndarray) ->
     x, columns = _axis(f.left, f.width, f.to_width, f.out_left, f.out_width, mirrored=place.hflip)
     if len(rows) < f.out_height or len(columns) < f.out_width:
         out[...] = ignore_index
-    out[y, x] = upright.take(rows, 0)[:, columns]  # a tenth of the time of indexing with both
+    out[y, x] = upright.take(rows, 0)[:, columns]  # indexing with both takes ten times as long
 
 
 def _axis(
     start: int, length: int, to: int, out_start: int, out: int, *, mirrored: bool
 ) -> tuple[slice, np.ndarray]:
-    """Which places of an output are of the image, and which of its pixels they show."""
+    """Which places of an output show the image, and which pixels of the image they show."""
     first, stop = max(0, -out_start), max(0, min(out, to - out_start))
     first = min(first, stop)
     source = start + nearest(length, to)[first + out_start : stop + out_start]
@@ -91,47 +92,35 @@ def _axis(
     return slice(first, stop), source
 
 
-def make(
-    pack: Pack, recipe: Recipe, plan: Plan, threads: Threads | None, but: Collection[int] = ()
-) -> Made:
+def make(pack: Pack, plan: Plan, threads: Threads | None, but: Collection[int] = ()) -> Made:
     """Make the masks of some samples.
 
     Args:
         pack: Where they are read from.
-        recipe: What to make of them.
         plan: Of the samples.
-        threads: That decode; None: this one.
+        threads: Threads that decode; None: this one.
         but: Slots to leave out.
 
     Returns:
         For each view (N, H, W), or a list of N (H, W) where they may differ in size; uint8, or
-        int32 where an id or the border needs it.
+        int32 if an id or the border needs it.
     """
-    count = len(plan.rows)
-    views = [[torch.empty(0)] * count for _ in recipe.views]
-    errors: dict[int, Exception] = {}
+    recipe, rows, each_place = plan.recipe, plan.rows, plan.each_place
+    views = [[torch.empty(0)] * len(rows) for _ in recipe.views]
 
     def work(slot: int) -> None:
-        if slot in but:
-            return
-        try:
-            made = make_one(pack, recipe, plan.rows[slot], plan[slot])
-        except (DecodeError, IntegrityError) as error:
-            errors[slot] = error
-            return
+        made = make_one(pack, recipe, rows[slot], each_place[slot])
         for view, mask in zip(views, made, strict=True):
             view[slot] = mask
 
-    each(work, file_order(plan.rows), threads)
+    errors = plan.make_each(work, threads, but)
     bad = {*errors, *but}
     pairs = zip(views, recipe.views, strict=True)
     return Made([_together(view, crop, bad) for view, crop in pairs], errors)
 
 
-def _together(
-    masks: list[torch.Tensor], crop: Geometry | None, bad: Collection[int]
-) -> torch.Tensor | list[torch.Tensor]:
-    """One tensor, where the geometry makes all alike: of the widest type among them."""
+def _together(masks: list[torch.Tensor], crop: Geometry | None, bad: Collection[int]) -> Column:
+    """One tensor of the widest type among the masks, if the geometry makes all of one size."""
     size = crop.output_size if crop is not None else None
     good = [mask for slot, mask in enumerate(masks) if slot not in bad]
     if size is None or not good:
@@ -145,7 +134,7 @@ def _together(
 
 
 def make_one(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> list[torch.Tensor]:
-    """Make the masks of one sample, (H, W), one a view; all border where it has none.
+    """Make the masks of one sample, (H, W), one a view; all border if the sample has none.
 
     Raises:
         DecodeError, IntegrityError: the mask is bad; the message names the sample.

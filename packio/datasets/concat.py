@@ -1,60 +1,46 @@
-"""Several datasets as one: batches of samples of any of them, each in one tensor."""
+"""Several datasets as one: a batch may have samples of all of them, in one tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 
-from packio.batches import annotated, batches
-from packio.batches.annotated import Column, Columns, Samples
-from packio.batches.batches import Batch
-from packio.batches.draws import Drawn
-from packio.batches.plans import Draw
-from packio.datasets import classnames, selection
-from packio.datasets.datasets import PackDataset, drawn
+from packio.batches import samples
+from packio.batches.plan import Draw
+from packio.batches.samples import Samples
+from packio.datasets import classnames, joining, selection
+from packio.datasets.batching import BatchedDataset, Gathered
+from packio.datasets.datasets import PackDataset
+from packio.datasets.joining import JoinedPacks, Share
 from packio.datasets.outputs import Outputs
 from packio.datasets.positions import Positions, checked
 from packio.errors import OptionError
-from packio.packs.packs import Pack
-from packio.system import workers
 from packio.system.threads import Threads
 
+if TYPE_CHECKING:
+    import torch
 
-class _Part(NamedTuple):
-    """What one dataset makes of a batch."""
-
-    number: int  # of the dataset
-    slots: np.ndarray  # (n,) in the batch
-    positions: np.ndarray  # (n,) in its pack
-    made: Samples
+Self = TypeVar("Self", bound="ConcatPacks")
 
 
-class _Made(NamedTuple):
-    """What is made of a batch; a column a view."""
-
-    columns: Columns
-    positions: np.ndarray  # (N,) in the packs, one behind the other
-    owners: np.ndarray  # (N,) numbers of the datasets
-
-
-class ConcatPacks(torch.utils.data.Dataset[Any]):
+class ConcatPacks(BatchedDataset):
     """Several datasets of packio's as one, their samples one behind the other.
 
-    A batch may have samples of all of them. Each dataset makes its own at once, with its own crop,
-    flips, transforms and on_error; images of one shape become one contiguous tensor, others a list.
-    Random numbers are those of one dataset with this seed. Datasets may be of any formats, splits,
-    and parts (`PackDataset.where`, `PackDataset.subset`), of one pack as well.
+    A batch may have samples of all of them. Each dataset makes its own samples at once, with its
+    own crop, flips, transforms and on_error. Images of one shape become one contiguous tensor,
+    others a list. Random numbers are those of one dataset with this seed. Datasets may be of any
+    formats, splits, and parts (`PackDataset.where`, `PackDataset.subset`), also of one pack.
 
     The field "index" counts through the packs, one behind the other.
 
     Args:
         datasets: `PackDataset` and its kind, with the same fields, output, dtype and number of
             views. The first one's ``threads`` decode.
-        labels: "same": classes have to agree. "by_name": classes are those of all, in the order
-            that they come in, and labels go by name; transforms of labels get the new ones.
+        labels: "same": classes have to agree. "by_name": the classes are those of all datasets, in
+            the order of their first appearance; labels become numbers of these classes, before
+            transforms of labels get them.
         seed: Of the random numbers; None: that of the first dataset.
 
     Attributes:
@@ -64,7 +50,7 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         seed, seeded: Of the random numbers, and whether it was given.
 
     Raises:
-        OptionError: datasets that differ, with what differs; or none.
+        OptionError: datasets that differ, with what differs; or no dataset.
     """
 
     def __init__(
@@ -77,8 +63,9 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         self._fields = first._fields
         wanted = "label" in self._fields.names
         self.classes, tables = classnames.joined(packs, labels, needed=wanted)
-        self._packs = _Packs(packs, tables, len(self.classes))
-        self._outputs = Outputs(self._packs, self._fields, first._output, several=first._several)
+        self._packs = JoinedPacks(packs, tables, len(self.classes))
+        output = first.options["output"]
+        self._outputs = Outputs(self._packs, self._fields, output, several=first._several)
         self._ends = np.cumsum([len(d) for d in self.datasets])
         self._order: Positions | None = None  # of the samples, where it is not the datasets'
         self.seed = first.seed if seed is None else seed
@@ -91,11 +78,6 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
     def __repr__(self) -> str:
         labels = "" if self._labels == "same" else f", labels={self._labels!r}"
         return f"{type(self).__name__}([{', '.join(map(repr, self.datasets))}]{labels})"
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """Label of each class name."""
-        return {name: i for i, name in enumerate(self.classes)}
 
     @property
     def targets(self) -> np.ndarray | None:
@@ -113,7 +95,7 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
     def places(self) -> np.ndarray | None:
         """Place of each sample among all of the datasets, one behind the other; None: its index.
 
-        (N,) int64, read-only. Other than the indices where `subset` has mixed the datasets.
+        (N,) int64, read-only. Differs from the indices where `subset` has mixed the datasets.
         """
         return None if self._order is None else self._order.array
 
@@ -137,7 +119,7 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
         return sum(d.fallbacks for d in set(self.datasets))
 
-    def with_options(self, **options: Any) -> ConcatPacks:
+    def with_options(self: Self, **options: Any) -> Self:
         """The same samples, with some options of all datasets changed.
 
         Raises:
@@ -150,22 +132,9 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         made.seeded, made._order = seeded, self._order
         return made
 
-    def where(
-        self,
-        /,
-        *,
-        label: selection.Labels | None = None,
-        key: selection.Keys | None = None,
-        **meta: Any,
-    ) -> ConcatPacks:
-        """Those of the samples that match all that is asked for; see `PackDataset.where`.
-
-        Labels are asked for by the classes of all. Every dataset stays, if only with no samples.
-
-        Raises:
-            OptionError: no dataset has such a class or name in the metadata, or no sample matches.
-            KeyNotFoundError: no pack has such a key.
-        """
+    def _matching(
+        self, label: selection.Labels | None, key: selection.Keys | None, meta: Mapping[str, Any]
+    ) -> np.ndarray:
         packs = [d.pack for d in self.datasets]
         labels: Sequence[selection.Labels | None] = [None] * len(packs)
         if label is not None:
@@ -173,20 +142,11 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         each = [d._positions(np.arange(len(d))) for d in self.datasets]
         parts = [selection.Part(*part) for part in zip(packs, each, labels, strict=True)]
         found = np.concatenate(selection.matching(parts, key, meta))
-        if not found.any():
-            raise selection.none_has(len(self), label, key, meta, type(self).__name__)
-        return self.subset(found if self.places is None else found[self.places])
+        return found if self.places is None else found[self.places]
 
-    def subset(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> ConcatPacks:
-        """The samples at some indices, in the order given; see `PackDataset.subset`.
-
-        Its datasets are those of this one, each with its own of these samples, if any.
-
-        Raises:
-            OptionError: no integers, or not as many bools as there are samples.
-            IndexError: an index is out of range.
-        """
-        places = self._placed(checked(len(self), indices))
+    def _part(self: Self, indices: np.ndarray) -> Self:
+        """The samples at some indices; every dataset stays, perhaps with no samples."""
+        places = self._placed(indices)
         owners = np.searchsorted(self._ends, places, "right")
         parts = [
             dataset.subset(places[owners == number] - (self._ends[number] - len(dataset)))
@@ -203,90 +163,55 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
         return indices if self.places is None else self.places[indices]
 
     def __getitem__(self, index: int) -> Any:
-        if isinstance(index, Drawn):
-            draw = self._draw([index])
-        else:
-            key = int(torch.empty((), dtype=torch.int64).random_())
-            draw = Draw(key, np.zeros(1, np.int64))
-        return self._samples(self._made([index], draw))[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Samples of a batch; see `PackDataset.__getitems__`.
-
-        Raises:
-            DecodeError, IntegrityError: a sample is bad, and on_error of its dataset is "raise", or
-                all are.
-        """
-        return self._samples(self._made(indices, self._draw(indices)))
-
-    def gather(
-        self, indices: Sequence[int] | np.ndarray, *, out: torch.Tensor | None = None
-    ) -> Any:
-        """Make what `packio.collate` makes of ``__getitems__(indices)``; see `PackDataset.gather`.
-
-        Raises:
-            DecodeError, IntegrityError: see `__getitems__`.
-            OptionError: ``out`` does not fit, or the images are no one tensor.
-        """
-        first, plain = self.datasets[0], self._is_plain
-        if out is not None and (first._several or not plain or first._output != "tensor"):
-            raise OptionError("out=: expected datasets of tensors without views or transforms")
-        made = self._made(indices, self._draw(indices), out)
-        if not plain:
-            return self._samples(made).columns()
-        return self._outputs.batch(made.columns, made.positions)
+        key, lane = self._draw_one(index)
+        draw = Draw(key, np.array([lane]))
+        return self._samples(self._gathered([index], draw, None, None))[0]
 
     @property
     def _is_plain(self) -> bool:
         return all(d._is_plain for d in self.datasets)
 
-    def _draw(self, indices: Sequence[int] | np.ndarray) -> Draw:
-        if not any(d._is_random() for d in self.datasets):
-            return Draw(0, np.zeros(len(indices), np.int64))
-        return drawn(indices, self.seed, self.epoch)
+    @property
+    def _is_random(self) -> bool:
+        return any(d._is_random for d in self.datasets)
 
-    def _samples(self, made: _Made) -> Batch:
-        columns = self._outputs.columns(made.columns, made.positions)
-        samples = self._fields.samples(columns)
-        if self._is_plain:
-            return Batch(samples, lambda: self._outputs.batch(*made[:2], columns))
-        each = [
-            self.datasets[owner]._transformed(self._fields.take_apart(sample))
-            for owner, sample in zip(made.owners.tolist(), samples, strict=True)
-        ]
-        samples = [self._fields.assemble(values) for values in each]
-        return Batch(samples, lambda: self._outputs.batch_of(each))
+    def _transformed(self, values: dict[str, Any], owner: int) -> dict[str, Any]:
+        return self.datasets[owner]._transformed(values)
 
-    def _made(
-        self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None = None
-    ) -> _Made:
-        workers.settle()
+    def _gathered(
+        self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None,
+        device: torch.device | None,
+    ) -> Gathered:  # fmt: skip
         wanted = self._placed(checked(len(self), indices))
         owners = np.searchsorted(self._ends, wanted, "right")
-        parts = self._parts(owners, wanted, draw)
+        shares = self._shares(owners, wanted, draw)
         positions = np.empty_like(wanted)
-        for part in parts:
-            positions[part.slots] = self._packs.starts[part.number] + part.positions
-        columns = _joined(parts, len(wanted), out)
-        errors = {int(p.slots[slot]): e for p in parts for slot, e in p.made.errors.items()}
+        for share in shares:
+            positions[share.slots] = self._packs.starts[share.number] + share.positions
+        columns = joining.joined(shares, len(wanted), out)
+        errors = {int(s.slots[slot]): e for s in shares for slot, e in s.made.errors.items()}
         if errors:
             source = self._replace(Samples(columns, errors), owners)
             positions, owners = positions[source], owners[source]
-        return _Made(columns, positions, owners)
+        return Gathered(columns, positions, owners)
 
-    def _parts(self, owners: np.ndarray, wanted: np.ndarray, draw: Draw) -> list[_Part]:
+    def _shares(self, owners: np.ndarray, wanted: np.ndarray, draw: Draw) -> list[Share]:
         """What each dataset makes of its slots of a batch.
 
-        Where there are threads that decode, all datasets keep them busy together: each has a thread
-        that waits for its own samples. One after the other, threads would idle at each one's end.
+        Where threads decode, all datasets keep them busy together: each dataset has a thread that
+        waits for its samples. One dataset after the other, threads would idle at each one's end.
         """
         numbers = np.unique(owners).tolist() or [0]
-        threads = self.datasets[0]._decoding_threads()
-        parts: dict[int, _Part] = {}
+        threads = self.datasets[0]._maker.threads()
+        shares: dict[int, Share] = {}
 
         def work(number: int) -> None:
-            slots = np.flatnonzero(owners == number)
-            parts[number] = self._part(number, slots, wanted, draw, threads)
+            dataset, slots = self.datasets[number], np.flatnonzero(owners == number)
+            start = self._ends[number] - len(dataset)
+            positions = dataset._positions(wanted[slots] - start)
+            own = Draw(draw.key, draw.lanes[slots])
+            made = dataset._maker.make(positions, own, threads)
+            shares[number] = Share(number, slots, positions, made)
 
         if threads is None or len(numbers) == 1:
             for number in numbers:
@@ -296,131 +221,24 @@ class ConcatPacks(torch.utils.data.Dataset[Any]):
             if self._waiting is None or self._waiting.count != threads.count:
                 self._waiting = Threads(threads.count)
             self._waiting.run(work, numbers)
-        return [parts[number] for number in numbers]
-
-    def _part(
-        self, number: int, slots: np.ndarray, wanted: np.ndarray, draw: Draw,
-        threads: Threads | None,
-    ) -> _Part:  # fmt: skip
-        dataset = self.datasets[number]
-        start = self._ends[number] - len(dataset)
-        positions = dataset._positions(wanted[slots] - start)
-        made = Samples({}, {})
-        if dataset._recipe.fields:
-            made = dataset._make(positions, Draw(draw.key, draw.lanes[slots]), threads, None)
-        return _Part(number, slots, positions, made)
+        return [shares[number] for number in numbers]
 
     def _replace(self, made: Samples, owners: np.ndarray) -> list[int]:
         """Put a good sample of the batch in the place of each bad one; count and report it."""
-        bad = [(error, self.datasets[owners[slot]]) for slot, error in sorted(made.errors.items())]
-        for error, dataset in bad:
-            if not dataset._skip or len(bad) == len(owners):
+        bad = [(e, self.datasets[owners[s]]._maker) for s, e in sorted(made.errors.items())]
+        for error, maker in bad:
+            if not maker.skip or len(bad) == len(owners):
                 raise error
-        for error, dataset in bad:
-            dataset._report([error])
-        return annotated.replace(made)
-
-
-class _Packs:
-    """Packs one behind the other, as far as `Outputs` asks.
-
-    Args:
-        packs: The packs.
-        tables: Of each, where its classes are among those of all; see `packio.datasets.classnames`.
-        classes: How many there are of all.
-
-    Attributes:
-        starts: Position of the first sample of each.
-    """
-
-    def __init__(
-        self, packs: Sequence[Pack], tables: Sequence[np.ndarray | None], classes: int
-    ) -> None:
-        self._packs, self._tables, self._classes = packs, tables, classes
-        self._ends = np.cumsum([len(pack) for pack in packs])
-        self.starts = [int(end) - len(pack) for end, pack in zip(self._ends, packs, strict=True)]
-
-    def key(self, index: int) -> str:
-        """Key of a sample."""
-        number = int(np.searchsorted(self._ends, index, "right"))
-        return self._packs[number].key(index - self.starts[number])
-
-    def meta(self, index: int) -> dict[str, Any] | None:
-        """Metadata of a sample."""
-        number = int(np.searchsorted(self._ends, index, "right"))
-        return self._packs[number].meta(index - self.starts[number])
-
-    def take_labels(self, indices: np.ndarray) -> np.ndarray:
-        """Labels of some samples."""
-        numbers = np.searchsorted(self._ends, indices, "right")
-        slots, found = [], []
-        for number in np.unique(numbers).tolist() or [0]:
-            slots.append(np.flatnonzero(numbers == number))
-            labels = self._packs[number].take_labels(indices[slots[-1]] - self.starts[number])
-            found.append(self.named(number, labels))
-        order = np.argsort(np.concatenate(slots))
-        taken: np.ndarray = np.concatenate(found)[order]
-        return taken
-
-    def sought(self, label: selection.Labels) -> list[list[int]]:
-        """Numbers that classes of all have in each pack; see `classnames.sought`."""
-        return classnames.sought(label, self._packs, self._tables, self._classes)
-
-    def named(self, number: int, labels: np.ndarray) -> np.ndarray:
-        """Labels of a pack, as they are among the classes of all."""
-        table = self._tables[number]
-        return labels if table is None else classnames.renamed(labels, table, self._classes)
-
-
-def _joined(parts: Sequence[_Part], count: int, out: torch.Tensor | None) -> Columns:
-    """The columns of a batch, out of those of its parts; of one part as they are."""
-    if len(parts) == 1 and out is None:
-        return parts[0].made.columns
-    columns: Columns = {}
-    for name in parts[0].made.columns:
-        each = [part.made.columns[name] for part in parts]
-        columns[name] = [
-            _together(name, [p.slots for p in parts], views, count, out)
-            for views in zip(*each, strict=True)
-        ]
-    return columns
-
-
-def _together(
-    name: str, slots: Sequence[np.ndarray], columns: Sequence[Column], count: int,
-    out: torch.Tensor | None,
-) -> Column:  # fmt: skip
-    """One view's column of a field: a tensor, if it is one in all parts, of the same shape."""
-    if name == "mask" and any(value.dtype == torch.int32 for c in columns for value in c[:1]):
-        columns = [_as_int32(column) for column in columns]
-    whole = [c for c in columns if isinstance(c, torch.Tensor)]
-    given = out if name == "image" else None
-    if len(whole) == len(columns) and len({(c.shape[1:], c.dtype) for c in whole}) == 1:
-        batch = batches.given_or_new((count, *whole[0].shape[1:]), whole[0].dtype, given)
-        into = batch.view(torch.uint8).numpy()  # torch's index_copy_ takes 20 ms for bytes
-        for at, tensor in zip(slots, whole, strict=True):
-            into[at] = tensor.view(torch.uint8).numpy()
-        return batch
-    if given is not None:
-        raise OptionError("out=: the images differ in size or type; expected a crop to one size")
-    values = [torch.empty(0)] * count
-    for at, column in zip(slots, columns, strict=True):
-        for slot, value in zip(at.tolist(), column, strict=True):
-            values[slot] = value
-    return values
-
-
-def _as_int32(column: Column) -> Column:
-    if isinstance(column, torch.Tensor):
-        return column.to(torch.int32)
-    return [mask.to(torch.int32) for mask in column]
+        for error, maker in bad:
+            maker.report([error])
+        return samples.replace(made)
 
 
 def _check_kinds(datasets: Sequence[PackDataset]) -> None:
-    """Refuse what cannot be one batch.
+    """Check that datasets can make a batch together.
 
     Raises:
-        OptionError: it is such.
+        OptionError: they cannot.
     """
     if not datasets:
         raise OptionError("datasets: expected at least one")
@@ -441,10 +259,11 @@ def _check_kinds(datasets: Sequence[PackDataset]) -> None:
 
 
 def _kind(dataset: PackDataset) -> dict[str, Any]:
-    """What has to be the same of all datasets."""
+    """Options that have to be the same in all datasets."""
+    options = dataset.options
     return {
         "fields": dataset._fields.assemble({name: name for name in dataset._fields.names}),
-        "output": dataset._output,
-        "dtype": dataset._dtype,
-        "views": len(dataset._recipe.views) if dataset._several else None,
+        "output": options["output"],
+        "dtype": options["dtype"],
+        "views": None if options["views"] is None else len(options["views"]),
     }

@@ -1,4 +1,4 @@
-"""Fields: which values make up a sample, and in which shape they are handed out."""
+"""Fields: the values that make up a sample, and the shape of a sample: bare, tuple or dict."""
 
 from __future__ import annotations
 
@@ -24,65 +24,62 @@ class Fields:
 
     Attributes:
         names: The fields, in order.
-        meta: Those of them that are keys of the samples' metadata.
+        meta: The fields that are keys of the samples' metadata.
 
     Raises:
         OptionError: no field.
     """
 
     def __init__(self, spec: Spec) -> None:
-        self._spec = spec
-        if isinstance(spec, str):
-            self.names: tuple[str, ...] = (spec,)
-        else:
-            self.names = tuple(spec.values() if isinstance(spec, Mapping) else spec)
+        self._is_bare = isinstance(spec, str)
+        self._outs: tuple[str, ...] | None = None  # the keys of a dict
+        self.names: tuple[str, ...] = (spec,) if isinstance(spec, str) else tuple(spec)
+        if isinstance(spec, Mapping):
+            self._outs, self.names = tuple(spec), tuple(spec.values())
         self.meta = tuple(name for name in self.names if name not in NAMES)
         if not self.names:
             raise OptionError(f"fields={spec!r}: expected names out of {', '.join(NAMES)}")
 
     def assemble(self, values: Mapping[str, Any]) -> Any:
         """Put one value of each field into the shape asked for."""
-        if isinstance(self._spec, str):
-            return values[self._spec]
-        if isinstance(self._spec, Mapping):
-            return {out: values[name] for out, name in self._spec.items()}
-        return tuple([values[name] for name in self.names])
+        if self._is_bare:
+            return values[self.names[0]]
+        each = [values[name] for name in self.names]
+        return tuple(each) if self._outs is None else dict(zip(self._outs, each, strict=True))
 
     def take_apart(self, sample: Any) -> dict[str, Any]:
         """The opposite of `assemble`."""
-        if isinstance(self._spec, str):
-            return {self._spec: sample}
-        if isinstance(self._spec, Mapping):
-            return {name: sample[out] for out, name in self._spec.items()}
-        return dict(zip(self.names, sample, strict=True))
+        if self._is_bare:
+            return {self.names[0]: sample}
+        each = sample if self._outs is None else sample.values()
+        return dict(zip(self.names, each, strict=True))
 
     def batch(self, values: Mapping[str, Any]) -> Any:
         """Put one batched value of each field into the shape that default_collate gives."""
-        if isinstance(self._spec, (str, Mapping)):
+        if self._is_bare or self._outs is not None:
             return self.assemble(values)
         return [tuple(values[n]) if n == "key" else values[n] for n in self.names]
 
     def samples(self, columns: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Turn columns of N values each into N samples of the shape asked for."""
-        if isinstance(self._spec, str):
-            return list(columns[self._spec])
+        if self._is_bare:
+            return list(columns[self.names[0]])
         rows = zip(*(columns[name] for name in self.names), strict=True)
-        if isinstance(self._spec, Mapping):
-            outs = tuple(self._spec)
-            return [dict(zip(outs, row, strict=True)) for row in rows]
-        return list(rows)
+        if self._outs is None:
+            return list(rows)
+        return [dict(zip(self._outs, row, strict=True)) for row in rows]
 
 
 def of_pack(spec: Spec | None, pack: Pack) -> Fields:
-    """The fields asked for, or those that every user of a pack expects.
+    """The fields asked for, or the usual fields of a pack.
 
     Args:
-        spec: As `Fields` takes it; None: image, mask and label as far as there are any, or the bare
-            image.
-        pack: That has to have them.
+        spec: As `Fields` takes it; None: image, mask and label as far as the pack has them, or the
+            bare image.
+        pack: The pack.
 
     Raises:
-        OptionError: the pack does not have one of them.
+        OptionError: the pack does not have one of the fields.
     """
     there = [name for name in NAMES if _has(pack, name)]
     if spec is None:

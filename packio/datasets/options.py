@@ -1,4 +1,4 @@
-"""Options of datasets: what they may be, and what they do not go with."""
+"""Options of datasets: which values are allowed, and which options exclude each other."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import torch
 from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import regions
+from packio.images.geometry import accepted
 
 OUTPUTS = ("tensor", "numpy", "pil")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def check(options: Mapping[str, Any]) -> None:
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check a dataset's options by themselves, without its pack.
 
+    Returns:
+        The options, with torchvision's crops as packio's.
+
     Raises:
-        OptionError: a value that cannot be meant, or two that exclude each other.
+        OptionError: a value is not allowed, or two options exclude each other.
     """
     choices = {"output": OUTPUTS, "on_error": ("raise", "skip"), "cache": (None, "ram"),
                "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *FLOATS)}  # fmt: skip
@@ -31,7 +35,7 @@ def check(options: Mapping[str, Any]) -> None:
             raise OptionError(f"{name}={options[name]!r}: expected a probability, 0..1")
     if options["output"] != "tensor" and options["dtype"] != torch.uint8:
         raise OptionError(
-            f"dtype={options['dtype']} is of tensors; output is {options['output']!r}"
+            f"dtype={options['dtype']} needs output='tensor'; output is {options['output']!r}"
         )
     threads = options["threads"]
     if threads != "auto" and (not isinstance(threads, int) or threads < 1):
@@ -42,13 +46,19 @@ def check(options: Mapping[str, Any]) -> None:
     _check_cache(options["cache"], options["cache_bytes"])
     _check_views(options)
     _check_transforms(options)
+    views = options["views"]
+    return {
+        **options,
+        "crop": accepted(options["crop"]),
+        "views": None if views is None else tuple(map(accepted, views)),
+    }
 
 
 def _check_cache(cache: str | None, cache_bytes: Any) -> None:
     if cache_bytes is None:
         return
     if cache is None:
-        raise OptionError("cache_bytes= is of a cache: expected cache='ram' with it")
+        raise OptionError("cache_bytes= needs a cache: expected cache='ram' with it")
     if type(cache_bytes) is not int or cache_bytes < 1:
         raise OptionError(f"cache_bytes={cache_bytes!r}: expected a number of bytes, at least 1")
 

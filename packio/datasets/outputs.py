@@ -1,4 +1,4 @@
-"""What is handed out: the type and the form asked for, single or as a batch."""
+"""Values in the type and the form that the user asks for, single or as a batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from packio.batches import batches
-from packio.batches.annotated import FIELDS, Columns
+from packio.batches import images
+from packio.batches.samples import FIELDS, Columns
 from packio.datasets.fields import Fields
 from packio.datasets.options import FLOATS
 
@@ -19,7 +19,7 @@ def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> An
 
     Args:
         view: A tensor, or a list of them.
-        dtype: That the dataset gives; nothing is done for one that is no float type.
+        dtype: The dataset's; nothing is done if it is no float type.
         out: Where a single tensor's values go.
     """
     if dtype not in FLOATS:
@@ -31,7 +31,7 @@ def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> An
     if out is None and view.device.type != "cpu":
         out = torch.empty_like(view, dtype=dtype)
     else:
-        out = batches.given_or_new(tuple(view.shape), dtype, out)
+        out = images.given_or_new(tuple(view.shape), dtype, out)
     if view.dtype.is_floating_point:
         return out.copy_(view)
     limit = 255.0 if view.dtype == torch.uint8 else 65535.0
@@ -46,7 +46,7 @@ def values(field: str, column: torch.Tensor | Sequence[torch.Tensor], output: st
     Args:
         field: "image", "mask", "boxes" or "box_labels".
         column: (N, …), or N tensors.
-        output: "tensor", "numpy" or "pil"; boxes are no images, and under "pil" arrays.
+        output: "tensor", "numpy" or "pil"; under "pil", boxes are arrays.
     """
     each = list(column.unbind(0) if isinstance(column, torch.Tensor) else column)
     if output == "tensor":
@@ -62,7 +62,7 @@ def values(field: str, column: torch.Tensor | Sequence[torch.Tensor], output: st
 
 
 class Annotations(Protocol):
-    """What is asked of a pack: see `packio.Pack`."""
+    """The part of a pack that `Outputs` needs: see `packio.Pack`."""
 
     def key(self, index: int) -> str:
         """Key of a sample."""
@@ -75,17 +75,23 @@ class Annotations(Protocol):
 
 
 class Outputs:
-    """Hands out what was made of a batch, with what else its samples consist of.
+    """Puts the fields that were made of a batch together with the other fields of its samples.
 
     Args:
-        pack: That the samples are of.
-        fields: That are asked for.
+        pack: The samples' pack.
+        fields: The fields that are asked for.
         output: "tensor", "numpy" or "pil".
-        several: Whether the fields that are made come as a tuple, one a view.
+        several: Whether the fields that are made come as a tuple, one value a view.
+
+    Attributes:
+        has_tensors: Whether the output is tensors.
+        has_one_tensor: Whether the images of a batch can be one tensor.
     """
 
     def __init__(self, pack: Annotations, fields: Fields, output: str, *, several: bool) -> None:
         self._pack, self._fields, self._output, self._several = pack, fields, output, several
+        self.has_tensors = output == "tensor"
+        self.has_one_tensor = self.has_tensors and not several
 
     def columns(
         self, made: Columns, positions: np.ndarray, but: Container[str] = ()
@@ -93,7 +99,7 @@ class Outputs:
         """Values of each field, but for some, one a sample.
 
         Args:
-            made: Of the fields of `packio.batches.annotated`.
+            made: Of the fields of `packio.batches.samples`.
             positions: (N,) of the samples.
             but: Fields to leave out.
         """
@@ -119,15 +125,17 @@ class Outputs:
         self, made: Columns, positions: np.ndarray,
         columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> Any:  # fmt: skip
-        """What `packio.collate` makes of the samples, as far as can be without stacking.
+        """What `packio.collate` makes of the samples, without stacking where that is possible.
 
         Args:
             made, positions: As of `columns`.
-            columns: What that gave; None: to be made, where it is needed.
+            columns: What `columns` returned; None: not called yet.
         """
         ready = self._ready(made, positions)
         if columns is None:
             columns = self.columns(made, positions, but=ready)
+        elif "label" in ready and ready["label"].ndim > 1:
+            del ready["label"]  # the samples' vectors may have been changed in place
         return self._assembled(columns, ready)
 
     def batch_of(self, samples: Sequence[Mapping[str, Any]]) -> Any:
@@ -136,7 +144,7 @@ class Outputs:
         return self._assembled({name: [s[name] for s in samples] for name in names}, {})
 
     def _ready(self, made: Columns, positions: np.ndarray) -> dict[str, Any]:
-        """Fields of which there is a tensor for the whole batch, or one a view."""
+        """Fields that are one tensor for the whole batch, or one tensor a view."""
         ready: dict[str, Any] = {"index": torch.from_numpy(positions.copy())}
         if "label" in self._fields.names:
             ready["label"] = self._labels(positions)
@@ -161,8 +169,8 @@ class Outputs:
 def _batched(field: str, column: Sequence[Any]) -> Any:
     """What `packio.collate` makes of the values of a field, or of one view of it.
 
-    Images and masks of one shape, labels and positions become what torch's default_collate makes of
-    them; images and masks of several shapes, and everything else, a list.
+    Images and masks of one shape, labels and positions are collated as torch's default_collate
+    does. Images and masks of several shapes, and all other fields, become a list.
     """
     if field in ("image", "mask"):
         alike = len({tuple(getattr(value, "shape", ())) for value in column}) == 1

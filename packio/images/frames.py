@@ -1,24 +1,45 @@
 """Frames: the box that is taken of an image, its size once resized, where it lies on the output.
 
-Images, masks and boxes follow the same frame. It is numbers alone: nothing is read or decoded.
+Images, masks and boxes follow the same frame. A frame is numbers alone: nothing is read or decoded.
+The attributes of a `Frame`, a `Place` and a box are numbers, or columns of N numbers that describe
+N images; `each` splits such columns into N frames or places.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from packio.images.arithmetic import (
+    Condition,
+    Integer,
+    Real,
+    everywhere,
+    is_column,
+    larger,
+    nowhere,
+    smaller,
+    where,
+)
 
 Box = tuple[int, int, int, int]  # top, left, height, width; pixels
+
+T = TypeVar("T", bound="tuple[Any, ...]")
 
 
 class Frame(NamedTuple):
     """What to take of one image; pixels, in upright coordinates.
 
-    The box ``top, left, height, width`` of the image is resized to ``to_height, to_width``; pixel
-    (y, x) of the output is pixel ``(y + out_top, x + out_left)`` of that, black outside of it.
+    The box ``top, left, height, width`` of the image is resized to ``to_height, to_width``. Pixel
+    (y, x) of the output is pixel ``(y + out_top, x + out_left)`` of the result, else black.
 
-    ``ratio`` is how many rows and columns of the box become one, where the sizes do not say it:
-    in a part of a frame that is resized, which has some pixels more for its last ones (`shown`).
+    ``ratio`` is how many rows and columns of the box become one. It is None where the sizes say so.
+    A part of a resized frame has a ratio, because it has some pixels more at its end (`shown`).
     """
 
     top: int
@@ -39,7 +60,50 @@ class Frame(NamedTuple):
         return self.ratio is not None or self[2:4] != self[4:6]
 
 
-def whole(height: int, width: int) -> Frame:
+class Place(NamedTuple):
+    """What one view takes of one sample: of all its images and masks, and of its boxes.
+
+    Attributes:
+        frame: In the upright image.
+        orientation: Exif's, 1..8, to turn the stored image by.
+        hflip, vflip: Whether the output is mirrored left-right, top-bottom.
+    """
+
+    frame: Frame
+    orientation: int = 1
+    hflip: bool = False
+    vflip: bool = False
+
+
+def each(columns: T, count: int) -> list[T]:
+    """Split a tuple of columns into ``count`` tuples of numbers, of the same type.
+
+    Args:
+        columns: A frame, place or other tuple. An item is an (N,) array, a tuple of such items, or
+            a value that all N have.
+        count: N.
+    """
+    new = functools.partial(tuple.__new__, type(columns))
+    return list(map(new, zip(*(_items(column, count) for column in columns), strict=True)))
+
+
+def _items(column: Any, count: int) -> Sequence[Any] | Iterator[Any]:
+    if isinstance(column, np.ndarray):
+        items: list[Any] = column.tolist()
+        return items
+    if isinstance(column, tuple) and not _is_plain(column):
+        return each(column, count)
+    return itertools.repeat(column, count)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether no column is in a value."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return not isinstance(value, np.ndarray)
+
+
+def whole(height: Integer, width: Integer) -> Frame:
     """The frame that takes an image as it is."""
     return Frame(0, 0, height, width, height, width, 0, 0, height, width)
 
@@ -48,23 +112,38 @@ def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
     """The part of a frame that its output shows: the same output of a smaller box, never empty.
 
     Args:
-        frame: Of an upright image.
-        how: Interpolation. Of what is resized by "bilinear" or "bicubic" a part is enough, which
-            begins where the frame does, so that values stay the same.
-        fast: Let it begin elsewhere, where the difference is that of moving the image by a few
-            hundredths of a pixel.
+        frame: Of an upright image, or of several.
+        how: Interpolation. For "bilinear" and "bicubic" the part begins where the frame begins, so
+            that its values stay the same. Any other way of resizing needs the whole frame.
+        fast: Let the part begin elsewhere, where that moves the image by a few hundredths of a
+            pixel only.
     """
     f = frame
-    if f.out_top == f.out_left == 0 and f[4:6] == f[8:10]:
+    fills = (f.out_top == 0) & (f.out_left == 0)
+    fills &= (f.to_height == f.out_height) & (f.to_width == f.out_width)
+    if everywhere(fills):
         return f
-    if f.resizes:
-        return _shown_resized(f, _RADIUS[how], fast=fast) if how in _RADIUS else f
-    top, left = max(f.out_top, 0), max(f.out_left, 0)
-    bottom = min(f.height, f.out_top + f.out_height)
-    right = min(f.width, f.out_left + f.out_width)
-    if top >= bottom or left >= right:  # the output is all border
-        top, left, bottom, right = 0, 0, 1, 1
-    height, width = bottom - top, right - left
+    resized = (f.height != f.to_height) | (f.width != f.to_width)
+    if nowhere(resized):
+        return _clipped(f)
+    if how in _RADIUS:
+        f = merged(fills, f, _shown_resized(f, _RADIUS[how], fast=fast))
+    return f if everywhere(resized) else merged(resized, f, _clipped(frame))
+
+
+def merged(condition: Condition, a: Frame, b: Frame) -> Frame:
+    """The frames of ``a`` where a condition holds, else those of ``b``."""
+    return Frame(*(where(condition, x, y) for x, y in zip(a, b, strict=True)))
+
+
+def _clipped(f: Frame) -> Frame:
+    """The part of a frame that is not resized."""
+    top, left = larger(f.out_top, 0), larger(f.out_left, 0)
+    bottom = smaller(f.height, f.out_top + f.out_height)
+    right = smaller(f.width, f.out_left + f.out_width)
+    seen = (top < bottom) & (left < right)  # else the output is all border
+    top, left = where(seen, top, 0), where(seen, left, 0)
+    height, width = where(seen, bottom, 1) - top, where(seen, right, 1) - left
     return Frame(
         f.top + top, f.left + left, height, width, height, width,
         f.out_top - top, f.out_left - left, f.out_height, f.out_width,
@@ -76,21 +155,40 @@ _NEAR = 0.03  # rows of an image, by which a part may be moved
 
 
 def _shown_resized(f: Frame, radius: int, *, fast: bool) -> Frame:
-    y, height, top, to_height = _reached(
-        f.height, f.to_height, f.out_top, f.out_height, radius, fast=fast
-    )
-    x, width, left, to_width = _reached(
-        f.width, f.to_width, f.out_left, f.out_width, radius, fast=fast
+    sides = ((f.height, f.to_height, f.out_top, f.out_height),
+             (f.width, f.to_width, f.out_left, f.out_width))  # fmt: skip
+    (y, height, top, to_height), (x, width, left, to_width) = (
+        _reached_of_each(side, radius, fast=fast) for side in sides
     )
     return Frame(
         f.top + y, f.left + x, height, width, to_height, to_width,
         f.out_top - top, f.out_left - left, f.out_height, f.out_width,
-        (f.height / f.to_height, f.width / f.to_width),
+        _pairs(f.height / f.to_height, f.width / f.to_width),
     )  # fmt: skip
 
 
+def _pairs(a: Real, b: Real) -> Any:
+    """A pair of numbers, or an (N,) array of pairs."""
+    if not is_column(a):
+        return a, b
+    pairs = np.empty(len(a), object)
+    for i, pair in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
+        pairs[i] = pair
+    return pairs
+
+
+def _reached_of_each(side: tuple[Integer, ...], radius: int, *, fast: bool) -> Any:
+    """`_reached` of a side, or columns of it: images have few different sides, which are kept."""
+    if not any(map(is_column, side)):
+        return _reached(*side, radius, fast)
+    columns = [column.tolist() for column in np.broadcast_arrays(*side)]
+    found = [_reached(*numbers, radius, fast) for numbers in zip(*columns, strict=True)]
+    return np.array(found, np.int64).reshape(-1, 4).T
+
+
+@functools.lru_cache(1 << 12)  # numbers: the same in every process
 def _reached(
-    length: int, to: int, out_start: int, out: int, radius: int, *, fast: bool
+    length: int, to: int, out_start: int, out: int, radius: int, fast: bool
 ) -> tuple[int, int, int, int]:
     """What filters reach of a side that is resized, where only some of the result is shown.
 
@@ -118,23 +216,33 @@ def _reached(
     return 0, end, 0, stop
 
 
-def stored_box(box: Box, orientation: int, height: int, width: int) -> Box:
-    """Where a box of the upright image lies in the stored one.
+def stored_box(
+    box: tuple[Integer, ...], orientation: Integer, height: Integer, width: Integer
+) -> Box:
+    """Where a box of the upright image lies in the stored one; numbers, or columns of them.
 
     Args:
         box: In the upright image.
         orientation: 1..8.
         height, width: Of the stored image.
 
-    Source: as `oriented`, whose steps are undone from the last to the first.
+    Source: as `packio.images.pixels.oriented`, whose steps are undone from the last to the first.
     """
-    if orientation == 1:
-        return box
     top, left, high, broad = box
-    if orientation >= 5:
-        height, width = width, height  # of the upright image
-    if orientation in (2, 3, 6, 7):
-        left = width - left - broad
-    if orientation in (3, 4, 7, 8):
-        top = height - top - high
-    return (left, top, broad, high) if orientation >= 5 else (top, left, high, broad)
+    swapped, across, upside_down = turns(orientation)
+    height, width = where(swapped, width, height), where(swapped, height, width)  # upright
+    left = where(across, width - left - broad, left)
+    top = where(upside_down, height - top - high, top)
+    return (
+        where(swapped, left, top), where(swapped, top, left),
+        where(swapped, broad, high), where(swapped, high, broad),
+    )  # fmt: skip
+
+
+def turns(orientation: Integer) -> tuple[Condition, Condition, Condition]:
+    """The steps of an orientation: whether to swap the axes, then to mirror across and upside down.
+
+    Source: Exif 2.32, table 4, tag 0112.
+    """
+    o = orientation
+    return o >= 5, (o == 2) | (o == 3) | (o == 6) | (o == 7), (o == 3) | (o == 4) | (o >= 7)

@@ -1,6 +1,6 @@
 """Pixels of an image, (H, W, C) in memory, made into an output: turned, cut, resized, mirrored.
 
-What is on a device already, or is to be there, `packio.images.planes` does in the same way.
+`packio.images.planes` does the same with tensors of a device.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from packio.images import tensors
-from packio.images.frames import Frame
+from packio.images.frames import Frame, turns
 
 
 def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -30,13 +30,12 @@ def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """
     if orientation == 1:
         return pixels
-    if orientation >= 5:
+    swapped, across, upside_down = turns(orientation)
+    if swapped:
         pixels = pixels.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)
+    # a copy in any case: `ascontiguousarray` keeps negative strides of sides of one pixel
+    turned: np.ndarray = pixels[:: -1 if upside_down else 1, :: -1 if across else 1].copy()
+    return turned
 
 
 def render(
@@ -44,20 +43,21 @@ def render(
 ) -> None:
     """Write one frame of an image.
 
-    Not one tensor more than resizing needs: each takes 2 µs and lets go of the GIL three times,
-    which then may be another thread's for a while.
+    No tensor is made but those that resizing needs. Each takes 2 µs and releases the GIL three
+    times, which another thread may then hold for a while.
 
     Args:
         pixels: (height, width, C), upright: the box of the frame, and nothing else.
-        frame: What becomes of it.
+        frame: What becomes of the box.
         out: (C, out_height, out_width) of the same dtype, contiguous; all of it is written.
         hflip, vflip: Mirror the result left-right, top-bottom.
         how: Interpolation.
     """
     f = frame
-    if f.resizes:
-        pixels = resize(pixels, (f.to_height, f.to_width), how, f.ratio)
-    if f.out_top == f.out_left == 0 and f[4:6] == f[8:10]:
+    size = f[4:6]
+    if f.ratio is not None or f[2:4] != size:  # it resizes
+        pixels = resize(pixels, size, how, f.ratio)
+    if f.out_top == f.out_left == 0 and size == f[8:10]:
         tensors.to_planes(pixels, out, hflip=hflip, vflip=vflip)
     else:
         _place(pixels, f, out, hflip=hflip, vflip=vflip)
@@ -89,15 +89,15 @@ def resize(
         pixels: Interleaved.
         size: (H, W).
         how: Interpolation.
-        ratio: Rows and columns that become one, as a `Frame` has it; None: as the sizes say.
+        ratio: Rows and columns that become one, as of a `Frame`; None: as the sizes say.
 
-    PyTorch's kernel for uint8 is fastest from interleaved pixels to such: 250 x 250 of them to
-    224 x 224 take 180 µs, 420 where it writes planes itself. Pillow takes 1,150.
+    PyTorch's kernel for uint8 is fastest from interleaved to interleaved pixels: 250 x 250 pixels
+    to 224 x 224 take 180 µs; 420 µs where the kernel writes planes. Pillow takes 1,150 µs.
     """
     kernel, scales = antialiased(how), scales_of(ratio)
     if kernel is not None and pixels.dtype == np.uint8:
         resized, planes = _RESIZED.of((*size, pixels.shape[2]))
-        pixels = np.ascontiguousarray(pixels)  # else the kernel would copy them, too
+        pixels = np.ascontiguousarray(pixels)  # or the kernel copies them
         batch = torch.from_numpy(pixels.transpose(2, 0, 1)[None])
         kernel(batch, size, False, *scales, out=planes)  # align_corners
         return resized
@@ -110,14 +110,14 @@ def resize(
 
 
 class _Resized(threading.local):
-    """Where a thread resizes to, again and again: to allocate it would take 40 µs an image."""
+    """Memory that a thread resizes into, kept: allocating it takes 40 µs an image."""
 
     def __init__(self) -> None:
         self._pixels = np.empty((0, 0, 0), np.uint8)
         self._planes = torch.empty(0)
 
     def of(self, shape: tuple[int, int, int]) -> tuple[np.ndarray, torch.Tensor]:
-        """(H, W, C) bytes, and the same as a batch of one, (1, C, H, W)."""
+        """(H, W, C) bytes, and a (1, C, H, W) tensor of the same memory."""
         if self._pixels.shape != shape:
             self._pixels = np.empty(shape, np.uint8)
             self._planes = torch.from_numpy(self._pixels).permute(2, 0, 1).unsqueeze(0)
@@ -128,10 +128,10 @@ _RESIZED = _Resized()
 
 
 def nearest(length: int, to: int) -> np.ndarray:
-    """Pixels that are taken of a side when it is resized to the nearest: (to,) int64.
+    """Pixels of a side that resizing to the nearest pixel takes: (to,) int64.
 
-    Source: PyTorch's ``interpolate(mode="nearest")``, which torchvision v2 resizes masks by:
-    the floor of place times ratio, in single precision.
+    Source: PyTorch's ``interpolate(mode="nearest")``, which torchvision v2 uses for masks: the
+    floor of place times ratio, in single precision.
     """
     ratio = np.float32(length) / np.float32(to)
     places = (np.arange(to, dtype=np.float32) * ratio).astype(np.int64)
@@ -141,8 +141,8 @@ def nearest(length: int, to: int) -> np.ndarray:
 
 @functools.cache  # functions: the same in every process
 def antialiased(how: str) -> Any:
-    """What torch.nn.functional.interpolate calls for antialias=True, which takes no ``out``."""
-    kernels = torch._C._nn  # noqa: SLF001 (the only way to write into the batch)
+    """The kernel behind torch.nn.functional.interpolate(antialias=True), which takes no ``out``."""
+    kernels = torch._C._nn  # noqa: SLF001 (the only way to write into given memory)
     name = {"bilinear": "_upsample_bilinear2d_aa", "bicubic": "_upsample_bicubic2d_aa"}.get(how)
     return getattr(kernels, name) if name else None
 
@@ -151,12 +151,12 @@ Scales = tuple[float | None, float | None]  # result by source, rows and columns
 
 
 def scales_of(ratio: tuple[float, float] | None) -> Scales:
-    """What PyTorch's kernels are told of a ratio."""
+    """A ratio as PyTorch's kernels take it."""
     return (None, None) if ratio is None else (1 / ratio[0], 1 / ratio[1])
 
 
 def resize_as_float(batch: torch.Tensor, size: list[int], how: str, scales: Scales) -> torch.Tensor:
-    """Resize (1, C, h, w) planes of any dtype by way of float32; arguments as PyTorch's."""
+    """Resize (1, C, h, w) planes of any dtype as float32; arguments as PyTorch's."""
     values, kernel = batch.to(torch.float32), antialiased(how)
     if kernel is not None:
         values = kernel(values, size, False, *scales)  # align_corners

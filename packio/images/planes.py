@@ -1,7 +1,7 @@
-"""Images that are tensors already, (C, H, W) on any device: as `packio.images.pixels`.
+"""Images that are tensors of a device, (C, H, W): turned, cut, resized, mirrored there.
 
-Values are computed as float32, as torchvision v2 does on tensors of a GPU, which has no kernels for
-uint8; they are within 1 grey level of those that `packio.images.pixels` computes.
+Values are computed as float32, as torchvision v2 does on a GPU, which has no kernels for uint8.
+They are within 1 grey level of the values that `packio.images.pixels` computes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from packio.images import pixels
-from packio.images.frames import Frame
+from packio.images.frames import Frame, turns
 
 MOST = 32  # times smaller; CUDA's antialiasing has memory for about 45 (bicubic), 90 (bilinear)
 
@@ -23,18 +23,20 @@ def oriented(planes: torch.Tensor, orientation: int) -> torch.Tensor:
 
     Returns:
         (C, H, W); perhaps a view of them.
-
-    Source: Exif 2.32, table 4, tag 0112.
     """
-    if orientation >= 5:
+    swapped, across, upside_down = turns(orientation)
+    if swapped:
         planes = planes.transpose(1, 2)
-    turned = ((1, (3, 4, 7, 8)), (2, (2, 3, 6, 7)))
-    axes = [axis for axis, orientations in turned if orientation in orientations]
+    return _mirrored(planes, hflip=across, vflip=upside_down)
+
+
+def _mirrored(planes: torch.Tensor, *, hflip: bool, vflip: bool) -> torch.Tensor:
+    axes = [axis for axis, on in ((1, vflip), (2, hflip)) if on]
     return planes.flip(axes) if axes else planes
 
 
 def is_for_device(frame: Frame) -> bool:
-    """Tell whether a GPU has the memory to make an image that much smaller with antialiasing."""
+    """Tell whether a GPU has the memory to shrink an image by that much with antialiasing."""
     return frame.height <= MOST * frame.to_height and frame.width <= MOST * frame.to_width
 
 
@@ -45,9 +47,9 @@ def render(
 
     Args:
         planes: (C, height, width) uint8, upright: the box of the frame, and nothing else.
-        frame: What becomes of it.
-        out: (C, out_height, out_width) float32 of the same device, contiguous, zeros; values of
-            0..255, which `rounded` makes uint8 of.
+        frame: What becomes of the box.
+        out: (C, out_height, out_width) float32 of the same device, contiguous, zeros. Gets values
+            of 0..255, which `rounded` turns into uint8.
         hflip, vflip: Mirror the result left-right, top-bottom.
         how: Interpolation.
     """
@@ -62,16 +64,16 @@ def render(
         _resize(planes, small, how, f.ratio)
         _place(small, f, out)
     if hflip or vflip:
-        out.copy_(out.flip([d for d, on in ((1, vflip), (2, hflip)) if on]))
+        out.copy_(_mirrored(out, hflip=hflip, vflip=vflip))
 
 
 def rounded(values: torch.Tensor) -> torch.Tensor:
-    """Float values as uint8; they are changed."""
+    """Turn float values into uint8; changes the values given."""
     return values.round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _place(planes: torch.Tensor, frame: Frame, out: torch.Tensor) -> None:
-    """Put pixels where the frame has them; what is left is black already."""
+    """Put pixels where the frame has them; the rest of ``out`` is black already."""
     f = frame
     top, left = max(f.out_top, 0), max(f.out_left, 0)
     bottom, right = max(f.out_top + f.out_height, 0), max(f.out_left + f.out_width, 0)

@@ -1,9 +1,9 @@
-"""The part of an image that an output needs: read, cut, decoded small, resized; nothing beyond it.
+"""The part of an image that an output needs: cut out, decoded, resized; nothing beyond it.
 
-`exact` decodes the box at full quality, so that it has the pixels of the whole image's decode, and
-resizes it with antialiasing. `fast` decodes a box that is much larger than the output at 1/2, 1/4
-or 1/8 of its size, upsamples chroma by repeating it, and resizes the rest of the way as fast as is
-installed; by how much that differs, ``packio bench-decode --parity`` tells.
+"exact" decodes the box at full quality, so that its pixels are those of the whole image's decode,
+and resizes it with antialiasing. "fast" decodes a box that is much larger than the output at 1/2,
+1/4 or 1/8 of its size, upsamples chroma by repeating it, and resizes the rest with the fastest
+library that is installed. ``packio bench-decode --parity`` tells how much both differ.
 """
 
 from __future__ import annotations
@@ -18,52 +18,73 @@ import numpy as np
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError
 from packio.images import frames
+from packio.images.arithmetic import Condition, Integer, everywhere, nowhere
 from packio.images.decoders import Decoder, Described
-from packio.images.frames import Box, Frame
+from packio.images.frames import Box, Frame, Place
 from packio.images.jpeg.window import window
 from packio.images.pixels import oriented
 from packio.images.pixels import render as draw
 
 FIDELITIES = ("exact", "fast")
-_WORTH_CUTTING = 0.9  # of the image: a box that is larger is cut out of the decoded image
+_WORTH_CUTTING = 0.9  # of the image: a larger box is cut out of the decoded image
 # For 35 dB on each of the crops of tests/images/test_fidelity.py:
 _SPARE = 1.1  # pixels that scaled decoding has to leave along a side, for one of the output
 _SMOOTH_ENOUGH = 1.25  # as many for which bilinear interpolation needs no antialiasing
 
 
 class Wanted(NamedTuple):
-    """What is wanted of one image.
+    """What is wanted of one image; numbers, or columns as `packio.images.frames.each` splits.
 
     Attributes:
         frame: In the upright image, and no more of it than is `packio.images.frames.shown`.
-        orientation: To turn it by, 1..8.
+        box: The box of the frame, in the stored image.
+        orientation: To turn the image by, 1..8.
+        hflip, vflip: Whether to mirror the output left-right, top-bottom.
         cuttable: Whether its JPEG has restart markers.
         fast: Whether fidelity is "fast".
         how: Interpolation.
     """
 
     frame: Frame
+    box: Box
     orientation: int
+    hflip: bool
+    vflip: bool
     cuttable: bool
     fast: bool
     how: str
 
 
-def want(frame: Frame, orientation: int, how: str, *, cuttable: bool, fast: bool) -> Wanted:
-    """What is wanted of an image for a frame; the arguments are as the attributes of `Wanted`.
+def want(
+    place: Place, height: Integer, width: Integer, how: str, *, cuttable: Condition, fast: bool
+) -> Wanted:
+    """What is wanted of an image for a place, or of N images for a place of columns.
 
-    Of what has to be turned all is resized: it is turned after that.
+    An image that EXIF turns is resized whole, then turned.
+
+    Args:
+        place: What to take.
+        height, width: Of the stored image, pixels.
+        how, cuttable, fast: As the attributes of `Wanted`.
     """
-    frame = frames.shown(frame, how if orientation == 1 else "nearest", fast=fast)
-    return Wanted(frame, orientation, cuttable, fast, how)
+    frame, orientation = place.frame, place.orientation
+    upright = orientation == 1
+    if everywhere(upright):
+        part = frames.shown(frame, how, fast=fast)
+        box = part[:4]
+    else:
+        part = frames.shown(frame)
+        if not nowhere(upright):
+            part = frames.merged(upright, frames.shown(frame, how, fast=fast), part)
+        box = frames.stored_box(part[:4], orientation, height, width)
+    return Wanted(part, box, orientation, place.hflip, place.vflip, cuttable, fast, how)
 
 
 class Cut(NamedTuple):
     """The bytes that are needed of an image."""
 
     data: bytes  # or a bytearray, where they are cut out
-    box: Box  # of the stored image, that is wanted
-    top: int  # of what the bytes hold, in the stored image
+    top: int  # of the bytes' pixels, in the stored image
     left: int
 
 
@@ -71,7 +92,6 @@ class Part(NamedTuple):
     """What was decoded of one image."""
 
     pixels: np.ndarray  # (H, W, C), as stored
-    box: Box  # of the stored image, that is wanted
     top: int  # of the pixels, in the stored image
     left: int
     scale: int  # pixels of the stored image for one of these, along a side
@@ -89,14 +109,17 @@ def decode(decoder: Decoder, data: bytes, stored: Described, wanted: Wanted) -> 
     Raises:
         DecodeError: damaged, or of another size than the index says.
     """
-    piece, box, top, left = cut(data, stored, wanted)
+    piece, top, left = cut(data, stored, wanted) if wanted.cuttable else (data, 0, 0)
     if wanted.fast:
         scale = _scale(wanted) if stored.encoding == "jpeg" else 1
         pixels, scale = decoder.fast(piece, stored, scale)
     else:
         pixels, scale = decoder(piece, stored), 1
-    part = Part(pixels, box, top, left, scale)
-    _check_size(part, stored, whole=piece is data)
+    part = Part(pixels, top, left, scale)
+    if piece is data:
+        check_whole(pixels.shape[:2], stored, scale)
+    else:
+        _check_holds(part, stored, wanted.box)
     return part
 
 
@@ -111,13 +134,12 @@ def decode_all(
     if len(wanted) == 1 or _is_each_by_itself(stored, wanted):
         return [decode(decoder, data, stored, w) for w in wanted]
     pixels = decoder.fast(data, stored, 1)[0] if wanted[0].fast else decoder(data, stored)
-    parts = [of_pixels(pixels, stored, w) for w in wanted]
-    _check_size(parts[0], stored, whole=True)
-    return parts
+    check_whole(pixels.shape[:2], stored)
+    return [of_pixels(pixels)] * len(wanted)
 
 
 def _is_each_by_itself(stored: Described, wanted: Sequence[Wanted]) -> bool:
-    """Whether several outputs of an image are made of a decode each, as that can be and pays."""
+    """Whether an image can be decoded once for each output, and that takes less time."""
     area = sum(w.frame.height * w.frame.width for w in wanted)
     return wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
 
@@ -125,25 +147,22 @@ def _is_each_by_itself(stored: Described, wanted: Sequence[Wanted]) -> bool:
 def cut_all(data: bytes, stored: Described, wanted: Sequence[Wanted]) -> list[Cut]:
     """The bytes that several outputs need of one image: as `decode_all` takes them."""
     if len(wanted) > 1 and not _is_each_by_itself(stored, wanted):
-        wanted = [w._replace(cuttable=False) for w in wanted]
+        return [Cut(data, 0, 0)] * len(wanted)
     return [cut(data, stored, w) for w in wanted]
 
 
-def of_pixels(pixels: np.ndarray, stored: Described, wanted: Wanted) -> Part:
+def of_pixels(pixels: np.ndarray) -> Part:
     """The part of an image whose pixels are all there."""
-    box = wanted.frame[:4]
-    box = frames.stored_box(box, wanted.orientation, stored.height, stored.width)
-    return Part(pixels, box, 0, 0, 1)
+    return Part(pixels, 0, 0, 1)
 
 
 def cut(data: bytes, stored: Described, wanted: Wanted) -> Cut:
-    """Cut out the bytes that are needed, where that can be done and pays; else all of them."""
-    box = wanted.frame[:4]
-    box = frames.stored_box(box, wanted.orientation, stored.height, stored.width)
+    """Cut out the bytes that are needed, where that can be done and saves time; else all bytes."""
+    box = wanted.box
     if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
         piece, top, left = window(data, box, (stored.height, stored.width))
-        return Cut(cast("bytes", piece), box, top, left)  # a buffer, as good to decoders
-    return Cut(data, box, 0, 0)
+        return Cut(cast("bytes", piece), top, left)  # a buffer, as good to decoders
+    return Cut(data, 0, 0)
 
 
 def _scale(wanted: Wanted) -> int:
@@ -155,50 +174,47 @@ def _scale(wanted: Wanted) -> int:
     return next((s for s in (8, 4, 2) if ratio >= _SPARE * s), 1)
 
 
-def _check_size(part: Part, stored: Described, *, whole: bool) -> None:
-    height, width = part.pixels.shape[:2]
-    if whole:
-        check_whole((height, width), stored, part.scale)
-        return
-    top, left, high, broad = part.box
-    if (top + high > part.top + height * part.scale) or (
-        left + broad > part.left + width * part.scale
-    ):
-        raise _wrong_size(height, width, stored, part.scale)
-
-
-def check_whole(size: tuple[int, int], stored: Described, scale: int = 1) -> None:
+def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> None:
     """Check the size of a whole image that was decoded, or is to be.
 
     Args:
         size: (height, width), pixels.
         stored: What the index says.
-        scale: At 1/scale of its size.
+        scale: The image is decoded at 1/scale of its size.
 
     Raises:
-        DecodeError: it is another.
+        DecodeError: the index says another size.
     """
     if size != (-(-stored.height // scale), -(-stored.width // scale)):
-        raise _wrong_size(*size, stored, scale)
+        raise _wrong_size(size, stored, scale)
 
 
-def _wrong_size(height: int, width: int, stored: Described, scale: int) -> DecodeError:
+def _check_holds(part: Part, stored: Described, box: Box) -> None:
+    """Check that a part of an image holds a box.
+
+    Raises:
+        DecodeError: it is smaller.
+    """
+    height, width = part.pixels.shape[:2]
+    bottom, right = part.top + height * part.scale, part.left + width * part.scale
+    if box[0] + box[2] > bottom or box[1] + box[3] > right:
+        raise _wrong_size((height, width), stored, part.scale)
+
+
+def _wrong_size(size: tuple[int, ...], stored: Described, scale: int) -> DecodeError:
     return DecodeError(
-        f"decodes to {width}x{height} pixels, not to {stored.width}x{stored.height}"
+        f"decodes to {size[1]}x{size[0]} pixels, not to {stored.width}x{stored.height}"
         + (f" at 1/{scale}" if scale > 1 else "")
     )
 
 
-def render(
-    part: Part, wanted: Wanted, out: np.ndarray | None, *, hflip: bool, vflip: bool
-) -> np.ndarray:
+def render(part: Part, wanted: Wanted, out: np.ndarray | None) -> np.ndarray:
     """Make the output of what was decoded.
 
     Args:
         part: As `decode` gave it.
-        wanted: As it got.
+        wanted: As `decode` got it.
         out: (C, out_height, out_width), contiguous; all of it is written. None makes one.
-        hflip, vflip: Mirror the result left-right, top-bottom.
 
     Returns:
         The output.
@@ -207,16 +223,22 @@ def render(
     if out is None:
         out = np.empty((pixels.shape[2], *frame[8:10]), pixels.dtype)
     small = _resized_fast(part, wanted) if wanted.fast else None
-    if small is not None:  # what is left to do is to turn and to cut it
-        pixels, f = oriented(small, wanted.orientation), frame
+    if small is not None:  # it is left to turn and to cut the image
+        pixels, f = small, frame
         frame = Frame(0, 0, *f[4:6], *f[4:10])
     else:
-        top, left, height, width = part.box
-        top, left = top - part.top, left - part.left
-        pixels = pixels[top : top + height, left : left + width]
+        pixels = boxed(part, wanted)
+    if wanted.orientation != 1:
         pixels = oriented(pixels, wanted.orientation)
-    draw(pixels, frame, out, hflip=hflip, vflip=vflip, how=wanted.how)
+    draw(pixels, frame, out, hflip=wanted.hflip, vflip=wanted.vflip, how=wanted.how)
     return out
+
+
+def boxed(part: Part, wanted: Wanted) -> np.ndarray:
+    """The pixels of the box, (height, width, C), as stored; a view."""
+    top, left, height, width = wanted.box
+    top, left = top - part.top, left - part.left
+    return part.pixels[top : top + height, left : left + width]
 
 
 def _resized_fast(part: Part, wanted: Wanted) -> np.ndarray | None:
@@ -227,7 +249,7 @@ def _resized_fast(part: Part, wanted: Wanted) -> np.ndarray | None:
     size = frame.to_height, frame.to_width
     if wanted.orientation >= 5:
         size = size[1], size[0]
-    top, left, height, width = part.box
+    top, left, height, width = wanted.box
     span = (height, width) if frame.ratio is None else map(operator.mul, frame.ratio, size)
     y, x, high, broad = (n / scale for n in (top - part.top, left - part.left, *span))
     if scale > 1:

@@ -127,7 +127,7 @@ class _Run:
         rows = self._pack.rows(indices)
         flags = self._pack.index_file.column("flags").take(indices)
         self._seekable += int(np.count_nonzero(flags & indexfile.SEEKABLE))
-        for i in packs.file_order(rows):
+        for i in rows.file_order():
             data = self._pack.read(rows[i])
             key = self._pack.key_bytes(rows[i].position)
             self._make(key, functools.partial(_write, root, data))

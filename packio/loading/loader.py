@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from packio.batches import batches
+from packio.batches.collating import collate as packio_collate
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.decoders._cuda import numbered
@@ -120,7 +120,7 @@ class Loader:
         if num_workers:
             self._workers = torch.utils.data.DataLoader(
                 dataset, batch_sampler=cast("Any", _Indices(self._epochs)), num_workers=num_workers,
-                collate_fn=collate_fn or batches.collate, pin_memory=self._pin,
+                collate_fn=collate_fn or packio_collate, pin_memory=self._pin,
                 prefetch_factor=self._ahead, persistent_workers=persistent_workers,
                 timeout=timeout, worker_init_fn=functools.partial(workers.begin, worker_init_fn),
                 generator=generator, multiprocessing_context=multiprocessing_context,
@@ -226,7 +226,7 @@ def _made(
             if gather is not None:
                 made = gather(batch)
             else:
-                made = (collate or batches.collate)(_samples(dataset, batch))
+                made = (collate or packio_collate)(_samples(dataset, batch))
         yield tensors.mapped(made, tensors.pin) if pin else made
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import packio
 from packio import registry
-from packio.batches import device_batches, plans
+from packio.batches import device, plan
 from packio.errors import DecodeError, IntegrityError, LimitError, MissingPackageError, OptionError
 from packio.images import decoders, planes, tensors
 from packio.images.decoders import nvjpeg
@@ -175,7 +175,7 @@ def test_all_jpegs_of_a_batch_go_to_one_call(mixed: pathlib.Path, plugin: Any) -
 def test_very_large_images_go_to_several(
     mixed: pathlib.Path, plugin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_batches, "_MOST", 200_000)
+    monkeypatch.setattr(device, "_MOST", 200_000)
     assert _assert_alike(_pair(mixed, crop=GEOMETRIES["rrc"])) == 25
     assert len(plugin.CALLS) > 4
 
@@ -303,9 +303,9 @@ def test_bad_images_are_replaced_as_always(damaged: pathlib.Path) -> None:
 def test_a_slot_of_a_bad_image_is_black(damaged: pathlib.Path) -> None:
     ds = _dataset(damaged, "batching", crop=GEOMETRIES["larger center crop"])
     rows = ds.pack.rows(range(10))
-    plan = plans.Plan(ds._recipe, rows, plans.Draw(0, np.arange(10)))
-    with decoders._cuda.side_stream(torch.device(DEVICE)) as device:
-        made = device_batches.make(ds.pack, ds._recipe, plan, None, device)
+    planned = plan.Plan(ds._maker.recipe, rows, plan.Draw(0, np.arange(10)))
+    with decoders._cuda.side_stream(torch.device(DEVICE)) as stream:
+        made = device.make(ds.pack, planned, None, stream)
     (images,) = made.views
     assert sorted(made.errors) == [4, 7]
     assert [bool(image.any()) for image in images] == [i not in (4, 7) for i in range(10)]
@@ -330,11 +330,11 @@ def test_an_index_that_lies_about_a_size_is_found_out(
     ds = _dataset(turned[False], "batching", crop=GEOMETRIES[name])
     rows = packs.Pack.rows
 
-    def lying(self: packs.Pack, indices: Any) -> list[packs.Row]:
+    def lying(self: packs.Pack, indices: Any) -> packs.Rows:
         found = rows(self, indices)
         height, width = (max(side + d, 1) for side, d in zip(found[1][5:7], change, strict=True))
         found[1] = found[1]._replace(height=height, width=width)
-        return found
+        return packs.Rows(found)
 
     height, width = ds.pack.row(1).height, ds.pack.row(1).width
     assert ds.pack.rows([0, 1])[1][5:7] == (height, width)
@@ -400,7 +400,7 @@ def test_what_cannot_be_meant_is_refused(mixed: pathlib.Path) -> None:
     ds = _dataset(mixed, "batching", crop=GEOMETRIES["rrc"])
     with pytest.raises(OptionError, match="num_workers=0"):
         packio.Loader(ds, 4, num_workers=2)
-    with pytest.raises(OptionError, match="decoder='auto'"):
+    with pytest.raises(OptionError, match="expected a decoder of batches"):
         ds.with_options(decoder="auto").gather([0], device=DEVICE)
     with pytest.raises(OptionError, match="output='numpy'"):
         list(packio.Loader(ds.with_options(output="numpy"), 4, device=DEVICE))

@@ -135,15 +135,15 @@ def test_parts_of_one_pack_are_as_one_dataset(data: Any, packs: dict[str, pathli
 def test_each_part_is_made_at_once(
     packs: dict[str, pathlib.Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packio.batches import annotated
+    from packio.batches import samples
 
-    made, make = [], annotated.make
+    made, make = [], samples.make
 
     def watched(pack: Any, recipe: Any, positions: np.ndarray, *rest: Any) -> Any:
         made.append(len(positions))
         return make(pack, recipe, positions, *rest)
 
-    monkeypatch.setattr(annotated, "make", watched)
+    monkeypatch.setattr(samples, "make", watched)
     whole = _whole(packs)
     images, labels, keys, index = whole.gather([61, 0, 33, 31, 5, 32])
     assert sorted(made) == [1, 2, 3]
@@ -215,11 +215,8 @@ def test_views_masks_and_boxes(tmp_path: pathlib.Path) -> None:
     for slot, (part, index) in enumerate([(0, 3), (1, 4), (0, 4)]):
         drawn = (
             parts[part]
-            ._make(
-                np.array([index]),
-                whole._draw([3, 20, 4])._replace(lanes=np.array([slot])),
-                None,
-                None,
+            ._maker.make(
+                np.array([index]), whole._draw([3, 20, 4])._replace(lanes=np.array([slot])), None
             )
             .columns
         )

@@ -150,9 +150,9 @@ def test_parts_of_parts_are_as_those_of_one_dataset(data: Any, root: pathlib.Pat
 def test_no_index_is_copied_and_each_dataset_is_asked_once(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packio.batches import annotated
+    from packio.batches import samples
 
-    made, make = [], annotated.make
+    made, make = [], samples.make
 
     def watched(pack: Any, recipe: Any, positions: np.ndarray, *rest: Any) -> Any:
         made.append(len(positions))
@@ -161,7 +161,7 @@ def test_no_index_is_copied_and_each_dataset_is_asked_once(
     whole = _whole(root)
     part = whole.subset([20, 0, 19, 1, 18])
     assert [a.pack for a in part.datasets] == [b.pack for b in whole.datasets]
-    monkeypatch.setattr(annotated, "make", watched)
+    monkeypatch.setattr(samples, "make", watched)
     assert part.gather([0, 1, 2, 3, 4])[3].tolist() == [20, 0, 19, 1, 18]
     assert sorted(made) == [2, 3]
     with pytest.raises(IndexError):

@@ -190,15 +190,15 @@ def test_views_are_crops_of_one_read(pack: Path) -> None:
 
 def test_one_sample_draws_as_a_batch_of_one(pack: Path) -> None:
     """Both ways of making images give the same for the same key."""
-    from packio.batches import annotated, plans
+    from packio.batches import plan, samples
 
     crop = packio.RandomResizedCrop(24)
     ds = packio.LmdbDataset(pack, views=[crop, None], hflip=0.5, vflip=0.5)
     for key in range(20):
         row = ds.pack.row(key)
-        draw = plans.Draw(key, np.array([key]))
-        one = annotated.make_one(ds.pack, ds._recipe, row, draw)["image"]
-        many = annotated.make(ds.pack, ds._recipe, np.array([key]), draw, None).columns["image"]
+        recipe, draw = ds._maker.recipe, plan.Draw(key, np.array([key]))
+        one = samples.make_one(ds.pack, recipe, row, key, key)["image"]
+        many = samples.make(ds.pack, recipe, np.array([key]), draw, None).columns["image"]
         assert torch.equal(one[0], many[0][0])
         assert torch.equal(one[1], many[1][0])
 
@@ -233,7 +233,7 @@ def test_by_key_and_repr(pack: Path) -> None:
         ({"mode": "BGR"}, "RGB"),
         ({"output": "list"}, "tensor"),
         ({"dtype": torch.int64}, "float32"),
-        ({"dtype": torch.float32, "output": "pil"}, "is of tensors"),
+        ({"dtype": torch.float32, "output": "pil"}, "needs output"),
         ({"on_error": "ignore"}, "skip"),
         ({"decoder": "nothing"}, "pillow"),
         ({"fields": ("image", "labels")}, "label"),

@@ -205,13 +205,11 @@ def test_a_file_of_another_size_is_refused_at_opening(name: str, cut: str, tmp_p
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_its_dataset_reads_it_and_no_other(name: str, tmp_path: Path) -> None:
-    import packio.datasets.datasets
+    import packio.datasets.kinds
 
     out = path_of(name, tmp_path)
     write(samples("int", extras=False), out)
-    kinds = [
-        c for c in vars(packio.datasets.datasets).values() if getattr(c, "format", None) == name
-    ]
+    kinds = [c for c in vars(packio.datasets.kinds).values() if getattr(c, "format", None) == name]
     (kind,) = kinds
     ds = kind(out, crop=packio.CenterCrop(8))
     images, labels = packio.collate(ds.__getitems__([3, 1, 16]))

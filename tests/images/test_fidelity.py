@@ -54,8 +54,12 @@ class _Given:
     def output_size(self) -> tuple[int, int]:
         return self.size, self.size
 
-    def frame(self, height: int, width: int, u: Numbers) -> Frame:
-        top, left, height, width = next(self.boxes)
+    def frame(self, height: Any, width: Any, u: Numbers) -> Frame:
+        if isinstance(height, np.ndarray):
+            boxes = np.array([next(self.boxes) for _ in height])
+            top, left, height, width = boxes.T
+        else:
+            top, left, height, width = next(self.boxes)
         return Frame(top, left, height, width, *self.output_size, 0, 0, *self.output_size)
 
 

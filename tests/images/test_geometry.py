@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from packio.batches import draws
 from packio.errors import OptionError
-from packio.images import frames
+from packio.images import frames, regions
 from packio.images import pixels as rendering
 from packio.images.frames import Frame
 from packio.images.geometry import (
@@ -24,6 +24,7 @@ from packio.images.geometry import (
     RandomResizedCrop,
     Resize,
     ResizeCenterCrop,
+    accepted,
 )
 
 SIZES = [(375, 500), (500, 375), (224, 224), (31, 200), (200, 31), (1, 1), (640, 481), (17, 9)]
@@ -305,3 +306,72 @@ def test_what_evaluation_does_not_show_is_not_looked_at() -> None:
     exact, fast = (frames.shown(frame, "bilinear", fast=fast) for fast in (False, True))
     assert exact.height * exact.width < 0.8 * 375 * 500
     assert fast.height * fast.width < 0.65 * 375 * 500
+
+
+@pytest.mark.parametrize(
+    "crop",
+    [
+        RandomResizedCrop(24),
+        RandomResizedCrop((64, 48), scale=(0.01, 1), ratio=(0.1, 10)),
+        RandomResizedCrop(32, scale=(0.9, 1)),
+        CenterCrop((24, 301)),
+        Resize(24),
+        Resize(200, 300),
+        ResizeCenterCrop(224),
+        ResizeCenterCrop((96, 64), 0.9, "bicubic"),
+        ResizeCenterCrop(40, 1.0, "nearest"),
+        RandomCrop((20, 40), 4),
+    ],
+)
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_frames_of_a_batch_are_those_of_its_images(crop: Any, fast: bool) -> None:
+    """Columns give the same bits as numbers, of frames, what they show, and stored boxes."""
+    r, n = np.random.default_rng(0), 400
+    height, width = r.integers(1, 600, n), np.concatenate([r.integers(1, 2000, 300), [40] * 100])
+    height[-50:], orientation = 40, r.integers(1, 9, n)
+    u = draws.uniforms(7, np.arange(n), 0, max(1, crop.draws))
+    columns = crop.frame(height, width, u.T)
+    sizes = list(zip(height.tolist(), width.tolist(), strict=True))
+    one_by_one = [crop.frame(*size, own) for size, own in zip(sizes, u.tolist(), strict=True)]
+    assert frames.each(columns, n) == one_by_one
+    place = frames.Place(columns, orientation, u[:, 0] < 0.5)
+    how = crop.interpolation
+    wanted = regions.want(place, height, width, how, cuttable=u[:, 0] < 0.1, fast=fast)
+    for found, frame, turn, own, size in zip(
+        frames.each(wanted, n), one_by_one, orientation.tolist(), u.tolist(), sizes, strict=True
+    ):
+        alone = frames.Place(frame, turn, own[0] < 0.5)
+        expected = regions.want(alone, *size, how, cuttable=own[0] < 0.1, fast=fast)
+        assert found == expected
+        assert isinstance(found.frame.top, int)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(50, 1), (1, 50), (1, 1)])
+def test_a_turned_line_can_be_resized(size: tuple[int, int], orientation: int) -> None:
+    """PyTorch refuses negative strides, also along a side of one pixel."""
+    turned = rendering.oriented(picture(*size), orientation)
+    assert min(turned.strides) > 0
+    assert rendering.resize(turned, (4, 4), "bilinear").shape == (4, 4, 3)
+
+
+def test_torchvisions_crops_are_taken_as_ours(torchvision: ModuleType) -> None:
+    for transforms in (torchvision.transforms, torchvision.transforms.v2):
+        bicubic = torchvision.transforms.InterpolationMode.BICUBIC
+        assert accepted(transforms.RandomResizedCrop(24, (0.2, 1), interpolation=bicubic)) == (
+            RandomResizedCrop((24, 24), (0.2, 1), interpolation="bicubic")
+        )
+        assert accepted(transforms.CenterCrop((20, 30))) == CenterCrop((20, 30))
+        assert accepted(transforms.RandomCrop(20, 4)) == RandomCrop((20, 20), 4)
+        assert accepted(transforms.Resize(20, max_size=30)) == Resize(20, 30)
+        assert accepted(transforms.Resize((20, 30))) == Resize((20, 30))
+        for other in (transforms.RandomCrop(20, padding_mode="reflect", padding=2),
+                      transforms.CenterCrop, transforms.RandomHorizontalFlip()):  # fmt: skip
+            with pytest.raises(OptionError, match="crop="):
+                accepted(other)
+
+
+@pytest.mark.parametrize("crop", [64, "center", RandomResizedCrop, (224, 224)])
+def test_what_is_no_crop_is_refused(crop: Any) -> None:
+    with pytest.raises(OptionError, match="expected an object such as"):
+        accepted(crop)

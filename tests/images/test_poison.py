@@ -21,7 +21,7 @@ from PIL import Image
 
 import packio
 from packio.errors import PackioError
-from packio.images import tensors
+from packio.images import frames, tensors
 from packio.images.frames import Frame
 from packio.images.geometry import Geometry, Numbers
 from packio.images.jpeg.restarts import make_seekable
@@ -187,9 +187,11 @@ class _Recorded:
     def output_size(self) -> tuple[int, int] | None:
         return self.crop.output_size
 
-    def frame(self, height: int, width: int, u: Numbers) -> Frame:
-        self.frames[height, width] = self.crop.frame(height, width, u)
-        return self.frames[height, width]
+    def frame(self, height: Any, width: Any, u: Numbers) -> Frame:
+        frame = self.crop.frame(height, width, u)
+        sizes = zip(height.tolist(), width.tolist(), strict=True)
+        self.frames.update(zip(sizes, frames.each(frame, len(height)), strict=True))
+        return frame
 
 
 @functools.cache
@@ -233,7 +235,7 @@ class _Case:
             assert difference.sum() <= limit * difference.numel(), [*["good"] * 2, *BAD][index]
 
     def _made(self, index: int) -> torch.Tensor:
-        pixels, crop = self.pixels[index], self.dataset._recipe.views[0]
+        pixels, crop = self.pixels[index], self.dataset._maker.recipe.views[0]
         assert pixels is not None, f"{list(BAD)[index - 2]}: Pillow does not decode it"
         frame = self.frames[pixels.shape[:2]] if crop else None
         return _expected(pixels, frame, crop.interpolation if crop else "")

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, RandomSampler, Subset
 
 import packio
-from packio.datasets import datasets
+from packio.datasets import making
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -196,13 +196,13 @@ def test_by_default_small_images_are_decoded_by_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int, threads: int | str,
     expected: int | None,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(datasets, "automatic_threads", lambda: 3)
+    monkeypatch.setattr(making, "automatic_threads", lambda: 3)
     folder = tmp_path / "images/a"
     folder.mkdir(parents=True)
     for i in range(3):
         Image.new("RGB", (side, side)).save(folder / f"{i}.png")
     packio.pack(folder.parent, tmp_path / "x.tar")
-    decoding = packio.TarDataset(tmp_path / "x.tar", threads=threads)._decoding_threads()
+    decoding = packio.TarDataset(tmp_path / "x.tar", threads=threads)._maker.threads()
     assert (decoding and decoding.count) == expected
-    apart = packio.FolderDataset(folder.parent, threads=threads)._decoding_threads()
+    apart = packio.FolderDataset(folder.parent, threads=threads)._maker.threads()
     assert (apart and apart.count) == (expected or (3 if threads == "auto" else None))

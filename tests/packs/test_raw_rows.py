@@ -90,6 +90,7 @@ def one_by_one(ds: packio.PackDataset) -> packio.PackDataset:
     """A dataset of the same pack and options that maps nothing."""
     other = ds.with_options()
     other.pack = packio.open(ds.pack.path)
+    other._maker.pack = other.pack
     other.pack.__dict__["raw_rows"] = None  # where the property keeps it
     return other
 
@@ -98,7 +99,7 @@ def one_by_one(ds: packio.PackDataset) -> packio.PackDataset:
 def only_at_once() -> Iterator[None]:
     """Forbid to make images one by one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packio.batches.batches, "make", None)
+        patch.setattr(packio.batches.images, "make", None)
         yield
 
 

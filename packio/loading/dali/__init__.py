@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from packio.batches.plans import Recipe
+from packio.batches.plan import Recipe
 from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from packio.batches import plans
-from packio.batches.plans import Place, Plan, Recipe
-from packio.errors import DecodeError, IntegrityError
-from packio.images import frames, regions
+from packio.batches.plan import Plan, Recipe, by_position
+from packio.errors import DecodeError
+from packio.images import regions
 from packio.images.encodings import PNG_MAGIC
 from packio.images.jpeg import header as jpeg_header
 from packio.images.pixels import oriented
 from packio.images.regions import Wanted
 from packio.index.indexfile import SEEKABLE
-from packio.packs.packs import Pack, Row, file_order
-from packio.system.threads import Threads, each
+from packio.packs.packs import Pack, Row
+from packio.system.threads import Threads
 
 if TYPE_CHECKING:
     from packio.batches.draws import Drawn
-    from packio.images.frames import Box
+    from packio.images.frames import Box, Place
 
 _TRAILER = 64  # bytes in which a file's end mark has to be, beside what some cameras add
 
@@ -89,19 +88,16 @@ class Feeder:
         if self._chosen is not None:
             positions = self._chosen[positions]
         rows = self._pack.rows(positions)
-        draw = plans.by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
+        draw = by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
         plan, pack = Plan(self._recipe, rows, draw), self._pack.fetched(rows)
         data = [np.empty(0, np.uint8)] * len(rows)
         places = np.zeros((len(rows), 12), np.int32)
-        errors: dict[int, Exception] = {}
 
         def work(slot: int) -> None:
-            try:
-                data[slot], places[slot] = self._sample(pack, rows[slot], plan[slot][0], settle)
-            except (DecodeError, IntegrityError) as error:
-                errors[slot] = error
+            (place,) = plan.each_place[slot]
+            data[slot], places[slot] = self._sample(pack, rows[slot], place, settle)
 
-        each(work, file_order(rows), self._threads)
+        errors = plan.make_each(work, self._threads)
         if settle:
             self._ours.update(rows[slot].position for slot in errors or range(len(rows)))
         if errors and (not self._skip or len(errors) == len(rows)):
@@ -117,29 +113,28 @@ class Feeder:
         self, pack: Pack, row: Row, place: Place, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """Encoded bytes and place of one sample."""
-        data, frame = pack.read(row), frames.shown(place.frame)
-        how = self._recipe.views[0].interpolation if self._recipe.views[0] else "nearest"
-        wanted = Wanted(frame, place.orientation, bool(row.flags & SEEKABLE), False, how)
+        data, seekable = pack.read(row), bool(row.flags & SEEKABLE)
+        wanted = regions.want(
+            place, row.height, row.width, "nearest", cuttable=seekable, fast=False
+        )  # DALI resizes whole frames
+        frame = wanted.frame
         ours = settle or row.position in self._ours
         try:
             if ours or not _is_plain(data, row) or _pixels(row) > self._recipe.decoder.max_pixels:
                 data, box = self._decoded(data, row, wanted)
-            elif place.orientation == 1:
-                data, box, above, before = regions.cut(data, row, wanted)
-                box = (box[0] - above, box[1] - before, *box[2:])
+            elif wanted.orientation == 1:
+                data, above, before = regions.cut(data, row, wanted)
+                box = (wanted.box[0] - above, wanted.box[1] - before, *wanted.box[2:])
             else:
                 box = frame[:4]
         except DecodeError as error:
             raise pack.named(error, row) from error
-        return np.frombuffer(data, np.uint8), (*box, *frame[4:10], place.hflip, place.vflip)
+        return np.frombuffer(data, np.uint8), (*box, *frame[4:10], wanted.hflip, wanted.vflip)
 
     def _decoded(self, data: bytes, row: Row, wanted: Wanted) -> tuple[bytes, Box]:
         """Decode what is needed of an image: a PNM of it, and the box that is all of that."""
         part = regions.decode(self._recipe.decoder, data, row, wanted)
-        top, left, height, width = part.box
-        top, left = top - part.top, left - part.left
-        pixels = part.pixels[top : top + height, left : left + width]
-        pixels = oriented(pixels, wanted.orientation)
+        pixels = oriented(regions.boxed(part, wanted), wanted.orientation)
         height, width = pixels.shape[:2]
         return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes(), (0, 0, height, width)
 

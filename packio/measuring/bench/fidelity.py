@@ -24,7 +24,7 @@ from packio import registry
 from packio.batches import draws
 from packio.errors import DecodeError, MissingPackageError, OptionError
 from packio.images.decoders import Decoder
-from packio.images.frames import Frame
+from packio.images.frames import Frame, Place
 from packio.images.geometry import RandomResizedCrop
 from packio.images.jpeg.restarts import is_seekable, make_seekable
 from packio.images.regions import FIDELITIES, decode, render, want
@@ -182,9 +182,10 @@ class _Comparison:
         self, decoder: Decoder, image: Encoded, frame: Frame, fidelity: str, *, cuttable: bool
     ) -> np.ndarray:
         """Make a crop, (H, W, 3) uint8 RGB."""
-        wanted = want(frame, 1, self._how, cuttable=cuttable, fast=fidelity == "fast")
+        size = image.stored.height, image.stored.width
+        wanted = want(Place(frame), *size, self._how, cuttable=cuttable, fast=fidelity == "fast")
         part = decode(decoder, image.data, image.stored, wanted)
-        planes = render(part, wanted, None, hflip=False, vflip=False)
+        planes = render(part, wanted, None)
         pixels: np.ndarray = planes.transpose(1, 2, 0)
         return pixels
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packio.batches import batches
+from packio.batches import collating
 from packio.datasets.datasets import PackDataset
 from packio.errors import OptionError
 from packio.images.geometry import Geometry, RandomResizedCrop
@@ -210,7 +210,7 @@ class _Candidate:
             )  # fmt: skip
             self._loader = torch.utils.data.DataLoader(
                 self._dataset, self._batch_size, sampler=order, num_workers=self.workers,
-                collate_fn=batches.collate, persistent_workers=self.workers > 0,
+                collate_fn=collating.collate, persistent_workers=self.workers > 0,
             )  # fmt: skip
         source = iter(self._loader)
         for _ in range(waiting):

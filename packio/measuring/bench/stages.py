@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.batches import batches, draws
+from packio.batches import collating, draws
 from packio.datasets.datasets import PackDataset
 from packio.errors import DecodeError, MissingPackageError, OptionError
 from packio.images import regions
 from packio.images.decoders import Decoder
+from packio.images.frames import Place
 from packio.images.geometry import Geometry
 from packio.index.indexfile import SEEKABLE, crc32c
 from packio.packs import packs
@@ -71,12 +72,13 @@ class StageTimer:
         upright = (row.width, row.height) if row.orientation >= 5 else (row.height, row.width)
         frame = self._crop.frame(*upright, draws.Lane(0, number, 0))
         return regions.want(
-            frame, row.orientation, self._crop.interpolation, cuttable=cuttable, fast=self._fast
-        )
+            Place(frame, row.orientation), row.height, row.width, self._crop.interpolation,
+            cuttable=cuttable, fast=self._fast,
+        )  # fmt: skip
 
     def _image(self, work: _Work) -> None:
         part = regions.decode(self._decoder, work.data, work.row, work.wanted)
-        regions.render(part, work.wanted, None, hflip=False, vflip=False)
+        regions.render(part, work.wanted, None)
 
     def stages(self) -> dict[str, float]:
         """Time each stage, in microseconds an image."""
@@ -88,9 +90,7 @@ class StageTimer:
             "crc": self._time(lambda w: crc32c(w.data)),
             "window": window,
             "decode": max(decode - window, 0.0),
-            "resize": self._time(
-                lambda w: regions.render(parts[id(w)], w.wanted, None, hflip=False, vflip=False)
-            ),
+            "resize": self._time(lambda w: regions.render(parts[id(w)], w.wanted, None)),
         }
 
     def whole_decode(self) -> float:
@@ -165,5 +165,5 @@ def time_collate(dataset: PackDataset, batch_size: int) -> float:
     batch = dataset.__getitems__(list(range(min(batch_size, len(dataset)))))
     began = time.perf_counter()
     for _ in range(_ROUNDS):
-        batches.collate(batch)
+        collating.collate(batch)
     return (time.perf_counter() - began) / _ROUNDS / len(batch) * 1e6

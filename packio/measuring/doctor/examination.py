@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from packio.batches.batches import collate
+from packio.batches.collating import collate
 from packio.errors import DiagnosisError
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
 from packio.measuring.doctor import cold, profiles, remedies, stages

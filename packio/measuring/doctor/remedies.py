@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from packio.batches import batches
+from packio.batches import collating
 from packio.datasets.datasets import PackDataset
 from packio.images.tensors import ensure_contiguous, mapped
 from packio.loading.loader import Loader
@@ -129,12 +129,12 @@ def _of_batches(
             note="this changes the training: learning rate, batch norm",
         )  # fmt: skip
     ours = Change(Kind.COLLATE, "packio.collate", "collate_fn=packio.collate",
-                  {"collate_fn": batches.collate})  # fmt: skip
+                  {"collate_fn": collating.collate})  # fmt: skip
     if setup.collate is default_collate:
         if parts.get(Kind.HAND_OVER, 0) >= _WORTH and hasattr(setup.dataset, "gather"):
             yield ours._replace(kind=Kind.HAND_OVER)
     elif (
-        setup.collate is not batches.collate
+        setup.collate is not collating.collate
         and parts.get(Kind.COLLATE, 0) >= _WORTH
         and _collates_alike(setup, samples)
     ):
@@ -160,7 +160,7 @@ def _of_dataset(
         )  # fmt: skip
     if not isinstance(dataset, PackDataset):
         return
-    if waiting >= _WORTH and setup.workers and setup.collate is batches.collate:
+    if waiting >= _WORTH and setup.workers and setup.collate is collating.collate:
         yield Change(Kind.HAND_OVER, "threads of this process", "packio.Loader(dataset, …)",
                      {"loader": Loader, "num_workers": 0, "prefetch_factor": None})  # fmt: skip
     if parts.get(Kind.DECODE, 0) < _WORTH:
@@ -190,7 +190,7 @@ def _channels_last(step: Step) -> Step:
 def _collates_alike(setup: Setup, samples: list[Any]) -> bool:
     """Whether packio's collate gives the same values as the loader's own."""
     with contextlib.suppress(Exception):  # the user's samples may be anything
-        ours, theirs = (list(leaves(f(samples))) for f in (batches.collate, setup.collate))
+        ours, theirs = (list(leaves(f(samples))) for f in (collating.collate, setup.collate))
         return len(ours) == len(theirs) and all(map(_is_equal, ours, theirs))
     return False
 

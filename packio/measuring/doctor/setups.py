@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from packio.batches.batches import collate as packio_collate
+from packio.batches.collating import collate as packio_collate
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.loader import Loader
 

@@ -1,8 +1,8 @@
 """One batch made on a device: JPEGs are decoded there together, then cropped, resized, mirrored.
 
-Reading, checking, and cutting seekable JPEGs happen in threads, as for any batch. What the
-device's decoder should not have, or fails on, Pillow decodes in the threads, and its pixels are
-copied. Which box of which sample goes where, `packio.batches.plans` says here as everywhere.
+Reading, checking, and cutting seekable JPEGs happen in threads, as for any batch. Images that the
+device's decoder should not have, or fails on, are decoded by Pillow in the threads and copied. The
+plan (`packio.batches.plan`) is that of any batch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import torch
 
-from packio.batches import batches
-from packio.batches.batches import CHANNELS, Made
-from packio.batches.plans import Place, Plan, Recipe
-from packio.errors import DecodeError, IntegrityError
+from packio.batches import images
+from packio.batches.images import CHANNELS, Column, Made
+from packio.batches.plan import Plan, Recipe
+from packio.errors import DecodeError
 from packio.images import planes, regions
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Cut, Wanted
-from packio.packs.packs import Pack, Row, file_order
-from packio.system.threads import Threads, each
+from packio.packs.packs import Pack, Row
+from packio.system.threads import Threads
 
 _MOST = 1 << 30  # bytes of pixels that are decoded at once; 1,900 images of 500 x 375
 
@@ -38,7 +38,7 @@ class _Piece(NamedTuple):
 class _Sample(NamedTuple):
     """What the device is to make of a sample."""
 
-    wanted: list[Wanted]  # one a view
+    wanted: Sequence[Wanted]  # one a view
     cuts: list[Cut]  # one a view; several may be of the same bytes
     pieces: dict[int, _Piece]  # by the id of a cut's bytes
 
@@ -61,19 +61,20 @@ class _View:
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)
 
-    def draw(self, slot: int, pixels: torch.Tensor, wanted: Wanted, cut: Cut, place: Place) -> None:
-        """Make the image of one sample, of (C, H, W) pixels of what a cut holds."""
-        top, left = cut.box[0] - cut.top, cut.box[1] - cut.left
-        box = pixels[:, top : top + cut.box[2], left : left + cut.box[3]]
-        box = planes.oriented(box, place.orientation)
+    def draw(self, slot: int, pixels: torch.Tensor, wanted: Wanted, cut: Cut) -> None:
+        """Make the image of one sample, of the (C, H, W) pixels of a cut."""
+        top, left, height, width = wanted.box
+        top, left = top - cut.top, left - cut.left
+        box = pixels[:, top : top + height, left : left + width]
+        box = planes.oriented(box, wanted.orientation)
         frame = wanted.frame
         out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[8:10])
-        planes.render(box, frame, out, hflip=place.hflip, vflip=place.vflip, how=self._how)
+        planes.render(box, frame, out, hflip=wanted.hflip, vflip=wanted.vflip, how=self._how)
         if self._batch is None:
             self._images[slot] = planes.rounded(out)
 
-    def done(self, others: dict[int, torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
-        """All images: those of the device, and others, by slot, that are copied there."""
+    def done(self, others: dict[int, torch.Tensor]) -> Column:
+        """All images: those of the device, and others, by slot, which are copied to the device."""
         if self._batch is None:
             for slot, image in others.items():
                 self._images[slot] = image.to(self._device)
@@ -84,61 +85,51 @@ class _View:
         return whole
 
 
-def make(
-    pack: Pack, recipe: Recipe, plan: Plan, threads: Threads | None, device: torch.device
-) -> Made:
-    """Make the images of some samples: as `packio.batches.batches.make`, but on a device.
+def make(pack: Pack, plan: Plan, threads: Threads | None, device: torch.device) -> Made:
+    """Make the images of some samples: as `packio.batches.images.make`, but on a device.
 
-    Values are within 1 grey level of those that it makes of the same decoded pixels, with either
-    fidelity. Bad samples are black.
+    Values are within 1 grey level of those that the processor makes of the same decoded pixels,
+    with either fidelity. Bad samples are black.
 
     Args:
         pack: Where they are read from.
-        recipe: What to make of them, with a decoder that decodes batches.
-        plan: Of the samples.
-        threads: That read, and decode what the device does not; None: this one.
+        plan: Of the samples, with a decoder that decodes batches.
+        threads: Threads that read, and decode what the device does not; None: this one.
         device: As `packio.images.decoders._cuda.side_stream` gives it, within that.
     """
-    rows = plan.rows
+    recipe, rows = plan.recipe, plan.rows
     samples: dict[int, _Sample] = {}
-    errors: dict[int, Exception] = {}
 
     def read(slot: int) -> None:
-        try:
-            sample = _read(pack, recipe, rows[slot], plan[slot])
-        except (DecodeError, IntegrityError) as error:
-            errors[slot] = error
+        if not all(planes.is_for_device(place.frame) for place in plan.each_place[slot]):
             return
+        sample = _read(pack, recipe, rows[slot], plan.each_wanted[slot])
         if sample is not None:
             samples[slot] = sample
 
-    each(read, file_order(rows), threads)
+    errors = plan.make_each(read, threads)
     views = [_View(recipe, crop, len(rows), device) for crop in recipe.views]
     made: set[int] = set()
     for group in _groups(samples):
-        made |= _draw(recipe.decoder, plan, group, views, device)
-    rest = [slot for slot in file_order(rows) if slot not in made and slot not in errors]
-    others = _by_pillow(pack, recipe, plan, threads, rest, errors)
+        made |= _draw(recipe.decoder, group, views, device)
+    others, bad = _by_pillow(pack, plan, threads, made | set(errors))
     done = [
-        view.done({slot: images[number] for slot, images in others.items()})
+        view.done({slot: each[number] for slot, each in others.items()})
         for number, view in enumerate(views)
     ]
-    return Made(done, errors)
+    return Made(done, {**errors, **bad})
 
 
-def _read(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> _Sample | None:
-    """Read a sample, and cut out what its views need; None where the device should not have it.
+def _read(pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted]) -> _Sample | None:
+    """Read a sample, and cut out what its views need; None if the device should not have it.
 
     Raises:
-        DecodeError, IntegrityError: it is bad; the message names it.
+        DecodeError, IntegrityError: the sample is bad; the message names it.
     """
     try:
         if not recipe.decoder.takes(row):
             return None
-        if not all(planes.is_for_device(place.frame) for place in places):
-            return None
         data = pack.read(row)
-        wanted = batches.wanted_of(recipe, row, places)
         cuts = regions.cut_all(data, row, wanted)
         pieces: dict[int, _Piece] = {}
         for piece in {id(cut.data): cut.data for cut in cuts}.values():
@@ -169,10 +160,9 @@ def _groups(samples: dict[int, _Sample]) -> Iterator[dict[int, _Sample]]:
 
 
 def _draw(
-    decoder: Decoder, plan: Plan, group: dict[int, _Sample], views: Sequence[_View],
-    device: torch.device,
-) -> set[int]:  # fmt: skip
-    """Decode samples on the device, and make their images; the slots of those that it could."""
+    decoder: Decoder, group: dict[int, _Sample], views: Sequence[_View], device: torch.device
+) -> set[int]:
+    """Decode samples on the device, and make their images; returns the slots that succeeded."""
     given = [piece for sample in group.values() for piece in sample.pieces.values()]
     decoded = iter(decoder.decode_batch([piece.data for piece in given], device))
     made: set[int] = set()
@@ -185,26 +175,19 @@ def _draw(
         }  # fmt: skip
         if len(pixels) == len(found):
             made.add(slot)
-            each_view = zip(views, sample.wanted, sample.cuts, plan[slot], strict=True)
-            for view, wanted, cut, place in each_view:
-                view.draw(slot, pixels[id(cut.data)], wanted, cut, place)
+            for view, wanted, cut in zip(views, sample.wanted, sample.cuts, strict=True):
+                view.draw(slot, pixels[id(cut.data)], wanted, cut)
     return made
 
 
 def _by_pillow(
-    pack: Pack, recipe: Recipe, plan: Plan, threads: Threads | None, slots: Sequence[int],
-    errors: dict[int, Exception],
-) -> dict[int, list[torch.Tensor]]:  # fmt: skip
-    """The images of some slots, one a view, made in memory; what is bad is added to the errors."""
-    recipe = dataclasses.replace(recipe, decoder=recipe.decoder.fallback)
+    pack: Pack, plan: Plan, threads: Threads | None, but: set[int]
+) -> tuple[dict[int, list[torch.Tensor]], dict[int, Exception]]:
+    """Make the images of all slots but some in memory: slot → one a view; and what is bad."""
+    recipe = dataclasses.replace(plan.recipe, decoder=plan.recipe.decoder.fallback)
     made: dict[int, list[torch.Tensor]] = {}
 
     def work(slot: int) -> None:
-        try:
-            made[slot] = batches.make_one(pack, recipe, plan.rows[slot], plan[slot])
-        except (DecodeError, IntegrityError) as error:
-            errors[slot] = error
+        made[slot] = images.make_one(pack, recipe, plan.rows[slot], plan.each_wanted[slot])
 
-    if slots:
-        each(work, slots, threads)
-    return made
+    return made, plan.make_each(work, threads, but)

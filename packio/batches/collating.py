@@ -1,0 +1,69 @@
+"""Batches as DataLoader passes them on: a list of samples that remembers its tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+class Batch(list[Any]):
+    """The samples of a batch, with the tensors they are views of.
+
+    Args:
+        samples: Of the batch.
+        columns: Makes what `collate` returns: a tuple, dict or single value of batched fields.
+    """
+
+    def __init__(self, samples: Sequence[Any], columns: Callable[[], Any]) -> None:
+        super().__init__(samples)
+        self._columns = columns
+        self._samples = [dict(s) if type(s) is dict else s for s in samples]  # dicts may be edited
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if not self.is_whole:
+            return list, (list(self),)
+        return _restored, (list(self), self.columns())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the list, and the values in its samples, are still the objects they were."""
+        return len(self) == len(self._samples) and all(map(_is_same, self, self._samples))
+
+    def columns(self) -> Any:
+        """The batched fields."""
+        return self._columns()
+
+
+def _is_same(now: Any, then: Any) -> bool:
+    if type(then) is not dict:
+        return now is then
+    return (
+        type(now) is dict
+        and list(now) == list(then)
+        and all(map(operator.is_, now.values(), then.values()))
+    )
+
+
+def _restored(samples: list[Any], columns: Any) -> Batch:
+    return Batch(samples, lambda: columns)
+
+
+def collate(samples: list[Any]) -> Any:
+    """Hand over a batch of packio's without copying it; collate anything else as torch does.
+
+    For ``DataLoader(ds, collate_fn=packio.collate)``. Samples that were edited since are collated
+    anew.
+
+    Args:
+        samples: What a dataset's ``__getitems__`` returned, or a plain list of samples.
+
+    Returns:
+        As `torch.utils.data.default_collate`: images (N, C, H, W), labels (N,) int64, …. Images and
+        masks that differ in size are lists; boxes, keys and metadata always are.
+    """
+    if isinstance(samples, Batch) and samples.is_whole:
+        return samples.columns()
+    return torch.utils.data.default_collate(list(samples))

@@ -1,0 +1,251 @@
+"""What datasets of one pack and of several have in common: batches, and choosing samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from packio.batches import draws, plan
+from packio.batches.collating import Batch
+from packio.batches.draws import Drawn
+from packio.batches.plan import Draw
+from packio.batches.samples import Columns
+from packio.datasets import selection
+from packio.datasets.fields import Fields
+from packio.datasets.outputs import Outputs
+from packio.datasets.positions import checked
+from packio.errors import OptionError
+from packio.images.decoders._cuda import side_stream
+from packio.system import workers
+
+Self = TypeVar("Self", bound="BatchedDataset")
+
+
+class Gathered(NamedTuple):
+    """What was made of a batch, before it is put into the form asked for.
+
+    Attributes:
+        columns: Of the fields that are decoded or moved.
+        positions: (N,) of the samples in the pack, or in several packs one behind the other.
+        owners: (N,) numbers of the samples' datasets; None where there is one.
+    """
+
+    columns: Columns
+    positions: np.ndarray
+    owners: np.ndarray | None = None
+
+
+class BatchedDataset(torch.utils.data.Dataset[Any]):
+    """A map-style dataset that makes whole batches.
+
+    Attributes:
+        seed, seeded: Of the random numbers, and whether it was given.
+        classes: Class names; a label is a position in this list.
+    """
+
+    seed: int
+    seeded: bool
+    classes: Any  # list[str]: an attribute, or a property
+    _fields: Fields
+    _outputs: Outputs
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class name."""
+        return {name: i for i, name in enumerate(self.classes)}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random numbers are drawn, in all workers."""
+        raise NotImplementedError
+
+    @property
+    def decodes_batches(self) -> bool:
+        """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
+        return False
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Samples of a batch; the images are views of one tensor where they are all alike.
+
+        Args:
+            indices: Positions in the dataset, in the batch's order; one may be there twice.
+
+        Returns:
+            A list of samples, as ``ds[i]`` gives them; `packio.collate` makes a batch of it.
+
+        Raises:
+            DecodeError, IntegrityError: a sample is bad, and on_error is "raise", or all are bad.
+        """
+        return self._samples(self._made(indices, None, None))
+
+    def gather(
+        self, indices: Sequence[int] | np.ndarray, *, out: torch.Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> Any:  # fmt: skip
+        """Make what `packio.collate` makes of ``__getitems__(indices)``, without the samples.
+
+        Args:
+            indices: As of `__getitems__`.
+            out: Where the images go, again and again: (N, C, H, W), contiguous, of the dtype asked
+                for.
+            device: Where images are decoded and stay, with a decoder that `decodes_batches`;
+                transforms get them there. All other values stay in memory.
+
+        Raises:
+            DecodeError, IntegrityError: see `__getitems__`.
+            OptionError: ``out`` or ``device`` does not fit, or the images are no one tensor.
+        """
+        if out is not None and not (self._outputs.has_one_tensor and self._is_plain):
+            raise OptionError("out=: expected tensors, without views or transforms")
+        if device is None:
+            return self._batch(indices, out, None)
+        if out is not None or not (self._outputs.has_tensors and self.decodes_batches):
+            raise OptionError(
+                f"device=: {self!r}; expected a decoder of batches, as decoder='nvjpeg', "
+                "output='tensor', and no out="
+            )
+        with side_stream(torch.device(device)) as numbered:
+            return self._batch(indices, None, numbered)
+
+    def where(
+        self: Self,
+        /,
+        *,
+        label: selection.Labels | None = None,
+        key: selection.Keys | None = None,
+        **meta: Any,
+    ) -> Self:
+        """Those of the samples that match all conditions, in their order; nothing is copied.
+
+        Args:
+            label: Name or index of a class, or several; a label vector is of each class whose entry
+                is above 0.
+            key: A key, or a glob as "n01440764/*" (`fnmatch.fnmatchcase`: * matches / as well), or
+                several; as bytes, too.
+            meta: Name of the samples' metadata → a value, or a function that is called with the
+                value, which is None where a sample has no such name.
+
+        Returns:
+            A dataset with the same options and an epoch of its own.
+
+        Raises:
+            OptionError: there is no such class or name in the metadata, or no sample matches.
+            KeyNotFoundError: no sample has such a key.
+        """
+        found = self._matching(label, key, meta)
+        if not found.any():
+            raise selection.none_has(len(self), label, key, meta, self._name)
+        return self.subset(found)
+
+    def subset(self: Self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> Self:
+        """The samples at some indices, in the order given; nothing is copied.
+
+        Args:
+            indices: Positions in this dataset, one perhaps several times; or a bool for each.
+
+        Returns:
+            A dataset with the same options and an epoch of its own.
+
+        Raises:
+            OptionError: no integers, or not as many bools as there are samples.
+            IndexError: an index is out of range.
+        """
+        return self._part(checked(len(self), indices))
+
+    # ---- what each kind of dataset does in its own way ----
+
+    @property
+    def _name(self) -> object:
+        """What messages call it."""
+        return type(self).__name__
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether no transforms are called."""
+        raise NotImplementedError
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether random numbers are drawn."""
+        raise NotImplementedError
+
+    def _gathered(
+        self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None,
+        device: torch.device | None,
+    ) -> Gathered:  # fmt: skip
+        """Make the decoded fields of a batch, as of `gather`."""
+        raise NotImplementedError
+
+    def _transformed(self, values: dict[str, Any], owner: int) -> dict[str, Any]:
+        """Call the user's transforms with a sample of the dataset with a number."""
+        raise NotImplementedError
+
+    def _part(self: Self, indices: np.ndarray) -> Self:
+        """The samples at some indices, (n,) int64 from 0 on; see `subset`."""
+        raise NotImplementedError
+
+    def _matching(
+        self, label: selection.Labels | None, key: selection.Keys | None, meta: Mapping[str, Any]
+    ) -> np.ndarray:
+        """Which samples match, (N,) bool; see `where`."""
+        raise NotImplementedError
+
+    # ---- batches ----
+
+    def _draw(self, indices: Sequence[int] | np.ndarray) -> Draw:
+        """Where a batch's random numbers come from.
+
+        That is the position in the epoch if the indices have positions, else the slot.
+        """
+        if not self._is_random:
+            return Draw(0, np.zeros(len(indices), np.int64))
+        known = [i for i in indices if isinstance(i, Drawn)]
+        if len(known) == len(indices) and len({i.epoch for i in known}) == 1:
+            return plan.by_position(self.seed, known[0].epoch, [i.position for i in known])
+        key = draws.mix(self.seed, self.epoch, draws.digest(indices))
+        return Draw(key, np.arange(len(indices)))
+
+    def _draw_one(self, index: int | None) -> tuple[int, int]:
+        """Key and lane of a single sample: of its position in the epoch, or torch's generator."""
+        if not self._is_random:
+            return 0, 0
+        if isinstance(index, Drawn):
+            key, lanes = plan.by_position(self.seed, index.epoch, [index.position])
+            return key, int(lanes[0])
+        return int(torch.empty((), dtype=torch.int64).random_()), 0
+
+    def _made(
+        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,
+        device: torch.device | None,
+    ) -> Gathered:  # fmt: skip
+        workers.settle()
+        return self._gathered(indices, self._draw(indices), out, device)
+
+    def _batch(
+        self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,
+        device: torch.device | None,
+    ) -> Any:  # fmt: skip
+        made = self._made(indices, out, device)
+        if not self._is_plain:
+            return self._samples(made).columns()
+        return self._outputs.batch(made.columns, made.positions)
+
+    def _samples(self, made: Gathered) -> Batch:
+        columns = self._outputs.columns(made.columns, made.positions)
+        samples = self._fields.samples(columns)
+        if self._is_plain:
+            batched = self._outputs.batch
+            return Batch(samples, lambda: batched(made.columns, made.positions, columns))
+        owners = [0] * len(samples) if made.owners is None else made.owners.tolist()
+        each = [
+            self._transformed(self._fields.take_apart(sample), owner)
+            for owner, sample in zip(owners, samples, strict=True)
+        ]
+        samples = [self._fields.assemble(values) for values in each]
+        return Batch(samples, lambda: self._outputs.batch_of(each))

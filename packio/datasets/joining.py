@@ -1,0 +1,121 @@
+"""Several packs as if they were one: their annotations, and their parts of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from packio.batches import images
+from packio.batches.images import Column
+from packio.batches.samples import Columns, Samples
+from packio.datasets import classnames, selection
+from packio.errors import OptionError
+from packio.packs.packs import Pack
+
+
+class Share(NamedTuple):
+    """What one dataset makes of a batch."""
+
+    number: int  # of the dataset
+    slots: np.ndarray  # (n,) in the batch
+    positions: np.ndarray  # (n,) in its pack
+    made: Samples
+
+
+class JoinedPacks:
+    """Packs one behind the other, as far as `packio.datasets.outputs.Outputs` needs them.
+
+    Args:
+        packs: The packs.
+        tables: For each pack, the numbers of its classes among all; see
+            `packio.datasets.classnames`.
+        classes: Number of all classes.
+
+    Attributes:
+        starts: Position of the first sample of each.
+    """
+
+    def __init__(
+        self, packs: Sequence[Pack], tables: Sequence[np.ndarray | None], classes: int
+    ) -> None:
+        self._packs, self._tables, self._classes = packs, tables, classes
+        self._ends = np.cumsum([len(pack) for pack in packs])
+        self.starts = [int(end) - len(pack) for end, pack in zip(self._ends, packs, strict=True)]
+
+    def key(self, index: int) -> str:
+        """Key of a sample."""
+        number = int(np.searchsorted(self._ends, index, "right"))
+        return self._packs[number].key(index - self.starts[number])
+
+    def meta(self, index: int) -> dict[str, Any] | None:
+        """Metadata of a sample."""
+        number = int(np.searchsorted(self._ends, index, "right"))
+        return self._packs[number].meta(index - self.starts[number])
+
+    def take_labels(self, indices: np.ndarray) -> np.ndarray:
+        """Labels of some samples."""
+        numbers = np.searchsorted(self._ends, indices, "right")
+        slots, found = [], []
+        for number in np.unique(numbers).tolist() or [0]:
+            slots.append(np.flatnonzero(numbers == number))
+            labels = self._packs[number].take_labels(indices[slots[-1]] - self.starts[number])
+            found.append(self.named(number, labels))
+        order = np.argsort(np.concatenate(slots))
+        taken: np.ndarray = np.concatenate(found)[order]
+        return taken
+
+    def sought(self, label: selection.Labels) -> list[list[int]]:
+        """The numbers that some of all classes have in each pack; see `classnames.sought`."""
+        return classnames.sought(label, self._packs, self._tables, self._classes)
+
+    def named(self, number: int, labels: np.ndarray) -> np.ndarray:
+        """Labels of a pack as numbers of all classes."""
+        table = self._tables[number]
+        return labels if table is None else classnames.renamed(labels, table, self._classes)
+
+
+def joined(parts: Sequence[Share], count: int, out: torch.Tensor | None) -> Columns:
+    """Put the columns of the parts of a batch together; a single part stays as it is."""
+    if len(parts) == 1 and out is None:
+        return parts[0].made.columns
+    columns: Columns = {}
+    for name in parts[0].made.columns:
+        each = [part.made.columns[name] for part in parts]
+        columns[name] = [
+            _together(name, [p.slots for p in parts], views, count, out)
+            for views in zip(*each, strict=True)
+        ]
+    return columns
+
+
+def _together(
+    name: str, slots: Sequence[np.ndarray], columns: Sequence[Column], count: int,
+    out: torch.Tensor | None,
+) -> Column:  # fmt: skip
+    """One view's column of a field: a tensor, if the parts are tensors of one shape."""
+    if name == "mask" and any(value.dtype == torch.int32 for c in columns for value in c[:1]):
+        columns = [_as_int32(column) for column in columns]
+    whole = [c for c in columns if isinstance(c, torch.Tensor)]
+    given = out if name == "image" else None
+    if len(whole) == len(columns) and len({(c.shape[1:], c.dtype) for c in whole}) == 1:
+        batch = images.given_or_new((count, *whole[0].shape[1:]), whole[0].dtype, given)
+        into = batch.view(torch.uint8).numpy()  # torch's index_copy_ takes 20 ms for bytes
+        for at, tensor in zip(slots, whole, strict=True):
+            into[at] = tensor.view(torch.uint8).numpy()
+        return batch
+    if given is not None:
+        raise OptionError("out=: the images differ in size or type; expected a crop to one size")
+    values = [torch.empty(0)] * count
+    for at, column in zip(slots, columns, strict=True):
+        for slot, value in zip(at.tolist(), column, strict=True):
+            values[slot] = value
+    return values
+
+
+def _as_int32(column: Column) -> Column:
+    if isinstance(column, torch.Tensor):
+        return column.to(torch.int32)
+    return [mask.to(torch.int32) for mask in column]

@@ -343,7 +343,8 @@ def _margin(length: Integer, size: int) -> Integer:
 
 
 def _how(crop: Any) -> str:
-    return str(crop.interpolation.value)
+    how = crop.interpolation
+    return how if isinstance(how, str) else str(how.value)
 
 
 def _random_crop(crop: Any) -> RandomCrop:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _samples(label: Any) -> list[dict[str, Any]]:
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 9, 8), np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3), np.uint8)
     return [{"image": pixels + i, "label": label(i), "key": f"{i}.raw"} for i in range(6)]
 
 
@@ -87,9 +87,10 @@ def test_an_index_that_says_no_height_is_found_out(
         packio.CenterCrop(8), packio.RandomCrop(8), None,
     ):  # fmt: skip
         ds = packio.LmdbDataset(tmp_path / "x.lmdb", crop=crop)
-        for work in (lambda ds=ds: ds[0], lambda ds=ds: ds.__getitems__([0, 1])):
-            with pytest.raises(packio.DecodeError, match="decodes to"):
-                work()
+        with pytest.raises(packio.DecodeError, match="decodes to"):
+            ds[0]
+        with pytest.raises(packio.DecodeError, match="decodes to"):
+            ds.__getitems__([0, 1])
 
 
 def test_torchvisions_crops_are_options(pack: Path, torchvision: Any) -> None:

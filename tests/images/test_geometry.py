@@ -334,7 +334,8 @@ def test_the_frames_of_a_batch_are_those_of_its_images(crop: Any, fast: bool) ->
     sizes = list(zip(height.tolist(), width.tolist(), strict=True))
     one_by_one = [crop.frame(*size, own) for size, own in zip(sizes, u.tolist(), strict=True)]
     assert frames.each(columns, n) == one_by_one
-    place = frames.Place(columns, orientation, u[:, 0] < 0.5)
+    turns: Any = orientation, u[:, 0] < 0.5
+    place = frames.Place(columns, *turns)
     how = crop.interpolation
     wanted = regions.want(place, height, width, how, cuttable=u[:, 0] < 0.1, fast=fast)
     for found, frame, turn, own, size in zip(

@@ -113,6 +113,8 @@ def _parts(pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted]) -> li
         return [regions.of_pixels(rows.pixels(row.position))] * len(wanted)
     data = pack.read(row)
     try:
+        if len(wanted) == 1:
+            return [regions.decode(recipe.decoder, data, row, wanted[0])]
         return regions.decode_all(recipe.decoder, data, row, wanted)
     except DecodeError as error:
         raise pack.named(error, row) from error

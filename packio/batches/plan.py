@@ -190,13 +190,12 @@ def _wanted(
     recipe: Recipe, places: Sequence[Place], height: Integer, width: Integer, cuttable: Integer
 ) -> list[Wanted]:
     """What is wanted of the images of one sample, or of N, one a view."""
-    return [
-        regions.want(
-            place, height, width, crop.interpolation if crop else "nearest",
-            cuttable=cuttable, fast=recipe.fast,
-        )
-        for crop, place in zip(recipe.views, places, strict=True)
-    ]  # fmt: skip
+    wanted = []
+    for crop, place in zip(recipe.views, places, strict=True):
+        how = crop.interpolation if crop else "nearest"
+        one = regions.want(place, height, width, how, cuttable=cuttable, fast=recipe.fast)
+        wanted.append(one)
+    return wanted
 
 
 def numbers(recipe: Recipe, view: int, draw: Draw) -> np.ndarray:

@@ -17,12 +17,14 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.images import arithmetic
-from packio.images.arithmetic import Integer, Real, is_column, rounded, truncated, where
+from packio.images.arithmetic import Integer, Real, rounded, truncated, where
 from packio.images.frames import Frame
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 
 Size = int | tuple[int, int]
+
+_FEW = 16  # images for which columns take longer than numbers
 
 
 class Numbers(Protocol):
@@ -143,7 +145,7 @@ class RandomResizedCrop(_Sized):
 
     def frame(self, height: Integer, width: Integer, u: Numbers) -> Frame:
         """Frame of an upright image of this size, for 22 random numbers."""
-        if is_column(height):
+        if isinstance(height, np.ndarray):
             return self._frames(height, width, u)
         for k in range(2, self.draws, 2):
             h, w = self._tried(height, width, u[k], u[k + 1], math.exp, math.sqrt, round)
@@ -153,19 +155,26 @@ class RandomResizedCrop(_Sized):
         return self._central(height, width)
 
     def _frames(self, height: Integer, width: Integer, u: Any) -> Frame:
-        """Frames of N images: the first try of all at once, then the misfits one by one.
+        """Frames of N images: each try for all images that need it, and one by one for the last.
 
         Of a photograph's boxes 87 % fit at the first try.
         """
-        h, w = self._tried(height, width, u[2], u[3], arithmetic.exp, np.sqrt, rounded)
+        h, w = np.empty_like(height), np.empty_like(width)
+        rest = np.arange(len(height))
+        for k in range(2, self.draws, 2):
+            high, broad = height[rest], width[rest]
+            numbers = u[k, rest], u[k + 1, rest]
+            found = self._tried(high, broad, *numbers, arithmetic.exp, np.sqrt, rounded)
+            h[rest], w[rest] = found
+            fits = (found[0] > 0) & (found[0] <= high) & (found[1] > 0) & (found[1] <= broad)
+            rest = rest[~fits]
+            if len(rest) < _FEW:
+                break
         top, left = truncated(u[0] * (height - h + 1)), truncated(u[1] * (width - w + 1))
-        frame = self._resized(top, left, h, w)
-        fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-        for i in (~fits).nonzero()[0].tolist():
+        for i in rest.tolist():
             one = self.frame(height.item(i), width.item(i), u[:, i].tolist())
-            for column, value in zip(frame[:4], one[:4], strict=True):
-                column[i] = value  # type: ignore[index]  # a column
-        return frame
+            top[i], left[i], h[i], w[i] = one[:4]
+        return self._resized(top, left, h, w)
 
     def _tried(
         self, height: Integer, width: Integer, area: Real, ratio: Real,

@@ -94,7 +94,7 @@ def resize(
     PyTorch's kernel for uint8 is fastest from interleaved to interleaved pixels: 250 x 250 pixels
     to 224 x 224 take 180 µs; 420 µs where the kernel writes planes. Pillow takes 1,150 µs.
     """
-    kernel, scales = antialiased(how), scales_of(ratio)
+    kernel, scales = antialiased(how), scales_of(ratio) if ratio else (None, None)
     if kernel is not None and pixels.dtype == np.uint8:
         resized, planes = _RESIZED.of((*size, pixels.shape[2]))
         pixels = np.ascontiguousarray(pixels)  # or the kernel copies them

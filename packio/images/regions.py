@@ -110,11 +110,12 @@ def decode(decoder: Decoder, data: bytes, stored: Described, wanted: Wanted) -> 
         DecodeError: damaged, or of another size than the index says.
     """
     piece, top, left = cut(data, stored, wanted) if wanted.cuttable else (data, 0, 0)
+    scale = 1
     if wanted.fast:
         scale = _scale(wanted) if stored.encoding == "jpeg" else 1
         pixels, scale = decoder.fast(piece, stored, scale)
     else:
-        pixels, scale = decoder(piece, stored), 1
+        pixels = decoder(piece, stored)
     part = Part(pixels, top, left, scale)
     if piece is data:
         check_whole(pixels.shape[:2], stored, scale)
@@ -185,7 +186,8 @@ def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> Non
     Raises:
         DecodeError: the index says another size.
     """
-    if size != (-(-stored.height // scale), -(-stored.width // scale)):
+    whole = stored.height, stored.width
+    if size != (whole if scale == 1 else tuple(-(-side // scale) for side in whole)):
         raise _wrong_size(size, stored, scale)
 
 
@@ -219,26 +221,24 @@ def render(part: Part, wanted: Wanted, out: np.ndarray | None) -> np.ndarray:
     Returns:
         The output.
     """
-    frame, pixels = wanted.frame, part.pixels
+    frame, _, orientation, hflip, vflip, _, fast, how = wanted
+    small = _resized_fast(part, wanted) if fast else None
+    pixels = boxed(part, wanted) if small is None else small
+    if small is not None:  # it is left to turn and to cut the image
+        frame = Frame(0, 0, *frame[4:6], *frame[4:10])
+    if orientation != 1:
+        pixels = oriented(pixels, orientation)
     if out is None:
         out = np.empty((pixels.shape[2], *frame[8:10]), pixels.dtype)
-    small = _resized_fast(part, wanted) if wanted.fast else None
-    if small is not None:  # it is left to turn and to cut the image
-        pixels, f = small, frame
-        frame = Frame(0, 0, *f[4:6], *f[4:10])
-    else:
-        pixels = boxed(part, wanted)
-    if wanted.orientation != 1:
-        pixels = oriented(pixels, wanted.orientation)
-    draw(pixels, frame, out, hflip=wanted.hflip, vflip=wanted.vflip, how=wanted.how)
+    draw(pixels, frame, out, hflip=hflip, vflip=vflip, how=how)
     return out
 
 
 def boxed(part: Part, wanted: Wanted) -> np.ndarray:
     """The pixels of the box, (height, width, C), as stored; a view."""
-    top, left, height, width = wanted.box
-    top, left = top - part.top, left - part.left
-    return part.pixels[top : top + height, left : left + width]
+    (pixels, above, before, _), (top, left, height, width) = part, wanted.box
+    top, left = top - above, left - before
+    return pixels[top : top + height, left : left + width]
 
 
 def _resized_fast(part: Part, wanted: Wanted) -> np.ndarray | None:

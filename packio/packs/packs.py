@@ -264,7 +264,7 @@ class Pack(Sequence[Sample]):
         """Look up what the index says of one sample; see `rows`."""
         position = self._position(operator.index(index))
         *numbers, encoding, dtype = self._numbers(position)
-        return Row._make((position, *numbers, *self._names(encoding, dtype)))
+        return _new_row((position, *numbers, *self._names(encoding, dtype)))
 
     def _names(self, encoding: int, dtype: int) -> tuple[str, str]:
         if dtype >= len(encodings.DTYPES):  # an IndexError would end a for loop
@@ -525,7 +525,7 @@ class Pack(Sequence[Sample]):
         """
         if not self.reads_ahead:
             return self
-        ranges = [(r.file, r.offset, r.length) for r in self._missing(rows, 0)] if images else []
+        ranges = [row[1:4] for row in self._missing(rows, 0)] if images else []  # file, offset, …
         if masks and MASK in self.fields:
             missing = self._missing(rows, len(self))
             places = (self._place(MASK, row.position) for row in missing)

@@ -1,8 +1,8 @@
-"""The random numbers of one draw, from its key: never from a worker, a thread or a batch's order.
+"""Random numbers from a key: they never depend on a worker, a thread or the order of a batch.
 
-Every sample of a batch has a lane of counters of its own; counter → number by SplitMix64, whose
-output for a counter does not depend on what was drawn before. So any subset can be drawn in any
-order, vectorised, and the same key gives the same numbers everywhere.
+Every sample of a batch has a lane of counters. SplitMix64 turns a counter into a number, which does
+not depend on the numbers drawn before. So numbers can be drawn in any order, all at once, and the
+same key gives the same numbers everywhere.
 
 Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014 (the
 finaliser with the constants of variant 13).
@@ -28,7 +28,7 @@ _LANE_STEP = np.uint64(LANE * VIEWS * _GAMMA & _MASK)
 
 
 def mix(*values: int) -> int:
-    """Combine integers into one 64-bit key, order mattering."""
+    """Combine integers into one 64-bit key; their order matters."""
     state = 0
     for value in values:
         z = (state ^ (value & _MASK)) + _GAMMA & _MASK
@@ -45,18 +45,18 @@ def digest(indices: Sequence[int] | np.ndarray) -> int:
 
 
 class Drawn(int):
-    """An index that says when it is drawn: it is an int to everyone, and more to our datasets.
+    """An index that knows its place in an epoch. Anybody can use it as an int.
 
     Attributes:
-        epoch: In which epoch.
-        position: At which place of the epoch's order, counted over all ranks.
+        epoch: Number of the epoch.
+        position: Place in the epoch's order, counted over all ranks.
     """
 
     epoch: int
     position: int
 
     def __new__(cls, index: int, epoch: int, position: int) -> Drawn:
-        """Make one."""
+        """Make an index."""
         self = super().__new__(cls, index)
         self.epoch, self.position = epoch, position
         return self
@@ -66,7 +66,7 @@ class Drawn(int):
 
 
 class Lane:
-    """The numbers of one lane, drawn when asked for: what `uniforms` gives, for a single sample.
+    """The numbers that `uniforms` gives a single sample, each drawn when asked for.
 
     Args:
         key, lane, view: As in `uniforms`.
@@ -91,8 +91,8 @@ def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
 
     Args:
         key: Of the batch or the epoch.
-        lanes: (N,) integers ≥ 0: the slot in the batch, or the position in the epoch.
-        view: 0..VIEWS-1, where a sample is cropped several times.
+        lanes: (N,) integers ≥ 0: slots in the batch, or positions in the epoch.
+        view: Number of the crop, 0..VIEWS-1, if a sample is cropped several times.
         count: Numbers a lane, at most LANE.
 
     Returns:

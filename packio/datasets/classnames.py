@@ -1,4 +1,4 @@
-"""Classes of several packs: whether they agree, and where each one's labels are among all."""
+"""Classes of several packs: whether they agree, and the number of each class among all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def joined(
 
     Args:
         packs: The packs.
-        labels: "same": they have to agree. "by_name": the classes of all.
-        needed: Whether anyone asks for labels; classes that differ do not matter else.
+        labels: "same": they have to agree. "by_name": the classes of all packs, each name once.
+        needed: Whether labels are read. If not, classes may differ.
 
     Returns:
-        Class names; and for each pack a table, (its classes,) int64, of where they are among these;
-        None where labels stay as they are.
+        Class names; and for each pack a table, (its classes,) int64, of the numbers that its
+        classes have among these names; None if labels stay as they are.
 
     Raises:
         OptionError: classes or labels that cannot be joined, with what differs.
@@ -50,12 +50,12 @@ def joined(
 
 
 def renamed(labels: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
-    """Labels of a pack among the classes of all; numbers of no class stay as they are.
+    """Turn labels of a pack into numbers of all classes; numbers without a class stay the same.
 
     Args:
         labels: (n,) int64, or (n, k) float32.
-        table: (k,) as `joined` gives it.
-        count: Classes of all.
+        table: (k,) as `joined` returns it.
+        count: Number of all classes.
 
     Returns:
         (n,) int64, or (n, count) float32 with 0 for the classes that the pack does not have.
@@ -71,19 +71,19 @@ def renamed(labels: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
 def sought(
     label: Labels, packs: Sequence[Pack], tables: Sequence[np.ndarray | None], count: int
 ) -> list[list[int]]:
-    """Find out what classes that are asked for are in each of some packs.
+    """Look up classes in each of several packs.
 
     Args:
-        label: Names or indices of classes of all.
+        label: Names, or numbers among all classes.
         packs: The packs.
-        tables: As `joined` gives them.
-        count: Classes of all.
+        tables: As `joined` returns them.
+        count: Number of all classes.
 
     Returns:
-        For each pack its own numbers of the classes; it may have none of them.
+        For each pack its own numbers of the classes that it has.
 
     Raises:
-        OptionError: a name is no class of any.
+        OptionError: no pack has a class of such a name.
     """
     each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
     names = list(dict.fromkeys(name for pack in packs for name in pack.classes))
@@ -97,7 +97,7 @@ def sought(
 
 
 def _own(wanted: str | int, names: list[str], table: np.ndarray | None, count: int) -> list[int]:
-    """The number of a class in one pack, if it is there."""
+    """The number of a class in one pack: a list of one, or an empty list."""
     if isinstance(wanted, str):
         return [names.index(wanted)] if wanted in names else []
     number = operator.index(wanted)
@@ -107,10 +107,10 @@ def _own(wanted: str | int, names: list[str], table: np.ndarray | None, count: i
 
 
 def _check_forms(packs: Sequence[Pack], labels: str) -> None:
-    """Refuse labels of several forms.
+    """Check that all labels have one form.
 
     Raises:
-        OptionError: they are such.
+        OptionError: they have several.
     """
     forms = [_form(pack, labels) for pack in packs]
     for pack, form in zip(packs, forms, strict=True):
@@ -121,7 +121,7 @@ def _check_forms(packs: Sequence[Pack], labels: str) -> None:
 
 
 def _form(pack: Pack, labels: str) -> str:
-    """What labels are, in words; that vectors are of different lengths does not matter by name."""
+    """The form of a pack's labels in words; "by_name", vectors may differ in length."""
     found = pack.labels
     if found is None or found.ndim == 1:
         return "none" if found is None else "integers"

@@ -1,4 +1,4 @@
-"""Positions of some samples among all, and indices that users choose them by."""
+"""Positions of some samples of a pack, and the check of indices that users give."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from packio.errors import OptionError
 class Positions:
     """Positions of some samples of a pack.
 
-    Forked processes share the array as it is; to those that torch spawns it goes once, through
-    shared memory, whatever their number.
+    Forked processes share the array. To processes that torch spawns it is sent once, through shared
+    memory, whatever their number.
 
     Attributes:
         array: (n,) int64, read-only.
@@ -23,7 +23,7 @@ class Positions:
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
         self.array.flags.writeable = False
-        self._tensor: torch.Tensor | None = None  # that travels, kept so that it does so once
+        self._tensor: torch.Tensor | None = None  # what is sent; kept, so that it is sent once
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._tensor is None:
@@ -36,18 +36,18 @@ def _received(tensor: torch.Tensor) -> Positions:
 
 
 def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
-    """Check indices of one of ``size`` samples.
+    """Check indices of samples.
 
     Args:
-        size: Samples there are.
-        indices: Numbers, those below 0 counted from the end, or ``size`` bools.
+        size: Number of samples.
+        indices: Integers, negative ones counted from the end, or ``size`` bools.
 
     Returns:
         (n,) int64, from 0 on.
 
     Raises:
-        OptionError: they are no numbers, or not as many bools.
-        IndexError: one is out of range.
+        OptionError: they are no integers, or not ``size`` bools.
+        IndexError: an index is out of range.
     """
     wanted = np.asarray(indices)
     if wanted.dtype == bool and wanted.shape == (size,):

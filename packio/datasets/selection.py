@@ -1,4 +1,4 @@
-"""Some samples of a pack: those of some classes, with some keys, or some metadata."""
+"""Choose samples of a pack by class, key or metadata."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import numpy as np
 from packio.errors import KeyNotFoundError, OptionError
 from packio.packs import packs
 
-_CHUNK = 4096  # samples whose index rows are looked at together
-_TEXTS = 1 << 16  # samples whose keys or metadata are
+_CHUNK = 4096  # samples whose index rows are read at a time
+_TEXTS = 1 << 16  # samples whose keys or metadata are read at a time
 
 Labels = str | int | Iterable[str | int]  # class names, indices
 Keys = str | bytes | Iterable[str | bytes]  # keys, globs
-_Sought = tuple[packs.Pack, np.ndarray]  # (N,) bool: which of its samples may still match
+_Sought = tuple[packs.Pack, np.ndarray]  # (N,) bool: the samples that may still match
 
 
 def selected(pack: packs.Pack, classes: Iterable[str] | None = None) -> Iterator[np.ndarray]:
@@ -52,7 +52,7 @@ def _chunks(pack: packs.Pack, wanted: list[int] | None) -> Iterator[np.ndarray]:
 
 
 def _is_of(pack: packs.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarray:
-    """Which of some samples are of some classes: (n,) bool."""
+    """Tell for each sample whether it is of one of the classes: (n,) bool."""
     labels = pack.take_labels(rows)
     if labels.ndim == 1:
         return np.isin(labels, wanted)
@@ -64,7 +64,7 @@ def class_index(pack: packs.Pack, name: str) -> int:
     """Look up a class by name.
 
     Raises:
-        OptionError: there is none; the message has names that are near.
+        OptionError: there is no such class; the message has similar names.
     """
     names = pack.classes if "label" in pack.index_file else []
     if name in names:
@@ -73,7 +73,7 @@ def class_index(pack: packs.Pack, name: str) -> int:
 
 
 def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
-    """The error that there is no class of such a name, with names that are near."""
+    """The error for a class that does not exist; its message has similar names."""
     if not names:
         return OptionError(f"{where}: no class {name!r}; there are no classes")
     near = difflib.get_close_matches(name, names, 3) or [*names[:3], "…"][: len(names)]
@@ -83,12 +83,12 @@ def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
 
 
 class Part(NamedTuple):
-    """Samples of a pack, among which some are looked for.
+    """Samples of a pack that are searched.
 
     Attributes:
-        pack: Of the samples.
+        pack: The pack.
         positions: (n,) int64, in any order.
-        label: What is asked for of their labels: see `matching`.
+        label: The classes that are searched for: see `matching`.
     """
 
     pack: packs.Pack
@@ -97,17 +97,17 @@ class Part(NamedTuple):
 
 
 def matching(parts: Sequence[Part], key: Keys | None, meta: Mapping[str, Any]) -> list[np.ndarray]:
-    """Which of some samples match: label, key and metadata, as far as they are asked for.
+    """Find the samples that match all conditions that are given.
 
     Args:
-        parts: Of one pack or of several. Labels are asked for by name or index of classes, one of
-            which a sample has; by none where nothing of that pack can match.
-        key: Globs (`fnmatch.fnmatchcase`) or keys, one of which it has.
-        meta: Name → the value that it has, or a function that is true of it. None stands for the
-            value of a sample that has no such name.
+        parts: Of one pack or of several. A sample matches if it is of one of the part's classes,
+            given by name or number; an empty list of classes matches nothing, None everything.
+        key: Globs (`fnmatch.fnmatchcase`) or keys; a sample matches if it has one of them.
+        meta: Name → the value that a sample has to have, or a function that tells whether a value
+            matches. The value of a sample that has no such name is None.
 
     Returns:
-        Of each part, (n,) bool.
+        For each part, (n,) bool.
 
     Raises:
         OptionError: no class of such a name, or no sample of any part has metadata of such a name.
@@ -130,7 +130,7 @@ def matching(parts: Sequence[Part], key: Keys | None, meta: Mapping[str, Any]) -
 def none_has(
     count: int, label: Labels | None, key: Keys | None, meta: Mapping[str, Any], where: object
 ) -> OptionError:
-    """The error that none of so many samples matches."""
+    """The error if none of ``count`` samples matches."""
     wanted = {"label": label, "key": key, **meta}
     asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
     return OptionError(f"{where}: none of {count} samples has {asked}")
@@ -198,7 +198,7 @@ def _places(found_in: Sequence[packs.Pack], keys: Sequence[str | bytes]) -> list
 
 
 def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
-    """One test for several globs; None where there are none."""
+    """One test for several globs; None without globs."""
     return re.compile("|".join(map(fnmatch.translate, globs))).match if globs else None
 
 
@@ -231,7 +231,7 @@ def _keep_meta(sought: Sequence[_Sought], meta: Mapping[str, Any]) -> None:
 
 
 def _paths(sought: Sequence[_Sought]) -> str:
-    """Where samples are looked for, for a message."""
+    """The packs that are searched, for a message."""
     return ", ".join(str(path) for path in dict.fromkeys(pack.path for pack, _ in sought))
 
 
@@ -242,13 +242,13 @@ def _equals(wanted: Any) -> Callable[[Any], bool]:
 def _keep(
     pack: packs.Pack, column: str, rows: np.ndarray, test: Callable[[list[bytes]], Sequence[bool]]
 ) -> None:
-    """Take those rows out whose text does not pass.
+    """Take the rows out whose text does not pass a test.
 
     Args:
         pack: Of the samples.
         column: "key" or "meta".
-        rows: (N,) bool, of all samples of the pack; it is changed.
-        test: Some texts → whether each passes.
+        rows: (N,) bool, of all samples of the pack; changed in place.
+        test: Some texts → for each, whether it passes.
     """
     offsets = pack.index_file.column(f"{column}_offsets")
     data = pack.index_file.column(f"{column}_data")

@@ -1,4 +1,4 @@
-"""Calling the transforms of users: errors that help, results that are contiguous."""
+"""Call users' transforms: helpful errors, contiguous results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BY_NAME = {"boxes": "bboxes"}  # albumentations' names, where they are not ours
 
 
 class Apply:
-    """Applies transforms; warns the first time that one returns a tensor that is not contiguous."""
+    """Applies transforms; warns once if a transform returns a tensor that is not contiguous."""
 
     def __init__(self) -> None:
         self._warned = False
 
     def __call__(self, transform: Callable[..., Any], image: Any) -> Any:
-        """Return what a transform makes of an image, contiguous.
+        """Apply a transform to an image; the result is contiguous.
 
         Args:
             transform: Called with the image; albumentations' with ``image=image``.
@@ -42,12 +42,12 @@ class Apply:
         return self._contiguous(transform, value)
 
     def joint(self, transforms: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what transforms make of an image and what belongs to it, contiguous.
+        """Apply transforms to an image, its mask, boxes and labels; results are contiguous.
 
         Args:
-            transforms: Called with the values of JOINT that there are, in that order; returns as
-                many. Albumentations' are called with them by name, boxes as ``bboxes``.
-            values: Of a sample's fields.
+            transforms: Called with the values of JOINT that are there, in that order; returns as
+                many values. Albumentations' are called with keywords, boxes as ``bboxes``.
+            values: The sample's fields.
 
         Raises:
             TransformError: the transforms failed, or returned something else.
@@ -91,7 +91,7 @@ def _is_albumentations(transform: Any) -> bool:
 
 
 def _as_tv_tensors(values: dict[str, Any]) -> dict[str, Any]:
-    """Tell torchvision's transforms which tensor is what; without torchvision, as they are."""
+    """Wrap tensors so that torchvision's transforms know their kinds, if torchvision is there."""
     tv = _tv_tensors()
     image, mask, boxes = (values.get(name) for name in ("image", "mask", "boxes"))
     if tv is None:

@@ -142,7 +142,7 @@ def test_who_starts_a_thread_without_memory_is_told_so() -> None:
 def test_a_process_that_dies_before_it_hears_anything_is_one_that_died(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(executors, "_COMMAND", "import os; os.close(%d), %d; os._exit(9)")
+    monkeypatch.setattr(executors, "_COMMAND", "import os; %r; os.close(%d), %d; os._exit(9)")
     popen = subprocess.Popen
 
     def waited(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:

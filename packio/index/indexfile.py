@@ -18,22 +18,33 @@ import functools
 import hashlib
 import itertools
 import json
-import math
-import mmap
 import os
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, ReadError, VersionError
+from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, VersionError
+from packio.index import layout
 from packio.index.column import BLOCK, Column, crc32c, crc32c_of
+from packio.index.layout import canonical_json
+from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
 
-__all__ = ["BLOCK", "Column", "Index", "Keys", "crc32c", "crc32c_of", "write"]
+__all__ = [
+    "BLOCK",
+    "OF_PIXELS",
+    "OF_VALUES",
+    "Column",
+    "Index",
+    "Keys",
+    "canonical_json",
+    "crc32c",
+    "crc32c_of",
+    "write",
+]  # fmt: skip
 
 VERSION = 2
 INDEX_NAME = "index.packio"  # within a directory pack
@@ -42,34 +53,12 @@ UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built 
 
 SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"
 
-_MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
-_MOST_DIMENSIONS = 8  # of a column
-_DTYPES = {
-    "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4",
-    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?",
-}  # fmt: skip
-_DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
-# Columns of a field of any kind, and what a field of kind image or mask has beside them.
-OF_VALUES = {"file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "flags": "u1"}
-OF_PIXELS = {
-    "height": "<u4", "width": "<u4", "encoding": "u1", "orientation": "u1", "channels": "u1",
-    "dtype": "u1",
-}  # fmt: skip
-_PER_SAMPLE = {f"image/{name}": code for name, code in (OF_VALUES | OF_PIXELS).items()}
 # Names of version 1 → names of version 2.
 _RENAMED = {
     **{name: f"image/{name}" for name in OF_VALUES | OF_PIXELS},
     **{f"mask_{name}": f"mask/{name}" for name in ("file", "offset", "length", "crc32c",
                                                   "encoding")},
     "box_labels": "boxes/labels",
-}  # fmt: skip
-_OF_FILES = {
-    "file_bytes": ("<i8",), "file_digest": ("u1",),
-    "file_path_data": ("u1",), "file_path_offsets": ("<i8",),
-}  # fmt: skip
-_OF_KEYS = {"key_data": ("u1",), "key_offsets": ("<i8",), "key_order": ("<u4", "<i8")}
-_REQUIRED = {  # name → dtypes
-    **{n: (code,) for n, code in _PER_SAMPLE.items()}, **_OF_KEYS, **_OF_FILES
 }  # fmt: skip
 
 
@@ -100,26 +89,26 @@ class Index:
         shard_path: Callable[[str], Path] | None = None,
     ) -> None:  # fmt: skip
         self.path = Path(path)
-        self._map = _mapped(copy or self.path)
-        header, start = _header(self._map, self.path)
-        self._layout = _columns(header, len(self._map) - start, self.path)
+        self._map = layout.mapped(copy or self.path)
+        header, start = layout.header_of(self._map, self.path)
+        self._layout = layout.entries_of(header, len(self._map) - start, self.path)
         self.metadata: dict[str, Any] = _metadata(header, self.path)
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
         self.digest = hashlib.sha256(self._map[:start] + checksums.tobytes()).hexdigest()
-        columns = _checked_columns(arrays, checksums, self._map[:start], self.path)
+        columns = layout.checked_columns(arrays, checksums, self._map[:start], self.path)
         if self.metadata["version"] == 1:
             columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
         self.own_columns = columns  # of this file: those of a manifest, or of one shard
         self.shards: Shards | None = None
         if MARK in columns:
-            _check_shapes(columns, self.path, _OF_FILES)
+            check_shapes(columns, self.path, OF_FILES)
             where = shard_path or self.path.parent.joinpath
             self.shards = Shards(columns, self.metadata, str(self.path), lambda n: Index(where(n)))
             columns = {**columns, **self.shards.columns()}
-            _check_shapes(columns, self.path)
+            check_shapes(columns, self.path)
         else:
-            _check_shapes(columns, self.path)
+            check_shapes(columns, self.path)
         self._columns = columns
 
     def check(self) -> None:
@@ -261,80 +250,21 @@ def write(
     blocks = sum(-(-named[n].nbytes // BLOCK) for n in order)
     checksums = np.zeros(1 + blocks, "<u4")
     wide = sum(named[n].itemsize >= 4 for n in order)  # checksums follow the last 4-byte column
-    layout = [*((n, named[n]) for n in order[:wide]), ("checksums", checksums),
+    listed = [*((n, named[n]) for n in order[:wide]), ("checksums", checksums),
               *((n, named[n]) for n in order[wide:])]  # fmt: skip
-    header = _encode_header(layout, metadata)
+    header = layout.encode_header(listed, metadata)
     crcs = [crc32c(header)]
     for name in order:
         data = named[name].reshape(-1).view(np.uint8)
         crcs += [crc32c(data[i : i + BLOCK]) for i in range(0, data.nbytes, BLOCK)]
     checksums[:] = crcs
-    _write_atomically(Path(path), [header, *(a for _, a in layout)])
+    layout.write_atomically(Path(path), [header, *(a for _, a in listed)])
     return hashlib.sha256(header + checksums.tobytes()).hexdigest()
 
 
 def flags_of(facts: Facts) -> int:
     """The column ``flags`` of a sample, as far as its image says."""
     return (PROGRESSIVE if facts.progressive else 0) | (SEEKABLE if facts.seekable else 0)
-
-
-def canonical_json(value: Any) -> str:
-    """JSON with sorted keys, no spaces, ASCII only: one text for one value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
-def _encode_header(layout: Sequence[tuple[str, np.ndarray]], metadata: Mapping[str, Any]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {"packio": canonical_json(metadata)}}
-    position = 0
-    for name, array in layout:
-        entries[name] = {
-            "dtype": _DTYPE_NAMES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [position, position + array.nbytes],
-        }
-        position += array.nbytes
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode("ascii")
-    text += b" " * (-(8 + len(text)) % 64)  # data begins at a multiple of 64 bytes
-    return struct.pack("<Q", len(text)) + text
-
-
-def _write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            for part in parts:
-                file.write(part.data if isinstance(part, np.ndarray) and part.size else bytes(part))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < 8:
-                raise NotAPackError(f"{path}: {size} bytes, too short for an index")
-            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ReadError(f"{path}: {error.strerror}; an index file was expected") from error
-
-
-def _header(mapped: mmap.mmap, path: Path) -> tuple[dict[str, Any], int]:
-    (size,) = struct.unpack_from("<Q", mapped, 0)
-    if size > min(_MAX_HEADER, len(mapped) - 8) or mapped[8:9] != b"{":
-        raise NotAPackError(f"{path}: no safetensors header; not an index, or cut off in it")
-    try:
-        header = json.loads(mapped[8 : 8 + size])
-        header["__metadata__"]["packio"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise NotAPackError(
-            f"{path}: the header is no index's of packio ({type(error).__name__})"
-        ) from error
-    return header, 8 + size
 
 
 def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -351,76 +281,3 @@ def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
             "update it: pip install -U packio"
         )
     return metadata  # type: ignore[no-any-return]  # parsed JSON
-
-
-def _columns(
-    header: dict[str, Any], size: int, path: Path
-) -> dict[str, tuple[np.dtype, tuple[int, ...], int]]:
-    """Check that the columns fill the data without gap or overlap; return them in file order."""
-    found: dict[str, tuple[np.dtype, tuple[int, ...], int]] = {}
-    entries = {n: e for n, e in header.items() if n != "__metadata__"}
-    position = 0
-    try:
-        for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-            begin, end = entry["data_offsets"]
-            shape = tuple(entry["shape"])
-            dtype = np.dtype(_DTYPES[entry["dtype"]])
-            if {type(n) for n in (begin, end, *shape)} != {int} or len(shape) > _MOST_DIMENSIONS:
-                raise ValueError(f"column {name} has the shape {shape}")
-            if begin != position or not all(0 <= n < 1 << 62 for n in shape):
-                raise ValueError(f"column {name} begins at {begin}, expected {position}")
-            if end - begin != math.prod(shape) * dtype.itemsize:
-                raise ValueError(f"column {name} has {end - begin} bytes for shape {shape}")
-            found[name] = (dtype, shape, begin)
-            position = end
-    except (ValueError, KeyError, TypeError) as error:
-        raise NotAPackError(f"{path}: the header does not add up ({error})") from error
-    if position != size:
-        raise IntegrityError(
-            f"{path}: {size} bytes of columns, expected {position}; truncated or appended to"
-        )
-    return found
-
-
-def _checked_columns(
-    arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path
-) -> dict[str, Column]:
-    counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
-    if checksums.shape != (1 + sum(counts.values()),) or checksums.dtype != np.uint32:
-        raise NotAPackError(f"{path}: {len(checksums)} checksums do not fit the columns")
-    if crc32c(header) != checksums[0]:
-        raise IntegrityError(f"{path}: the header is damaged (CRC32C differs)")
-    columns, position = {}, 1
-    for name, array in arrays.items():
-        crcs = checksums[position : position + counts[name]]
-        columns[name] = Column(array, crcs, f"{path}, column {name}")
-        position += counts[name]
-    return columns
-
-
-def _check_shapes(
-    columns: dict[str, Column], path: Path, required: Mapping[str, tuple[str, ...]] = _REQUIRED
-) -> None:
-    missing = [n for n in required if n not in columns]
-    if missing:
-        raise NotAPackError(f"{path}: columns missing: {', '.join(missing)}")
-    shapes = {name: columns[name].shape for name in required}
-    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    samples, files = sizes.get("image/offset", 0), sizes["file_bytes"]
-    expected = dict.fromkeys((*_PER_SAMPLE, "key_order"), (samples,)) | {
-        "key_offsets": (samples + 1,), "key_data": (sizes.get("key_data", 0),),
-        "file_bytes": (files,), "file_digest": (files, 32),
-        "file_path_offsets": (files + 1,), "file_path_data": (sizes["file_path_data"],),
-    }  # fmt: skip
-    for name, codes in required.items():
-        if shapes[name] != expected[name] or columns[name].dtype not in codes:
-            raise NotAPackError(
-                f"{path}: column {name} is {columns[name].dtype} {shapes[name]}, "
-                f"expected {' or '.join(codes)} {expected[name]}"
-            )
-    label = columns.get("label")
-    if label is not None and not (
-        label.shape[:1] == (samples,)
-        and (label.dtype.str, len(label.shape)) in (("<i8", 1), ("<f4", 2))
-    ):
-        raise NotAPackError(f"{path}: column label is {label.dtype} {label.shape}")

@@ -21,7 +21,7 @@ from packio.errors import (
     ReadError,
     VersionError,
 )
-from packio.index import indexfile
+from packio.index import indexfile, shapes
 from packio.index.columns import ragged
 from packio.index.indexfile import BLOCK, Index, Keys
 
@@ -35,7 +35,7 @@ KEYS = [b"cat/1.jpg", b"cat/10.jpg", b"", b"\xff\xfe\n", "é".encode()]
 def _columns(keys: list[bytes], seed: int = 0) -> dict[str, np.ndarray]:
     draw, n = np.random.default_rng(seed), len(keys)
     columns = {
-        name: draw.integers(0, 200, n).astype(code) for name, code in indexfile._PER_SAMPLE.items()
+        name: draw.integers(0, 200, n).astype(code) for name, code in shapes.PER_SAMPLE.items()
     }
     columns["label"] = draw.integers(0, 1000, n)
     columns["key_data"], columns["key_offsets"] = ragged(keys)
@@ -89,7 +89,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("large") / "index.packio"
     columns = _columns([b"x"])
     rows = np.arange(n)
-    columns |= {name: (rows % 199).astype(code) for name, code in indexfile._PER_SAMPLE.items()} | {
+    columns |= {name: (rows % 199).astype(code) for name, code in shapes.PER_SAMPLE.items()} | {
         "label": rows % 1000,
         "key_order": rows.astype(np.uint32),
     }
@@ -296,7 +296,7 @@ def test_a_version_that_is_none_is_refused(tmp_path: pathlib.Path, version: Any)
         Index(path)
 
 
-@pytest.mark.parametrize("name", sorted(indexfile._REQUIRED))
+@pytest.mark.parametrize("name", sorted(shapes.REQUIRED))
 def test_a_column_that_is_missing_or_odd_is_refused(tmp_path: pathlib.Path, name: str) -> None:
     path = tmp_path / "index.packio"
     columns = _columns(KEYS)
@@ -440,3 +440,34 @@ def test_writing_leaves_no_temporary_file_where_it_fails(tmp_path: pathlib.Path)
     with pytest.raises(OSError, match="directory"):
         indexfile.write(target, _columns(KEYS), METADATA)
     assert os.listdir(tmp_path) == ["index.packio"]
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("split", np.zeros(4, np.uint8)),
+        ("split", np.zeros(5, np.int64)),
+        ("meta_offsets", np.zeros(5, np.int64)),
+        ("box_offsets", np.zeros(7, np.int64)),
+        ("boxes", np.zeros((2, 3), np.float32)),
+        ("boxes/labels", np.zeros(3, np.int64)),
+        ("depth/offset", np.zeros(4, np.int64)),
+        ("depth/crc32c", np.zeros(5, np.int64)),
+        ("mask/height", np.zeros(6, np.uint32)),
+    ],
+)
+def test_an_optional_column_of_another_shape_is_refused(
+    tmp_path: pathlib.Path, name: str, column: np.ndarray
+) -> None:
+    count = len(KEYS)
+    assert count == 5
+    good: dict[str, np.ndarray] = {
+        "meta_data": np.zeros(0, np.uint8), "meta_offsets": np.zeros(6, np.int64),
+        "boxes": np.zeros((2, 4), np.float32), "box_offsets": np.zeros(6, np.int64),
+    }  # fmt: skip
+    path = tmp_path / "index.packio"
+    indexfile.write(path, {**_columns(KEYS), **good}, METADATA)
+    Index(path)
+    indexfile.write(path, {**_columns(KEYS), **good, name: column}, METADATA)
+    with pytest.raises(NotAPackError, match=name):
+        Index(path)

@@ -1,0 +1,137 @@
+"""How an index file lies on disk: a safetensors file, whose columns are guarded by checksums.
+
+Source: https://github.com/huggingface/safetensors, section "Format".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.index.column import BLOCK, Column, crc32c
+
+_MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
+_MOST_DIMENSIONS = 8  # of a column
+_DTYPES = {
+    "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4",
+    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?",
+}  # fmt: skip
+_DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys, no spaces, ASCII only: one text for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def encode_header(layout: Sequence[tuple[str, np.ndarray]], metadata: Mapping[str, Any]) -> bytes:
+    """The header of a file with these columns, in their order."""
+    entries: dict[str, Any] = {"__metadata__": {"packio": canonical_json(metadata)}}
+    position = 0
+    for name, array in layout:
+        entries[name] = {
+            "dtype": _DTYPE_NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [position, position + array.nbytes],
+        }
+        position += array.nbytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    text += b" " * (-(8 + len(text)) % 64)  # data begins at a multiple of 64 bytes
+    return struct.pack("<Q", len(text)) + text
+
+
+def write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
+    """Write a temporary file, sync it, and rename it over ``path``."""
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            for part in parts:
+                file.write(part.data if isinstance(part, np.ndarray) and part.size else bytes(part))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """Map an index file into memory."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < 8:
+                raise NotAPackError(f"{path}: {size} bytes, too short for an index")
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ReadError(f"{path}: {error.strerror}; an index file was expected") from error
+
+
+def header_of(mapped: mmap.mmap, path: Path) -> tuple[dict[str, Any], int]:
+    """The parsed header of an index file, and where its columns begin."""
+    (size,) = struct.unpack_from("<Q", mapped, 0)
+    if size > min(_MAX_HEADER, len(mapped) - 8) or mapped[8:9] != b"{":
+        raise NotAPackError(f"{path}: no safetensors header; not an index, or cut off in it")
+    try:
+        header = json.loads(mapped[8 : 8 + size])
+        header["__metadata__"]["packio"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotAPackError(
+            f"{path}: the header is no index's of packio ({type(error).__name__})"
+        ) from error
+    return header, 8 + size
+
+
+def entries_of(
+    header: dict[str, Any], size: int, path: Path
+) -> dict[str, tuple[np.dtype, tuple[int, ...], int]]:
+    """Check that the columns fill the data without gap or overlap; return them in file order."""
+    found: dict[str, tuple[np.dtype, tuple[int, ...], int]] = {}
+    entries = {n: e for n, e in header.items() if n != "__metadata__"}
+    position = 0
+    try:
+        for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+            begin, end = entry["data_offsets"]
+            shape = tuple(entry["shape"])
+            dtype = np.dtype(_DTYPES[entry["dtype"]])
+            if {type(n) for n in (begin, end, *shape)} != {int} or len(shape) > _MOST_DIMENSIONS:
+                raise ValueError(f"column {name} has the shape {shape}")
+            if begin != position or not all(0 <= n < 1 << 62 for n in shape):
+                raise ValueError(f"column {name} begins at {begin}, expected {position}")
+            if end - begin != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"column {name} has {end - begin} bytes for shape {shape}")
+            found[name] = (dtype, shape, begin)
+            position = end
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotAPackError(f"{path}: the header does not add up ({error})") from error
+    if position != size:
+        raise IntegrityError(
+            f"{path}: {size} bytes of columns, expected {position}; truncated or appended to"
+        )
+    return found
+
+
+def checked_columns(
+    arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path
+) -> dict[str, Column]:
+    """The columns with their checksums; the header is compared with its own."""
+    counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
+    if checksums.shape != (1 + sum(counts.values()),) or checksums.dtype != np.uint32:
+        raise NotAPackError(f"{path}: {len(checksums)} checksums do not fit the columns")
+    if crc32c(header) != checksums[0]:
+        raise IntegrityError(f"{path}: the header is damaged (CRC32C differs)")
+    columns, position = {}, 1
+    for name, array in arrays.items():
+        crcs = checksums[position : position + counts[name]]
+        columns[name] = Column(array, crcs, f"{path}, column {name}")
+        position += counts[name]
+    return columns

@@ -118,7 +118,7 @@ def _classes(summary: dict[str, Any]) -> _Lines:
 
 
 def _origin(summary: dict[str, Any]) -> _Lines:
-    for name in ("source", "options", "versions"):
+    for name in ("source", "recipe", "versions"):
         value = summary[name] or {}
         entries = value.items() if isinstance(value, dict) else [("", value)]
         yield name, ", ".join(f"{k} {v}".strip() for k, v in entries) or "-"

@@ -42,7 +42,7 @@ def describe(pack: Pack) -> dict[str, Any]:
         "splits": _splits(pack),
         "statistics": metadata.get("statistics"),
         "source": metadata.get("source"),
-        "options": metadata.get("options"),
+        "recipe": metadata.get("recipe") or metadata.get("options"),
         "versions": {"index": metadata["version"], **metadata.get("versions", {})},
         "digest": pack.digest,
     }

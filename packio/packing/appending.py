@@ -1,8 +1,8 @@
 """Appending: new samples of a source become new shards of a pack, which stays readable meanwhile.
 
-Samples are told apart by their keys. Those that the pack has stay as they are; the new ones are
-written to shards beside the old ones, and a new index takes the place of the old one in one step.
-Until then, and for whoever has the pack open, nothing changes.
+Samples are told apart by their keys. Those that the pack has stay as they are. New samples are
+chosen and made as the pack's recipe says, and written to shards beside the old ones. Then a new
+index takes the place of the old index in one step. Until then nothing changes for readers.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio import registry
-from packio.errors import LockedError, OptionError
+from packio.errors import OptionError
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.packing.images.encode import Encoding
-from packio.packing.plan import existing, preflight
+from packio.packing import sourcing
+from packio.packing.plan import existing, seen
 from packio.packing.plan import plan as planning
 from packio.packing.plan.choosing import Choice
+from packio.packing.plan.relabelled import relabelled
 from packio.packing.run import assembly
 from packio.packing.run.reading import Treatment
 from packio.packing.run.running import Means, Run
 from packio.packs import packs
+from packio.sample.recipe import Recipe
+from packio.sample.relabelling import Relabelling, all_classes
 from packio.sources import Listing
-from packio.storage import workshop
+from packio.storage.workshop import Workshop
 from packio.system import files, processors
 from packio.system.progress import ProgressCallback
-
-SUFFIX = ".packio-append"  # of the workshop: unlike that of packing, it does not bar the pack
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class AppendReport:
         out: The pack.
         added: Samples that are new in it.
         unchanged: Samples of the source that it has already.
-        changed: Keys of samples that the source now has otherwise; the pack keeps what it has.
+        changed: Keys of samples whose bytes or annotations differ in the source now; the pack keeps
+            what it has.
         deleted: Keys of samples that the source has no more; the pack keeps them.
         skipped: Samples that could not be added, on_error="skip".
         new_classes: Names of classes that came behind those the pack had.
@@ -83,6 +85,9 @@ def append(
 ) -> AppendReport:
     """Add what is new in a source to a pack of shards; running it again adds nothing more.
 
+    New samples are chosen and made by the recipe of the pack: its encoding, patterns, limit and
+    splits. Labels go by class name; new classes come behind the old ones.
+
     Args:
         path: A pack that is a folder of shards.
         source: As `pack` takes; the same one as before, grown, or one with other keys.
@@ -91,27 +96,38 @@ def append(
         num_workers: Processes that write shards.
         on_error: "raise": add nothing where a new image is bad. "skip": leave it out.
         progress: Called with a `Progress` about ten times a second, and at the end.
-        options: What the source's module takes by its ``OPTIONS``. How images are encoded is as it
-            was when the pack was made.
+        options: What the source's module takes by its ``OPTIONS``; what is not given is as it was
+            when the pack was made.
 
     Raises:
-        OptionError: the pack is a single file, or has labels of another kind.
+        OptionError: the pack is a single file, was merged of packs that were made in different
+            ways, or has labels or splits of another kind.
         SourceError, BadImagesError, OutputError, LockedError: see `pack`.
     """
-    began, clock = time.monotonic(), time.time_ns()
+    began = time.monotonic()
+    if on_error not in ("raise", "skip"):
+        raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
     out = Path(os.path.abspath(path))
-    with packs.open(out) as pack:
+    with packs.open(out) as pack:  # a path that holds no pack is refused before anything is made
         _check_sharded(pack)
-        reader = planning.source_of(_as_path(source, out), source_kind)
-        listing = _listed(reader, source, on_error=on_error, options=options)
-        change = _Change.between(pack, listing)
-        if not change.new and not change.new_classes:
-            with contextlib.suppress(LockedError):  # it is another run's
-                workshop.tidy(out, keep=False, suffix=SUFFIX)
-            return change.report(out, pack, began)
-        work = _Work(pack, out, change, on_error, progress, began)
-        with workshop.opened(out, suffix=SUFFIX) as shop:
-            return work.into(shop, clock, num_workers, shard_size)
+    with existing.change_lock(out) as shop, packs.open(out) as pack:
+        recipe = _recipe(pack)
+        listing = _listed(sourcing.located(source, out), source_kind, recipe, options)
+        change = _compared(pack, listing, recipe)
+        skipped = 0
+        if change.new.keys or change.new_classes:
+            means = Means(workers=_workers(num_workers, listing), progress=progress)
+            plan = planning.make(
+                change.new, pack.metadata["format"], recipe, shard_size=shard_size or _largest(pack)
+            )
+            skipped = _written(shop, pack, plan, change, means, began, skip=on_error == "skip")
+        shop.keep = False
+        with packs.open(out) as now:
+            return AppendReport(
+                out, len(now) - len(pack), change.known - len(change.changed),
+                tuple(change.changed), tuple(change.deleted), skipped, tuple(change.new_classes),
+                len(now), now.digest, time.monotonic() - began, tuple(change.new.warnings),
+            )  # fmt: skip
 
 
 def _check_sharded(pack: packs.Pack) -> None:
@@ -124,235 +140,224 @@ def _check_sharded(pack: packs.Pack) -> None:
     )
 
 
-def _as_path(source: Any, out: Path) -> Any:
-    if isinstance(source, (str, os.PathLike)) and os.path.lexists(source):
-        source = Path(source)
-        preflight.refuse_nesting(source, out)
-    return source
+def _recipe(pack: packs.Pack) -> Recipe:
+    recipe = Recipe.of(pack.metadata)
+    if recipe.is_mixed:
+        raise OptionError(
+            f"{pack.path}: merged of packs that were encoded or chosen in different ways, so it is "
+            "unknown how new samples shall be made; pack them on their own, then merge"
+        )
+    return recipe
 
 
-def _listed(reader: Any, source: Any, *, on_error: str, options: dict[str, Any]) -> Listing:
-    unknown = sorted(set(options) - set(getattr(reader, "OPTIONS", ())))
-    if unknown:
-        raise OptionError(f"{', '.join(unknown)}: no option of {reader.__name__.split('.')[-1]}")
-    if on_error not in ("raise", "skip"):
-        raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
-    if isinstance(source, (str, os.PathLike)):
-        listing: Listing = reader.listing(Path(source), allow_empty=True, **options)
-    else:
-        listing = reader.of(source, **options)
-    return listing
+def _listed(
+    source: Any, source_kind: str | None, recipe: Recipe, options: dict[str, Any]
+) -> Listing:
+    """List the whole source, read as it was when the pack was made."""
+    reader = planning.source_of(source, source_kind)
+    name = reader.__name__.split(".")[-1]
+    known = getattr(reader, "OPTIONS", ())
+    if unknown := sorted(set(options) - set(known)):
+        raise OptionError(f"{', '.join(unknown)}: no option of {name}")
+    before = {n: v for n, v in recipe.reading.items() if name == recipe.source and n in known}
+    return sourcing.listing_of(reader, source, None, {**before, **options}, skip=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Change:
+class _Change(NamedTuple):
     """How a source differs from a pack."""
 
-    listing: Listing  # with labels as the pack counts them
-    new: list[int]  # positions in the listing
+    new: Listing  # the samples to add, with labels and splits as the pack will count them
+    known: int  # samples of the source that the pack has
     changed: list[str]
     deleted: list[str]
-    classes: list[str]
     new_classes: list[str]
-
-    @staticmethod
-    def between(pack: packs.Pack, listing: Listing) -> _Change:
-        """Compare keys, and the contents of files that have changed since the pack was made."""
-        listing, classes, new_classes = _with_classes_of(pack, listing)
-        keys = {pack.key_bytes(i): i for i in range(len(pack))}
-        new = [i for i, key in enumerate(listing.keys) if key not in keys]
-        common = listing.take([i for i, key in enumerate(listing.keys) if key in keys])
-        treatment, index = _treatment(pack), pack.index_file
-        clock = index.path.stat().st_mtime_ns
-        changed = existing.changed(common, index, clock, treatment)
-        deleted = keys.keys() - set(listing.keys)
-        return _Change(
-            listing, new, sorted(map(os.fsdecode, changed)), sorted(map(os.fsdecode, deleted)),
-            classes, new_classes,
-        )  # fmt: skip
-
-    def report(
-        self, out: Path, pack: packs.Pack, began: float, *, added: int = 0, skipped: int = 0
-    ) -> AppendReport:
-        """What it comes to, for a pack as it is now."""
-        known = len(self.listing.keys) - len(self.new) - len(self.changed)
-        return AppendReport(
-            out, added, known, tuple(self.changed), tuple(self.deleted), skipped,
-            tuple(self.new_classes), len(pack), pack.digest, time.monotonic() - began,
-            tuple(self.listing.warnings),
-        )  # fmt: skip
+    split_names: list[str]
 
 
-def _treatment(pack: packs.Pack) -> Treatment:
-    """What was done to the samples when the pack was made."""
-    names = {field.name for field in dataclasses.fields(Encoding)}
-    options = pack.metadata.get("options") or {}
-    encoding = Encoding(**{n: v for n, v in options.items() if n in names})
-    return Treatment(encoding, options.get("check", "header"), bool(options.get("seekable")))
+def _compared(pack: packs.Pack, listing: Listing, recipe: Recipe) -> _Change:
+    """Compare keys; compare bytes and annotations of samples that both have."""
+    classes = all_classes([pack.classes, listing.classes])
+    _check_labels(pack, listing)
+    listing = relabelled(listing, classes, str(listing.root or "the source"))
+    keys = {pack.key_bytes(i) for i in range(len(pack))}
+    common = listing.take([i for i, key in enumerate(listing.keys) if key in keys])
+    changed = existing.changed(
+        common, pack.index_file, seen.load(pack.digest, len(pack)), Treatment.of(recipe)
+    )
+    new = Choice.made(recipe.choice).of_new(listing, keys)
+    new, split_names = _with_splits_of(pack, new)
+    return _Change(
+        new, len(common.keys), sorted(map(os.fsdecode, changed)),
+        sorted(map(os.fsdecode, keys - set(listing.keys))), classes[len(pack.classes) :],
+        split_names,
+    )  # fmt: skip
 
 
-def _with_classes_of(pack: packs.Pack, listing: Listing) -> tuple[Listing, list[str], list[str]]:
-    """Count labels as a pack does; classes that it has not come behind those it has."""
-    old, labels = pack.labels, listing.labels
-    kinds = [None if x is None else np.asarray(x).shape[1:] for x in (old, labels)]
-    if kinds[0] != kinds[1] and len(listing.keys):
+def _check_labels(pack: packs.Pack, listing: Listing) -> None:
+    """Refuse labels of another kind than those of the pack.
+
+    Raises:
+        OptionError: ints and vectors, vectors of another length, or only one has labels or names.
+    """
+    if not listing.keys:
+        return
+    old = pack.labels
+    new = None if listing.labels is None else np.asarray(listing.labels)
+    named = bool(pack.classes), bool(listing.classes)
+    kinds = [None if x is None else x.shape[1:] for x in (old, new)]
+    if all(named):  # names bring vectors of other lengths in line
+        kinds = [None if kind is None else (len(kind),) for kind in kinds]
+    if kinds[0] != kinds[1]:
         raise OptionError(
             f"{pack.path}: labels of shape {kinds[0]}, the source's are {kinds[1]}; "
             "expected the same kind"
         )
-    if not isinstance(labels, list) or bool(pack.classes) != bool(listing.classes):
-        return listing, pack.classes, []
-    new = [name for name in listing.classes if name not in set(pack.classes)]
-    classes = pack.classes + new
-    numbers = {name: i for i, name in enumerate(classes)}
-    mapped = [numbers[name] for name in listing.classes]
-    moved = [mapped[label] for label in labels] if listing.classes else labels
-    return dataclasses.replace(listing, labels=moved, classes=classes), classes, new
+    if named == (False, True) and (old is not None or "boxes/labels" in pack.index_file):
+        raise OptionError(
+            f"{pack.path}: its labels are numbers without class names, the source's have names; "
+            f"name them first: packio pack {pack.path} NEW{pack.path.suffix} --classes-from"
+        )
 
 
-class _Work:
-    """Writing the new shards of a pack, and its new index."""
-
-    def __init__(
-        self, pack: packs.Pack, out: Path, change: _Change, on_error: str,
-        progress: ProgressCallback | None, began: float,
-    ) -> None:  # fmt: skip
-        self._pack, self._out, self._change, self._began = pack, out, change, began
-        self._skip, self._progress = on_error == "skip", progress
-        self._container = registry.load("formats", pack.metadata["format"])
-        self._names = [str(shard["name"]) for shard in pack.metadata["shards"]]
-
-    def into(
-        self, shop: workshop.Workshop, clock: int, num_workers: int | None, shard_size: int | None
-    ) -> AppendReport:
-        """Write the shards in a workshop; move them into the pack, the index last."""
-        pack, change = self._pack, self._change
-        options = pack.metadata.get("options") or {}
-        writer_options = {
-            name: options[name]
-            for name in getattr(self._container, "OPTIONS", ())
-            if name in options
-        }
-        listing = change.listing.take(change.new)
-        shares = tuple((str(n), float(s)) for n, s in options.get("split") or ())
-        if shares and listing.keys:
-            listing = Choice(split=shares, seed=options.get("seed", 0)).of(listing)
-        plan = planning.make(
-            listing, pack.metadata["format"], options,
-            shard_size=shard_size or _largest(pack), writer_options=writer_options,
-        )  # fmt: skip
-        treatment = _treatment(pack)
-        workers = num_workers or processors.usable()
-        if not planning.portable(listing):
-            workers = 1
-        means = Means(workers=workers, progress=self._progress)
-        run = Run(plan, self._out, treatment, means, self._began, skip=self._skip,
-                  first=1 + max(map(_number, self._names)))  # fmt: skip
-        finished = run.write(shop) if listing.keys else []
-        names = [run.name(number) for number in range(len(finished))]
-        full = [(n, s) for n, s in zip(names, finished, strict=True) if s.metadata["samples"]]
-        skipped = assembly.skipped(finished)
-        shop.built.mkdir(exist_ok=True)
-        self._write_index(shop.built, full, len(skipped) + len(listing.unlisted), clock)
-        self._publish(shop.built)
-        shop.keep = False
-        with packs.open(self._out) as now:
-            return change.report(self._out, now, self._began, added=len(now) - len(pack),
-                                 skipped=len(skipped))  # fmt: skip
-
-    def _write_index(
-        self, built: Path, full: Sequence[tuple[str, indexfile.Index]], skipped: int, clock: int
-    ) -> None:
-        """Write the index of the whole pack as it will be."""
-        pack, old = self._pack, assembly.columns_of(self._pack.index_file)
-        paths = [name for name, _, _ in pack.index_file.files()]
-        data = assembly.data_files(old)
-        whole = set(self._finished_names())
-        kept = [i for i, path in enumerate(paths) if path not in whole]
-        old |= made.chosen_files(old, kept)
-        tables = assembly.alike([old, *(assembly.columns_of(shard) for _, shard in full)])
-        if len({tuple(sorted(table)) for table in tables}) > 1:
-            raise OptionError(
-                f"{self._out}: the new samples have other fields (masks, boxes, meta, labels) than "
-                "those of the pack"
-            )
-        columns = made.joined(tables, [data, *(s.metadata["files"] for _, s in full)])
-        metadata = dict(pack.metadata)
-        new = [{"name": n, "samples": s.metadata["samples"], **s.metadata["info"]} for n, s in full]
-        metadata["shards"] = [*metadata["shards"], *new]
-        metadata["classes"] = self._change.classes
-        counts, added = metadata["counts"], sum(s["samples"] for s in new)
-        metadata["counts"] = {
-            "found": counts["found"] + added + skipped, "packed": counts["packed"] + added,
-            "skipped": counts["skipped"] + skipped,
-        }  # fmt: skip
-        if "identity" in metadata:
-            more = [shard.metadata["identity"] for _, shard in full]
-            metadata["identity"] = [*metadata["identity"], *more]
-        parts = [str(metadata.get("plan")), *(s.metadata["plan"] for _, s in full)]
-        metadata["plan"] = hashlib.sha256(" ".join(parts).encode()).hexdigest()
-        sidecars = self._whole_sidecars(built, [name for name, _ in full])
-        if sidecars:
-            table = made.of_files(built, sidecars)
-            columns |= made.joined_files(
-                [columns, table], [len(columns["file_bytes"]), len(sidecars)]
-            )
-        indexfile.write(built / indexfile.INDEX_NAME, columns, metadata)
-        before = self._pack.index_file.path.stat().st_mtime_ns  # changed files stay noticed
-        existing.stamp(built / indexfile.INDEX_NAME, before if self._change.changed else clock)
-
-    def _finished_names(self) -> list[str]:
-        """Sidecars that concern the whole pack."""
-        names = {name for name, _, _ in self._pack.index_file.files()}
-        return sorted(n for n in names if not any(_belongs(n, shard) for shard in self._names))
-
-    def _whole_sidecars(self, built: Path, new: Sequence[str]) -> list[str]:
-        if not hasattr(self._container, "finish"):
-            return []
-        links = [self._out / name for name, _, _ in self._pack.index_file.files()]
-        for path in links:  # `finish` looks at all shards in one folder
-            target = built / path.relative_to(self._out)
-            if not target.exists() and path.name not in self._finished_names():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(path)
-        try:
-            sidecars: list[str] = self._container.finish(built, [*self._names, *new])
-        finally:
-            for path in links:
-                target = built / path.relative_to(self._out)
-                if target.is_symlink():
-                    target.unlink()
-        return sidecars
-
-    def _publish(self, built: Path) -> None:
-        """Move the shards into the pack, then its sidecars, then the index over the old one."""
-        files.sync_tree(built)
-        names = sorted(path.name for path in built.iterdir())
-        names.sort(key=lambda name: (name == indexfile.INDEX_NAME, name in self._finished_names()))
-        for name in names:
-            target = self._out / name
-            if (built / name).is_dir():
-                files.remove(target)  # of an append that was cut short
-            (built / name).replace(target)
-        files.sync(self._out)
+def _with_splits_of(pack: packs.Pack, listing: Listing) -> tuple[Listing, list[str]]:
+    """Count the splits of new samples as the pack does; return them, and the names of all."""
+    old = list(pack.metadata.get("splits") or [])
+    if not listing.keys or (listing.splits is None and not old):
+        return listing, old
+    if listing.splits is None or not old:
+        raise OptionError(
+            f"{pack.path}: has {'splits' if old else 'no splits'}, the source has "
+            f"{'none' if old else 'some'}; expected both or neither"
+        )
+    names = all_classes([old, listing.split_names])
+    table = np.array([names.index(name) for name in listing.split_names], np.uint8)
+    splits = table[np.asarray(listing.splits)]
+    return dataclasses.replace(listing, splits=splits, split_names=names), names
 
 
-def _belongs(file: str, shard: str) -> bool:
-    """Tell whether a file of a pack is a shard's: it, in it, or a sidecar of its name."""
-    stem = shard.rpartition(".")[0] or shard
-    return file == shard or file.startswith((f"{shard}/", f"{stem}."))
+def _workers(num_workers: int | None, listing: Listing) -> int:
+    return (num_workers or processors.usable()) if planning.portable(listing) else 1
+
+
+def _largest(pack: packs.Pack) -> int:
+    lengths = pack.index_file.column("image/length").array()
+    edges = np.cumsum([0, *(int(shard["samples"]) for shard in pack.metadata["shards"])])
+    sums = [int(lengths[a:b].sum()) for a, b in itertools.pairwise(edges)]
+    return max(1, *sums)
+
+
+def _written(
+    shop: Workshop, pack: packs.Pack, plan: planning.Plan, change: _Change, means: Means,
+    began: float, *, skip: bool,
+) -> int:  # fmt: skip
+    """Write the new shards and the new index, and move them into the pack; count what is bad."""
+    first = 1 + max(_number(str(shard["name"])) for shard in pack.metadata["shards"])
+    run = Run(plan, pack.index_file.path.parent, means, began, skip=skip, first=first)
+    finished = run.write(shop) if plan.listing.keys else []
+    full = [(run.name(n), s) for n, s in enumerate(finished) if s.metadata["samples"]]
+    skipped = len(assembly.skipped(finished))
+    shop.built.mkdir(exist_ok=True)
+    whole = _whole_sidecars(pack)
+    columns, identities = _columns(pack, full, change, whole, shop.built)
+    metadata = _metadata(pack, full, change, skipped + len(plan.listing.unlisted))
+    digest = indexfile.write(shop.built / indexfile.INDEX_NAME, columns, metadata)
+    _publish(shop.built, pack.index_file.path.parent, whole)
+    seen.save(digest, identities)
+    return skipped
 
 
 def _number(name: str) -> int:
-    """Of a shard, by its name."""
+    """Number of a shard, by its name."""
     digits = (name.rpartition(".")[0] or name).rpartition("-")[2]
     if not digits.isdigit():
         raise OptionError(f"{name}: the shards of the pack are not numbered; convert it first")
     return int(digits)
 
 
-def _largest(pack: packs.Pack) -> int:
-    lengths = pack.index_file.column("length").array()
-    edges = np.cumsum([0, *(int(shard["samples"]) for shard in pack.metadata["shards"])])
-    sums = [int(lengths[a:b].sum()) for a, b in itertools.pairwise(edges)]
-    return max(1, *sums)
+def _whole_sidecars(pack: packs.Pack) -> set[str]:
+    """Files that belong to the whole pack, not to one of its shards."""
+    shards = [str(shard["name"]) for shard in pack.metadata["shards"]]
+    names = {name for name, _, _ in pack.index_file.files()}
+    return {n for n in names if not any(_belongs(n, shard) for shard in shards)}
+
+
+def _belongs(file: str, shard: str) -> bool:
+    """Tell whether a file of a pack is a shard, lies in a shard, or is a sidecar of its name."""
+    stem = shard.rpartition(".")[0] or shard
+    return file == shard or file.startswith((f"{shard}/", f"{stem}."))
+
+
+def _columns(
+    pack: packs.Pack, full: Sequence[tuple[str, indexfile.Index]], change: _Change, whole: set[str],
+    built: Path,
+) -> tuple[assembly.Table, np.ndarray]:  # fmt: skip
+    """Columns of the index as they will be, and the identities of all source files."""
+    old = assembly.columns_of(pack.index_file)
+    data = assembly.data_files(old)
+    paths = [name for name, _, _ in pack.index_file.files()]
+    old |= made.chosen_files(old, [i for i, path in enumerate(paths) if path not in whole])
+    classes = [*pack.classes, *change.new_classes]
+    old = Relabelling(pack.classes, classes, str(pack.path)).columns(old)
+    new, identities = assembly.without_identities([assembly.columns_of(s) for _, s in full])
+    tables = assembly.alike([old, *new], str(pack.path))
+    columns = made.joined(tables, [data, *(s.metadata["files"] for _, s in full)])
+    known = seen.load(pack.digest, len(pack))
+    if identities is not None:
+        known = np.concatenate([known, identities])
+    container = registry.load("formats", pack.metadata["format"])
+    names = [str(s["name"]) for s in pack.metadata["shards"]] + [n for n, _ in full]
+    with _linked_beside(pack, built, whole):  # the format looks at all shards in one folder
+        return assembly.with_sidecars(columns, container, built, names), known
+
+
+@contextlib.contextmanager
+def _linked_beside(pack: packs.Pack, built: Path, whole: set[str]) -> Iterator[None]:
+    """Link the files of the old shards into the folder of the new ones, for a moment."""
+    names = [name for name, _, _ in pack.index_file.files() if name not in whole]
+    try:
+        for name in names:
+            (built / name).parent.mkdir(parents=True, exist_ok=True)
+            (built / name).symlink_to(pack.index_file.path.parent / name)
+        yield
+    finally:
+        for top in {name.partition("/")[0] for name in names}:
+            files.remove(built / top)
+
+
+def _metadata(
+    pack: packs.Pack, full: Sequence[tuple[str, indexfile.Index]], change: _Change, skipped: int
+) -> dict[str, Any]:
+    metadata, new = dict(pack.metadata), assembly.of_shards(full)
+    counts, added = metadata["counts"], sum(shard["samples"] for shard in new)
+    plans = [str(metadata.get("plan")), *(s.metadata["plan"] for _, s in full)]
+    metadata |= {
+        "version": indexfile.VERSION,
+        "fields": assembly.all_fields([pack.fields, *(s.fields for _, s in full)]),
+        "shards": [*metadata["shards"], *new],
+        "classes": [*pack.classes, *change.new_classes],
+        "counts": {
+            "found": counts["found"] + added + skipped, "packed": counts["packed"] + added,
+            "skipped": counts["skipped"] + skipped,
+        },
+        "recipe": Recipe.of(metadata).as_json(),
+        "plan": hashlib.sha256(" ".join(plans).encode()).hexdigest(),
+    }  # fmt: skip
+    if change.split_names:
+        metadata["splits"] = change.split_names
+    if "identity" in metadata:
+        metadata["identity"] = [*metadata["identity"], *(s.metadata["identity"] for _, s in full)]
+    metadata.pop("options", None)  # of version 1: the recipe says the same
+    return metadata
+
+
+def _publish(built: Path, out: Path, whole: set[str]) -> None:
+    """Move the shards into the pack, then its sidecars, then the index over the old one."""
+    files.sync_tree(built)
+    names = sorted(path.name for path in built.iterdir())
+    names.sort(key=lambda name: (name == indexfile.INDEX_NAME, name in whole))
+    for name in names:
+        target = out / name
+        if (built / name).is_dir():
+            files.remove(target)  # of an append that was cut short
+        (built / name).replace(target)
+    files.sync(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import time
@@ -10,20 +9,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from packio import __version__, registry
 from packio.errors import OptionError, OutputError, OutputExistsError
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.packing import pack
+from packio.packing import sourcing
+from packio.packing.making import pack
 from packio.packing.report import PackReport
 from packio.packing.run import assembly
-from packio.packs import packs
-from packio.sample.sample import Sample
+from packio.packs import packs, pixel_statistics
+from packio.sample.recipe import Recipe, merged
+from packio.sample.relabelling import Relabelling, all_classes
+from packio.sources import _packs
 from packio.storage import workshop
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _MODES = ("copy", "link")
 
@@ -46,7 +49,8 @@ def merge(
         options: Of `pack`, where samples are copied.
 
     Raises:
-        OptionError: keys that are there twice, labels of different kinds, other formats to link.
+        OptionError: keys that are there twice; labels, splits or fields of different kinds; other
+            formats to link.
         OutputExistsError: something is at ``out``.
         OutputError: the file system cannot link.
     """
@@ -56,24 +60,14 @@ def merge(
         raise OptionError(f"{len(sources)} packs: expected at least two to merge")
     with ExitStack() as stack:
         opened = [stack.enter_context(packs.open(source)) for source in sources]
-        classes = _classes(opened)
+        _packs.check_alike(opened)
         _check_keys(opened)
         if by == "copy":
-            return pack(_Joined(opened, classes), out, classes_from=classes or None, **options)
+            classes = sourcing.class_names(options.pop("classes_from", None))
+            return pack(_packs.listing(opened, classes), out, **options)
         if options:
             raise OptionError(f"{', '.join(sorted(options))}: no option of merging by link")
-        return _linked(Path(os.path.abspath(out)), opened, classes)
-
-
-def _classes(opened: Sequence[packs.Pack]) -> list[str]:
-    """Names of all classes: those of the first pack, then what the others have beyond them."""
-    kinds = {None if p.labels is None else (p.labels.shape[1:], bool(p.classes)) for p in opened}
-    if len(kinds) > 1:
-        raise OptionError(
-            "the packs have labels of different kinds (none, numbers, class names, vectors); "
-            "only those of one kind can be merged"
-        )
-    return list(dict.fromkeys(name for p in opened for name in p.classes))
+        return _linked(Path(os.path.abspath(out)), opened)
 
 
 def _check_keys(opened: Sequence[packs.Pack]) -> None:
@@ -88,56 +82,33 @@ def _check_keys(opened: Sequence[packs.Pack]) -> None:
                 )
 
 
-class _Joined(Sequence[Sample]):
-    """The samples of several packs, one pack behind the other."""
-
-    def __init__(self, opened: Sequence[packs.Pack], classes: Sequence[str]) -> None:
-        self._packs = opened
-        self._edges = np.cumsum([0, *map(len, opened)])
-        numbers = {name: i for i, name in enumerate(classes)}
-        self._labels = [[numbers[name] for name in one.classes] for one in opened]
-
-    def __len__(self) -> int:
-        return int(self._edges[-1])
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        number = int(np.searchsorted(self._edges, index, "right")) - 1
-        sample = self._packs[number][index - int(self._edges[number])]
-        if isinstance(sample.label, int) and self._labels[number]:
-            return dataclasses.replace(sample, label=self._labels[number][sample.label])
-        return sample
-
-
-def _linked(out: Path, opened: Sequence[packs.Pack], classes: list[str]) -> PackReport:
+def _linked(out: Path, opened: Sequence[packs.Pack]) -> PackReport:
+    """Link the shards of packs into one folder, under one index."""
     began = time.monotonic()
     container = _format(out, opened)
     if os.path.lexists(out):
         raise OutputExistsError(f"{out}: exists; choose another name")
-    names: list[str] = []
-    tables, counts, shards, identities = [], [], [], []
     with workshop.opened(out) as shop:
+        if os.path.lexists(out):
+            raise OutputExistsError(f"{out}: made by another run just now; choose another name")
         shop.built.mkdir()
+        shards: list[dict[str, Any]] = []
+        tables = []
+        classes = all_classes(one.classes for one in opened)
         for one in opened:
-            renamed = _renamed(one, out, len(names), container)
+            renamed = _renamed(one, out, len(shards), container)
             _link(one, renamed, shop.built)
-            table = _relabelled(assembly.columns_of(one.index_file), one, classes)
-            tables.append(table | _files(one, table, renamed))
-            counts.append(assembly.data_files(table))
-            new = [{**s, "name": renamed[s["name"]]} for s in one.metadata["shards"]]
-            names += [s["name"] for s in new]
-            shards += new
-            identities += one.metadata.get("identity", [])
-        tables = assembly.alike(tables)
-        if len({tuple(sorted(table)) for table in tables}) > 1:
-            raise OptionError("the packs have different fields: masks, boxes, meta")
-        columns = made.joined(tables, counts)
-        if hasattr(container, "finish"):
-            more = made.of_files(shop.built, container.finish(shop.built, names))
-            files = [len(columns["file_bytes"]), len(more["file_bytes"])]
-            columns |= made.joined_files([columns, more], files)
-        metadata = _metadata(opened, classes, shards, identities)
+            table = _files(one, assembly.columns_of(one.index_file), renamed)
+            tables.append(Relabelling(one.classes, classes, str(one.path)).columns(table))
+            shards += [{**s, "name": renamed[s["name"]]} for s in one.metadata["shards"]]
+        counts = [assembly.data_files(table) for table in tables]
+        columns = made.joined(assembly.alike(tables, str(out)), counts)
+        splits, split_names = _packs.joined_splits(opened)
+        if splits is not None:
+            columns["split"] = splits
+        names = [shard["name"] for shard in shards]
+        columns = assembly.with_sidecars(columns, container, shop.built, names)
+        metadata = _metadata(opened, classes, shards, split_names)
         digest = indexfile.write(shop.built / indexfile.INDEX_NAME, columns, metadata)
         shop.publish()
     packed, size = len(columns["image/offset"]), int(columns["file_bytes"].sum())
@@ -206,37 +177,40 @@ def _link(one: packs.Pack, renamed: dict[str, str], built: Path) -> None:
 def _files(
     one: packs.Pack, table: dict[str, np.ndarray], renamed: dict[str, str]
 ) -> dict[str, np.ndarray]:
-    """A pack's table of files, with the new names."""
+    """A pack's columns, with the new names in its table of files."""
     names = [name for name, _, _ in one.index_file.files()]
     kept = [i for i, name in enumerate(names) if name in renamed]
     chosen = made.chosen_files(table, kept)
     data, starts = made.ragged([os.fsencode(renamed[names[i]]) for i in kept])
-    return {**chosen, "file_path_data": data, "file_path_offsets": starts}
-
-
-def _relabelled(
-    table: dict[str, np.ndarray], one: packs.Pack, classes: Sequence[str]
-) -> dict[str, np.ndarray]:
-    if not one.classes or "label" not in table:
-        return table
-    numbers = {name: i for i, name in enumerate(classes)}
-    mapped = np.array([numbers[name] for name in one.classes], np.int64)
-    return {**table, "label": mapped[table["label"]]}
+    return {**table, **chosen, "file_path_data": data, "file_path_offsets": starts}
 
 
 def _metadata(
-    opened: Sequence[packs.Pack], classes: list[str], shards: list[Any], identities: list[Any]
+    opened: Sequence[packs.Pack], classes: list[str], shards: list[Any], split_names: list[str]
 ) -> dict[str, Any]:
-    counts = [one.metadata["counts"] for one in opened]
+    found = [one.metadata for one in opened]
+    recipe = merged([Recipe.of(metadata) for metadata in found])
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION,
-        "format": opened[0].metadata["format"],
+        "format": found[0]["format"],
         "access": "range",
+        "fields": assembly.all_fields([one.fields for one in opened]),
         "classes": classes,
-        "counts": {n: sum(c[n] for c in counts) for n in ("found", "packed", "skipped")},
-        "source": {"kind": "merge"},
-        "options": {"merged": [one.digest for one in opened]},
+        "counts": {
+            n: sum(m["counts"][n] for m in found) for n in ("found", "packed", "skipped")
+        },
+        "source": {"kind": recipe.source or "merge"},
+        "recipe": recipe.as_json(),
+        "merged": [one.digest for one in opened],
         "shards": shards,
-        "versions": {"packio": __version__},
+        "versions": {
+            **{n: v for m in reversed(found) for n, v in m.get("versions", {}).items()},
+            "packio": __version__,
+        },
+    }  # fmt: skip
+    more = {
+        "splits": split_names,
+        "statistics": pixel_statistics.joined(opened),
+        "identity": [identity for m in found for identity in m.get("identity", [])],
     }
-    return metadata | ({"identity": identities} if identities else {})
+    return metadata | {name: value for name, value in more.items() if value}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,33 @@ def measure(
         "mean": [round(m, 6) for m in mean],
         "std": [round(math.sqrt(max(s - m * m, 0)), 6) for m, s in zip(mean, second, strict=True)],
     }
+
+
+def joined(packs: Sequence[Pack]) -> dict[str, Any] | None:
+    """Join the statistics that packs carry; None if one of them has none.
+
+    Each pack counts by the pixels of its images that were measured: exactly if all of them were,
+    else by the mean size of its images.
+    """
+    found = [s for pack in packs if (s := pack.metadata.get("statistics"))]
+    if len(found) < len(packs):
+        return None
+    weights = [_pixels(p) * s["images"] / len(p) for p, s in zip(packs, found, strict=True)]
+    means, stds = (np.array([s[name] for s in found]) for name in ("mean", "std"))
+    mean = np.average(means, 0, weights)
+    second = np.average(stds**2 + means**2, 0, weights)
+    return {
+        "images": sum(s["images"] for s in found),
+        "bad": sum(s["bad"] for s in found),
+        "seed": found[0]["seed"],
+        "mean": np.round(mean, 6).tolist(),
+        "std": np.round(np.sqrt(np.maximum(second - mean**2, 0)), 6).tolist(),
+    }
+
+
+def _pixels(pack: Pack) -> int:
+    height, width = (pack.index_file.column(f"image/{n}").array() for n in ("height", "width"))
+    return int((height.astype(np.int64) * width).sum())
 
 
 def _of(pack: Pack, positions: np.ndarray, decoder: Decoder) -> _Sums:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -15,8 +16,9 @@ from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
 from packio.images import encodings
 from packio.packs import locating, packs
 from packio.sample.record import Field, Record, image_record
+from packio.sample.relabelling import check_named
 from packio.sample.sample import Sample
-from packio.sources import Listing, ReadRecord
+from packio.sources import Listing, ReadRecord, _packs
 
 PRIORITY = 0.5  # an archive of images is asked first, an image folder last
 
@@ -63,20 +65,16 @@ def of(samples: Sequence[Sample], *, classes: Sequence[str] | None = None) -> Li
     if not len(samples):
         raise SourceError("no samples; expected at least one")
     if isinstance(samples, packs.Pack):
-        pack, keys = samples, [samples.key_bytes(i) for i in range(len(samples))]
-        sizes = pack.index_file.column("length").array().tolist()
-        names, labels, version = pack.classes, pack.labels, pack.digest
-    else:
-        keys, sizes, labels, version = _described(samples)
-        names = []
+        return _packs.listing([samples], classes)
+    keys, sizes, labels, version = _described(samples)
     if len(set(keys)) != len(keys):
         raise OptionError("several samples have the same key; expected each key once")
-    if labels is not None and labels.ndim == 1 and names and classes is not None:
-        labels = _relabelled(labels, names, classes)
+    if labels is not None and classes is not None:
+        check_named(labels, classes, "samples")
     return Listing(
         "pack", None, keys, sizes,
         labels.tolist() if labels is not None and labels.ndim == 1 else labels,
-        list(classes if classes is not None else names), version=version,
+        list(classes or []), version=version,
         rows=range(len(samples)), open=functools.partial(_opened, samples),
     )  # fmt: skip
 
@@ -102,16 +100,6 @@ def _described(
     return keys, sizes, labels, digest.hexdigest()
 
 
-def _relabelled(labels: np.ndarray, names: list[str], classes: Sequence[str]) -> np.ndarray:
-    unknown = sorted(set(names) - set(classes))
-    if unknown:
-        raise SourceError(
-            f"{len(unknown)} classes that --classes-from does not name: {unknown[:5]}"
-        )
-    new = np.array([list(classes).index(name) for name in names], np.int64)
-    return np.asarray(new[labels])
-
-
 @contextlib.contextmanager
 def _opened(samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[ReadRecord]:
     def read(position: int) -> Record[Field]:
@@ -124,11 +112,13 @@ def _opened(samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[ReadReco
         if sample.encoding in encodings.RAW:
             facts = encodings.raw_facts(
                 sample.height, sample.width, sample.channels, sample.dtype, sample.encoding
-            )
-        return image_record(
+            )._replace(orientation=sample.orientation)
+        record = image_record(
             sample.data, facts=facts, mask=sample.mask, boxes=sample.boxes,
             box_labels=sample.box_labels, meta=meta,
         )  # fmt: skip
+        columns = {**record.box_columns, **sample.box_columns}
+        return dataclasses.replace(record.with_fields(**sample.fields), box_columns=columns)
 
     yield read
 

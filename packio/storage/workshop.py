@@ -62,6 +62,11 @@ class Workshop:
         self.out, self.folder, self.built = out, folder, folder / BUILT
         self.shards, self.keep = folder / SHARDS, True
 
+    @staticmethod
+    def of(out: Path, suffix: str = UNFINISHED_SUFFIX) -> Workshop:
+        """The workshop of an output, neither made nor locked yet."""
+        return Workshop(out, out.with_name(out.name + suffix))
+
     def clear(self) -> None:
         """Remove what an interrupted run left.
 
@@ -172,8 +177,8 @@ def opened(
         CannotCreateError: the folder cannot be made, or is no workshop of this user's.
         OutputError: writing fails.
     """
-    folder = out.with_name(out.name + suffix)
-    shop = Workshop(out, folder)
+    shop = Workshop.of(out, suffix)
+    folder = shop.folder
     lock = -1
     try:
         lock = _lock(out, folder, shared=shared)

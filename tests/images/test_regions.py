@@ -44,7 +44,7 @@ def pair(
 
 def test_a_seekable_pack_has_the_same_pixels(pair: tuple[pathlib.Path, pathlib.Path]) -> None:
     plain, seekable = map(packio.open, pair)
-    assert seekable.metadata["options"]["seekable"] is True
+    assert seekable.metadata["recipe"]["seekable"] is True
     flags = seekable.index_file.column("flags").array()
     assert np.count_nonzero(flags & 1) >= 5
     for a, b in zip(plain, seekable, strict=True):

@@ -17,6 +17,7 @@ from packio.images.encodings import RAW, raw_facts, read_facts
 from packio.packing.images import colours, encoders, resizing
 from packio.packing.images.encoders import Metadata
 from packio.sample.facts import Facts
+from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, Field, Record
 
 if TYPE_CHECKING:
@@ -161,13 +162,42 @@ class Encoding:
         if not moves:
             return dataclasses.replace(record, fields=fields)
         for name, field in record.fields.items():
-            if field.kind == "mask":
-                moved = resizing.moved_mask(field.data, size, to, turn)
-                fields[name] = Field("mask", moved)
+            if name != IMAGE and field.kind in PIXELS:
+                fields[name] = self._moved(name, field, size, to, turn)
         boxes = record.boxes
         if boxes is not None:
             boxes = resizing.moved_boxes(boxes, size, to, turn)
         return dataclasses.replace(record, fields=fields, boxes=boxes)
+
+    def _moved(
+        self, name: str, field: Field, size: resizing.Size, to: resizing.Size, turn: int
+    ) -> Field:
+        """A further image or mask of a sample, resized and turned as the sample's image is.
+
+        A mask takes the nearest pixels. An image keeps its encoding and its depth; if it is larger
+        or smaller than the sample's image, it is resized by the same factors.
+
+        Raises:
+            DecodeError: the field is damaged, or a mask does not have the size of the image.
+        """
+        if field.kind == "mask":
+            return Field("mask", resizing.moved_mask(field.data, size, to, turn))
+        own = _facts_of(field)
+        moved = (
+            max(1, round(own.width * to[0] / size[0])), max(1, round(own.height * to[1] / size[1])),
+        )  # fmt: skip
+        keep = dataclasses.replace(
+            self, encode="keep", lossless=False, smart=False, icc="keep", alpha="keep", wide="keep",
+            mode="RGB",
+        )  # fmt: skip
+        try:
+            made = keep._made(field.data, own, moved, turn)  # noqa: SLF001 (its own class)
+        except DecodeError as error:
+            raise type(error)(f"{name}: {error}") from error
+        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
+            reason = f"{type(error).__name__}: {error}"
+            raise DecodeError(f"{name}: cannot be encoded: {reason}") from error
+        return field if made is None else Field("image", *made)
 
     @property
     def _policies(self) -> dict[str, str]:
@@ -240,19 +270,22 @@ class Encoding:
 
 
 def versions(options: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of the libraries that images were encoded anew with; none where all are kept.
+    """Versions of the libraries that encoded images anew; none if all images were kept.
 
     Args:
-        options: Of a plan: those of `Encoding.as_options`, and others.
+        options: As `Encoding.as_options` gives them.
     """
-    names = {field.name for field in dataclasses.fields(Encoding)}
-    if Encoding(**{n: v for n, v in options.items() if n in names}) == Encoding():
+    if Encoding(**options) == Encoding():
         return {}
     import PIL
     from PIL import features
 
     linked = {name: features.version(name) for name in _LINKED}
     return {"pillow": PIL.__version__, **{n: v for n, v in linked.items() if v is not None}}
+
+
+def _facts_of(field: Field) -> Facts:
+    return read_facts(field.data) if field.facts is None else field.facts
 
 
 def _opened(data: bytes, facts: Facts) -> Image.Image:

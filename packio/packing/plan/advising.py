@@ -78,17 +78,14 @@ class DryRun:
     advice: tuple[Advice, ...]
 
 
-def dry_run(
-    plan: Plan, treatment: Treatment, candidates: Sequence[Encoding] = CANDIDATES
-) -> DryRun:
+def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
     """Look at a plan and at a sample of its images; write nothing.
 
     Args:
         plan: Of the pack.
-        treatment: What would be done to each image.
         candidates: Ways of encoding to compare.
     """
-    listing = plan.listing
+    listing, treatment = plan.listing, Treatment.of(plan.own)
     drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]
     with listing.opened() as read:
         reads = [read_one(listing, read, i, treatment) for i in np.sort(drawn).tolist()]

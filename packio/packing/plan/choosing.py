@@ -10,7 +10,8 @@ import dataclasses
 import fnmatch
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -61,11 +62,22 @@ class Choice:
                 "train=0.9,val=0.1"
             )
 
+    @staticmethod
+    def made(options: Mapping[str, Any]) -> Choice:
+        """A choice by options as a user or a recipe gives them: lists, and splits as a dict."""
+        found: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v
+                                 for n, v in options.items()}  # fmt: skip
+        split = options.get("split") or ()
+        pairs = split.items() if isinstance(split, Mapping) else split
+        found["split"] = tuple((str(n), float(share)) for n, share in pairs)
+        return Choice(**found)
+
     def as_options(self) -> dict[str, object]:
-        """For the plan: by what splits are drawn, so that samples appended later are, too."""
+        """For the recipe: all that is not the default."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         if not self.split:
-            return {}
-        return {"split": [list(pair) for pair in self.split], "seed": self.seed}
+            del found["seed"]
+        return {n: v for n, v in found.items() if v != getattr(_ALL, n) or n == "seed"}
 
     def of(self, listing: Listing) -> Listing:
         """The listing of what is chosen.
@@ -90,9 +102,44 @@ class Choice:
             )
         return _with_splits(listing, self.split, self.seed) if self.split else listing
 
+    def of_new(self, listing: Listing, known: Collection[bytes]) -> Listing:
+        """The samples that appending takes, of a listing that has grown.
+
+        What the choice left out before does not come back: samples that no pattern takes, samples
+        with the bytes of an earlier one, and samples beyond the limit. New samples get their splits
+        by a threshold on a hash of their keys, so that one sample more moves no other.
+
+        Args:
+            listing: All samples of the source.
+            known: Keys of the samples that the pack has.
+        """
+        keep = [i for i, key in enumerate(listing.keys) if self._wanted(os.fsdecode(key))]
+        keep.sort(key=lambda i: listing.keys[i] not in known)  # of twins the first stays
+        listing = listing.take(keep)
+        if self.dedupe is not None:
+            listing = _deduplicated(listing, drop=self.dedupe == "drop")
+        new = [i for i, key in enumerate(listing.keys) if key not in known]
+        there = len(listing.keys) - len(new)
+        listing = listing.take(new)
+        if self.shuffle is not None:
+            listing = listing.take(_order(listing.keys, self.shuffle))
+        if self.limit is not None:
+            listing = listing.take(range(min(max(self.limit - there, 0), len(new))))
+        return self._with_drawn_splits(listing) if self.split else listing
+
+    def _with_drawn_splits(self, listing: Listing) -> Listing:
+        edges = np.cumsum([share for _, share in self.split])
+        drawn = [int.from_bytes(_drawn(key, self.seed), "big") / 2**64 for key in listing.keys]
+        splits = np.searchsorted(edges, drawn, "right").clip(max=len(edges) - 1).astype(np.uint8)
+        names = [name for name, _ in self.split]
+        return dataclasses.replace(listing, splits=splits, split_names=names)
+
     def _wanted(self, key: str) -> bool:
         included = not self.include or any(fnmatch.fnmatchcase(key, p) for p in self.include)
         return included and not any(fnmatch.fnmatchcase(key, p) for p in self.exclude)
+
+
+_ALL = Choice()
 
 
 def _drawn(key: bytes, seed: int) -> bytes:

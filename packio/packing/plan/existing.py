@@ -5,30 +5,59 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any
 
-from packio.errors import OutputExistsError, PackioError
+import numpy as np
+
+from packio.errors import LockedError, OutputExistsError, PackioError
 from packio.index import indexfile
+from packio.packing.plan import seen
 from packio.packing.plan.plan import Plan
 from packio.packing.report import PackReport
-from packio.packing.run.reading import Treatment, read_one
+from packio.packing.run.reading import Treatment, read_ahead
 from packio.packs import packs
-from packio.sources import Listing, ReadRecord
+from packio.sample.record import Field, Record
+from packio.sources import Listing
+from packio.storage import workshop
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
-_CLOCK_SKEW = 2_000_000_000  # ns, by which a file system's clock may lag behind
+_CHANGING_SUFFIX = ".packio-append"  # of a workshop that does not bar readers from the pack
 
 
-def report(
-    plan: Plan, out: Path, began: float, treatment: Treatment, *, skip: bool
-) -> PackReport | None:
+def change_lock(out: Path) -> AbstractContextManager[workshop.Workshop]:
+    """Lock a pack that is there against all others that change it: append and overwrite.
+
+    Raises:
+        LockedError: another process changes it.
+        CannotCreateError: the folder of the pack cannot be written.
+    """
+    return workshop.opened(out, suffix=_CHANGING_SUFFIX)
+
+
+def tidy(out: Path, *, keep: bool) -> None:
+    """Clear away what an interrupted run left beside an output.
+
+    Args:
+        out: The output.
+        keep: Keep finished shards for the next run of the same plan.
+
+    Raises:
+        LockedError: a run that packs into the output is going on.
+    """
+    workshop.tidy(out, keep=keep)
+    with suppress(LockedError):  # readers and other runs may go on while samples are appended
+        workshop.tidy(out, keep=True, suffix=_CHANGING_SUFFIX)
+
+
+def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | None:
     """A report if ``out`` is what this plan makes; None if nothing is there.
 
     Args:
         plan: What would be packed.
         out: The output.
         began: When the run began, by `time.monotonic`.
-        treatment: What is done to each sample.
         skip: Whether bad images may be missing from it.
 
     Raises:
@@ -38,10 +67,7 @@ def report(
         return None
     try:
         with packs.open(out) as pack:
-            complete = skip or pack.metadata["counts"]["skipped"] == len(plan.listing.dropped)
-            same = complete and pack.metadata.get("plan") == plan.digest
-            clock = pack.index_file.path.stat().st_mtime_ns
-            if same and unchanged(plan.listing, pack.index_file, clock, treatment):
+            if is_made_by(plan, pack, skip=skip):
                 return of_pack(plan, pack, began)
     except PackioError as error:
         raise OutputExistsError(
@@ -50,6 +76,18 @@ def report(
     raise OutputExistsError(
         f"{out}: exists, packed from other files or with other options; "
         "choose another name, or say --overwrite"
+    )
+
+
+def is_made_by(plan: Plan, pack: packs.Pack, *, skip: bool) -> bool:
+    """Tell whether a pack is what a plan makes, of a source that has not changed since."""
+    left_out = len(plan.listing.dropped) + plan.carried.skipped
+    complete = skip or pack.metadata["counts"]["skipped"] == left_out
+    known = seen.load(pack.digest, len(pack))
+    return (
+        complete
+        and pack.metadata.get("plan") == plan.digest
+        and unchanged(plan.listing, pack.index_file, known, Treatment.of(plan.own))
     )
 
 
@@ -71,78 +109,98 @@ def check_replaceable(out: Path) -> None:
         )
 
 
-def stamp(index: Path, clock: int) -> None:
-    """Date the index of a new pack to when its source was looked at.
+def unchanged(
+    listing: Listing, index: indexfile.Index, known: np.ndarray, treatment: Treatment
+) -> bool:
+    """Tell whether samples are what they were when they were packed; see `changed`.
 
-    Files that have changed since, also those that did while the pack was made, are then newer.
-
-    Args:
-        index: The index file.
-        clock: Nanoseconds since the epoch.
+    What is not read from files is taken to be unchanged: the plan has a digest of its contents.
     """
-    os.utime(index, ns=(clock, clock))
-
-
-def unchanged(listing: Listing, index: indexfile.Index, clock: int, treatment: Treatment) -> bool:
-    """Tell whether samples are what they were when they were packed; see `changed`."""
-    return next(_differing(listing, index, clock, treatment), None) is None
+    if listing.root is None:
+        return True
+    return next(_differing(listing, index, known, treatment), None) is None
 
 
 def changed(
-    listing: Listing, index: indexfile.Index, clock: int, treatment: Treatment
+    listing: Listing, index: indexfile.Index, known: np.ndarray, treatment: Treatment
 ) -> list[bytes]:
-    """Keys of samples that are not what they were when they were packed; changed files are read.
+    """Keys of samples whose bytes or annotations are not those that were packed.
 
     Args:
-        listing: The samples.
-        index: Of what was made of them.
-        clock: When they were looked at, nanoseconds since the epoch.
+        listing: The samples, with labels as the index counts them.
+        index: Of the pack, or of a shard, that was made of them.
+        known: Identities of the rows of the index: samples that have theirs are not read.
         treatment: What was done to them.
     """
-    return list(_differing(listing, index, clock, treatment))
+    return list(_differing(listing, index, known, treatment))
 
 
 def _differing(
-    listing: Listing, index: indexfile.Index, clock: int, treatment: Treatment
+    listing: Listing, index: indexfile.Index, known: np.ndarray, treatment: Treatment
 ) -> Iterator[bytes]:
-    since, root = clock - _CLOCK_SKEW, listing.root
-    if root is None:
-        return  # the plan has the version of the contents
-    files = listing.files if listing.files is not None else [(key,) for key in listing.keys]
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        suspects = [
-            i for i, paths in enumerate(files) if any(_changed(folder, p, since) for p in paths)
-        ]
-    finally:
-        os.close(folder)
-    with listing.opened() as read:
-        for i in suspects:
-            if not _as_packed(read, i, listing, index, treatment):
-                yield listing.keys[i]
+    rows = {index.key(row): row for row in range(len(index))}
+    labels = index.column("label").array() if "label" in index else None
+    suspects = []
+    for i, now in enumerate(seen.identities(listing).tolist()):
+        row = rows.get(listing.keys[i])
+        if row is not None and not _same_label(listing.label(i), labels, row):
+            yield listing.keys[i]
+        elif row is None or now == seen.UNKNOWN or now != known[row]:
+            suspects.append(i)
+    part = listing.take(suspects)
+    threads = treatment.threads
+    for chunk in read_ahead(part, range(len(suspects)), threads=threads, treatment=treatment):
+        for read in chunk:
+            key = part.keys[read.position]
+            row = rows.get(key)
+            if (read.problem is None) != (row is not None) or (
+                row is not None and not _as_packed(read.record, row, index)
+            ):
+                yield key
 
 
-def _changed(folder: int, key: bytes, since: int) -> bool:
-    try:
-        return os.stat(key, dir_fd=folder).st_ctime_ns > since  # mtime can be set back
-    except OSError:
-        return True
+def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:
+    if label is None or labels is None:
+        return label is None and labels is None
+    now, stored = np.atleast_1d(label), np.atleast_1d(labels[row])
+    more = max(len(now) - len(stored), 0)  # many-hot, of classes that are new
+    return bool(np.array_equal(now, np.pad(stored, (0, more))))
 
 
-def _as_packed(
-    read: ReadRecord, position: int, listing: Listing, index: indexfile.Index, treatment: Treatment
-) -> bool:
-    """Tell whether a file can be packed if it was then, with the same bytes."""
-    now = read_one(listing, read, position, treatment)
-    try:
-        row = index.find(listing.keys[position])
-    except KeyError:
-        return now.problem is not None
-    return now.problem is None and all(
-        f"{name}/crc32c" in index
-        and indexfile.crc32c(field.data) == index.column(f"{name}/crc32c").item(row)
-        for name, field in now.record.fields.items()
-    )
+def _as_packed(record: Record[Field], row: int, index: indexfile.Index) -> bool:
+    """Tell whether a sample, made as it was then, has the bytes and annotations of a row."""
+    for name in index.fields.keys() | record.fields.keys():
+        field = record.fields.get(name)
+        has = f"{name}/offset" in index and index.column(f"{name}/offset").item(row) >= 0
+        if has != (field is not None):
+            return False
+        if field and indexfile.crc32c(field.data) != index.column(f"{name}/crc32c").item(row):
+            return False
+    return _meta(index, row) == (record.meta or b"") and _same_boxes(record, row, index)
+
+
+def _meta(index: indexfile.Index, row: int) -> bytes:
+    if "meta_data" not in index:
+        return b""
+    start, stop = index.column("meta_offsets").span(row, row + 2).tolist()
+    return index.column("meta_data").span(start, stop).tobytes()
+
+
+def _same_boxes(record: Record[Field], row: int, index: indexfile.Index) -> bool:
+    start = stop = 0
+    if "boxes" in index:
+        start, stop = index.column("box_offsets").span(row, row + 2).tolist()
+    if record.boxes is None or not len(record.boxes):
+        return start == stop
+    if start == stop or set(record.box_columns) != set(index.box_columns):
+        return False
+    columns = {"boxes": np.asarray(record.boxes, np.float32).reshape(-1, 4)}
+    columns |= {f"boxes/{name}": values for name, values in record.box_columns.items()}
+    return all(
+        np.array_equal(np.asarray(values).astype(index.column(name).dtype),
+                       index.column(name).span(start, stop))
+        for name, values in columns.items()
+    )  # fmt: skip
 
 
 def of_pack(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
@@ -156,7 +214,7 @@ def of_pack(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
         packed=counts["packed"],
         skipped=(),
         classes=len(plan.listing.classes),
-        source_bytes=int(pack.index_file.column("length").array().sum()),
+        source_bytes=int(pack.index_file.column("image/length").array().sum()),
         out_bytes=pack_bytes(pack),
         seconds=time.monotonic() - began,
         digest=pack.digest,

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import pickle
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,27 @@ import numpy as np
 from packio import registry
 from packio.errors import OptionError, SourceError
 from packio.index.indexfile import canonical_json
+from packio.packs import pixel_statistics
+from packio.sample.recipe import NO_ENCODING, Recipe, merged
 from packio.sources import Listing
+from packio.sources._packs import PackListing
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """What a pack takes over from the packs that it is made of.
+
+    Attributes:
+        recipe: Of those packs; None if the source is not packs.
+        skipped: Samples that those packs left out.
+        statistics: Of their pixels, if the new pack has the same pixels.
+        versions: Of the libraries that encoded their images.
+    """
+
+    recipe: Recipe | None = None
+    skipped: int = 0
+    statistics: dict[str, Any] | None = None
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,54 +46,56 @@ class Plan:
     Attributes:
         listing: The samples, in order.
         format: Name of the container format.
-        options: What changes the bytes or the set of samples, as JSON can hold it.
+        own: What this run does to the samples.
+        carried: What the samples' packs bring along.
         shards: The positions in the listing that each shard takes; one range for a single file.
         is_sharded: Whether the pack is a directory of shards, also if there is only one.
-        writer_options: Those of the options that the container's writer takes.
         digest: Hexadecimal SHA-256 of all of the above: keys, sizes and labels, not times or
             absolute paths.
     """
 
     listing: Listing
     format: str
-    options: dict[str, Any]
+    own: Recipe
+    carried: Carried
     shards: tuple[range, ...]
     is_sharded: bool
-    writer_options: dict[str, Any]
     digest: str
 
     @property
     def total_bytes(self) -> int:
-        """Source bytes, as far as they could be told."""
+        """Source bytes, as far as they are known."""
         return sum(size for size in self.listing.sizes if size > 0)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the pack: that of the packs it is made of, followed by its own."""
+        before = self.carried.recipe
+        return self.own if before is None else before.followed_by(self.own)
 
 
 def make(
     listing: Listing,
     format_name: str,
-    options: dict[str, Any],
+    recipe: Recipe,
     *,
     shards: int = 1,
     shard_size: int | None = None,
-    writer_options: dict[str, Any] | None = None,
 ) -> Plan:
     """Make the plan of a listing.
 
     Args:
         listing: The samples.
         format_name: Of the container.
-        options: What else changes the bytes.
+        recipe: What is done to the samples.
         shards: How many shards of about the same number of samples.
         shard_size: Source bytes of a shard, instead.
-        writer_options: What the container's writer takes by keyword.
     """
-    writer_options = writer_options or {}
-    options = {**options, **writer_options}
     ranges = _ranges(listing.sizes, shards, shard_size)
     digest = hashlib.sha256()
     sharded = shards != 1 or shard_size is not None
     head = {
-        "format": format_name, "options": options, "classes": listing.classes,
+        "format": format_name, "recipe": recipe.as_json(), "classes": listing.classes,
         "source": listing.kind, "version": listing.version,
         "shards": [r.stop for r in ranges], "sharded": sharded,
     }  # fmt: skip
@@ -86,7 +109,23 @@ def make(
         digest.update(np.asarray(listing.splits, np.uint8).tobytes())
     for key, _ in listing.unlisted:
         digest.update(b"unlisted" + key)
-    return Plan(listing, format_name, options, ranges, sharded, writer_options, digest.hexdigest())
+    carried = _carried(listing, recipe)
+    return Plan(listing, format_name, recipe, carried, ranges, sharded, digest.hexdigest())
+
+
+def _carried(listing: Listing, recipe: Recipe) -> Carried:
+    if not isinstance(listing, PackListing):
+        return Carried()
+    found = [pack.metadata for pack in listing.packs]
+    versions = {n: v for m in reversed(found) for n, v in m.get("versions", {}).items()}
+    whole = len(listing.keys) == sum(map(len, listing.packs))
+    same_pixels = whole and recipe.encoding == NO_ENCODING
+    return Carried(
+        merged([Recipe.of(m) for m in found]),
+        sum(m["counts"]["skipped"] for m in found),
+        pixel_statistics.joined(listing.packs) if same_pixels else None,
+        {name: version for name, version in versions.items() if name != "packio"},
+    )
 
 
 def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[range, ...]:

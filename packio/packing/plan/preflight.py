@@ -1,12 +1,14 @@
-"""What can be told before packing begins: places that cannot be meant, and too little room."""
+"""Checks before packing begins: an output within its source, and too little room."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from packio import registry
 from packio.errors import OptionError, OutputError
+from packio.packing.images.encode import Encoding
 from packio.packing.plan.plan import Plan
 from packio.packing.run.reading import Treatment
 
@@ -26,24 +28,30 @@ def refuse_nesting(source: Path, out: Path) -> None:
         raise OptionError(f"{out}: the source {source} lies within it; choose another place")
 
 
-def check_space(plan: Plan, treatment: Treatment, out: Path) -> None:
-    """Refuse to begin where the disk has too little room, or too few inodes.
+def check_space(plan: Plan, treatment: Treatment, out: Path, shards: Sequence[int]) -> None:
+    """Refuse to begin if the disk has too little room, or too few inodes.
 
-    Samples that are encoded anew may need more or less: nothing is said of them.
+    Samples that are encoded anew may need more or less room: they are not counted.
+
+    Args:
+        plan: Of the pack.
+        treatment: What is done to each sample.
+        out: The output.
+        shards: Numbers of the shards that are still to be written.
 
     Raises:
-        OutputError: it is so.
+        OutputError: the disk has too little.
     """
     try:
         disk = os.statvfs(out.parent)
     except OSError:  # the folder is missing: making the workshop says so
         return
-    free, needed = disk.f_bavail * disk.f_frsize, _needed(plan, treatment)
+    free, needed = disk.f_bavail * disk.f_frsize, _needed(plan, treatment, shards)
     if needed > free:
         raise OutputError(
             f"{out}: needs at least {needed:,} bytes, {free:,} are free; make room first"
         )
-    inodes = len(plan.shards) * _FILES_A_SHARD
+    inodes = len(shards) * _FILES_A_SHARD
     if disk.f_files and inodes > disk.f_favail:
         raise OutputError(
             f"{out}: may need {inodes:,} files, {disk.f_favail:,} more can be made; "
@@ -51,10 +59,10 @@ def check_space(plan: Plan, treatment: Treatment, out: Path) -> None:
         )
 
 
-def _needed(plan: Plan, treatment: Treatment) -> int:
-    if treatment.encoding.as_options() != {"encode": "keep"}:
+def _needed(plan: Plan, treatment: Treatment, shards: Sequence[int]) -> int:
+    if treatment.encoding != Encoding() or not shards:
         return 0
     sizes = plan.listing.sizes
-    shards = [sum(s for i in part if (s := sizes[i]) > 0) for part in plan.shards]
+    each = [sum(s for i in plan.shards[n] if (s := sizes[i]) > 0) for n in shards]
     spooled = getattr(registry.load("formats", plan.format), "SPOOLED", False)
-    return sum(shards) + (max(shards) if spooled else 0)
+    return sum(each) + (max(each) if spooled else 0)

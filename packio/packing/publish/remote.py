@@ -30,7 +30,6 @@ from packio.packing.plan import existing
 from packio.packing.plan.plan import Plan
 from packio.packing.publish import uploading
 from packio.packing.report import PackReport, Skip
-from packio.packing.run.reading import Treatment
 from packio.packs import packs
 from packio.storage import remote, urls, workshop
 from packio.storage.urls import Url
@@ -38,15 +37,14 @@ from packio.system import cache, files
 
 
 def pack_to(
-    url: Url, plan: Plan, treatment: Treatment, began: float, make: Callable[[Path], PackReport], *,
-    skip: bool, resume: bool, overwrite: bool,
+    url: Url, plan: Plan, began: float, make: Callable[[Path], PackReport], *, skip: bool,
+    resume: bool, overwrite: bool,
 ) -> PackReport:  # fmt: skip
     """Pack to a URL, unless what the plan makes is there.
 
     Args:
         url: Where to.
         plan: What is packed.
-        treatment: What is done to each sample.
         began: When the run began, by `time.monotonic`.
         make: Builds the pack at a path, unless it is there.
         skip: Whether bad images may be missing from it.
@@ -63,23 +61,18 @@ def pack_to(
     """
     if overwrite:
         _check_replaceable(url)
-    elif (done := _up_to_date(plan, url, began, treatment, skip=skip)) is not None:
+    elif (done := _up_to_date(plan, url, began, skip=skip)) is not None:
         return done
     _try_out(url)
     report = _built_and_uploaded(url, make, resume=resume, overwrite=overwrite)
     return dataclasses.replace(report, seconds=time.monotonic() - began)
 
 
-def _up_to_date(
-    plan: Plan, url: Url, began: float, treatment: Treatment, *, skip: bool
-) -> PackReport | None:
+def _up_to_date(plan: Plan, url: Url, began: float, *, skip: bool) -> PackReport | None:
     """A report if the pack at a URL is what a plan makes; None if none is there."""
     try:
         with packs.open(url) as pack:
-            complete = skip or pack.metadata["counts"]["skipped"] == len(plan.listing.dropped)
-            same = complete and pack.metadata.get("plan") == plan.digest
-            clock = pack.index_file.path.stat().st_mtime_ns
-            if same and existing.unchanged(plan.listing, pack.index_file, clock, treatment):
+            if existing.is_made_by(plan, pack, skip=skip):
                 with urls.errors_as(ReadError, url):
                     if urls.is_file(remote.marker(url)):  # all but this was done
                         uploading.remove(remote.marker(url))

@@ -8,6 +8,7 @@ shard is finished or it is not, whoever wrote it, however often, and wherever it
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -17,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from packio.errors import OutputExistsError, PackioError
 from packio.index import indexfile
+from packio.index.indexfile import canonical_json
+from packio.packing.plan.plan import Plan
 from packio.packing.run.tally import Tally
+from packio.sample.recipe import Recipe
 from packio.system import files
 
 if TYPE_CHECKING:
@@ -32,12 +36,13 @@ class Journal:
 
     Args:
         folder: Where they are; made by `begin`.
-        digest: Of the plan.
-        shards: How many the plan has.
+        plan: What is packed.
+        out: Begins error messages.
     """
 
-    def __init__(self, folder: Path, digest: str, shards: int) -> None:
-        self.folder, self.digest, self.shards = folder, digest, shards
+    def __init__(self, folder: Path, plan: Plan, out: Path) -> None:
+        self.folder, self.digest, self.shards = folder, plan.digest, len(plan.shards)
+        self._recipe, self._out = plan.own, out
 
     def begin(self, *, alone: bool) -> None:
         """Make the folder; take over what is finished of the same plan.
@@ -48,22 +53,43 @@ class Journal:
         Raises:
             OutputExistsError: parts of another plan are there.
         """
-        plan = self.folder / _PLAN
-        with suppress(FileNotFoundError):
-            if plan.read_text() != self.digest:
-                if not alone:
-                    raise OutputExistsError(
-                        f"{self.folder.parent}: parts of another pack are there, of other files or "
-                        "options; delete that folder to begin anew"
-                    )
-                files.remove(self.folder)
+        if alone and not self._is_of_this_plan():
+            files.remove(self.folder)
+        self.check()
         self.folder.mkdir(exist_ok=True)
         temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
-        temporary.write_text(self.digest)
+        temporary.write_text(f"{self.digest}\n{canonical_json(self._recipe.as_json())}")
         files.sync(temporary)  # or a power cut may leave it empty: all shards would be forgotten
-        temporary.replace(plan)
+        temporary.replace(self.folder / _PLAN)
         if alone:
             self._sweep()
+
+    def check(self) -> None:
+        """Refuse parts of another plan; nothing is deleted.
+
+        Raises:
+            OutputExistsError: parts of another plan are there; the message says what differs.
+        """
+        if self._is_of_this_plan():
+            return
+        _, _, text = self._noted().partition("\n")
+        differs = self._recipe.differences(Recipe.of({"recipe": json.loads(text or "{}")}))
+        raise OutputExistsError(
+            f"{self._out}: parts of another pack are in {self.folder.parent}; what differs: "
+            f"{'; '.join(differs) or 'files, format or shards'}; give the options that the parts "
+            "were written with, or delete that folder to begin anew"
+        )
+
+    def _is_of_this_plan(self) -> bool:
+        noted = self._noted()
+        return not noted or noted.partition("\n")[0] == self.digest
+
+    def _noted(self) -> str:
+        """What an earlier run noted of its plan; empty if there is none."""
+        try:
+            return (self.folder / _PLAN).read_text()
+        except FileNotFoundError:
+            return ""
 
     def _sweep(self) -> None:
         """Remove attempts that did not get to be the finished shard."""

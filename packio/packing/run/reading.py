@@ -19,6 +19,7 @@ from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
 from packio.sample.facts import UNKNOWN, Facts
 from packio.sample.fields import PIXELS
+from packio.sample.recipe import Recipe
 from packio.sample.record import Field, Record, image_record
 from packio.sources import Listing, ReadRecord
 from packio.system import processors
@@ -58,12 +59,10 @@ class Treatment:
         if self.check not in CHECKS:
             raise OptionError(f"check={self.check!r}: expected one of {', '.join(CHECKS)}")
 
-    def as_options(self) -> dict[str, object]:
-        """For the plan: what of this changes the bytes, or which samples are packed."""
-        more: dict[str, object] = {} if self.check == "header" else {"check": self.check}
-        if self.seekable:
-            more["seekable"] = True
-        return {**self.encoding.as_options(), **more}
+    @staticmethod
+    def of(recipe: Recipe) -> Treatment:
+        """What a recipe says."""
+        return Treatment(Encoding(**recipe.encoding), recipe.check, recipe.seekable)
 
     @property
     def decodes(self) -> bool:
@@ -186,6 +185,7 @@ def read_one(
             raise DecodeError(
                 f"{facts.width}x{facts.height} pixels; the limit is {MAX_PIXELS:,} in all"
             )
+        _check_masks(record)
         record = _with_facts(treatment(record))
     except OSError as error:
         if error.errno in _OUT_OF:
@@ -212,6 +212,23 @@ def _with_facts(record: Record[Field]) -> Record[Field]:
         if field.facts is not None and field.encoding in RAW:
             check_raw(field.facts, len(field.data))
     return record.with_fields(**missing) if missing else record
+
+
+def _check_masks(record: Record[Field]) -> None:
+    """Refuse a mask that does not have as many pixels as its image, both as they are stored.
+
+    Raises:
+        DecodeError: a mask has another size.
+    """
+    expected = record.facts.height, record.facts.width
+    for name, field in record.fields.items():
+        if field.kind != "mask" or field.facts is None or not field.facts.height:
+            continue
+        if (field.facts.height, field.facts.width) != expected:
+            raise DecodeError(
+                f"{name}: {field.facts.width}x{field.facts.height} pixels, its image has "
+                f"{expected[1]}x{expected[0]}"
+            )
 
 
 def _facts(field: Field) -> Facts:

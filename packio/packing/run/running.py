@@ -14,7 +14,7 @@ from typing import NamedTuple
 from packio import registry
 from packio.errors import BadImagesError, OutputError, PackioError, SourceError, WorkerDiedError
 from packio.index import indexfile
-from packio.packing.plan import existing
+from packio.packing.plan import existing, preflight, seen
 from packio.packing.plan.plan import Plan
 from packio.packing.report import PackReport, Skip
 from packio.packing.run import assembly, executors, shards
@@ -59,7 +59,6 @@ class Run:
     Args:
         plan: What is packed.
         out: Where to.
-        treatment: What is done to each sample.
         skip: Leave bad samples out.
         means: How it is carried out.
         began: When, by `time.monotonic`.
@@ -67,22 +66,18 @@ class Run:
     """
 
     def __init__(
-        self, plan: Plan, out: Path, treatment: Treatment, means: Means, began: float, *,
-        skip: bool, first: int = 0,
-    ) -> None:  # fmt: skip
-        self.plan, self.out, self.treatment, self.means = plan, out, treatment, means
+        self, plan: Plan, out: Path, means: Means, began: float, *, skip: bool, first: int = 0
+    ) -> None:
+        self.plan, self.out, self.means = plan, out, means
+        self.treatment = Treatment.of(plan.own)
         self.first = first
         self._began, self._called, self._skip = began, -math.inf, skip
         self._container = registry.load("formats", plan.format)
         self._before = self._before_bytes = self._resumed = 0  # done by an earlier run
         self._total = len(plan.listing.keys)
 
-    def into(self, shop: workshop.Workshop, clock: int) -> PackReport:
+    def into(self, shop: workshop.Workshop) -> PackReport:
         """Build the pack in a workshop and publish it; or write one part of it.
-
-        Args:
-            shop: The workshop.
-            clock: When the source was looked at, nanoseconds since the epoch.
 
         Raises:
             PackioError: see `write`.
@@ -90,10 +85,11 @@ class Run:
         """
         finished = self.write(shop)
         if self.means.part is None:
-            return self._put_together(shop, finished, clock)
+            return self._put_together(shop, finished)
         skipped = assembly.skipped(finished)
         size = sum(size for shard in finished for _, size, _ in shard.files())
-        return self._report(finished, skipped, self._list_skipped(shop, skipped), "", size)
+        nothing = assembly.Assembled([], "", size, [], None)
+        return self._report(finished, skipped, self._list_skipped(shop, skipped), nothing)
 
     def write(self, shop: workshop.Workshop) -> list[indexfile.Index]:
         """Write the shards, those aside that an earlier run has finished; return their indexes.
@@ -104,11 +100,13 @@ class Run:
             BadImagesError: samples are bad, and not to be left out, or more than are allowed.
             OutputError, WorkerDiedError: a shard cannot be written.
         """
-        journal = Journal(shop.shards, self.plan.digest, len(self.plan.shards))
+        journal = Journal(shop.shards, self.plan, self.out)
         journal.begin(alone=self.means.part is None)
         shop.built.mkdir(exist_ok=True)
         mine = self._mine()
-        bad = self._write_shards(journal, self._missing(mine, shop, journal))
+        missing = self._missing(mine, shop, journal)
+        preflight.check_space(self.plan, self.treatment, self.out, missing)
+        bad = self._write_shards(journal, missing)
         unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
         if not self._skip and (bad or unlisted):
             listed = self._list_skipped(shop, [*unlisted, *bad])
@@ -168,8 +166,9 @@ class Run:
         if self.means.part is not None:
             return True  # finishing looks again
         part = self.plan.listing.part(self.plan.shards[number])
+        known = finished.column(seen.COLUMN).array()
         return journal.settle(finished, shop.built) and existing.unchanged(
-            part, finished, finished.metadata["clock"], self.treatment
+            part, finished, known, self.treatment
         )
 
     def _write_shards(self, journal: Journal, missing: Sequence[int]) -> list[Skip]:
@@ -192,7 +191,7 @@ class Run:
         threads = means.threads or max(2, math.ceil(self.treatment.threads / workers))
         return shards.Task(
             number, plan.listing.part(plan.shards[number]), self.name(number), plan.format,
-            plan.writer_options, self.treatment, threads,
+            dict(plan.own.writing), self.treatment, threads,
             None if means.memory is None else means.memory // workers, self._skip,
             means.max_errors, journal, journal.tally(means.part),
         )  # fmt: skip
@@ -256,7 +255,7 @@ class Run:
         )  # fmt: skip
 
     def _put_together(
-        self, shop: workshop.Workshop, finished: Sequence[indexfile.Index], clock: int
+        self, shop: workshop.Workshop, finished: Sequence[indexfile.Index]
     ) -> PackReport:
         plan, built = self.plan, shop.built
         beside = [*plan.listing.unlisted, *plan.listing.dropped]
@@ -268,15 +267,13 @@ class Run:
                 f"packed; the reasons are in {listed}"
             )
         names = [self.name(number) for number in range(len(plan.shards))]
-        files, digest, size = assembly.write_index(
-            plan, names, finished, self._container, built, self.out
-        )
-        existing.stamp(built / files[-1], clock)
+        assembled = assembly.write_index(plan, names, finished, self._container, built, self.out)
         if assembly.is_folder(plan, self._container):
             shop.publish()
         else:
-            shop.publish(files, self._old_files())
-        return self._report(finished, skipped, listed, digest, size)
+            shop.publish(assembled.files, self._old_files())
+        seen.save(assembled.digest, assembled.identities)
+        return self._report(finished, skipped, listed, assembled)
 
     def _old_files(self) -> list[str]:
         """Files of the file pack that is replaced, if there is one."""
@@ -301,7 +298,7 @@ class Run:
 
     def _report(
         self, finished: Sequence[indexfile.Index], skipped: Sequence[Skip], listed: Path | None,
-        digest: str, size: int,
+        assembled: assembly.Assembled,
     ) -> PackReport:  # fmt: skip
         listing = self.plan.listing
         packed = sum(shard.metadata["samples"] for shard in finished)
@@ -313,10 +310,10 @@ class Run:
             skipped=tuple(skipped),
             classes=len(listing.classes),
             source_bytes=sum(shard.metadata["source_bytes"] for shard in finished),
-            out_bytes=size,
+            out_bytes=assembled.size,
             seconds=time.monotonic() - self._began,
-            digest=digest,
-            warnings=tuple(listing.warnings),
+            digest=assembled.digest,
+            warnings=(*listing.warnings, *assembled.warnings),
             skipped_file=listed,
             part=self.means.part,
             resumed=self._resumed,

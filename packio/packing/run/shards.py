@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from packio.images.jpeg.restarts import compiling_told
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
+from packio.packing.plan import seen
 from packio.packing.report import Skip
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Read, Treatment, read_ahead
@@ -79,7 +79,6 @@ def write(task: Task) -> Outcome:
     Raises:
         OSError, OutputError: it cannot be written.
     """
-    clock = time.time_ns()
     task.tally.restart(task.number)
     folder = task.journal.attempt(task.number)
     container = registry.load("formats", task.format)
@@ -87,13 +86,13 @@ def write(task: Task) -> Outcome:
     if task.name != ".":
         folder.mkdir()
         path = folder / task.name
-    samples = Samples(task.listing)
+    samples = Packed(task.listing)
     try:
         with _telling(task):
             written = _write(task, samples, container, path)
         finished = written is not None or (task.skip and not task.tally.stopped)
         if finished:
-            _finish(task, samples, written, clock, container, path)
+            _finish(task, samples, written, container, path)
         else:
             files.remove(folder)
     except BaseException:
@@ -111,7 +110,7 @@ def _telling(task: Task) -> contextlib.AbstractContextManager[None]:
     return compiling_told(functools.partial(task.tally.compile, task.number))
 
 
-def _write(task: Task, samples: Samples, container: ModuleType, path: Path) -> Written | None:
+def _write(task: Task, samples: Packed, container: ModuleType, path: Path) -> Written | None:
     """Write the container; None where nothing was packed."""
     listing, tally = task.listing, task.tally
     size = sum(size for size in listing.sizes if size > 0)
@@ -144,7 +143,7 @@ def _write(task: Task, samples: Samples, container: ModuleType, path: Path) -> W
     return written
 
 
-def _sort_out(chunk: list[Read], samples: Samples) -> list[Read]:
+def _sort_out(chunk: list[Read], samples: Packed) -> list[Read]:
     bad = [r for r in chunk if r.problem is not None]
     keys = samples.listing.keys
     samples.skipped += [Skip(keys[r.position], r.problem or "") for r in bad]
@@ -152,16 +151,14 @@ def _sort_out(chunk: list[Read], samples: Samples) -> list[Read]:
 
 
 def _finish(
-    task: Task, samples: Samples, written: Written | None, clock: int, container: ModuleType,
-    path: Path,
-) -> None:  # fmt: skip
+    task: Task, samples: Packed, written: Written | None, container: ModuleType, path: Path
+) -> None:
     """Make the shard's files durable, and write its index."""
     folder = path if task.name == "." else path.parent
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION,
         "plan": task.journal.digest,
         "attempt": folder.name,
-        "clock": clock,
         "samples": len(samples),
         "source_bytes": samples.source_bytes,
         "fields": samples.builder.fields,
@@ -184,7 +181,7 @@ def _finish(
     task.journal.finish(task.number, samples.columns(written) | listed, metadata)
 
 
-class Samples:
+class Packed:
     """What was packed, in order: the columns of the index that come from the samples.
 
     Args:
@@ -196,6 +193,8 @@ class Samples:
         self.skipped: list[Skip] = []
         self.source_bytes = 0
         self.builder = IndexBuilder()
+        self._identities = seen.identities(listing)  # before anything is read
+        self._packed: list[int] = []  # positions in the listing
 
     def __len__(self) -> int:
         return len(self.builder)
@@ -203,12 +202,14 @@ class Samples:
     def record(self, read: Read) -> Record[Field]:
         """Note one sample; return the record that goes into the container."""
         self.builder.add(read.record)
+        self._packed.append(read.position)
         self.source_bytes += read.size
         return read.record
 
     def columns(self, written: Written | None) -> dict[str, np.ndarray]:
         """All columns of the index but the table of files."""
-        return self.builder.columns(_NOWHERE if written is None else written.places)
+        columns = self.builder.columns(_NOWHERE if written is None else written.places)
+        return columns | {seen.COLUMN: self._identities[self._packed]}
 
 
 _NO_RANGES = Ranges(np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -1,0 +1,152 @@
+"""How the samples of a pack were chosen and made, as the index records it.
+
+A pack keeps its recipe in the index's metadata under ``"recipe"``. Appending follows the recipe,
+converting and merging carry it, and a run that resumes compares it. Older packs have the same
+facts, less completely, under ``"options"``.
+
+Example: ``{"source": "image_folder", "encoding": {"encode": "jpeg", "resize": "short=256"}}``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NO_ENCODING = {"encode": "keep"}
+
+# Names under "options" of packs of version 1, by what they belong to.
+_ENCODING_OPTIONS = (
+    "encode", "quality", "subsampling", "lossless", "resize", "enlarge", "interpolation", "smart",
+    "orientation", "icc", "alpha", "wide", "mode",
+)  # fmt: skip
+_CHOICE_OPTIONS = ("split", "seed")
+_OTHER_OPTIONS = ("check", "seekable", "stats")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a pack was made: nothing that changes neither its bytes nor its set of samples.
+
+    Attributes:
+        source: Kind of the source: the name of a module of `packio.sources`.
+        reading: Options of the source: label columns, fields, the root of the keys. Without paths.
+        choice: Options of `packio.packing.plan.choosing.Choice`: include, exclude, dedupe, …
+        encoding: Options of `packio.packing.images.encode.Encoding`.
+        check: "header" or "decode": how each image was checked.
+        seekable: Whether JPEGs got restart markers.
+        writing: Options of the container's writer.
+        stats: How many images were measured; 0 for all of them, None for none.
+        is_mixed: Whether the pack was merged of packs with different recipes. No further sample can
+            then be made like the others.
+    """
+
+    source: str = ""
+    reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    choice: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    encoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: NO_ENCODING)
+    check: str = "header"
+    seekable: bool = False
+    writing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stats: int | None = None
+    is_mixed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """A JSON object without the values that are the defaults."""
+        plain = Recipe()
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {n: _plain(v) for n, v in values.items() if v != getattr(plain, n)}
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Recipe:
+        """The recipe in an index's metadata; of a pack of version 1, what its options say."""
+        found = metadata.get("recipe")
+        if found is None:
+            return cls._of_version_1(metadata)
+        names = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in found.items() if name in names})
+
+    @classmethod
+    def _of_version_1(cls, metadata: Mapping[str, Any]) -> Recipe:
+        source = str((metadata.get("source") or {}).get("kind", ""))
+        options = {} if source == "reindex" else dict(metadata.get("options") or {})
+        options.pop("merged", None)
+        encoding = {n: options.pop(n) for n in _ENCODING_OPTIONS if n in options}
+        choice = {n: options.pop(n) for n in _CHOICE_OPTIONS if n in options}
+        others = {n: options.pop(n) for n in _OTHER_OPTIONS if n in options}
+        return cls(source, {}, choice, encoding or NO_ENCODING, writing=options, **others)
+
+    def followed_by(self, later: Recipe) -> Recipe:
+        """The recipe of a pack that was made with ``later`` out of a pack of this recipe.
+
+        What the later one leaves as it is stays as this one has it.
+        """
+        return dataclasses.replace(
+            self,
+            choice={**self.choice, **later.choice, **self._patterns(later)},
+            encoding=self._encoding(later.encoding),
+            check="decode" if "decode" in (self.check, later.check) else "header",
+            seekable=self.seekable or later.seekable,
+            writing=later.writing,
+            stats=later.stats,
+        )
+
+    def _patterns(self, later: Recipe) -> dict[str, Any]:
+        """Patterns of both: a sample is left out if any of them leaves it out."""
+        both = [*self.choice.get("exclude", ()), *later.choice.get("exclude", ())]
+        return {"exclude": both} if both else {}
+
+    def _encoding(self, later: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Encoding options of both; without those that only the earlier encoder understood."""
+        if later == NO_ENCODING:
+            return self.encoding
+        if later["encode"] in ("keep", self.encoding["encode"]):
+            return {**self.encoding, **later, "encode": self.encoding["encode"]}
+        kept = ("resize", "enlarge", "interpolation", "orientation", "icc", "alpha", "wide")
+        return {**{n: v for n, v in self.encoding.items() if n in kept}, **later}
+
+    def differences(self, other: Recipe) -> list[str]:
+        """What differs between two recipes: one line for each name."""
+        mine, theirs = self.as_json(), other.as_json()
+        return [
+            f"{name}: {mine.get(name, 'the default')}, before {theirs.get(name, 'the default')}"
+            for name in sorted({*mine, *theirs})
+            if mine.get(name) != theirs.get(name)
+        ]
+
+
+def merged(recipes: Sequence[Recipe]) -> Recipe:
+    """The recipe of several packs as one pack.
+
+    Sources and their options may differ; they are then left out. If the packs were encoded or
+    chosen in different ways, the recipe is mixed.
+    """
+    return functools.reduce(_both, recipes)
+
+
+def _both(one: Recipe, other: Recipe) -> Recipe:
+    if one == other:
+        return one
+    same_source = (one.source, one.reading) == (other.source, other.reading)
+    made = [
+        (r.as_json().get("encoding"), r.check, r.seekable, _plain(r.choice), r.is_mixed)
+        for r in (one, other)
+    ]
+    return dataclasses.replace(
+        one,
+        source=one.source if same_source else "merge",
+        reading=one.reading if same_source else {},
+        writing=one.writing if one.writing == other.writing else {},
+        stats=one.stats if one.stats == other.stats else None,
+        is_mixed=made[0] != made[1] or one.is_mixed,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and tuples as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,200 @@
+"""Packs as a source: the samples of one pack, or of several, one pack behind the other.
+
+Samples come as whole records, so nothing is lost: named fields, boxes with their columns, splits,
+metadata, and what the index says of the pixels. Labels are moved to one list of classes by name.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+
+from packio.errors import DecodeError, IntegrityError, OptionError
+from packio.packs.packs import Pack
+from packio.sample.record import Field, Record
+from packio.sample.relabelling import Relabelling, all_classes, check_named
+from packio.sources import Listing, ReadRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+    """Positions of samples in packs that lie one behind the other.
+
+    Attributes:
+        array: (n,) int64.
+        version: Digest of the packs.
+    """
+
+    array: np.ndarray
+    version: str
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, part: int) -> int: ...
+    @overload
+    def __getitem__(self, part: slice) -> Positions: ...
+    def __getitem__(self, part: int | slice) -> int | Positions:
+        if isinstance(part, slice):
+            return Positions(self.array[part], self.version)
+        return int(self.array[part])
+
+    def take(self, positions: Sequence[int]) -> Positions:
+        """Some of the positions, in another order."""
+        return Positions(self.array[list(positions)], self.version)
+
+    def digest(self) -> str:
+        """Digest of the packs, so that other contents give another plan."""
+        return self.version
+
+
+@dataclasses.dataclass(frozen=True)
+class PackListing(Listing):
+    """The listing of packs.
+
+    Attributes:
+        packs: The packs, in order.
+    """
+
+    packs: tuple[Pack, ...] = ()
+
+
+def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> PackListing:
+    """List the samples of packs, one pack behind the other.
+
+    Args:
+        packs: At least one.
+        classes: Class names that the labels shall be positions in; None takes those of all packs,
+            the first pack's first.
+
+    Raises:
+        OptionError: packs whose labels, splits or fields do not go together; a label without a
+            name; a class that `classes` does not name.
+    """
+    check_alike(packs)
+    names = list(all_classes(p.classes for p in packs) if classes is None else classes)
+    moves = [_relabelling(p, names) for p in packs]
+    edges = np.cumsum([0, *map(len, packs)]).tolist()
+    splits, split_names = joined_splits(packs)
+    digest = packs[0].digest
+    if len(packs) > 1:
+        digest = hashlib.sha256(" ".join(p.digest for p in packs).encode()).hexdigest()
+    return PackListing(
+        "pack", None,
+        [p.key_bytes(i) for p in packs for i in range(len(p))],
+        [size for p in packs for size in p.index_file.column("image/length").array().tolist()],
+        _labels(packs, moves), names,
+        version=digest, splits=splits, split_names=split_names,
+        rows=Positions(np.arange(edges[-1]), digest),  # type: ignore[arg-type]  # a Sequence else
+        open=functools.partial(_opened, tuple(packs), tuple(moves), edges), packs=tuple(packs),
+    )  # fmt: skip
+
+
+def _relabelling(pack: Pack, names: list[str]) -> Relabelling:
+    """What moves the labels of a pack. Names given for a pack without names count its numbers."""
+    if pack.classes or not names:
+        return Relabelling(pack.classes, names, str(pack.path))
+    index = pack.index_file
+    for column in ("label", "boxes/labels"):
+        if column in index:
+            check_named(index.column(column).array(), names, str(pack.path))
+    return Relabelling(names, names, str(pack.path))
+
+
+def _labels(packs: Sequence[Pack], moves: Sequence[Relabelling]) -> list[int] | np.ndarray | None:
+    each = [move.labels(p.labels) for p, move in zip(packs, moves, strict=True)
+            if p.labels is not None]  # fmt: skip
+    if not each:
+        return None
+    labels = np.concatenate(each)
+    return labels.tolist() if labels.ndim == 1 else labels
+
+
+def joined_splits(packs: Sequence[Pack]) -> tuple[np.ndarray | None, list[str]]:
+    """The split of each sample, (N,) uint8, and the names; None where there are no splits."""
+    each = [_splits_of(p) for p in packs]
+    names = all_classes(each)
+    if not names:
+        return None, []
+    moved = [
+        np.array([names.index(name) for name in own], np.uint8)[
+            p.index_file.column("split").array()
+        ]
+        for p, own in zip(packs, each, strict=True)
+    ]
+    return np.concatenate(moved), names
+
+
+def _splits_of(pack: Pack) -> list[str]:
+    return list(pack.metadata.get("splits") or []) if "split" in pack.index_file else []
+
+
+def check_alike(packs: Sequence[Pack]) -> None:
+    """Refuse packs that cannot be one pack.
+
+    Raises:
+        OptionError: labels of different kinds, splits in only some packs, or a named field of
+            different kinds.
+    """
+    first = packs[0]
+    for other in packs[1:]:
+        for what, of in (("labels", _label_kind), ("splits", _split_kind)):
+            if of(first) != of(other):
+                raise OptionError(
+                    f"the packs have {what} of different kinds: {of(first)} in {first.path}, "
+                    f"{of(other)} in {other.path}; only those of one kind can be merged"
+                )
+        for name in first.fields.keys() & other.fields.keys():
+            if first.fields[name] != other.fields[name]:
+                raise OptionError(
+                    f"field {name!r} is of kind {first.fields[name]} in {first.path} and of kind "
+                    f"{other.fields[name]} in {other.path}; expected the same kind"
+                )
+
+
+def _label_kind(pack: Pack) -> str:
+    labels = pack.labels
+    named = "class names" if pack.classes else "numbers"
+    if labels is None:
+        return "boxes with class names" if pack.classes else "none"
+    if labels.ndim == 1:
+        return named
+    return f"vectors of {named}" if pack.classes else f"vectors of {labels.shape[1]} numbers"
+
+
+def _split_kind(pack: Pack) -> str:
+    return "names" if _splits_of(pack) else "none"
+
+
+@contextlib.contextmanager
+def _opened(
+    packs: tuple[Pack, ...], moves: tuple[Relabelling, ...], edges: list[int], rows: Sequence[int]
+) -> Iterator[ReadRecord]:
+    def read(position: int) -> Record[Field]:
+        row = rows[position]
+        number = bisect.bisect_right(edges, row) - 1
+        try:
+            record = packs[number].record(row - edges[number])
+        except IntegrityError as error:
+            raise DecodeError(str(error)) from error
+        return moves[number].record(_without_unknown(record))
+
+    yield read
+
+
+def _without_unknown(record: Record[Field]) -> Record[Field]:
+    """The record without facts that the index does not know, so that they are read again."""
+    unknown = {
+        name: field._replace(facts=None)
+        for name, field in record.fields.items()
+        if field.facts is not None and (field.encoding == "unknown" or not field.facts.height)
+    }
+    return record.with_fields(**unknown) if unknown else record

@@ -35,9 +35,11 @@ from packio.packs import packs
 from packio.sample.recipe import Recipe
 from packio.sample.relabelling import Relabelling, all_classes
 from packio.sources import Listing
-from packio.storage.workshop import Workshop
+from packio.storage import workshop
 from packio.system import files, processors
 from packio.system.progress import ProgressCallback
+
+SUFFIX = ".packio-append"  # of the workshop: unlike that of packing, it does not bar readers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,24 +112,29 @@ def append(
     out = Path(os.path.abspath(path))
     with packs.open(out) as pack:  # a path that holds no pack is refused before anything is made
         _check_sharded(pack)
-    with existing.change_lock(out) as shop, packs.open(out) as pack:
+    with (
+        workshop.opened(out, suffix=SUFFIX) as shop,
+        existing.locked(out / indexfile.INDEX_NAME),
+        packs.open(out) as pack,
+    ):
         recipe = _recipe(pack)
         listing = _listed(sourcing.located(source, out), source_kind, recipe, options)
         change = _compared(pack, listing, recipe)
-        skipped = 0
+        added, skipped, digest = 0, 0, pack.digest
         if change.new.keys or change.new_classes:
             means = Means(workers=_workers(num_workers, listing), progress=progress)
             plan = planning.make(
                 change.new, pack.metadata["format"], recipe, shard_size=shard_size or _largest(pack)
             )
-            skipped = _written(shop, pack, plan, change, means, began, skip=on_error == "skip")
+            added, skipped, digest = _written(
+                shop, pack, plan, change, means, began, skip=on_error == "skip"
+            )
         shop.keep = False
-        with packs.open(out) as now:
-            return AppendReport(
-                out, len(now) - len(pack), change.known - len(change.changed),
-                tuple(change.changed), tuple(change.deleted), skipped, tuple(change.new_classes),
-                len(now), now.digest, time.monotonic() - began, tuple(change.new.warnings),
-            )  # fmt: skip
+        return AppendReport(
+            out, added, change.known - len(change.changed), tuple(change.changed),
+            tuple(change.deleted), skipped, tuple(change.new_classes), len(pack) + added, digest,
+            time.monotonic() - began, tuple(change.new.warnings),
+        )  # fmt: skip
 
 
 def _check_sharded(pack: packs.Pack) -> None:
@@ -247,10 +254,14 @@ def _largest(pack: packs.Pack) -> int:
 
 
 def _written(
-    shop: Workshop, pack: packs.Pack, plan: planning.Plan, change: _Change, means: Means,
+    shop: workshop.Workshop, pack: packs.Pack, plan: planning.Plan, change: _Change, means: Means,
     began: float, *, skip: bool,
-) -> int:  # fmt: skip
-    """Write the new shards and the new index, and move them into the pack; count what is bad."""
+) -> tuple[int, int, str]:  # fmt: skip
+    """Write the new shards and the new index, and move them into the pack.
+
+    Returns:
+        How many samples were added, how many are bad, and the pack's new digest.
+    """
     first = 1 + max(_number(str(shard["name"])) for shard in pack.metadata["shards"])
     run = Run(plan, pack.index_file.path.parent, means, began, skip=skip, first=first)
     finished = run.write(shop) if plan.listing.keys else []
@@ -260,10 +271,12 @@ def _written(
     whole = _whole_sidecars(pack)
     columns, identities = _columns(pack, full, change, whole, shop.built)
     metadata = _metadata(pack, full, change, skipped + len(plan.listing.unlisted))
-    digest = indexfile.write(shop.built / indexfile.INDEX_NAME, columns, metadata)
-    _publish(shop.built, pack.index_file.path.parent, whole)
+    index = shop.built / indexfile.INDEX_NAME
+    digest = indexfile.write(index, columns, metadata)
+    with existing.locked(index):  # before others see it
+        _publish(shop.built, pack.index_file.path.parent, whole)
     seen.save(digest, identities)
-    return skipped
+    return sum(s.metadata["samples"] for _, s in full), skipped, digest
 
 
 def _number(name: str) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import DecodeError, OptionError, OutputExistsError
+from packio.index.indexfile import INDEX_NAME
 from packio.packing import sourcing
 from packio.packing.plan import advising, existing
 from packio.packing.plan import plan as planning
@@ -117,7 +118,7 @@ def pack(
         raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
     source = sourcing.located(source, out)
     if part is None:
-        existing.tidy(out, keep=resume)
+        workshop.tidy(out, keep=resume)
     with listing_told(progress, began):
         plan = _planned(
             source, out, format, source_kind, classes_from, options, skip=skip, check=check,
@@ -190,7 +191,7 @@ def _make(
     overwrite: bool = False,
 ) -> PackReport:  # fmt: skip
     """Carry out a plan, unless its pack is there."""
-    with existing.change_lock(out) if overwrite else contextlib.nullcontext():
+    with existing.locked(out / INDEX_NAME) if overwrite else contextlib.nullcontext():
         if overwrite:
             existing.check_replaceable(out)
         elif (done := existing.report(plan, out, began, skip=skip)) is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +21,36 @@ from packio.packing.run.reading import Treatment, read_ahead
 from packio.packs import packs
 from packio.sample.record import Field, Record
 from packio.sources import Listing
-from packio.storage import workshop
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
-_CHANGING_SUFFIX = ".packio-append"  # of a workshop that does not bar readers from the pack
 
 
-def change_lock(out: Path) -> AbstractContextManager[workshop.Workshop]:
-    """Lock a pack that is there against all others that change it: append and overwrite.
+@contextlib.contextmanager
+def locked(index: Path) -> Iterator[None]:
+    """Lock the index of a folder pack: appending and overwriting both do, and exclude each other.
 
-    Raises:
-        LockedError: another process changes it.
-        CannotCreateError: the folder of the pack cannot be written.
-    """
-    return workshop.opened(out, suffix=_CHANGING_SUFFIX)
-
-
-def tidy(out: Path, *, keep: bool) -> None:
-    """Clear away what an interrupted run left beside an output.
-
-    Args:
-        out: The output.
-        keep: Keep finished shards for the next run of the same plan.
+    Readers take no lock. Nothing is locked if there is no such index.
 
     Raises:
-        LockedError: a run that packs into the output is going on.
+        LockedError: another process changes the pack.
     """
-    workshop.tidy(out, keep=keep)
-    with suppress(LockedError):  # readers and other runs may go on while samples are appended
-        workshop.tidy(out, keep=True, suffix=_CHANGING_SUFFIX)
+    try:
+        descriptor = os.open(index, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # no pack, or a pack that may only be read: its folder decides
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(index).st_ino != os.fstat(descriptor).st_ino:
+                raise BlockingIOError  # it was replaced just now
+        except BlockingIOError as error:
+            raise LockedError(
+                f"{index.parent}: another packio is changing it; wait for it to end"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | None:

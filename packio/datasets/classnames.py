@@ -1,4 +1,4 @@
-"""Classes of several packs: whether they agree, and the number of each class among all."""
+"""Classes of several packs as one dataset: whether they agree, and how labels move by name."""
 
 from __future__ import annotations
 
@@ -10,107 +10,88 @@ import numpy as np
 from packio.datasets.selection import Labels, no_class
 from packio.errors import OptionError
 from packio.packs.packs import Pack
+from packio.sample.relabelling import Relabelling, all_classes, check_named
 
 _SHOWN = 5  # names of classes, in a message
 
 
 def joined(
     packs: Sequence[Pack], labels: str, *, needed: bool
-) -> tuple[list[str], list[np.ndarray | None]]:
+) -> tuple[list[str], list[Relabelling]]:
     """Join the classes of packs.
 
     Args:
         packs: The packs.
-        labels: "same": they have to agree. "by_name": the classes of all packs, each name once.
-        needed: Whether labels are read. If not, classes may differ.
+        labels: "same": they have to agree. "by_name": the classes of all.
+        needed: Whether labels or labels of boxes are asked for; else classes may differ.
 
     Returns:
-        Class names; and for each pack a table, (its classes,) int64, of the numbers that its
-        classes have among these names; None if labels stay as they are.
+        Class names, and what moves the labels of each pack.
 
     Raises:
         OptionError: classes or labels that cannot be joined, with what differs.
     """
     if labels not in ("same", "by_name"):
         raise OptionError(f"labels={labels!r}: expected 'same' or 'by_name'")
-    names = [pack.classes for pack in packs]
     if needed:
         _check_forms(packs, labels)
     if labels == "by_name":
-        for pack, own in zip(packs, names, strict=True):
-            if not own:
-                raise OptionError(f"labels='by_name': {pack.path} has no names of classes")
-        together = list(dict.fromkeys(name for own in names for name in own))
-        places = {name: i for i, name in enumerate(together)}
-        return together, [np.array([places[name] for name in own], np.int64) for own in names]
+        together = all_classes(pack.classes for pack in packs)
+        return together, [_by_name(pack, together) for pack in packs]
+    names = [pack.classes for pack in packs]
     different = [i for i, own in enumerate(names) if own != names[0]]
     if different and needed:
         raise OptionError(_difference(packs[0], packs[different[0]]))
-    return [] if different else names[0], [None] * len(packs)
+    return [] if different else names[0], [Relabelling(own, own) for own in names]
 
 
-def renamed(labels: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
-    """Turn labels of a pack into numbers of all classes; numbers without a class stay the same.
-
-    Args:
-        labels: (n,) int64, or (n, k) float32.
-        table: (k,) as `joined` returns it.
-        count: Number of all classes.
-
-    Returns:
-        (n,) int64, or (n, count) float32 with 0 for the classes that the pack does not have.
-    """
-    if labels.ndim == 2:
-        vectors = np.zeros((len(labels), count), labels.dtype)
-        vectors[:, table] = labels
-        return vectors
-    known = (labels >= 0) & (labels < len(table))
-    return np.where(known, table[np.where(known, labels, 0)], labels)
+def _by_name(pack: Pack, classes: list[str]) -> Relabelling:
+    if not pack.classes:
+        raise OptionError(f"labels='by_name': {pack.path} has no names of classes")
+    move = Relabelling(pack.classes, classes, str(pack.path))
+    for column in ("label", "boxes/labels"):
+        if move.changes and column in pack.index_file:
+            check_named(pack.index_file.column(column).array(), pack.classes, str(pack.path))
+    return move
 
 
-def sought(
-    label: Labels, packs: Sequence[Pack], tables: Sequence[np.ndarray | None], count: int
-) -> list[list[int]]:
-    """Look up classes in each of several packs.
+def sought(label: Labels, packs: Sequence[Pack], moves: Sequence[Relabelling]) -> list[list[int]]:
+    """Find out what classes that are asked for are in each of some packs.
 
     Args:
-        label: Names, or numbers among all classes.
+        label: Names or indices of classes of all.
         packs: The packs.
-        tables: As `joined` returns them.
-        count: Number of all classes.
+        moves: As `joined` gives them.
 
     Returns:
-        For each pack its own numbers of the classes that it has.
+        For each pack its own numbers of the classes; it may have none of them.
 
     Raises:
-        OptionError: no pack has a class of such a name.
+        OptionError: a name is no class of any.
     """
     each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
     names = list(dict.fromkeys(name for pack in packs for name in pack.classes))
     for name in each:
         if isinstance(name, str) and name not in names:
             raise no_class(name, names, ", ".join(str(pack.path) for pack in packs))
-    return [
-        [own for wanted in each for own in _own(wanted, pack.classes, table, count)]
-        for pack, table in zip(packs, tables, strict=True)
-    ]
+    return [[own for wanted in each for own in _own(wanted, move)] for move in moves]
 
 
-def _own(wanted: str | int, names: list[str], table: np.ndarray | None, count: int) -> list[int]:
-    """The number of a class in one pack: a list of one, or an empty list."""
+def _own(wanted: str | int, move: Relabelling) -> list[int]:
+    """The number of a class in one pack, if it is there."""
     if isinstance(wanted, str):
-        return [names.index(wanted)] if wanted in names else []
+        return [move.old.index(wanted)] if wanted in move.old else []
     number = operator.index(wanted)
-    if table is None or not 0 <= number < count:
+    if not move.changes or not 0 <= number < len(move.new):
         return [number]
-    return [own for own, joint in enumerate(table.tolist()) if joint == number]
+    return [own for own, joint in enumerate(move.table.tolist()) if joint == number]
 
 
 def _check_forms(packs: Sequence[Pack], labels: str) -> None:
-    """Check that all labels have one form.
+    """Refuse labels of several forms.
 
     Raises:
-        OptionError: they have several.
+        OptionError: they are such.
     """
     forms = [_form(pack, labels) for pack in packs]
     for pack, form in zip(packs, forms, strict=True):
@@ -121,7 +102,7 @@ def _check_forms(packs: Sequence[Pack], labels: str) -> None:
 
 
 def _form(pack: Pack, labels: str) -> str:
-    """The form of a pack's labels in words; "by_name", vectors may differ in length."""
+    """What labels are, in words; that vectors are of different lengths does not matter by name."""
     found = pack.labels
     if found is None or found.ndim == 1:
         return "none" if found is None else "integers"

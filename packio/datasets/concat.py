@@ -61,9 +61,9 @@ class ConcatPacks(BatchedDataset):
         first, self._labels = self.datasets[0], labels
         packs = [d.pack for d in self.datasets]
         self._fields = first._fields
-        wanted = "label" in self._fields.names
-        self.classes, tables = classnames.joined(packs, labels, needed=wanted)
-        self._packs = JoinedPacks(packs, tables, len(self.classes))
+        wanted = bool({"label", "box_labels"} & {*self._fields.names})
+        self.classes, moves = classnames.joined(packs, labels, needed=wanted)
+        self._packs = JoinedPacks(packs, moves)
         output = first.options["output"]
         self._outputs = Outputs(self._packs, self._fields, output, several=first._several)
         self._ends = np.cumsum([len(d) for d in self.datasets])
@@ -211,7 +211,7 @@ class ConcatPacks(BatchedDataset):
             positions = dataset._positions(wanted[slots] - start)
             own = Draw(draw.key, draw.lanes[slots])
             made = dataset._maker.make(positions, own, threads)
-            shares[number] = Share(number, slots, positions, made)
+            shares[number] = self._packs.boxes_named(Share(number, slots, positions, made))
 
         if threads is None or len(numbers) == 1:
             for number in numbers:

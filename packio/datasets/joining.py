@@ -14,6 +14,7 @@ from packio.batches.samples import Columns, Samples
 from packio.datasets import classnames, selection
 from packio.errors import OptionError
 from packio.packs.packs import Pack
+from packio.sample.relabelling import Relabelling
 
 
 class Share(NamedTuple):
@@ -30,18 +31,14 @@ class JoinedPacks:
 
     Args:
         packs: The packs.
-        tables: For each pack, the numbers of its classes among all; see
-            `packio.datasets.classnames`.
-        classes: Number of all classes.
+        moves: For each pack, what moves its labels; see `packio.datasets.classnames`.
 
     Attributes:
         starts: Position of the first sample of each.
     """
 
-    def __init__(
-        self, packs: Sequence[Pack], tables: Sequence[np.ndarray | None], classes: int
-    ) -> None:
-        self._packs, self._tables, self._classes = packs, tables, classes
+    def __init__(self, packs: Sequence[Pack], moves: Sequence[Relabelling]) -> None:
+        self._packs, self._moves = packs, moves
         self._ends = np.cumsum([len(pack) for pack in packs])
         self.starts = [int(end) - len(pack) for end, pack in zip(self._ends, packs, strict=True)]
 
@@ -69,12 +66,23 @@ class JoinedPacks:
 
     def sought(self, label: selection.Labels) -> list[list[int]]:
         """The numbers that some of all classes have in each pack; see `classnames.sought`."""
-        return classnames.sought(label, self._packs, self._tables, self._classes)
+        return classnames.sought(label, self._packs, self._moves)
 
     def named(self, number: int, labels: np.ndarray) -> np.ndarray:
         """Labels of a pack as numbers of all classes."""
-        table = self._tables[number]
-        return labels if table is None else classnames.renamed(labels, table, self._classes)
+        return self._moves[number].labels(labels)
+
+    def boxes_named(self, share: Share) -> Share:
+        """A part of a batch, the labels of its boxes as numbers of all classes."""
+        move, columns = self._moves[share.number], share.made.columns
+        if not move.changes or "box_labels" not in columns:
+            return share
+        views: list[Column] = [
+            [torch.from_numpy(move.positions(labels.numpy())) for labels in view]
+            for view in columns["box_labels"]
+        ]
+        made = share.made._replace(columns={**columns, "box_labels": views})
+        return share._replace(made=made)
 
 
 def joined(parts: Sequence[Share], count: int, out: torch.Tensor | None) -> Columns:

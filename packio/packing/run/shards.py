@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import registry
-from packio.errors import PackioError
+from packio.errors import OptionError, PackioError
 from packio.formats import Written
 from packio.images.jpeg.restarts import compiling_told
 from packio.index import columns as made
@@ -140,6 +140,8 @@ def _write(task: Task, samples: Packed, container: ModuleType, path: Path) -> Wr
         raise PackioError(
             f"{len(samples)} samples went into the container, {len(written.offset)} are in it"
         )
+    if missing := sorted(samples.builder.fields.keys() - written.places.keys()):
+        raise OptionError(f"{task.format} holds no named field: {', '.join(missing)}")
     return written
 
 

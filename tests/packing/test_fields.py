@@ -1,0 +1,152 @@
+"""Named fields: every writable format, every kind, through every verb."""
+
+from __future__ import annotations
+
+import functools
+import io
+import pathlib
+import tempfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import packio
+from packio import registry
+from packio.errors import OptionError
+from packio.sample import fields
+from packio.sample.record import Field
+from packio.sample.sample import Sample
+
+FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+
+
+def _suffix(name: str) -> str:
+    return str(registry.load("formats", name).SUFFIXES[0])
+
+
+def _png(seed: int, *, deep: bool = False, classes: int = 256) -> bytes:
+    draw = np.random.default_rng(seed)
+    pixels = draw.integers(0, 1 << 16 if deep else classes, (9, 12)).astype(
+        np.uint16 if deep else np.uint8
+    )
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def _value(kind: str, i: int) -> Field:
+    return {
+        "image": lambda: Field("image", _png(i, deep=True)),
+        "mask": lambda: Field("mask", _png(i, classes=5)),
+        "array": lambda: fields.encode(np.arange(i + 1, dtype=np.float32)),
+        "text": lambda: fields.encode(f"caption {i} ü"),
+        "bytes": lambda: Field("bytes", b"\0" * i + b"end"),
+    }[kind]()
+
+
+def _samples(kind: str, numbers: range) -> list[Sample]:
+    """Samples with a further field, but for every third one."""
+    return [
+        Sample(i, f"{i:03d}.png", _png(100 + i), "png", i % 2, 9, 12, 1, 1,
+               fields={} if i % 3 == 2 else {"extra": _value(kind, i)})
+        for i in numbers
+    ]  # fmt: skip
+
+
+@functools.cache
+def _takes_fields(name: str) -> bool:
+    """Whether the format's writer takes named fields yet; the list grows by itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            packio.pack(_samples("bytes", range(3)), pathlib.Path(folder) / f"x{_suffix(name)}")
+        except OptionError:
+            return False
+    return True
+
+
+def _check(path: pathlib.Path, kind: str, numbers: range) -> None:
+    with packio.open(path) as pack:
+        assert pack.fields == {"image": "image", "extra": kind}
+        assert len(pack) == len(numbers)
+        for i in numbers:
+            sample = pack.by_key(f"{i:03d}.png")
+            expected = {} if i % 3 == 2 else {"extra": _value(kind, i).data}
+            assert {n: f.data for n, f in sample.fields.items()} == expected
+            assert sample.data == _png(100 + i)
+    assert packio.verify(path).ok
+
+
+@pytest.mark.parametrize("kind", fields.KINDS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_field_goes_through_every_verb(name: str, kind: str, tmp_path: pathlib.Path) -> None:
+    if not _takes_fields(name):
+        pytest.skip(f"{name} does not take named fields yet")
+    a, b, whole, linked, other = (
+        tmp_path / f"{stem}{_suffix(name)}" for stem in ("a", "b", "whole", "linked", "other")
+    )
+    packio.pack(_samples(kind, range(4)), a, shards=2)
+    packio.pack(_samples(kind, range(4, 7)), b)
+    _check(a, kind, range(4))
+    _check(b, kind, range(4, 7))
+    packio.convert(a, other)
+    _check(other, kind, range(4))
+    packio.merge(whole, [a, b])
+    _check(whole, kind, range(7))
+    packio.merge(linked, [a, b], by="link")
+    _check(linked, kind, range(7))
+    assert packio.append(a, _samples(kind, range(7))).added == 3
+    _check(a, kind, range(7))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_masks_go_through_every_verb(name: str, tmp_path: pathlib.Path) -> None:
+    every = not _takes_fields(name)  # such a writer wants masks in all samples, or in none
+
+    def samples(numbers: range) -> list[Sample]:
+        return [
+            Sample(i, f"{i}.png", _png(i), "png", None, 9, 12, 1, 1,
+                   mask=_png(50 + i, classes=3) if every or i % 2 else None)
+            for i in numbers
+        ]  # fmt: skip
+
+    a, b, whole, linked = (tmp_path / f"{stem}{_suffix(name)}" for stem in "abwl")
+    packio.pack(samples(range(5)), a, shards=5)
+    packio.pack(samples(range(5, 7)), b)
+    packio.merge(whole, [a, b])
+    packio.merge(linked, [a, b], by="link")
+    packio.append(a, samples(range(7)))
+    for path in (a, whole, linked):
+        pack = packio.open(path)
+        assert [pack[i].mask for i in range(7)] == [s.mask for s in samples(range(7))]
+        assert packio.verify(path).ok
+
+
+def test_resizing_moves_every_field_of_pixels(tmp_path: pathlib.Path) -> None:
+    deep = np.full((40, 60), 40_000, np.uint16)
+    ids = np.repeat(np.arange(60, dtype=np.uint8)[None] // 30 * 7, 40, 0)
+    data = {}
+    for name, pixels in (("image", ids), ("depth", deep), ("ids", ids)):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        data[name] = file.getvalue()
+    sample = Sample(
+        0, "a.png", data["image"], "png", None, 40, 60, 1, 1, boxes=np.float32([[0, 0, 30, 20]]),
+        fields={"depth": Field("image", data["depth"]), "ids": Field("mask", data["ids"]),
+                "note": Field("text", b"as it is")},
+    )  # fmt: skip
+    names = [n for n in FORMATS if _takes_fields(n)]
+    if not names:
+        pytest.skip("no format takes named fields yet")
+    out = tmp_path / f"x{_suffix(names[0])}"
+    packio.pack([sample], out, resize="short=20", encode="jpeg")
+    found = packio.open(out)[0]
+    depth = np.asarray(Image.open(io.BytesIO(found.fields["depth"].data)))
+    assert (depth.dtype, depth.shape) == (np.uint16, (20, 30))
+    assert set(depth.ravel().tolist()) == {40_000}
+    moved = np.asarray(Image.open(io.BytesIO(found.fields["ids"].data)))
+    assert (moved.shape, set(moved.ravel().tolist())) == ((20, 30), {0, 7})
+    assert found.fields["note"].data == b"as it is"
+    assert found.boxes is not None
+    assert found.boxes.tolist() == [[0, 0, 15, 10]]
+    assert (found.encoding, found.height, found.width) == ("jpeg", 20, 30)

@@ -110,13 +110,15 @@ def append(
     if on_error not in ("raise", "skip"):
         raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
     out = Path(os.path.abspath(path))
-    with packs.open(out) as pack:  # a path that holds no pack is refused before anything is made
-        _check_sharded(pack)
+    if not out.is_dir():  # say so before a workshop is made beside it
+        with packs.open(out) as pack:
+            _check_sharded(pack)
     with (
         workshop.opened(out, suffix=SUFFIX) as shop,
         existing.locked(out / indexfile.INDEX_NAME),
         packs.open(out) as pack,
     ):
+        _check_sharded(pack)
         recipe = _recipe(pack)
         listing = _listed(sourcing.located(source, out), source_kind, recipe, options)
         change = _compared(pack, listing, recipe)

@@ -50,15 +50,17 @@ def _declared(kinds: tuple[str, ...]) -> dict[str, tuple[str, type, str]]:
     found: dict[str, tuple[str, type, str]] = {}
     for kind in kinds:
         for plugin, module in registry.load_all(kind).items():
-            for name, text in getattr(module, "OPTIONS", {}).items():
+            is_format = kind == "formats"
+            options = module.caps.options if is_format else getattr(module, "OPTIONS", {})
+            for name, text in options.items():
                 before = f"{found[name][0]}; " if name in found else ""
-                found[name] = (f"{before}{plugin}: {text}", _type(module, name), _PANELS[kind])
+                type_ = str if is_format else _type(module, name)
+                found[name] = (f"{before}{plugin}: {text}", type_, _PANELS[kind])
     return found
 
 
 def _type(module: ModuleType, name: str) -> type:
-    function = getattr(module, "listing", None) or getattr(module, "Writer", None)
-    parameter = inspect.signature(function).parameters.get(name) if function else None
+    parameter = inspect.signature(module.listing).parameters.get(name)
     annotation = str(parameter.annotation) if parameter is not None else "str"
     return next((t for n, t in _TYPES.items() if n in annotation.split(" ")), str)
 

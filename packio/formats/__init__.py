@@ -8,18 +8,20 @@ share lies in ``blobs/``, ``chunks/`` and ``wire/``.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from packio.errors import OptionError
 from packio.index.building import Ranges as Ranges
 from packio.sample.record import Field, Place, Record
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from packio.sample.facts import Facts
 
 
@@ -38,9 +40,9 @@ class Caps:
         whole_files: Whether a sample is a whole file named by its key, as in a folder; the index
             then has no table of files.
         reads_by_library: Whether `Format.reader` reads what is no range of bytes.
-        keeps: What a container of this format holds beside the fields, of "label", "meta",
-            "boxes", "split": the rest is in the index alone.
-        options: What `Format.writer` takes by keyword: name → one line of help.
+        keeps: What a container of this format holds beside the fields, of "key", "label", "meta"
+            and "boxes": the rest is in the index alone.
+        options: What `Format.writer` takes by keyword, as text: name → one line of help.
         spooled: Whether the writer puts all samples aside in a temporary file first, and so needs
             room for them twice.
     """
@@ -81,6 +83,25 @@ class Reading:
         return {name: value for name, value in said.items() if value is not None}
 
 
+def check_reading(path: Path, reading: Reading, *takes: str) -> None:
+    """Refuse names and orders of pixels that containers of a format have no use for.
+
+    Args:
+        path: Of the container.
+        reading: As the user gave it.
+        takes: Attributes of `Reading` that the format looks at.
+
+    Raises:
+        OptionError: one is given that the format does not look at.
+    """
+    for name, value in reading.names().items():
+        if name not in takes:
+            raise OptionError(
+                f"{path}: {name}={value!r} is of no use: containers of this format have nothing "
+                "to choose from"
+            )
+
+
 class Writer(Protocol):
     """Writes one shard. The same records give the same bytes, however they are grouped."""
 
@@ -119,20 +140,30 @@ class Format(Protocol):
     caps: Caps
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell whether a container is of this format.
+        """Tell whether a container is of this format, by its content or by its name.
+
+        packio asks twice: first with an empty name, so that only the content counts; then, if no
+        format has said yes, with the name. The default looks at the suffix alone.
 
         Args:
-            head: The first 512 bytes of a file; of a directory, the names in it, sorted, one a
-                line.
-            name: Of the file or directory, without its folder.
+            head: The first 512 bytes of a file. Of a directory: the names in it, sorted, one a
+                line; and where none of them tells, the names in its folders too, as ``a/b``.
+            name: Of the file or directory, without its folder; or empty.
         """
         return name.lower().endswith(self.caps.suffixes)
+
+    def siblings(self, path: Path) -> list[Path]:
+        """Further files of a shard, beside the shard, that hold fields of its samples.
+
+        Example: ``train.mask.rec`` holds the masks of the shard ``train.rec``.
+        """
+        return []
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample of a shard, in order: of what packio writes, and what others write.
 
         No value in the file is believed before it is checked, and nothing is allocated by a size
-        that the file claims.
+        that the file claims. Where a container has no keys, the key of a record is its number.
 
         Raises:
             IntegrityError, NotAPackError: the file is damaged, or no such container.
@@ -186,12 +217,58 @@ class Format(Protocol):
         return []
 
 
+class Written(NamedTuple):
+    """What a Writer leaves behind, in the order the records were added."""
+
+    files: tuple[str, ...]  # relative to the shard if it is a directory, else to its folder
+    places: dict[str, Ranges]  # name of each field → where its values lie
+    sidecars: tuple[str, ...]  # further files, digested in the index but not read from
+    info: dict[str, Any]  # goes into the index's metadata; of an array of pixels: "raw"
+
+
+class Places:
+    """Where the values of one field lie, while a writer writes them.
+
+    Args:
+        file: Which of the shard's files they lie in.
+    """
+
+    def __init__(self, file: int = 0) -> None:
+        self._file = file
+        self._offset, self._length, self._split = array("q"), array("q"), array("B")
+
+    def __len__(self) -> int:
+        return len(self._offset)
+
+    def add(self, number: int, offset: int, length: int, *, split: bool = False) -> None:
+        """Add the place of record ``number``; records left out before it have no value."""
+        self._fill(number)
+        self._offset.append(offset)
+        self._length.append(length)
+        self._split.append(split)
+
+    def _fill(self, count: int) -> None:
+        missing = count - len(self._offset)
+        self._offset.extend([-1] * missing)
+        self._length.extend([0] * missing)
+        self._split.extend([0] * missing)
+
+    def ranges(self, count: int) -> Ranges:
+        """The places in all of ``count`` records."""
+        self._fill(count)
+        offset, length = np.array(self._offset, np.int64), np.array(self._length, np.int64)
+        file = np.where(offset < 0, 0, self._file).astype(np.uint32)
+        split = np.array(self._split, bool)
+        return Ranges(file, offset, length, split if split.any() else None)
+
+
+# What follows is for formats that are modules of the old style, and goes with the last of them.
+
 _NO_FIELDS: Mapping[str, Place] = MappingProxyType({})
-_NO_RANGES: Mapping[str, Ranges] = MappingProxyType({})
 
 
 class Entry(NamedTuple):
-    """One sample of a container: its name there, where its bytes lie, and what is said of it."""
+    """One sample of a container, as the ``scan`` of a module of the old style yields it."""
 
     name: bytes
     file: str  # relative to the shard itself if it is a directory, else to its folder
@@ -207,42 +284,67 @@ class Entry(NamedTuple):
     facts: Facts | None = None  # of raw pixels, whose bytes do not tell
     fields: Mapping[str, Place] = _NO_FIELDS  # all named fields but image and mask
 
-    @property
-    def places(self) -> dict[str, Place]:
-        """Where all named fields lie."""
-        image = Place("image", self.file, self.offset, self.length, self.split, self.facts)
-        mask = {} if self.mask is None else {"mask": Place("mask", *self.mask)}
-        return {"image": image, **mask, **self.fields}
-
     def as_record(self) -> Record[Place]:
         """The same as a record."""
-        import numpy as np
-
+        image = Place("image", self.file, self.offset, self.length, self.split, self.facts)
+        mask = {} if self.mask is None else {"mask": Place("mask", *self.mask)}
         label: Any = self.label
         if isinstance(label, tuple):
             label = np.array(label, np.float32)
         columns = {} if self.box_labels is None else {"labels": np.array(self.box_labels, np.int64)}
         boxes = None if self.boxes is None else np.array(self.boxes, np.float32).reshape(-1, 4)
+        fields = {"image": image, **mask, **self.fields}
         key = self.name if self.key is None else self.key
-        return Record(key, self.places, label, None, boxes, columns, self.meta)
+        return Record(key, fields, label, None, boxes, columns, self.meta)
 
 
-class Written(NamedTuple):
-    """What a Writer leaves behind, in the order the records were added."""
+_OLD_MAGICS = {"hdf5": b"\x89HDF\r\n\x1a\n", "pth": b"PK\x03\x04"}
+_OLD_MARKS = {
+    "n5": (b"attributes.json",), "zarr": (b"zarr.json", b".zgroup", b".zarray"),
+}  # fmt: skip
 
-    files: tuple[str, ...]  # relative to the shard if it is a directory, else to its folder
-    file: np.ndarray  # (N,) uint32, which of `files`
-    offset: np.ndarray  # (N,) int64 bytes
-    length: np.ndarray  # (N,) int64 bytes
-    sidecars: tuple[str, ...]  # further files, digested in the index but not read from
-    info: dict[str, Any]  # goes into the index's metadata; of an array of pixels: "raw"
-    masks: Ranges | None = None
-    split: np.ndarray | None = None  # (N,) bool: offset and length are of what `unsplit` takes
-    fields: Mapping[str, Ranges] = _NO_RANGES  # of all named fields but image and mask
 
-    @property
-    def places(self) -> dict[str, Ranges]:
-        """Where the values of all named fields lie."""
-        image = Ranges(self.file, self.offset, self.length, self.split)
-        masks = {} if self.masks is None else {"mask": self.masks}
-        return {"image": image, **masks, **self.fields}
+class _OfModule(Format):
+    """A module of the old style as a format."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._name = module.__name__.rpartition(".")[2]
+        self._takes = inspect.signature(module.scan).parameters
+        self.caps = Caps(
+            module.SUFFIXES, module.IS_DIRECTORY, module.PACKAGE, module.EXTRA,
+            writes=hasattr(module, "Writer"), dies_of_damage=getattr(module, "CRASHES", False),
+            reads_by_library=hasattr(module, "Reader"), options=getattr(module, "OPTIONS", {}),
+            keeps=frozenset(("key", "label", "meta", "boxes")),
+        )  # fmt: skip
+
+    def recognise(self, head: bytes, name: str) -> bool:
+        if self._name in _OLD_MARKS:
+            lines = {line.partition(b"/")[2] or line for line in head.split(b"\n")}
+            return not lines.isdisjoint(_OLD_MARKS[self._name]) or super().recognise(head, name)
+        magic = _OLD_MAGICS.get(self._name)
+        return (magic is not None and head.startswith(magic)) or super().recognise(head, name)
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        options: dict[str, Any] = reading.names()
+        check_reading(path, reading, *self._takes)
+        if reading.trust_plain_pickle and "trust_plain_pickle" in self._takes:
+            options["trust_plain_pickle"] = True
+        for entry in self._module.scan(path, **options):
+            yield entry.as_record()
+
+    def writer(self, path: Path, **options: Any) -> Writer:
+        writer: Writer = self._module.Writer(path, **options)
+        return writer
+
+    def reader(self, path: Path, reading: Reading) -> Reader | None:
+        if not self.caps.reads_by_library:
+            return None
+        names = {n: v for n, v in reading.names().items() if n != "label"}
+        reader: Reader = self._module.Reader(path, **names)
+        return reader
+
+
+def of_module(module: Any) -> Format:
+    """The format that a module of the old style is."""
+    return _OfModule(module)

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from packio import __version__, registry
 from packio.errors import OptionError, OutputError, OutputExistsError
+from packio.formats import Format
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.packing import sourcing
@@ -118,15 +118,15 @@ def _linked(out: Path, opened: Sequence[packs.Pack]) -> PackReport:
     )  # fmt: skip
 
 
-def _format(out: Path, opened: Sequence[packs.Pack]) -> ModuleType:
+def _format(out: Path, opened: Sequence[packs.Pack]) -> Format:
     names = {one.metadata["format"] for one in opened}
     if len(names) > 1:
         raise OptionError(f"packs of different formats, {', '.join(sorted(names))}: copy them")
-    container: ModuleType = registry.load("formats", names.pop())
-    if not hasattr(container, "Writer") or not all(map(_is_ours, opened)):
+    container: Format = registry.load("formats", names.pop())
+    if not container.caps.writes or not all(map(_is_ours, opened)):
         raise OptionError("packs that others wrote are not linked: copy them")
-    if out.suffix.lower() not in container.SUFFIXES:
-        raise OptionError(f"{out}: the shards' suffix is {container.SUFFIXES[0]}; name it so")
+    if out.suffix.lower() not in container.caps.suffixes:
+        raise OptionError(f"{out}: the shards' suffix is {container.caps.suffixes[0]}; name it so")
     return container
 
 
@@ -136,7 +136,7 @@ def _is_ours(one: packs.Pack) -> bool:
     return one.access == "range" and os.path.lexists(one.index_file.path.parent / name)
 
 
-def _renamed(one: packs.Pack, out: Path, first: int, container: ModuleType) -> dict[str, str]:
+def _renamed(one: packs.Pack, out: Path, first: int, container: Format) -> dict[str, str]:
     """Old names of shards and files → new ones; sidecars of the whole pack are left out."""
     renamed: dict[str, str] = {}
     shards = [str(shard["name"]) for shard in one.metadata["shards"]]
@@ -151,7 +151,7 @@ def _renamed(one: packs.Pack, out: Path, first: int, container: ModuleType) -> d
         for name in files:
             if name == shard or name.startswith(f"{shard}/"):
                 renamed[name] = new + name[len(shard) :]
-            elif not container.IS_DIRECTORY and name.startswith(f"{stem}."):
+            elif not container.caps.is_directory and name.startswith(f"{stem}."):
                 renamed[name] = new_stem + name[len(stem) :]
     return renamed
 

@@ -82,7 +82,7 @@ def _sorted_out(
     """Whose option each is."""
     takers = {
         "encoding": _ENCODING, "choice": _CHOICE, "source": set(getattr(reader, "OPTIONS", ())),
-        "writer": set(getattr(container, "OPTIONS", ())),
+        "writer": set(container.caps.options),
     }  # fmt: skip
     result: dict[str, dict[str, Any]] = {taker: {} for taker in takers}
     for name, value in options.items():

@@ -1,4 +1,4 @@
-"""The samples of a container, collected entry by entry, and the columns of its index."""
+"""The samples of a container, collected record by record, and the columns of its index."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from packio.errors import DecodeError, OptionError
-from packio.formats import Entry
+from packio.errors import DecodeError, IntegrityError, OptionError
+from packio.formats import Format, Reader
 from packio.images import encodings
 from packio.index import columns as made
 from packio.index.building import IndexBuilder, Ranges
@@ -21,26 +20,24 @@ from packio.storage.local import LocalFiles
 
 
 class Samples:
-    """The samples of a container; each is read, its header and checksum are taken.
+    """The samples of a container. Each is read, and its header and checksum are taken.
 
     Args:
         root: Folder that the names are relative to.
         names: Of all files of all shards, sorted.
-        container: The module of its format.
+        form: The container's format.
         label_offset: Added to labels that are ints.
 
     Attributes:
-        skipped: How many entries were no images.
-        first_problem: What the first of them is.
+        skipped: How many records had no image that packio knows.
+        first_problem: What the first of those is.
         least_label: The smallest label that is an int, as it was found.
         by_library: Whether some samples are no byte ranges; then the column ``offset`` has the
             record numbers of all, for the format's Reader.
     """
 
-    def __init__(
-        self, root: Path, names: Sequence[str], container: ModuleType, label_offset: int
-    ) -> None:
-        self._root, self._names, self._container = root, names, container
+    def __init__(self, root: Path, names: Sequence[str], form: Format, label_offset: int) -> None:
+        self._root, self._names, self._format = root, names, form
         self._label_offset = label_offset
         self._numbers = {name: i for i, name in enumerate(names)}
         sizes = [(root / name).stat().st_size for name in names]
@@ -58,39 +55,37 @@ class Samples:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def add_shard(self, shard: str, entries: Iterable[Entry | Record[Place]], reader: Any) -> int:
+    def add_shard(self, shard: str, records: Iterable[Record[Place]], reader: Reader | None) -> int:
         """Collect one shard; return how many samples it has.
 
         Args:
             shard: Its name, relative to the root.
-            entries: What it holds.
-            reader: Reads the entries that are no byte ranges.
+            records: What it holds.
+            reader: Reads the records that are no byte ranges.
         """
         before = len(self)
         folder = Path(shard) if (self._root / shard).is_dir() else Path(shard).parent
         prefix = "" if folder == Path() else f"{folder}/"  # of the names of the shard's files
-        for number, entry in enumerate(entries):
+        for number, record in enumerate(records):
             try:
-                self._add(entry, number, prefix, reader)
+                self._add(record, number, prefix, reader)
             except DecodeError as error:
                 self.skipped += 1
-                self.first_problem = self.first_problem or f"{_name(entry)!r}: {error}"
+                self.first_problem = self.first_problem or f"{record.key!r}: {error}"
         self._builder.end_shard()
         return len(self) - before
 
-    def _add(self, found: Entry | Record[Place], number: int, prefix: str, reader: Any) -> None:
-        entry = found.as_record() if isinstance(found, Entry) else found
+    def _add(self, record: Record[Place], number: int, prefix: str, reader: Reader | None) -> None:
         fields: dict[str, Field] = {}
         places: dict[str, tuple[int, int, int, bool]] = {}
-        for name, place in entry.fields.items():
+        for name, place in record.fields.items():
             file = self._numbers[prefix + place.file]
             if place.offset < 0:
-                self.by_library = True
-                data = reader.get(number)
+                data = self._by_reader(reader, number)
             else:
                 data = self._storage.read(file, place.offset, place.length)
             if place.split:
-                data = self._container.unsplit(data)
+                data = self._format.unsplit(data)
             facts = place.facts
             if name == IMAGE:
                 facts = facts or encodings.read_facts(data)
@@ -99,22 +94,28 @@ class Samples:
             length = len(data) if place.offset < 0 else place.length
             fields[name] = Field(place.kind, data, facts)
             places[name] = file, place.offset, length, place.split
-        label = entry.label
-        if isinstance(label, int):
-            label = self._moved(label)
+        label = self._moved(record.label)
         self._builder.add(Record(
-            entry.key, fields, label, entry.split, entry.boxes, entry.box_columns, entry.meta
+            record.key, fields, label, record.split, record.boxes, record.box_columns, record.meta
         ))  # fmt: skip
         for name in places.keys() - self._places.keys():
             self._places[name] = _Places(len(self))
         for name, ranges in self._places.items():
             ranges.add(*places.get(name, _ABSENT))
         self._records.append(number)
-        self._keys.append(entry.key)
+        self._keys.append(record.key)
         self._labels.append(label)
 
-    def _moved(self, label: int) -> int:
-        """A label that is an int, with the offset that the user asked for."""
+    def _by_reader(self, reader: Reader | None, number: int) -> bytes:
+        if reader is None:
+            raise IntegrityError(f"{self._root}: record {number} is no range of bytes")
+        self.by_library = True
+        return reader.get(number)
+
+    def _moved(self, label: Any) -> Any:
+        """A label; if it is an int, with the offset that the user asked for."""
+        if not isinstance(label, int):
+            return label
         self.least_label = label if self.least_label is None else min(label, self.least_label)
         moved = label + self._label_offset
         if not -(1 << 63) <= moved < 1 << 63:
@@ -148,10 +149,6 @@ class Samples:
     def fields(self) -> dict[str, str]:
         """Kind of each named field."""
         return dict(self._builder.fields)
-
-
-def _name(entry: Entry | Record[Place]) -> bytes:
-    return entry.name if isinstance(entry, Entry) else entry.key
 
 
 _ABSENT = (0, -1, 0, False)

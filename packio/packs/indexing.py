@@ -1,47 +1,38 @@
-"""Indexing: what lies where in a container that has no index, so that it can be opened as a pack.
+"""Indexing: make an index of a container that has none, so that packio can open the container.
 
-A container that packio did not write, or whose index is lost, is walked once; each sample is read,
-its header and checksum are taken, and all goes into an index file. Opening such a container puts
-the index into the user's cache, under the identity of its files (device, inode, size, modification
-time of each); nothing is ever written beside the data, unless `reindex` is asked to.
+Either others wrote the container, or its index is lost. packio walks the container once, reads each
+sample, takes its header and checksum, and writes all of this into an index file. Opening such a
+container puts the index into the user's cache, under the identity of the container's files: device,
+inode, size and modification time of each. Only `reindex` writes beside the data.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 import os
-from collections.abc import Iterator, Sequence
-from inspect import signature
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from packio import __version__, registry
 from packio.errors import NotAPackError, OptionError
-from packio.formats import Reading
+from packio.formats import Format, Reading
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packs import braces, isolation
 from packio.packs.collecting import Samples
 from packio.system import cache
 
-_MAGICS = (  # format, offset, bytes
-    ("hdf5", 0, b"\x89HDF\r\n\x1a\n"),
-    ("tar", 257, b"ustar"),
-    ("pth", 0, b"PK\x03\x04"),
-    ("recordio", 0, b"\x0a\x23\xd7\xce"),
-    ("lmdb", 16, b"\xde\xc0\xef\xbe"),  # a database that is a single file
-    ("lmdb", 24, b"\xde\xc0\xef\xbe"),  # of LMDB 1.0
-)
-MARKS = (  # in a directory
-    ("lmdb", "data.mdb"), ("n5", "attributes.json"), ("zarr", "zarr.json"), ("zarr", ".zgroup"),
-    ("zarr", ".zarray"),
-)  # fmt: skip
-
-_INNER_MARKS = (("n5", "*/attributes.json"), ("zarr", "*/.zarray"))  # of one without a head
+_HEAD = 512  # bytes of a file that tell its format
+# Names of shards without a suffix, as TensorFlow's: train-00000-of-00004.
+_NUMBERED = re.compile(r"-\d+-of-\d+$")
+_MOST_INNER = 16, 1000  # folders in a folder, and names in each, that tell its format
 
 # A container whose library hangs is given up after two minutes, and a second for each megabyte.
 _SECONDS, _SECONDS_A_BYTE = 120, 1e-6
@@ -63,7 +54,7 @@ class Container:
 
 
 def find(path: Path) -> Container | None:
-    """Recognise a container by its suffix, or by its first bytes; None if it is none.
+    """Recognise a container by its first bytes, or by its name; None if it is none.
 
     Several may be named by braces (`packio.packs.braces`): they are the shards of one.
 
@@ -77,6 +68,11 @@ def find(path: Path) -> Container | None:
         return _find_several(path, [Path(one) for one in each])
     name = _format_of_file(path)
     return None if name is None else Container(name, path.parent, (path.name,))
+
+
+def is_marked(path: Path) -> bool:
+    """Tell whether a folder is one container by itself, and not just holds containers."""
+    return _recognised(_names_in(path), "", _is_directory) is not None
 
 
 def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
@@ -103,60 +99,93 @@ def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
 
 
 def _find_directory(path: Path) -> Container | None:
-    for name, mark in MARKS:
-        if (path / mark).is_file():
-            return Container(name, path, (".",))
-    modules = registry.load_all("formats")
-    for name, module in modules.items():
-        found = sorted(p.name for p in path.iterdir() if p.name.endswith(module.SUFFIXES))
-        shards = [n for n in found if (path / n).is_dir() == module.IS_DIRECTORY]
-        if shards:
-            return Container(name, path, tuple(n for n in shards if ".mask." not in n))
-    inner = (name for name, mark in _INNER_MARKS if next(path.glob(mark), None) is not None)
-    return next((Container(name, path, (".",)) for name in inner), None)
+    head = _names_in(path)
+    if name := _recognised(head, "", _is_directory):
+        return Container(name, path, (".",))
+    if shards := _shards_in(path, head):
+        return Container(*_of_one_format(path, shards))
+    name = _recognised(head + _names_within(path, head), "", _is_directory)
+    return None if name is None else Container(name, path, (".",))
 
 
-def _format_of_file(path: Path) -> str | None:
-    for name, module in registry.load_all("formats").items():
-        if path.name.lower().endswith(module.SUFFIXES) and not module.IS_DIRECTORY:
-            return name
-    with path.open("rb") as file:
-        start = file.read(512)
-    for name, offset, magic in _MAGICS:
-        if start[offset : offset + len(magic)] == magic:
-            return name
-    return None
+def _is_directory(form: Format) -> bool:
+    return form.caps.is_directory
 
 
-def scanned(reading: Reading, module: Any, path: Path) -> Iterator[Any]:
-    """The records of a shard.
+def _names_in(folder: Path) -> bytes:
+    return b"".join(name + b"\n" for name in sorted(os.listdir(os.fsencode(folder))))
 
-    Raises:
-        OptionError: the format knows no such names.
-    """
-    if isinstance(module, ModuleType):  # a format that is no `Format` yet
-        takes = signature(module.scan).parameters
-        options: dict[str, Any] = reading.names()
-        for name in options.keys() - takes:
-            raise OptionError(
-                f"{path}: {name}={options[name]!r} is of no use: containers of this format have "
-                "nothing to choose from"
-            )
-        if reading.trust_plain_pickle and "trust_plain_pickle" in takes:
-            options["trust_plain_pickle"] = True
-        entries: Iterator[Any] = module.scan(path, **options)
-        return entries
-    found: Iterator[Any] = module.scan(path, reading)
+
+def _names_within(folder: Path, head: bytes) -> bytes:
+    """Names in some of the folders in a folder: an N5 or Zarr group may have no file of its own."""
+    most_folders, most_names = _MOST_INNER
+    folders = (name for name in head.split(b"\n") if name and (folder / os.fsdecode(name)).is_dir())
+    found = []
+    for name in itertools.islice(folders, most_folders):
+        with os.scandir(os.path.join(os.fsencode(folder), name)) as entries:
+            found += [name + b"/" + e.name + b"\n" for e in itertools.islice(entries, most_names)]
+    return b"".join(sorted(found))
+
+
+def _shards_in(folder: Path, head: bytes) -> dict[str, list[str]]:
+    """Format → names of the containers in a folder."""
+    formats: dict[str, Format] = registry.load_all("formats")
+    suffixes = tuple(s for form in formats.values() for s in form.caps.suffixes)
+    found: dict[str, list[str]] = {}
+    for name in map(os.fsdecode, head.split(b"\n")):
+        path = folder / name
+        if not name.lower().endswith(suffixes):
+            if _NUMBERED.search(name) and path.is_file() and (form := _format_of_file(path)):
+                found.setdefault(form, []).append(name)
+            continue
+        is_directory = path.is_dir()
+        of_kind = {n: f for n, f in formats.items() if f.caps.is_directory == is_directory}
+        form = next((n for n, f in of_kind.items() if f.recognise(b"", name)), None)
+        if form is not None:
+            found.setdefault(form, []).append(name)
+    for form, names in found.items():
+        siblings = {p.name for name in names for p in formats[form].siblings(folder / name)}
+        found[form] = [name for name in names if name not in siblings]
     return found
 
 
-def reader_of(reading: Reading, module: Any, path: Path) -> Any:
-    """What reads the entries of a shard that are no byte ranges; None if all are."""
-    if not isinstance(module, ModuleType):
-        return module.reader(path, reading)
-    if not hasattr(module, "Reader"):
-        return None
-    return module.Reader(path, **{n: v for n, v in reading.names().items() if n != "label"})
+def _of_one_format(folder: Path, found: dict[str, list[str]]) -> tuple[str, Path, tuple[str, ...]]:
+    """The containers in a folder, where all of them are of one format.
+
+    Raises:
+        OptionError: they are of several formats.
+    """
+    if len(found) > 1:
+        shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))
+        raise OptionError(
+            f"{folder}/: holds containers of several formats: {shown}; expected one format; name "
+            f"a file, or several as {folder}/{{a,b}}.tar"
+        )
+    ((form, names),) = found.items()
+    return form, folder, tuple(names)
+
+
+def _format_of_file(path: Path) -> str | None:
+    head = b""
+    if path.is_file():
+        with contextlib.suppress(OSError), path.open("rb") as file:  # scanning it tells the error
+            head = file.read(_HEAD)
+
+    return _recognised(head, "", _is_any) or _recognised(head, path.name, _is_file)
+
+
+def _is_any(_: Format) -> bool:
+    return True
+
+
+def _is_file(form: Format) -> bool:
+    return not form.caps.is_directory
+
+
+def _recognised(head: bytes, name: str, among: Callable[[Format], bool]) -> str | None:
+    """The first format, of some, that says a container is its own."""
+    formats = registry.load_all("formats").items()
+    return next((n for n, form in formats if among(form) and form.recognise(head, name)), None)
 
 
 def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
@@ -235,7 +264,7 @@ def reindex(
 
 def _make(path: Path, container: Container, reading: Reading, index: Path) -> None:
     """Write the index of a container; in a process of its own, if its library may crash."""
-    if not getattr(registry.load("formats", container.format), "CRASHES", False):
+    if not registry.load("formats", container.format).caps.dies_of_damage:
         indexfile.write(index, *_built(container, reading))
         return
     size = sum(file.stat().st_size for _, file in _files(container))
@@ -264,26 +293,25 @@ def _fingerprint(container: Container, reading: Reading) -> str:
 
 def _files(container: Container) -> list[tuple[str, Path]]:
     """All files of a container's shards, relative to the root, sorted."""
+    form: Format = registry.load("formats", container.format)
     found = []
     for shard in container.shards:
         top = container.root / shard
         if top.is_dir():
             paths = [p for p in top.rglob("*") if p.is_file()]
         else:
-            paths = [p for p in (top, top.with_suffix(f".mask{top.suffix}")) if p.is_file()]
+            paths = [top, *form.siblings(top)]
         found += [(os.path.relpath(p, container.root), p) for p in paths]
     return sorted(f for f in found if not f[0].endswith((INDEX_NAME, INDEX_SUFFIX)))
 
 
 def _built(container: Container, reading: Reading) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Columns and metadata of an index."""
-    module = registry.load("formats", container.format)
+    form: Format = registry.load("formats", container.format)
     root = container.root
-    samples = Samples(root, [name for name, _ in _files(container)], module, reading.label_offset)
+    samples = Samples(root, [name for name, _ in _files(container)], form, reading.label_offset)
     counts = [
-        samples.add_shard(
-            name, scanned(reading, module, root / name), reader_of(reading, module, root / name)
-        )
+        samples.add_shard(name, form.scan(root / name, reading), form.reader(root / name, reading))
         for name in container.shards
     ]
     if not len(samples):
@@ -309,8 +337,9 @@ def _built(container: Container, reading: Reading) -> tuple[dict[str, np.ndarray
         ],
         "versions": {"packio": __version__},
     }
-    if hasattr(module, "identity"):
-        metadata["identity"] = [module.identity(root / n) for n in container.shards]
+    identity = [form.identity(root / n) for n in container.shards]
+    if identity != [None] * len(identity):
+        metadata["identity"] = identity
     columns = samples.columns()
     if samples.least_label is not None and columns.get("label", np.empty(0)).ndim == 1:
         metadata["labels"] = {"min": samples.least_label, "offset": reading.label_offset}

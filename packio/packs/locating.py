@@ -68,7 +68,7 @@ def is_container(path: Path) -> bool:
     """Tell whether a container that others wrote is at a path: a file, or a marked folder."""
     try:
         if path.is_dir():
-            return any((path / mark).is_file() for _, mark in indexing.MARKS)
+            return indexing.is_marked(path)
         return path.is_file() and indexing.find(path) is not None
     except (OSError, ValueError):  # ValueError: NUL in the path
         return False

@@ -17,7 +17,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
-from packio.formats import Reading
+from packio.formats import Format, Reading
 from packio.images import encodings
 from packio.index.indexfile import (
     PROGRESSIVE,
@@ -40,8 +40,6 @@ from packio.storage.remote import RemoteFiles
 from packio.storage.urls import Url
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from packio.packs.raw import RawRows
     from packio.storage.ram import RamCache
 
@@ -180,7 +178,7 @@ class Pack(Sequence[Sample]):
         self._label_is_int = self._label is not None and len(self._label.shape) == 1
 
     def _storage(self, root: Path) -> LocalFiles | FolderFiles | RemoteFiles:
-        if getattr(self.format, "WHOLE_FILES", False):
+        if self.format.caps.whole_files:
             return FolderFiles(root, self.index_file.key)
         files = self.index_file.files()
         if isinstance(root, Url):
@@ -200,12 +198,12 @@ class Pack(Sequence[Sample]):
             return []
         if isinstance(root, Url):
             raise OptionError(f"access={self.access!r}: a pack at a URL is read by 'range' only")
-        if self.access != name or not hasattr(self.format, "Reader"):
+        if self.access != name or not self.format.caps.reads_by_library:
             known = repr(name) if self._by_record else f"'range' and {name!r}"
             raise OptionError(f"access={self.access!r}: a {name} pack has {known}")
         options = metadata.get("options", {})
-        more = {n: options[n] for n in ("image", "layout") if n in options}
-        return [self.format.Reader(root / name, **more) for name, _ in self._shards]
+        reading = Reading(image=options.get("image"), layout=options.get("layout"))
+        return [self.format.reader(root / name, reading) for name, _ in self._shards]
 
     def reopened(self, access: str) -> Pack:
         """The same pack, read in another way; see `packio.open`.
@@ -669,10 +667,10 @@ class Pack(Sequence[Sample]):
         self.close()
 
 
-def _format(index: Index) -> ModuleType:
+def _format(index: Index) -> Format:
     name = index.metadata.get("format")
     try:
-        container: ModuleType = registry.load("formats", str(name))
+        container: Format = registry.load("formats", str(name))
     except OptionError as error:
         raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
     return container
@@ -691,12 +689,12 @@ def _shards(index: Index) -> list[tuple[str, int]]:
 
 
 def _check_identity(
-    index: Index, container: ModuleType, shards: list[tuple[str, int]], root: Path
+    index: Index, container: Format, shards: list[tuple[str, int]], root: Path
 ) -> None:
-    if not hasattr(container, "identity") or isinstance(root, Url):  # objects do not change
+    if isinstance(root, Url):  # objects do not change
         return
-    expected = index.metadata.get("identity")
     found = [container.identity(root / name) for name, _ in shards]
+    expected = index.metadata.get("identity", [None] * len(found))
     if found != expected:
         raise IntegrityError(
             f"{root}: changed since it was packed ({found}, the index says {expected}); pack again"

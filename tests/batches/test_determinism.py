@@ -23,7 +23,7 @@ from packio.images import regions
 pytest.importorskip("numba")
 
 _FORMATS = [
-    name for name in registry.names("formats") if hasattr(registry.load("formats", name), "Writer")
+    name for name in registry.names("formats") if registry.load("formats", name).caps.writes
 ]
 _BATCH = 6
 fidelities = pytest.mark.parametrize("fidelity", regions.FIDELITIES)
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path)
 
 
 def _out(root: pathlib.Path, name: str) -> pathlib.Path:
-    return root / f"{name}{registry.load('formats', name).SUFFIXES[0]}"
+    return root / f"{name}{registry.load('formats', name).caps.suffixes[0]}"
 
 
 def _dataset(folder: pathlib.Path, name: str, fidelity: str, threads: int) -> packio.PackDataset:

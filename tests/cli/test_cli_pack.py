@@ -204,9 +204,9 @@ def test_time_zone_locale_and_folder_change_no_byte(
 
 
 SUFFIXES = [
-    module.SUFFIXES[0]
+    module.caps.suffixes[0]
     for module in (registry.load("formats", name) for name in registry.names("formats"))
-    if hasattr(module, "Writer")
+    if module.caps.writes
 ]
 _TIMES = {"1970": 0, "2038": 2**31, "2100": 4_102_444_800}  # seconds
 

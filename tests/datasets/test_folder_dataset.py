@@ -28,6 +28,7 @@ from packio.errors import (
     OptionError,
     SourceError,
 )
+from packio.formats import Reading
 from packio.packing.run import reading
 
 AUGMENTED: dict[str, Any] = {"crop": packio.RandomResizedCrop(32), "hflip": 0.5, "seed": 11}
@@ -365,8 +366,8 @@ def test_processes_that_list_it_together_agree(folder: Path) -> None:
 
 
 def test_the_format_scans_every_file_below_a_folder(image_folder: Path) -> None:
-    entries = list(registry.load("formats", "folder").scan(image_folder))
-    names = [entry.name for entry in entries]
+    entries = list(registry.load("formats", "folder").scan(image_folder, Reading()))
+    names = [entry.key for entry in entries]
     assert names == sorted(names)
     assert len(names) == 25
-    assert all((image_folder / e.file).stat().st_size == e.length for e in entries)
+    assert all((image_folder / e.image.file).stat().st_size == e.image.length for e in entries)

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 
 import packio
 from packio import errors
-from packio.formats import Entry, Written
-from packio.formats import lmdb as container
+from packio.formats import Written
+from packio.formats.lmdb import FORMAT as container
 from packio.images import encodings
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def _records(sizes: Iterable[int], seed: int = 0) -> list[made.Made]:
 
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
-    writer = container.Writer(path, count=len(records), size=sum(len(r.data) for r in records))
+    writer = made.writer(
+        container, path, count=len(records), size=sum(len(r.data) for r in records)
+    )
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()
@@ -75,10 +77,10 @@ def _scanned(path: Path) -> list[tuple[bytes, bytes]]:
     """All items, as `scan` says where they lie."""
     folder = path if path.is_dir() else path.parent
     items = []
-    for entry in container.scan(path):
+    for entry in made.scanned(container, path):
         with (folder / entry.file).open("rb") as file:
             file.seek(entry.offset)
-            items.append((entry.name, file.read(entry.length)))
+            items.append((entry.key, file.read(entry.length)))
     return items
 
 
@@ -107,9 +109,13 @@ def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
     assert written.files == ("data.mdb",)
     assert written.sidecars == ("labels.tsv",)
     assert written.info == {"keys": 8, "version": 1}
-    assert written.file.tolist() == [0] * len(records)
+    assert written.places["image"].file.tolist() == [0] * len(records)
     whole = (tmp_path / "out.lmdb/data.mdb").read_bytes()
-    ranges = zip(written.offset.tolist(), written.length.tolist(), strict=True)
+    ranges = zip(
+        written.places["image"].offset.tolist(),
+        written.places["image"].length.tolist(),
+        strict=True,
+    )
     assert [whole[o : o + n] for o, n in ranges] == [r.data for r in records]
 
 
@@ -135,7 +141,7 @@ def test_labels_have_a_line_a_record_with_odd_keys_escaped(tmp_path: Path) -> No
 
 
 def test_keys_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
-    writer = container.Writer(tmp_path / "out.lmdb", count=100_000_001, size=0)
+    writer = made.writer(container, tmp_path / "out.lmdb", count=100_000_001, size=0)
     writer.add(_records([3]))
     assert writer.close().info["keys"] == 9
     assert _cursor(tmp_path / "out.lmdb")[0][0] == b"000000000"
@@ -143,7 +149,7 @@ def test_keys_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
 
 def test_a_map_that_grows_loses_nothing(tmp_path: Path) -> None:
     records = _records([90_000] * 600 + [100] * 12_000)
-    writer = container.Writer(tmp_path / "out.lmdb", count=0, size=0)
+    writer = made.writer(container, tmp_path / "out.lmdb", count=0, size=0)
     before = writer._map_size
     writer.add(records)
     writer.close()
@@ -190,7 +196,7 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path, count: int) -> None:
 
 
 def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = container.Writer(tmp_path / "out.lmdb", count=3, size=3)
+    writer = made.writer(container, tmp_path / "out.lmdb", count=3, size=3)
     writer.add(_records([1]))
     writer.abort()
     writer.abort()
@@ -205,7 +211,7 @@ def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
 def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "out.lmdb").mkdir()
     with pytest.raises(errors.CannotCreateError, match=r"out\.lmdb"):
-        container.Writer(tmp_path / "out.lmdb", count=1, size=1)
+        made.writer(container, tmp_path / "out.lmdb", count=1, size=1)
 
 
 class _Lying(container.Writer):
@@ -229,7 +235,7 @@ def test_a_value_that_reads_back_differently_is_an_error(tmp_path: Path) -> None
 
 def _write_with_files_limited(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = container.Writer(path, count=1000, size=20_000_000)
+    writer = made.writer(container, path, count=1000, size=20_000_000)
     try:
         writer.add(_records([20_000] * 1000))
         writer.close()
@@ -377,7 +383,7 @@ def test_databases_within_are_refused(tmp_path: Path) -> None:
     with contextlib.closing(_open(tmp_path / "named", max_dbs=2)) as env:
         env.open_db(b"inner")
     with pytest.raises(errors.NotAPackError, match="b'inner' is a database of its own"):
-        list(container.scan(tmp_path / "named"))
+        list(made.scanned(container, tmp_path / "named"))
 
 
 def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
@@ -387,11 +393,13 @@ def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
         struct.pack_into("<H", whole, page + 16 + 24 + 48 + 4, 0x04)
     (tmp_path / "dup/data.mdb").write_bytes(whole)
     with pytest.raises(errors.NotAPackError, match="duplicate keys"):
-        list(container.scan(tmp_path / "dup"))
+        list(made.scanned(container, tmp_path / "dup"))
 
 
 @pytest.mark.skipif(not _BOTH_VERSIONS, reason="this py-lmdb writes file version 1 only")
-@pytest.mark.parametrize("function", [container.identity, lambda path: list(container.scan(path))])
+@pytest.mark.parametrize(
+    "function", [container.identity, lambda path: list(made.scanned(container, path))]
+)
 def test_a_database_of_lmdb_1_0_is_refused_with_the_way_out(
     tmp_path: Path, function: Callable[[Path], object]
 ) -> None:
@@ -413,7 +421,7 @@ def test_a_database_of_lmdb_1_0_is_refused_with_the_way_out(
 def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "data.mdb").write_bytes(content)
     with pytest.raises(errors.NotAPackError, match=message):
-        list(container.scan(tmp_path))
+        list(made.scanned(container, tmp_path))
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -440,12 +448,12 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (path / "data.mdb").read_bytes()
 
 
-def _survives(path: Path, content: bytes) -> list[Entry] | None:
+def _survives(path: Path, content: bytes) -> list[made.Found] | None:
     """Scan damaged content: the entries, or None where it was refused; nothing else may happen."""
     path.write_bytes(content)
     try:
         container.identity(path)
-        entries = list(container.scan(path))
+        entries = list(made.scanned(container, path))
     except errors.PackioError as error:
         return None if str(path) in str(error) else []
     assert all(0 <= e.offset <= e.offset + e.length <= len(content) for e in entries)
@@ -496,7 +504,7 @@ def test_a_page_that_is_its_own_child_is_refused(tmp_path: Path, victim: bytes) 
         struct.pack_into("<HHH", damaged, page * _PAGE + node, page & 0xFFFF, page >> 16, 0)
     (tmp_path / "db").write_bytes(damaged)
     with pytest.raises(errors.IntegrityError, match=r"db: page \d+ (is in the tree twice|says it)"):
-        list(container.scan(tmp_path / "db"))
+        list(made.scanned(container, tmp_path / "db"))
 
 
 def test_a_deep_chain_of_pages_is_refused(tmp_path: Path, victim: bytes) -> None:
@@ -505,7 +513,7 @@ def test_a_deep_chain_of_pages_is_refused(tmp_path: Path, victim: bytes) -> None
         struct.pack_into("<H", damaged, at - 34, 60_000)  # the depth
     (tmp_path / "db").write_bytes(damaged)
     with pytest.raises(errors.IntegrityError, match="a tree of depth 60000"):
-        list(container.scan(tmp_path / "db"))
+        list(made.scanned(container, tmp_path / "db"))
 
 
 # Identity
@@ -700,7 +708,7 @@ def _message() -> Any:
 
 
 def _write_datums(path: Path, records: list[made.Made]) -> Written:
-    writer = container.Writer(path, count=len(records), size=0, values="datum")
+    writer = made.writer(container, path, count=len(records), size=0, values="datum")
     try:
         writer.add(records)
         return writer.close()
@@ -735,19 +743,29 @@ def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
     written = _write_datums(path, records)
     assert written.info["values"] == "datum"
     whole, masks = ((path / f"{folder}data.mdb").read_bytes() for folder in ("", "mask/"))
-    ranges = zip(written.offset.tolist(), written.length.tolist(), strict=True)
+    ranges = zip(
+        written.places["image"].offset.tolist(),
+        written.places["image"].length.tolist(),
+        strict=True,
+    )
     assert [whole[o : o + n] for o, n in ranges] == [r.data for r in records]
-    assert written.masks is not None
-    ranges = zip(written.masks.offset.tolist(), written.masks.length.tolist(), strict=True)
+    assert written.places["mask"] is not None
+    ranges = zip(
+        written.places["mask"].offset.tolist(), written.places["mask"].length.tolist(), strict=True
+    )
     assert [masks[o : o + n] for o, n in ranges] == [r.mask_data for r in records]
-    entries = list(container.scan(path))
+    entries = list(made.scanned(container, path))
     assert [(e.offset, e.length) for e in entries] == list(
-        zip(written.offset.tolist(), written.length.tolist(), strict=True)
+        zip(
+            written.places["image"].offset.tolist(),
+            written.places["image"].length.tolist(),
+            strict=True,
+        )
     )
     assert [e.mask and e.mask[2] for e in entries] == [3000] * 4
     assert [(e.label, e.key) for e in entries] == [(r.label, r.key) for r in records]
     (path / "labels.tsv").unlink()
-    assert [(e.offset, e.label) for e in container.scan(path)] == [
+    assert [(e.offset, e.label) for e in made.scanned(container, path)] == [
         (e.offset, e.label) for e in entries
     ]
     assert container.Reader(path).get(2) == records[2].data
@@ -758,7 +776,7 @@ def test_without_an_int_label_a_datum_has_none(tmp_path: Path, label: np.ndarray
     _write_datums(tmp_path / "out.lmdb", [made.record(b"image", label, b"k")])
     ((_, value),) = _cursor(tmp_path / "out.lmdb")
     assert not _message().FromString(value).HasField("label")
-    (entry,) = container.scan(tmp_path / "out.lmdb")
+    (entry,) = made.scanned(container, tmp_path / "out.lmdb")
     assert entry.label == (None if label is None else (0.5, 1.0))
 
 
@@ -775,8 +793,8 @@ def test_planes_go_into_datums_as_they_are(tmp_path: Path, dtype: str, encoding:
     assert not datum.encoded
     found = np.frombuffer(datum.data, np.uint8) if dtype == "uint8" else datum.float_data
     assert np.array_equal(np.reshape(found, (3, 5, 7)).transpose(1, 2, 0), pixels)
-    (entry,) = container.scan(tmp_path / "out.lmdb")
-    assert (entry.offset, entry.length) == (written.offset[0], len(record.data))
+    (entry,) = made.scanned(container, tmp_path / "out.lmdb")
+    assert (entry.offset, entry.length) == (written.places["image"].offset[0], len(record.data))
     assert entry.facts == encodings.raw_facts(5, 7, 3, dtype, encoding)
 
 
@@ -796,7 +814,7 @@ def test_what_no_datum_holds_is_refused(tmp_path: Path, record: made.Made, messa
 
 def test_other_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.OptionError, match="values='pickle': expected 'datum'"):
-        container.Writer(tmp_path / "out.lmdb", count=1, size=1, values="pickle")
+        made.writer(container, tmp_path / "out.lmdb", count=1, size=1, values="pickle")
     assert not list(tmp_path.iterdir())
 
 

@@ -10,12 +10,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import made
 import pytest
-from made import survives
 
 from packio import errors
-from packio.formats import Entry
-from packio.formats import mds as container
+from packio.formats.mds import FORMAT as container
 from packio.formats.mds import shard as mds_shard
 
 _FIXED = {
@@ -88,7 +87,7 @@ def _read(folder: Path, file: str, offset: int, length: int) -> bytes:
     return (folder / file).read_bytes()[offset:][:length]
 
 
-def _is(entry: Entry, sample: dict[str, Any], folder: Path) -> bool:
+def _is(entry: made.Found, sample: dict[str, Any], folder: Path) -> bool:
     assert entry.mask is not None
     assert entry.meta is not None
     found = {
@@ -101,16 +100,16 @@ def _is(entry: Entry, sample: dict[str, Any], folder: Path) -> bool:
     return all(sample[name] == value for name, value in found.items())
 
 
-def _scanned(path: Path, content: bytes) -> list[Entry]:
+def _scanned(path: Path, content: bytes) -> list[made.Found]:
     path.write_bytes(content)
-    return list(container.scan(path))
+    return list(made.scanned(container, path))
 
 
 @pytest.mark.parametrize("count", [0, 1, 50])
 def test_scan_reads_a_shard(tmp_path: Path, count: int) -> None:
     samples = _samples(count)
     entries = _scanned(tmp_path / "a.mds", _shard(_COLUMNS, samples))
-    assert [e.name for e in entries] == [b"%d" % i for i in range(count)]
+    assert [e.key for e in entries] == [b"%d" % i for i in range(count)]
     assert all(_is(e, s, tmp_path) for e, s in zip(entries, samples, strict=True))
 
 
@@ -118,8 +117,8 @@ def test_scan_reads_the_shards_of_a_folder_in_order(tmp_path: Path) -> None:
     samples = _samples(30)
     parts = [samples[:10], samples[10:11], [], samples[11:]]
     _folder(tmp_path / "d", [_shard(_COLUMNS, p) for p in parts], [len(p) for p in parts])
-    entries = list(container.scan(tmp_path / "d"))
-    assert [e.name for e in entries] == [b"%d" % i for i in range(30)]
+    entries = list(made.scanned(container, tmp_path / "d"))
+    assert [e.key for e in entries] == [b"%d" % i for i in range(30)]
     assert all(_is(e, s, tmp_path / "d") for e, s in zip(entries, samples, strict=True))
 
 
@@ -176,10 +175,10 @@ def test_compressed_shards_are_refused_with_a_way_out_that_works(tmp_path: Path)
     (tmp_path / "a b/shard.00000.mds.gz").write_bytes(gzip.compress(shard))
     for path in (tmp_path / "a b", tmp_path / "a b/shard.00000.mds.gz"):
         with pytest.raises(errors.NotAPackError, match="compressed as a whole") as e:
-            list(container.scan(path))
+            list(made.scanned(container, path))
     command = str(e.value).partition("beside it: ")[2]
     subprocess.run(command, shell=True, check=True)  # noqa: S602 (what we tell users)
-    entries = list(container.scan(tmp_path / "a b"))
+    entries = list(made.scanned(container, tmp_path / "a b"))
     assert all(_is(e, s, tmp_path / "a b") for e, s in zip(entries, samples, strict=True))
 
 
@@ -229,18 +228,18 @@ def test_a_deeply_nested_config_is_refused(tmp_path: Path) -> None:
         _scanned(tmp_path / "a.mds", content)
     (tmp_path / "index.json").write_bytes(nested)
     with pytest.raises(errors.IntegrityError, match=r"index\.json: no JSON"):
-        list(container.scan(tmp_path))
+        list(made.scanned(container, tmp_path))
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.ReadError, match="No such file"):
-        list(container.scan(tmp_path / "absent"))
+        list(made.scanned(container, tmp_path / "absent"))
     with pytest.raises(errors.NotAPackError, match=r"no index\.json"):
-        list(container.scan(tmp_path))
+        list(made.scanned(container, tmp_path))
     _folder(tmp_path, [_shard(_COLUMNS, _samples(1))], [1])
     (tmp_path / "shard.00000.mds").unlink()
     with pytest.raises(errors.ReadError, match=r"shard\.00000\.mds: is not there, but"):
-        list(container.scan(tmp_path))
+        list(made.scanned(container, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +255,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_other_indexes_are_refused(tmp_path: Path, index: str, message: str) -> None:
     (tmp_path / "index.json").write_text(index)
     with pytest.raises(errors.PackioError, match=message):
-        list(container.scan(tmp_path))
+        list(made.scanned(container, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["../a.mds", "/a.mds", "a/../../b.mds", "", "a\0b"])
@@ -264,14 +263,14 @@ def test_shards_outside_the_folder_are_refused(tmp_path: Path, name: str) -> Non
     raw = {"basename": name, "bytes": 1}
     _folder(tmp_path, [b""], [1], raw_data=raw)
     with pytest.raises(errors.IntegrityError, match="is not within the folder"):
-        list(container.scan(tmp_path))
+        list(made.scanned(container, tmp_path))
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_shard_that_the_index_contradicts_is_refused(tmp_path: Path, count: int) -> None:
     _folder(tmp_path, [_shard(_COLUMNS, _samples(3))], [count])
     with pytest.raises(errors.IntegrityError, match=rf"3 samples, index\.json .* and {count}"):
-        list(container.scan(tmp_path))
+        list(made.scanned(container, tmp_path))
 
 
 # Damage
@@ -284,7 +283,7 @@ def _victim() -> bytes:
 def test_a_truncated_shard_is_refused_at_any_length(tmp_path: Path) -> None:
     whole = _victim()
     for length in range(len(whole)):
-        assert survives(container.scan, tmp_path / "cut", whole[:length]) is None
+        assert made.survives(container, tmp_path / "cut", whole[:length]) is None
 
 
 def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
@@ -292,7 +291,7 @@ def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << rng.randrange(8)
-        survives(container.scan, tmp_path / "flip", bytes(damaged))
+        made.survives(container, tmp_path / "flip", bytes(damaged))
 
 
 def test_garbage_crashes_nothing(tmp_path: Path) -> None:
@@ -303,7 +302,7 @@ def test_garbage_crashes_nothing(tmp_path: Path) -> None:
             at = rng.randrange(rng.choice((40, len(whole))))
             size = rng.choice((1, 4))
             damaged[at : at + size] = rng.choice((bytes(size), b"\xff" * size, rng.randbytes(size)))
-        survives(container.scan, tmp_path / "garbage", bytes(damaged))
+        made.survives(container, tmp_path / "garbage", bytes(damaged))
 
 
 def test_a_huge_config_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from packio import errors
-from packio.formats import Entry, Written
-from packio.formats import tar as container
+from packio.formats import Written
+from packio.formats.tar import FORMAT as container
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,16 +39,18 @@ def _records(sizes: Iterable[int], seed: int = 0, **more: Any) -> list[made.Made
 
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
-    writer = container.Writer(path, count=len(records), size=sum(len(r.data) for r in records))
+    writer = made.writer(
+        container, path, count=len(records), size=sum(len(r.data) for r in records)
+    )
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()
 
 
-def _one(path: Path, record: made.Made) -> Entry:
+def _one(path: Path, record: made.Made) -> made.Found:
     """Write one record, and scan it."""
     _write(path, [record])
-    (entry,) = container.scan(path)
+    (entry,) = made.scanned(container, path)
     return entry
 
 
@@ -80,7 +82,7 @@ def _tar(path: Path, members: Iterable[tuple[str, bytes]], kind: int = tarfile.P
 def _scanned(path: Path) -> list[tuple[bytes, bytes]]:
     """Name and image of every sample, as `scan` says where it lies."""
     whole = path.read_bytes()
-    return [(e.name, whole[e.offset : e.offset + e.length]) for e in container.scan(path)]
+    return [(e.key, whole[e.offset : e.offset + e.length]) for e in made.scanned(container, path)]
 
 
 # Writing
@@ -154,11 +156,13 @@ def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
     assert written.files == ("out.tar",)
     assert written.sidecars == ("out.tar.idx",)
     assert written.info == {"keys": 8}
-    assert written.masks is not None
-    entries = list(container.scan(tmp_path / "out.tar"))
-    assert [e.offset for e in entries] == written.offset.tolist()
-    assert [e.length for e in entries] == written.length.tolist()
-    masks = zip(written.masks.offset.tolist(), written.masks.length.tolist(), strict=True)
+    assert written.places["mask"] is not None
+    entries = list(made.scanned(container, tmp_path / "out.tar"))
+    assert [e.offset for e in entries] == written.places["image"].offset.tolist()
+    assert [e.length for e in entries] == written.places["image"].length.tolist()
+    masks = zip(
+        written.places["mask"].offset.tolist(), written.places["mask"].length.tolist(), strict=True
+    )
     assert [e.mask for e in entries] == [("out.tar", *pair) for pair in masks]
     assert [d for _, d in _scanned(tmp_path / "out.tar")] == [r.data for r in records]
 
@@ -169,7 +173,6 @@ def test_suffixes_tell_the_encoding(tmp_path: Path, encoding: str, suffix: str) 
     entry = _one(tmp_path / "out.tar", record)
     names = [f"00000000.{s}" for s in sorted(("cls", "json", suffix, f"mask.{suffix}"))]
     assert list(_members(tmp_path / "out.tar")) == names
-    assert entry.name == b"00000000"
     assert entry.label == 3
     assert entry.mask is not None
     assert (tmp_path / "out.tar").read_bytes()[entry.mask[1] :].startswith(b"mask\0")
@@ -218,17 +221,17 @@ def test_no_boxes_in_a_sample_are_not_boxes_missing(tmp_path: Path) -> None:
 
 
 def test_no_records_make_an_empty_archive(tmp_path: Path) -> None:
-    assert len(_write(tmp_path / "out.tar", []).offset) == 0
+    assert len(_write(tmp_path / "out.tar", []).places["image"].offset) == 0
     assert _members(tmp_path / "out.tar") == {}
     assert _scanned(tmp_path / "out.tar") == []
     assert (tmp_path / "out.tar.idx").read_bytes() == b"v1.2 0\n"
 
 
 def test_names_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
-    writer = container.Writer(tmp_path / "out.tar", count=100_000_001, size=0)
+    writer = made.writer(container, tmp_path / "out.tar", count=100_000_001, size=0)
     writer.add(_records([3]))
     assert writer.close().info["keys"] == 9
-    assert _scanned(tmp_path / "out.tar")[0][0] == b"000000000"
+    assert min(_members(tmp_path / "out.tar")) == "000000000.cls"
 
 
 @pytest.mark.parametrize("step", [1, 17, 100_000])
@@ -242,23 +245,21 @@ def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, 
 
 
 def test_a_member_of_8_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "_MOST_BYTES", 1000)
-    writer = container.Writer(tmp_path / "out.tar", count=1, size=1)
+    monkeypatch.setattr("packio.formats.tar._MOST_BYTES", 1000)
+    writer = made.writer(container, tmp_path / "out.tar", count=1, size=1)
     with pytest.raises(errors.OutputError, match=r"b'class/0\.jpg' has 1000 bytes"):
         writer.add(_records([1000]))
     writer.abort()
 
 
-def test_masks_of_some_records_only_are_refused(tmp_path: Path) -> None:
-    writer = container.Writer(tmp_path / "out.tar", count=2, size=1)
-    writer.add([*_records([1]), *_records([1], mask=b"mask")])
-    with pytest.raises(errors.OutputError, match="1 masks for 2 records"):
-        writer.close()
-    writer.abort()
+def test_some_records_only_may_have_masks(tmp_path: Path) -> None:
+    written = _write(tmp_path / "out.tar", [*_records([1]), *_records([1], mask=b"mask")])
+    assert written.places["mask"].offset[0] == -1
+    assert [e.mask is None for e in made.scanned(container, tmp_path / "out.tar")] == [True, False]
 
 
 def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = container.Writer(tmp_path / "out.tar", count=3, size=3)
+    writer = made.writer(container, tmp_path / "out.tar", count=3, size=3)
     writer.add(_records([1]))
     writer.abort()
     writer.abort()
@@ -271,13 +272,13 @@ def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
 def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "out.tar").write_bytes(b"precious")
     with pytest.raises(errors.CannotCreateError, match=r"out\.tar"):
-        container.Writer(tmp_path / "out.tar", count=1, size=1)
+        made.writer(container, tmp_path / "out.tar", count=1, size=1)
     assert (tmp_path / "out.tar").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off", "longer"])
 def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: str) -> None:
-    writer = container.Writer(tmp_path / "out.tar", count=3, size=3)
+    writer = made.writer(container, tmp_path / "out.tar", count=3, size=3)
     writer.add(_records([2_000_000, 5]))
     whole = bytearray((tmp_path / "out.tar").read_bytes())
     if damage == "a bit":
@@ -293,7 +294,7 @@ def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: str) ->
 
 def _write_with_files_limited(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = container.Writer(path, count=1000, size=20_000_000)
+    writer = made.writer(container, path, count=1000, size=20_000_000)
     try:
         writer.add(_records([20_000] * 1000))
         writer.close()
@@ -317,7 +318,7 @@ def test_finishing_a_directory_tells_wids_and_timm_of_its_shards(tmp_path: Path)
     shards = ["photos-00000.tar", "photos-00001.tar"]
     for count, shard in zip((3, 5), shards, strict=True):
         _write(tmp_path / shard, _records([100] * count))
-    assert container.finish(tmp_path, shards) == ("shardindex.json", "_info.json")
+    assert container.finish(tmp_path, shards) == ["shardindex.json", "_info.json"]
     wids = json.loads((tmp_path / "shardindex.json").read_text())
     assert wids["__kind__"] == "wids-shard-index-v1"
     assert [(s["url"], s["nsamples"]) for s in wids["shardlist"]] == [
@@ -361,8 +362,8 @@ def test_what_webdataset_writes_is_read(tmp_path: Path) -> None:
             name, meta = f"folder/sample{i:06d}" + "x" * 90, {"caption": f"é {i}"}
             sink.write({"__key__": name, "jpg": b"image %d" % i, "cls": i, "json": meta})
     assert b"mtime=" in (tmp_path / "theirs.tar").read_bytes()  # pax headers
-    entries = list(container.scan(tmp_path / "theirs.tar"))
-    assert [e.name for e in entries] == [b"folder/sample%06d" % i + b"x" * 90 for i in range(20)]
+    entries = list(made.scanned(container, tmp_path / "theirs.tar"))
+    assert [e.key for e in entries] == [b"folder/sample%06d" % i + b"x" * 90 for i in range(20)]
     assert [e.label for e in entries] == list(range(20))
     assert [json.loads(e.meta or b"")["caption"] for e in entries] == [f"é {i}" for i in range(20)]
     assert [d for _, d in _scanned(tmp_path / "theirs.tar")] == [b"image %d" % i for i in range(20)]
@@ -381,7 +382,7 @@ def test_names_of_any_length_are_read(tmp_path: Path, kind: int) -> None:
     path = _tar(tmp_path / "x.tar", ((name, name.encode()) for name in names), kind)
     expected = [(name.encode(), name.encode()) for name in names]
     assert _scanned(path) == expected
-    assert [e.key for e in container.scan(path)] == [name for name, _ in expected]
+    assert [e.key for e in made.scanned(container, path)] == [name for name, _ in expected]
 
 
 def test_gnu_tars_of_folders_are_read(tmp_path: Path) -> None:
@@ -397,7 +398,7 @@ def test_gnu_tars_of_folders_are_read(tmp_path: Path) -> None:
         command = ["tar", "--create", "--sort=name", f"--format={kind}", "--file", str(path)]
         subprocess.run([*command, "images"], cwd=tmp_path, check=True, timeout=60)
         assert _scanned(path) == [(b"images/cat/%d.jpg" % i, b"cat %d" % i) for i in range(5)]
-        assert {e.label for e in container.scan(path)} == {None}
+        assert {e.label for e in made.scanned(container, path)} == {None}
 
 
 def test_img2dataset_tars_are_read(tmp_path: Path) -> None:
@@ -409,7 +410,7 @@ def test_img2dataset_tars_are_read(tmp_path: Path) -> None:
             (f"0000{i}.json", json.dumps(described, indent=4).encode()),
             (f"0000{i}.txt", b"caption"),
         ]
-    entries = list(container.scan(_tar(tmp_path / "x.tar", members)))
+    entries = list(made.scanned(container, _tar(tmp_path / "x.tar", members)))
     assert [e.key for e in entries] == [b"00000", b"00001", b"00002"]
     assert [json.loads(e.meta or b"") for e in entries] == meta
 
@@ -437,32 +438,54 @@ def test_members_are_samples_as_webdataset_has_it(
     ("names", "problem"),
     [
         (["1.cls", "2.cls"], "the sample b'1' has 0 images"),
-        (["1.mask.png"], "has 0 images and 1 masks"),
-        (["1.jpg", "1.png", "1.cls"], "has 2 images"),
-        (["1.jpg", "1.mask.png", "1.mask.gif"], "1 images and 2 masks"),
+        (["1.mask.png"], "has 0 images"),
+        (["1.left.jpg", "1.right.jpg", "1.cls"], "has 2 images .*and none is the main one"),
     ],
 )
-def test_samples_that_are_not_one_image_are_refused(
+def test_samples_without_a_main_image_are_refused(
     tmp_path: Path, names: list[str], problem: str
 ) -> None:
     path = _tar(tmp_path / "x.tar", [(name, b"1") for name in names])
     with pytest.raises(errors.NotAPackError, match=problem):
-        list(container.scan(path))
+        list(made.scanned(container, path))
 
 
-@pytest.mark.parametrize("names", [["1.jpg", "1.jpg"], ["1.jpg", "1.cls", "1.JPG"]])
-def test_a_member_that_is_there_twice_is_an_error(tmp_path: Path, names: list[str]) -> None:
-    path = _tar(tmp_path / "x.tar", [(name, b"1") for name in names])
+@pytest.mark.parametrize(
+    ("names", "fields"),
+    [
+        (["1.jpg", "1.txt"], {"image": "image", "txt": "text"}),
+        (["1.npy", "1.png"], {"image": "image", "npy": "array"}),
+        (["1.jpg", "1.png", "1.cls"], {"image": "image", "png": "image"}),
+        (["1.jpg", "1.seg.png", "1.depth.png"], {"image": "image", "seg": "mask", "depth": "image"}),
+        (["1.left.png", "1.rgb.png", "1.cls"], {"image": "image", "left": "image"}),
+        (["1.jpg", "1.mask.png", "1.mask.gif"], {"image": "image", "mask": "mask", "mask_gif": "image"}),
+        (["1.jpg", "1.label.txt", "1.0.npy"], {"image": "image", "_label": "text", "_0": "array"}),
+        (["1.jpg", "1.xml", "1.a.b.bin"], {"image": "image", "xml": "bytes", "a_b": "bytes"}),
+        (["1.jpg", "1.cls", "1.JPG"], {"image": "image", "jpg": "image"}),
+    ],
+)  # fmt: skip
+def test_members_beside_the_image_are_fields(
+    tmp_path: Path, names: list[str], fields: dict[str, str]
+) -> None:
+    (found,) = made.scanned(container, _tar(tmp_path / "x.tar", [(n, b"1") for n in names]))
+    assert {name: place.kind for name, place in found.fields.items()} == fields
+
+
+def test_a_description_of_others_is_metadata(tmp_path: Path) -> None:
+    text = b'{"key":"k","label":1}'
+    path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.json", text)])
+    (found,) = made.scanned(container, path)
+    assert (found.key, found.label, found.meta) == (b"k", None, text)
+
+
+def test_a_member_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+    path = _tar(tmp_path / "x.tar", [("1.jpg", b"1"), ("1.jpg", b"2")])
     with pytest.raises(errors.IntegrityError, match=r"b'1\.(jpg|JPG)' at \d+ is there twice"):
-        list(container.scan(path))
+        list(made.scanned(container, path))
 
 
 _BAD_DESCRIPTIONS = [
-    b"{", b"\xff", b'{"key":"\\ud800"}', b'{"key_base64":"?"}', b'{"key_base64":1}',
-    b'{"key":"k","label":1}', b'{"key":"k","label":["1"]}', b'{"key":"k","boxes":[[1,2,3]]}',
-    b'{"key":"k","boxes":[[1,2,3,NaN]]}', b'{"key":"k","boxes":7}', b'{"key":"k","meta":[]}',
-    b'{"key":"k","box_labels":[1.5]}', b'{"key":"k","box_labels":[9223372036854775808]}',
-    b'{"key":"k","label":[' + b"9" * 5000 + b"]}", b"[" * 100_000,
+    b"{", b"\xff", b'{"key":"k","label":[' + b"9" * 5000 + b"]}", b"[" * 100_000,
 ]  # fmt: skip
 
 
@@ -470,14 +493,14 @@ _BAD_DESCRIPTIONS = [
 def test_a_description_that_does_not_parse_is_an_error(tmp_path: Path, text: bytes) -> None:
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.json", text)])
     with pytest.raises(errors.IntegrityError, match=r"x\.tar: b'1\.json' at \d+ does not parse"):
-        list(container.scan(path))
+        list(made.scanned(container, path))
 
 
 @pytest.mark.parametrize("label", [b"cat", b"", b"1.5", b"--1", b"9" * 19, b"1" * 5000])
 def test_a_label_that_is_no_int_is_an_error(tmp_path: Path, label: bytes) -> None:
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.cls", label)])
     with pytest.raises(errors.IntegrityError, match=r"the label b'1\.cls' at \d+ is"):
-        list(container.scan(path))
+        list(made.scanned(container, path))
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
@@ -487,7 +510,7 @@ def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path: Path, kind: s
     with pytest.raises(
         errors.NotAPackError, match=r"compressed by .*unpack it first: (gun|bun|un)"
     ):
-        list(container.scan(tmp_path / "x.tar"))
+        list(made.scanned(container, tmp_path / "x.tar"))
 
 
 @pytest.mark.parametrize(
@@ -499,7 +522,7 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
         member.type, member.linkname = kind, "/etc/passwd"
         archive.addfile(member)
     with pytest.raises(errors.NotAPackError, match=r"b'image\.jpg' .*is (a|of)"):
-        list(container.scan(tmp_path / "x.tar"))
+        list(made.scanned(container, tmp_path / "x.tar"))
 
 
 # Damage
@@ -534,36 +557,36 @@ def _header(**fields: bytes) -> bytearray:
 def test_no_header_is_believed(tmp_path: Path, header: bytes, problem: str) -> None:
     (tmp_path / "x.tar").write_bytes(header + bytes(1024))
     with pytest.raises(errors.IntegrityError, match=problem):
-        list(container.scan(tmp_path / "x.tar"))
+        list(made.scanned(container, tmp_path / "x.tar"))
 
 
 def test_what_is_no_tar_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(b"\x89PNG\r\n\x1a\n" * 1000)
     with pytest.raises(errors.NotAPackError, match="not a tar archive"):
-        list(container.scan(tmp_path / "x.tar"))
+        list(made.scanned(container, tmp_path / "x.tar"))
 
 
 def test_a_header_of_zeros_is_not_taken_for_the_end(tmp_path: Path) -> None:
     written = _write(tmp_path / "out.tar", _records([10_000] * 9))
     with (tmp_path / "out.tar").open("r+b") as file:
-        file.seek(int(written.offset[4]) - 2048)
+        file.seek(int(written.places["image"].offset[4]) - 2048)
         file.write(bytes(2048))
     with pytest.raises(errors.IntegrityError, match="something follows the end mark, after"):
-        list(container.scan(tmp_path / "out.tar"))
+        list(made.scanned(container, tmp_path / "out.tar"))
 
 
 def test_archives_in_a_row_are_refused(tmp_path: Path) -> None:
     whole = _tar(tmp_path / "x.tar", [("1.jpg", b"image")]).read_bytes()
     (tmp_path / "x.tar").write_bytes(whole + whole)
     with pytest.raises(errors.IntegrityError, match="or several archives in one"):
-        list(container.scan(tmp_path / "x.tar"))
+        list(made.scanned(container, tmp_path / "x.tar"))
 
 
 def _survives(path: Path, content: bytes) -> int | None:
     """Scan it; only packio's errors may come. Return the number of samples."""
     path.write_bytes(content)
     try:
-        entries = list(container.scan(path))
+        entries = list(made.scanned(container, path))
     except errors.PackioError as error:
         assert str(path) in str(error)  # noqa: PT017 (some survive)
         return None
@@ -609,7 +632,7 @@ def test_flipped_bits_in_headers_are_errors(tmp_path: Path) -> None:
         *range(8 * 156, 8 * 512),
     ):  # a checksum may be written in many ways
         damaged = bytearray(whole)
-        damaged[int(written.offset[1]) - 512 + bit // 8] ^= 1 << bit % 8
+        damaged[int(written.places["image"].offset[1]) - 512 + bit // 8] ^= 1 << bit % 8
         assert _survives(tmp_path / "x.tar", bytes(damaged)) is None
 
 

@@ -19,7 +19,7 @@ from packio import registry
 from packio.errors import IntegrityError, MissingPackageError, NotAPackError, OutputExistsError
 from packio.sample.sample import Sample
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 SHARDING: list[dict[str, int]] = [{}, {"shards": 3}, {"shard_size": 6000}]
 FULLY_IN_CONTAINER = [n for n in FORMATS if n not in ("lmdb", "recordio")]
 
@@ -68,7 +68,7 @@ def write(given: list[Sample], out: Path, **options: Any) -> packio.PackReport:
 
 
 def path_of(name: str, folder: Path, stem: str = "pack") -> Path:
-    return folder / f"{stem}{registry.load('formats', name).SUFFIXES[0]}"
+    return folder / f"{stem}{registry.load('formats', name).caps.suffixes[0]}"
 
 
 def check(pack: packio.Pack, expected: list[Sample], *, extras: bool = True) -> None:
@@ -102,7 +102,7 @@ def test_everything_comes_back(
         assert pack.metadata["format"] == name
     assert write(given, out, **sharding).up_to_date
     assert write(given, out, overwrite=True, **sharding).digest == report.digest
-    is_folder = bool(sharding) or registry.load("formats", name).IS_DIRECTORY
+    is_folder = bool(sharding) or registry.load("formats", name).caps.is_directory
     assert out.is_dir() == is_folder
     assert (out / "index.packio" if is_folder else Path(f"{out}.packio")).is_file()
 

@@ -26,7 +26,7 @@ from packio.inspecting.verifying import Damage, VerifyReport, verify
 from packio.sample.sample import Sample
 from packio.system.progress import Progress
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 LONG = bool(
     os.environ.get("PACKIO_LONG")
 )  # the long form: PACKIO_LONG=1 pytest tests/inspecting/test_verify.py
@@ -85,7 +85,7 @@ class Packed(NamedTuple):
 def packed(name: str, out: Path, given: list[Sample] | None = None, **options: Any) -> Packed:
     """Make a pack in a folder of its own."""
     out.mkdir(parents=True)
-    path = out / f"pack{registry.load('formats', name).SUFFIXES[0]}"
+    path = out / f"pack{registry.load('formats', name).caps.suffixes[0]}"
     try:
         packio.pack(samples() if given is None else given, path, **options)
     except MissingPackageError as error:

@@ -22,7 +22,7 @@ from packio import registry
 from packio.errors import DecodeError, IntegrityError, MissingPackageError, ModeError, OptionError
 from packio.loading.dali import graphs, native
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 READERS = ("native", "packio")
 DEVICES = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
 CROP = packio.RandomResizedCrop((40, 48))
@@ -37,9 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _packed(folder: pathlib.Path, source: Any, name: str, form: str, **options: Any) -> Any:
-    out = folder / (name + registry.load("formats", form).SUFFIXES[0])
+    out = folder / (name + registry.load("formats", form).caps.suffixes[0])
     if not out.exists():
-        if "values" in getattr(registry.load("formats", form), "OPTIONS", {}):
+        if "values" in registry.load("formats", form).caps.options:
             options = {"values": "datum", **options}  # an LMDB that DALI reads, too
         packio.pack(source, out, **options)
     return out

@@ -14,11 +14,11 @@ import packio
 from packio import registry
 from packio.errors import BadImagesError, OptionError
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
 
 def _suffix(name: str) -> str:
-    return str(registry.load("formats", name).SUFFIXES[0])
+    return str(registry.load("formats", name).caps.suffixes[0])
 
 
 @pytest.fixture

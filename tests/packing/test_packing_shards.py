@@ -32,7 +32,7 @@ from packio.packing.run import executors
 if TYPE_CHECKING:
     from packio.system.progress import Progress
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 SHARDS = 5
 
 
@@ -47,7 +47,7 @@ def _files(folder: pathlib.Path) -> dict[str, bytes]:
 
 
 def _suffix(name: str) -> str:
-    return str(registry.load("formats", name).SUFFIXES[0])
+    return str(registry.load("formats", name).caps.suffixes[0])
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -17,7 +17,7 @@ from packio.errors import NotAPackError, OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packs import braces
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_more_than_anybody_means_are_refused(pattern: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_containers_of_every_format_go_together(name: str, tmp_path: pathlib.Path) -> None:
-    suffix = registry.load("formats", name).SUFFIXES[0]
+    suffix = registry.load("formats", name).caps.suffixes[0]
     one, two = _bare(tmp_path / "x", suffix)
     found = packio.open(f"{tmp_path}/x/{{0..1}}{suffix}")
     assert [s.data for s in found] == [s.data for pack in (one, two) for s in pack]

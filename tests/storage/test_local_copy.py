@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from object_store import Proxy
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 FORK = multiprocessing.get_context("fork")
 
 
@@ -73,7 +73,7 @@ def _all(ds: packio.PackDataset) -> list[Any]:
 def test_the_copy_is_read_instead_of_the_pack(
     name: str, shards: int, near: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    out = tmp_path / ("x" + registry.load("formats", name).SUFFIXES[0])
+    out = tmp_path / ("x" + registry.load("formats", name).caps.suffixes[0])
     packio.pack(image_folder, out, shards=shards)
     expected = [sample.data for sample in packio.open(out)]
     ds = packio.PackDataset(out, local_copy=near)

@@ -39,7 +39,7 @@ from packio.storage import urls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FORMATS = [n for n in registry.names("formats") if hasattr(registry.load("formats", n), "Writer")]
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +109,7 @@ def test_a_file_url_is_a_path(image_folder: pathlib.Path, tmp_path: pathlib.Path
 def test_what_is_at_a_url_is_what_would_be_on_disk(
     name: str, shards: int, memory: Any, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    out = "x" + registry.load("formats", name).SUFFIXES[0]
+    out = "x" + registry.load("formats", name).caps.suffixes[0]
     local = tmp_path / "local"
     local.mkdir()
     packio.pack(image_folder, local / out, shards=shards)

@@ -7,18 +7,19 @@ import pathlib
 import random
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packio.errors import PackioError
+from packio.formats import Reading
 from packio.sample.facts import UNKNOWN, Facts
-from packio.sample.record import Field, Record
+from packio.sample.record import Field, Place, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
 
-    from packio.formats import Entry
+    from packio.formats import Format, Writer
 
 # Where another process finds the modules of tests that it imports.
 _HERE = pathlib.Path(__file__).parents[1]
@@ -99,15 +100,49 @@ def image_tree(
     return root
 
 
-def survives(
-    scan: Callable[[pathlib.Path], Iterable[Entry]], path: pathlib.Path, content: bytes
-) -> list[Entry] | None:
-    """Entries of a damaged container, which lie within it; None where it is refused by name."""
+class Found(NamedTuple):
+    """A record of a scan, laid out flat, with plain values that tests compare."""
+
+    key: bytes
+    file: str  # of the image, as are the two that follow
+    offset: int
+    length: int
+    label: int | tuple[float, ...] | None
+    mask: tuple[str, int, int] | None
+    meta: bytes | None
+    boxes: tuple[tuple[float, ...], ...] | None
+    box_labels: tuple[int, ...] | None
+    split: bool
+    facts: Facts | None
+    fields: Mapping[str, Place]
+
+
+def scanned(form: Format, path: pathlib.Path, **reading: Any) -> Iterator[Found]:
+    """The samples of a container."""
+    for r in form.scan(path, Reading(**reading)):
+        label = r.label if r.label is None or isinstance(r.label, int) else tuple(r.label.tolist())
+        yield Found(
+            r.key, r.image.file, r.image.offset, r.image.length, label,
+            None if r.mask is None else r.mask[1:4], r.meta,
+            None if r.boxes is None else tuple(map(tuple, r.boxes.tolist())),
+            None if r.box_labels is None else tuple(r.box_labels.tolist()),
+            r.image.split, r.image.facts, r.fields,
+        )  # fmt: skip
+
+
+def writer(form: Format, path: pathlib.Path, count: int = 1, **options: Any) -> Writer:
+    """A writer for so many samples."""
+    return form.writer(path, **{"count": count, "size": 0, "classes": (), **options})
+
+
+def survives(form: Format, path: pathlib.Path, content: bytes) -> list[Found] | None:
+    """Samples of a damaged container, which lie within it; None where it is refused by name."""
     path.write_bytes(content)
     try:
-        entries = list(scan(path))
+        found = list(scanned(form, path))
     except PackioError as error:
         assert str(path) in str(error)  # noqa: PT017 (either is right)
         return None
-    assert all(0 < e.offset <= e.offset + e.length <= len(content) for e in entries)
-    return entries
+    places = [place for record in found for place in record.fields.values()]
+    assert all(0 < p.offset <= p.offset + p.length <= len(content) for p in places)
+    return found

@@ -46,55 +46,63 @@ from typing import Any
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats import Entry
+from packio.formats import Caps, Format, Reading, check_reading
 from packio.formats.beton.file import ARRAYS, RAW, Dataset, Field, Type
 from packio.formats.blobs.append_only import Input, opened
 from packio.images import encodings
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "scan"]
-
-SUFFIXES = (".beton",)
-IS_DIRECTORY = False
-PACKAGE = None
-EXTRA = None
+from packio.sample.record import IMAGE, Place, Record
 
 _MOST_META = 1 << 16  # bytes of a value that is metadata
 _IMAGES = ("image", "img", "x")
 _LABELS = ("label", "labels", "class", "y", "target")
 
 
-def scan(path: Path) -> Iterator[Entry]:
-    """Yield an entry for every sample, in order.
+class Beton(Format):
+    """Datasets of FFCV."""
 
-    Raises:
-        NotAPackError: no FFCV dataset, or one without images, or with fields of the user's own.
-        IntegrityError: the file is damaged.
-        ReadError: it cannot be read.
-    """
-    with opened(path) as file:
-        data = Dataset(file)
-        image = _chosen(data.fields, _IMAGES, Type.IMAGE)
-        if image is None:
-            shown = ", ".join(field.name for field in data.fields)
-            raise NotAPackError(f"{path}: no field of images: {shown}; expected an RGBImageField")
-        label = _chosen(data.fields, _LABELS, Type.INT, Type.FLOAT)
-        others = {
-            field.name: values
-            for field in data.fields
-            if field not in (image, label) and (values := _values(data, field, file)) is not None
-        }
-        labels = None if label is None else data.rows[f"f{label.position}"].tolist()
-        pictures = data.rows[f"f{image.position}"]
-        modes, widths, heights = (pictures[n].tolist() for n in ("mode", "width", "height"))
-        places = zip(*(array.tolist() for array in data.places(image)), strict=True)
-        for i, (offset, length) in enumerate(places):
-            raw = encodings.raw_facts(heights[i], widths[i], 3, "uint8", "raw_hwc")
-            yield Entry(
-                b"%d" % i, path.name, offset, length,
-                label=None if labels is None else _label(labels[i]),
-                meta=_meta(others, i) if others else None,
-                facts=raw if modes[i] == RAW else None,
-            )  # fmt: skip
+    caps = Caps((".beton",), writes=False, keeps=frozenset(("label", "meta")))
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample, in order.
+
+        Raises:
+            NotAPackError: no FFCV dataset, or one without images, or with fields of the user's own.
+            IntegrityError: the file is damaged.
+            ReadError: it cannot be read.
+        """
+        check_reading(path, reading)
+        with opened(path) as file:
+            yield from _records(file)
+
+
+FORMAT = Beton()
+
+
+def _records(file: Input) -> Iterator[Record[Place]]:
+    data = Dataset(file)
+    image = _chosen(data.fields, _IMAGES, Type.IMAGE)
+    if image is None:
+        shown = ", ".join(field.name for field in data.fields)
+        raise NotAPackError(f"{file.path}: no field of images: {shown}; expected an RGBImageField")
+    label = _chosen(data.fields, _LABELS, Type.INT, Type.FLOAT)
+    others = {
+        field.name: values
+        for field in data.fields
+        if field not in (image, label) and (values := _values(data, field, file)) is not None
+    }
+    labels = None if label is None else data.rows[f"f{label.position}"].tolist()
+    pictures = data.rows[f"f{image.position}"]
+    modes, widths, heights = (pictures[n].tolist() for n in ("mode", "width", "height"))
+    places = zip(*(array.tolist() for array in data.places(image)), strict=True)
+    for i, (offset, length) in enumerate(places):
+        raw = encodings.raw_facts(heights[i], widths[i], 3, "uint8", "raw_hwc")
+        facts = raw if modes[i] == RAW else None
+        yield Record(
+            b"%d" % i,
+            {IMAGE: Place("image", file.path.name, offset, length, facts=facts)},
+            None if labels is None else _label(labels[i]),
+            meta=_meta(others, i) if others else None,
+        )
 
 
 def _chosen(fields: Sequence[Field], names: Sequence[str], *types: Type) -> Field | None:
@@ -104,8 +112,8 @@ def _chosen(fields: Sequence[Field], names: Sequence[str], *types: Type) -> Fiel
     return next(iter((*named, *fitting)), None)
 
 
-def _label(value: float) -> int | tuple[float]:
-    return value if isinstance(value, int) else (value,)
+def _label(value: float) -> int | np.ndarray:
+    return value if isinstance(value, int) else np.array([value], np.float32)
 
 
 def _values(data: Dataset, field: Field, file: Input) -> Callable[[int], Any] | None:

@@ -123,12 +123,9 @@ class Writer:
                 synced.result()
         return Written(
             files=(path.name,),
-            file=data.file,
-            offset=data.offset,
-            length=data.length,
+            places={"image": data} | ({} if masks is None else {"mask": masks}),
             sidecars=(),
             info=pixels.info if pixels is not None else {},
-            masks=masks,
         )
 
 

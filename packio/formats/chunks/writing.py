@@ -89,9 +89,9 @@ class Writer:
         count, columns = len(self._spool), self._spool.finish()
         pixels = self._pixels()
         data, columns = self._cut(0, self._spool.data, columns, pixels)
-        masks = None
+        places = {"image": data}
         if columns.mask_length is not None:
-            masks, columns = self._cut(1, self._spool.masks, columns)
+            places["mask"], columns = self._cut(1, self._spool.masks, columns)
         for name, values in columns._asdict().items():
             if values is not None and (pixels is None or name not in ("offsets", "length")):
                 self._write_array(name, values)
@@ -99,10 +99,9 @@ class Writer:
         self._write_json("", self.layout.describe_group(attributes))
         return Written(
             files=tuple(self._files),
-            **data._asdict(),
+            places=places,
             sidecars=tuple(sorted(self._sidecars)),
             info={"version": VERSION, **(pixels.info if pixels is not None else {})},
-            masks=masks,
         )
 
     def abort(self) -> None:

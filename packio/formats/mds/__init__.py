@@ -34,15 +34,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.formats import Entry
+from packio.formats import Caps, Format, Reading, check_reading
 from packio.formats.mds.shard import Columns, Shard
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "scan"]
-
-SUFFIXES = (".mds",)
-IS_DIRECTORY = False
-PACKAGE = None
-EXTRA = None
+from packio.sample.record import Place, Record
 
 INDEX_NAME = "index.json"
 
@@ -55,35 +49,45 @@ _UNPACK = {
 }  # suffix of a compressed shard → what unpacks it
 
 
-def scan(path: Path) -> Iterator[Entry]:
-    """Yield an entry for every sample of a shard, or of all shards of a folder, in order.
+class Mds(Format):
+    """Shards of MosaicML's streaming, and folders of shards with ``index.json``."""
 
-    Args:
-        path: A shard, or a folder with ``index.json``; files are told relative to the folder.
+    caps = Caps((".mds",), writes=False, keeps=frozenset(("key", "label", "meta")))
 
-    Raises:
-        NotAPackError: no MDS shard, a compressed one, or one without images.
-        IntegrityError: the file is damaged, or not what ``index.json`` says.
-        ReadError: a file cannot be read.
-    """
-    if not path.is_dir():
-        _refuse_compressed(path)
-        yield from _entries(path, path.name, 0, None)
-        return
-    first = 0
-    for number, listed in enumerate(_listed(path)):
-        where = f"{path / INDEX_NAME}: shard {number}"
-        name, size, count = _facts(listed, where)
-        shard = path / name
-        if not shard.exists():
-            _refuse_zipped(path, listed, shard)
-        yield from _entries(shard, name, first, (size, count))
-        first += count
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample of a shard, or of all shards of a folder, in order.
+
+        Args:
+            path: A shard, or a folder with ``index.json``; files are told relative to the folder.
+            reading: Nothing can be named.
+
+        Raises:
+            NotAPackError: no MDS shard, a compressed one, or one without images.
+            IntegrityError: the file is damaged, or not what ``index.json`` says.
+            ReadError: a file cannot be read.
+        """
+        check_reading(path, reading)
+        if not path.is_dir():
+            _refuse_compressed(path)
+            yield from _records(path, path.name, 0, None)
+            return
+        first = 0
+        for number, listed in enumerate(_listed(path)):
+            where = f"{path / INDEX_NAME}: shard {number}"
+            name, size, count = _facts(listed, where)
+            shard = path / name
+            if not shard.exists():
+                _refuse_zipped(path, listed, shard)
+            yield from _records(shard, name, first, (size, count))
+            first += count
 
 
-def _entries(
+FORMAT = Mds()
+
+
+def _records(
     path: Path, name: str, first: int, expected: tuple[int, int] | None
-) -> Iterator[Entry]:
+) -> Iterator[Record[Place]]:
     with Shard(path) as shard:
         found = shard.size, shard.count
         if expected is not None and found != expected:
@@ -93,7 +97,7 @@ def _entries(
             )
         columns = Columns(shard)
         for i in range(shard.count):
-            yield columns.entry(i, b"%d" % (first + i), name)
+            yield columns.record(i, b"%d" % (first + i), name)
 
 
 def _listed(folder: Path) -> list[Any]:

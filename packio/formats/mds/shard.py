@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.formats import Entry
 from packio.images.encodings import is_image
+from packio.sample.record import IMAGE, MASK, Place, Record
 from packio.system.files import read_at
 
 _SIZE = struct.Struct("<I")
@@ -149,21 +149,28 @@ class Columns:
         self._key = self._named(_KEYS, ("str", "bytes"))
         self._meta = self._named(_METAS, ("json",))
 
-    def entry(self, number: int, name: bytes, file: str) -> Entry:
-        """Find out where a sample's values lie, and read the small ones."""
+    def record(self, number: int, name: bytes, file: str) -> Record[Place]:
+        """Find out where a sample's values lie, and read the small ones.
+
+        Args:
+            number: Of the sample in the shard.
+            name: Key of the sample if the shard has no keys.
+            file: Name of the shard.
+        """
         where = f"{self._shard.path}: sample {number} at {self._shard.offsets[number]}"
         ranges = self._ranges(number, where)
 
         def value(column: Column | None) -> bytes | None:
             return None if column is None else self._shard.read(*ranges[column.position])
 
-        return Entry(
-            name,
-            file,
-            *ranges[self._image.position],
-            label=_integer(value(self._label), self._label, where),
-            key=value(self._key),
-            mask=None if self._mask is None else (file, *ranges[self._mask.position]),
+        fields = {IMAGE: Place("image", file, *ranges[self._image.position])}
+        if self._mask is not None:
+            fields[MASK] = Place("mask", file, *ranges[self._mask.position])
+        key = value(self._key)
+        return Record(
+            name if key is None else key,
+            fields,
+            _integer(value(self._label), self._label, where),
             meta=_object(value(self._meta), where),
         )
 

@@ -5,7 +5,9 @@ file has the id i, the sample's label, and its bytes. Beside ``NAME.rec`` lie ``
 a record, ``i<TAB>position of its first frame<LF>``; and ``NAME.lst``, one line a record,
 ``i<TAB>label[<TAB>label...]<TAB>key<LF>``, with tab, LF, CR and backslash in a key written ``\t``,
 ``\n``, ``\r`` and ``\\``. A record has no room for a second image: masks are the records of
-``NAME.mask.rec``, with ``NAME.mask.idx``. A sample without label gets the label 0. Keys, meta and
+``NAME.mask.rec``, with ``NAME.mask.idx``, and the values of another field called F are those of
+``NAME.F.KIND.rec``, where KIND is image, mask, array, text or bytes. A record there has the id of its
+sample, and a sample may have none. A sample without label gets the label 0. Keys, meta and
 boxes are in packio's index only, and cannot be had back from the container. A directory of shards
 has ``NAME.all.idx``, too, of all records, with their positions in the shards end to end: what DALI
 and dmlc's InputSplit want of several files, of which they take one index.
@@ -34,56 +36,54 @@ against files that mxnet 1.9.1 wrote (``tools/interop_mxnet.sh``).
 from __future__ import annotations
 
 import contextlib
+import glob
+import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packio.errors import OutputError
-from packio.formats import Ranges, Written
+from packio.formats import Caps, Format, Places, Reading, Written, check_reading
 from packio.formats.blobs.append_only import Output, write_whole
-from packio.formats.recordio.framing import HEADER, MOST_BYTES, frames, scan, unsplit
-from packio.sample.record import Field, Record
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "finish", "scan", "unsplit"]
-
-SUFFIXES = (".rec",)
-IS_DIRECTORY = False
-PACKAGE = None
-EXTRA = None
+from packio.formats.recordio import framing
+from packio.formats.recordio.framing import HEADER, MAGIC_BYTES, MOST_BYTES, frames
+from packio.sample.fields import KINDS
+from packio.sample.record import IMAGE, MASK, Field, Place, Record
 
 _FRAME = 8  # bytes before a frame's data
 _ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
 
 
 class _File:
-    """One ``.rec`` with its ``.idx``, and where the images lie in it."""
+    """One ``.rec`` with its ``.idx``, and where the values of a field lie in it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, number: int) -> None:
         self.records = Output(path)
-        self.offset, self.length, self.split = array("q"), array("q"), array("B")
+        self.places = Places(number)
         try:
             self._index = Output(path.with_suffix(".idx"))
         except OutputError:
             self.records.abort()
             raise
 
-    def add(self, header: bytes, data: bytes, key: bytes) -> None:
+    def add(self, number: int, header: bytes, data: bytes, key: bytes) -> None:
         if len(header) + len(data) >= MOST_BYTES:
             raise OutputError(
                 f"{self.records.path}: {key!r} has {len(data)} bytes, a record of RecordIO has "
                 f"less than {MOST_BYTES}; choose another format"
             )
-        start, number = self.records.size, len(self.offset)
+        start = self.records.size
         pieces = frames(header, data)
         self.records.append(*pieces)
         self._index.append(b"%d\t%d\n" % (number, start))
         whole = len(pieces) == 4
-        self.split.append(not whole)
-        self.offset.append(start + _FRAME + len(header) if whole else start)
-        self.length.append(len(data) if whole else self.records.size - start)
+        if whole:
+            self.places.add(number, start + _FRAME + len(header), len(data))
+        else:
+            self.places.add(number, start, self.records.size - start, split=True)
 
     def close(self) -> None:
         self._index.close()
@@ -98,101 +98,73 @@ class _File:
         return self.records.path.name, self._index.path.name
 
 
-class Writer:
+class RecordIOWriter:
     """Write records into a new ``.rec``; the same records give the same bytes.
 
     Args:
         path: Of the file; does not exist yet, nor do the others of its name.
-        count: Samples about to come.
-        size: Bytes of all of them together.
-        classes: Names of the labels.
 
     Raises:
         CannotCreateError: one of the files cannot be made.
     """
 
-    def __init__(
-        self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._unlabelled = 0
-        self._masks: _File | None = None
-        self._images = _File(path)
+        self._count = self._unlabelled = 0
+        self._files = {IMAGE: _File(path, 0)}
         try:
             self._list = Output(path.with_suffix(".lst"))
         except OutputError:
-            self._images.abort()
+            self._files[IMAGE].abort()
             raise
 
     def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
-            OutputError: they cannot be written, or do not fit the format: a record of 512 MiB, an
-                int label that no float32 can hold, a mask that would have to be split.
+            OutputError: they cannot be written; the message tells the space left, or what does not
+                fit.
         """
         for record in records:
-            number = len(self._images.offset)
+            number = self._count
             flag, label, labels = _labels(record, self._path)
-            header = HEADER.pack(flag, label, number, 0) + labels
-            self._images.add(header, record.image.data, record.key)
+            header = HEADER.pack(flag, label, number, 0)
+            for name, field in record.fields.items():
+                if name not in self._files:
+                    path = self._path.with_suffix(_suffix(name, field.kind))
+                    self._files[name] = _File(path, len(self._files))
+                mine = header + labels if name == IMAGE else HEADER.pack(0, 0.0, number, 0)
+                self._files[name].add(number, mine, field.data, record.key)
             self._list.append(_list_line(number, record))
             self._unlabelled += record.label is None
-            if record.mask is not None:
-                self._add_mask(number, record.mask.data, record.key)
-
-    def _add_mask(self, number: int, mask: bytes, key: bytes) -> None:
-        if self._masks is None:
-            self._masks = _File(self._path.with_suffix(".mask.rec"))
-        self._masks.add(HEADER.pack(0, 0.0, number, 0), mask, key)
-        if self._masks.split[-1]:
-            raise OutputError(
-                f"{self._path}: the mask of {key!r} has RecordIO's magic number at a multiple of 4 "
-                "bytes, and would have to be split; choose another format"
-            )
+            self._count += 1
 
     def close(self) -> Written:
         """Write what is left, and read everything back while it is synced to the disk.
 
         Raises:
-            OutputError: it cannot be written, what can be read is not what was added, or some
-                records have masks and some have none.
+            OutputError: it cannot be written, or what can be read is not what was added.
         """
-        images, masks = self._images, self._masks
-        if masks is not None and len(masks.offset) != len(images.offset):
-            raise OutputError(
-                f"{self._path}: {len(masks.offset)} masks for {len(images.offset)} records"
-            )
-        files = [file for file in (images, masks) if file is not None]
         self._list.close()
-        for file in files:
+        for file in self._files.values():
             file.close()
+        (name, index), *others = (file.names for file in self._files.values())
         return Written(
-            files=tuple(file.names[0] for file in files),
-            **(_ranges(images, 0)._asdict() | {"split": np.array(images.split, bool)}),
-            sidecars=(images.names[1], self._list.path.name, *(f.names[1] for f in files[1:])),
-            info=self._info(),
-            masks=None if masks is None else _ranges(masks, 1),
+            files=(name, *(other for other, _ in others)),
+            places={n: file.places.ranges(self._count) for n, file in self._files.items()},
+            sidecars=(index, self._list.path.name, *(other for _, other in others)),
+            info={"labels": "none; 0 stands in the container" if self._unlabelled else "float32"},
         )
-
-    def _info(self) -> dict[str, Any]:
-        if not self._unlabelled:
-            return {"labels": "float32"}
-        return {"labels": "none; 0 stands in the container"}
 
     def abort(self) -> None:
         """Let go of the files; they stay."""
-        for output in (self._list, self._images, self._masks):
-            if output is not None:
-                output.abort()
+        for output in (self._list, *self._files.values()):
+            output.abort()
 
 
-def _ranges(file: _File, number: int) -> Ranges:
-    return Ranges(
-        file=np.full(len(file.offset), number, np.uint32),
-        offset=np.array(file.offset, np.int64),
-        length=np.array(file.length, np.int64),
-    )
+def _suffix(name: str, kind: str) -> str:
+    """What the file of a field has behind the stem."""
+    return ".mask.rec" if (name, kind) == (MASK, "mask") else f".{name}.{kind}.rec"
 
 
 def _labels(record: Record[Field], path: Path) -> tuple[int, float, bytes]:
@@ -210,29 +182,6 @@ def _labels(record: Record[Field], path: Path) -> tuple[int, float, bytes]:
     )
 
 
-def finish(folder: Path, shards: Sequence[str]) -> tuple[str, ...]:
-    """Write the index of all shards together.
-
-    Args:
-        folder: That the ``.rec`` and ``.idx`` files lie in.
-        shards: Names of the ``.rec`` files, in order.
-
-    Returns:
-        Names of the files written.
-
-    Raises:
-        OutputError: they cannot be written.
-    """
-    base, positions = 0, array("q")
-    for shard in shards:
-        lines = (folder / shard).with_suffix(".idx").read_bytes().splitlines()
-        positions.extend(base + int(line.partition(b"\t")[2]) for line in lines)
-        base += (folder / shard).stat().st_size
-    name = f"{shards[0].rpartition('-')[0] or 'pack'}.all.idx"
-    write_whole(folder / name, b"".join(b"%d\t%d\n" % pair for pair in enumerate(positions)))
-    return (name,)
-
-
 def _list_line(number: int, record: Record[Field]) -> bytes:
     key, label = record.key, record.label
     for raw, escaped in _ESCAPES:
@@ -242,3 +191,67 @@ def _list_line(number: int, record: Record[Field]) -> bytes:
     else:
         labels = b"%d" % (label or 0)
     return b"%d\t%s\t%s\n" % (number, labels, key)
+
+
+class RecordIO(Format):
+    """RecordIO files of MXNet."""
+
+    caps = Caps((".rec",), keeps=frozenset(("label",)))
+
+    def recognise(self, head: bytes, name: str) -> bool:
+        return head.startswith(MAGIC_BYTES) or super().recognise(head, name)
+
+    def siblings(self, path: Path) -> list[Path]:
+        return [sibling for sibling, _, _ in _siblings(path)]
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample, in the order of the file, by walking its frames.
+
+        The key of a sample is the number of its record. ``NAME.idx`` is only asked whether the file
+        has been cut off between two records.
+
+        Raises:
+            NotAPackError: not a RecordIO file, or not one of images.
+            IntegrityError: a frame is damaged, the file is cut off, or fields are missing.
+            ReadError: the file cannot be read.
+        """
+        check_reading(path, reading)
+        others = {name: (file, kind) for file, name, kind in _siblings(path)}
+        return framing.samples(path, others)
+
+    def writer(
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> RecordIOWriter:
+        return RecordIOWriter(path)
+
+    def unsplit(self, raw: bytes) -> bytes:
+        return framing.unsplit(raw)
+
+    def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
+        """Write the index of all shards together.
+
+        Raises:
+            OutputError: the index cannot be written.
+        """
+        base, positions = 0, array("q")
+        for shard in shards:
+            lines = (folder / shard).with_suffix(".idx").read_bytes().splitlines()
+            positions.extend(base + int(line.partition(b"\t")[2]) for line in lines)
+            base += (folder / shard).stat().st_size
+        name = f"{shards[0].rpartition('-')[0] or 'pack'}.all.idx"
+        write_whole(folder / name, b"".join(b"%d\t%d\n" % pair for pair in enumerate(positions)))
+        return [name]
+
+
+FORMAT = RecordIO()
+
+
+def _siblings(path: Path) -> Iterator[tuple[Path, str, str]]:
+    """Path, field and kind of the files that hold the fields of a ``.rec``; the masks come first."""
+    masks = path.with_suffix(".mask.rec")
+    if os.path.lexists(masks):
+        yield masks, MASK, "mask"
+    for other in sorted(path.parent.glob(f"{glob.escape(path.stem)}.*.*.rec")):
+        name, dot, kind = other.stem[len(path.stem) + 1 :].rpartition(".")
+        if dot and "." not in name and kind in KINDS:
+            yield other, name, kind

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats import Entry
 from packio.formats.blobs.append_only import Input, opened
+from packio.sample.record import IMAGE, Place, Record
 
 HEADER = struct.Struct("<IfQQ")  # number of labels, label, id, second id
 MOST_BYTES = 1 << 29  # of one record, exclusive
 
 _FRAME = struct.Struct("<II")
 _MAGIC = 0xCED7230A
-_MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
+MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _MOST_LABELS = 1 << 20
 _MOST_INDEX_LINE = 64  # bytes
@@ -75,7 +75,7 @@ def unsplit(raw: bytes) -> bytes:
         parts.append(raw[start : start + length])
     if kind not in (_WHOLE, _LAST):
         raise IntegrityError("a split record lacks its last part")
-    record = _MAGIC_BYTES.join(parts)
+    record = MAGIC_BYTES.join(parts)
     begin = HEADER.size + 4 * int.from_bytes(record[:4], "little")
     if begin > len(record):
         raise IntegrityError(f"a split record of {len(record)} bytes has {begin} before the image")
@@ -90,28 +90,54 @@ def _expected(part: int) -> tuple[int, int]:
     return (_MIDDLE, _LAST) if part else (_WHOLE, _FIRST)
 
 
-def scan(path: Path) -> Iterator[Entry]:
-    """Yield an entry for every sample, in the order of the file, by walking its frames.
-
-    The name of a sample is the number of its record. Masks come from ``NAME.mask.rec``, if it is
-    there; ``NAME.idx`` is only asked whether the file has been cut off between two records.
+def samples(path: Path, others: Mapping[str, tuple[Path, str]]) -> Iterator[Record[Place]]:
+    """Yield the samples of a file; see `packio.formats.recordio.RecordIO.scan`.
 
     Args:
         path: Of the ``.rec`` file.
-
-    Raises:
-        NotAPackError: not a RecordIO file, or not one of images.
-        IntegrityError: a frame is damaged, the file is cut off, or masks are missing.
-        ReadError: the file cannot be read.
+        others: Name of each other field → the file that holds it, and its kind.
     """
-    with opened(path) as file:
-        _check_index(file)
-        masks_path = path.with_suffix(".mask.rec")
-        if not os.path.lexists(masks_path):
-            yield from (_entry(file, record) for record in _samples(file))
-            return
-        with opened(masks_path) as masks:
-            yield from _with_masks(file, masks)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(_checked(path))
+        fields = [
+            _OtherField(name, kind, stack.enter_context(_checked(other)))
+            for name, (other, kind) in others.items()
+        ]
+        count = 0
+        for record in _samples(file):
+            places = {IMAGE: _place("image", file, record)}
+            for field in fields:
+                if (place := field.of(record.number)) is not None:
+                    places[field.name] = place
+            yield Record(b"%d" % record.number, places, _label(file, record))
+            count += 1
+        for field in fields:
+            field.check_end(count)
+
+
+class _OtherField:
+    """The values of a field, whose records have the ids of their samples."""
+
+    def __init__(self, name: str, kind: str, file: Input) -> None:
+        self.name, self._kind, self._file = name, kind, file
+        self._rest = _records(file)
+        self._next = next(self._rest, None)
+
+    def of(self, number: int) -> Place | None:
+        """The value of the sample with a number; ask in ascending order."""
+        found = self._next
+        if found is None or found.id != number:
+            return None
+        self._next = next(self._rest, None)
+        return _place(self._kind, self._file, found)
+
+    def check_end(self, count: int) -> None:
+        """See that no record is left."""
+        if self._next is not None:
+            raise IntegrityError(
+                f"{self._file.path}: record {self._next.number} is of sample {self._next.id}; "
+                f"expected ascending ids below {count}, so restore the file or pack again"
+            )
 
 
 class _Sample(NamedTuple):
@@ -122,6 +148,7 @@ class _Sample(NamedTuple):
     end: int  # position after the last frame
     labels: int
     label: float
+    id: int
 
     @property
     def start(self) -> int:
@@ -135,38 +162,19 @@ class _Sample(NamedTuple):
         return sum(n for _, n in self.parts) + magics - HEADER.size - 4 * self.labels
 
 
-def _with_masks(file: Input, masks: Input) -> Iterator[Entry]:
-    rest = _samples(masks)
-    for record in _samples(file):
-        mask = next(rest, None)
-        if mask is None:
-            raise IntegrityError(f"{masks.path}: record {record.number} is missing")
-        if len(mask.parts) > 1:
-            raise NotAPackError(f"{masks.path}: record {mask.number} is split; masks cannot be")
-        found = _entry(masks, mask)
-        yield _entry(file, record)._replace(mask=(found.file, found.offset, found.length))
-    if next(rest, None) is not None:
-        raise IntegrityError(f"{masks.path}: has more records than {file.path.name}")
-
-
-def _entry(file: Input, record: _Sample) -> Entry:
+def _place(kind: str, file: Input, record: _Sample) -> Place:
+    if len(record.parts) > 1:
+        return Place(kind, file.path.name, record.start, record.end - record.start, split=True)
     begin = HEADER.size + 4 * record.labels
-    label: int | tuple[float, ...]
+    return Place(kind, file.path.name, record.parts[0][0] + begin, record.length)
+
+
+def _label(file: Input, record: _Sample) -> int | np.ndarray:
     if record.labels:
-        packed = _beginning(file, record.parts, begin)[HEADER.size :]
-        label = struct.unpack(f"<{record.labels}f", packed)
-    else:
-        integral = math.isfinite(record.label) and record.label.is_integer()
-        label = int(record.label) if integral else (record.label,)
-    split = len(record.parts) > 1
-    return Entry(
-        name=b"%d" % record.number,
-        file=file.path.name,
-        offset=record.start if split else record.parts[0][0] + begin,
-        length=record.end - record.start if split else record.length,
-        label=label,
-        split=split,
-    )
+        packed = _beginning(file, record.parts, HEADER.size + 4 * record.labels)[HEADER.size :]
+        return np.frombuffer(packed, "<f4").astype(np.float32)
+    integral = math.isfinite(record.label) and record.label.is_integer()
+    return int(record.label) if integral else np.array([record.label], np.float32)
 
 
 def _samples(file: Input) -> Iterator[_Sample]:
@@ -193,8 +201,7 @@ def _last_face(file: Input, record: _Sample) -> int | None:
     """What InsightFace's record 0 says: the number of the record that follows the images."""
     if record.labels != 2 or record.length:
         return None
-    label = _entry(file, record).label
-    first, second = label if isinstance(label, tuple) else (0.0, 0.0)
+    first, second = np.atleast_1d(_label(file, record)).tolist()
     if not 1 <= first <= second < math.inf or not (first.is_integer() and second.is_integer()):
         return None
     return int(first)
@@ -208,10 +215,10 @@ def _records(file: Input) -> Iterator[_Sample]:
         where = f"{file.path}: record {number} at {parts[0][0] - _FRAME.size}"
         if length < HEADER.size:
             raise NotAPackError(f"{where} has {length} bytes, too few for MXNet's image records")
-        labels, label, _, _ = HEADER.unpack(_beginning(file, parts, HEADER.size))
+        labels, label, id_, _ = HEADER.unpack(_beginning(file, parts, HEADER.size))
         if labels > _MOST_LABELS or HEADER.size + 4 * labels > length:
             raise IntegrityError(f"{where} of {length} bytes claims to have {labels} labels")
-        yield _Sample(number, parts, position, labels, label)
+        yield _Sample(number, parts, position, labels, label, id_)
         number += 1
 
 
@@ -243,11 +250,19 @@ def _beginning(file: Input, parts: list[tuple[int, int]], length: int) -> bytes:
     """The first bytes of a record, put together from as many parts as it takes."""
     found = b""
     for i, (offset, size) in enumerate(parts):
-        found += _MAGIC_BYTES if i else b""
+        found += MAGIC_BYTES if i else b""
         found += file.read(min(size, max(0, length - len(found))), offset)
         if len(found) >= length:
             break
     return found[:length]
+
+
+@contextlib.contextmanager
+def _checked(path: Path) -> Iterator[Input]:
+    """Open a file, unless its index, if there is one, names a record beyond its end."""
+    with opened(path) as file:
+        _check_index(file)
+        yield file
 
 
 def _check_index(file: Input) -> None:

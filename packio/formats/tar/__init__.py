@@ -7,8 +7,12 @@ them), and a few members one after the other, in the order of their suffixes:
 * ``.cls``: the label in ASCII digits, if it is an int;
 * ``.json``: one object: ``key``, the path in the source (``key_base64`` if that is not UTF-8); and
   where there are any, ``label``, a vector of numbers; ``boxes``, ``[x1, y1, x2, y2]`` in pixels
-  each; ``box_labels``; ``meta``, an object;
-* ``.mask.png`` and so on: the mask.
+  each; ``box_labels``; ``box_columns``, lists by name; ``meta``, an object; and ``kinds``, the kinds
+  of those fields whose endings do not tell them;
+* ``.mask.png`` and so on: the mask;
+* ``.NAME.png`` and so on, ``.NAME.npy``, ``.NAME.txt``, ``.NAME.bin``: a field of that name, an image
+  or a mask, an array, text, or bytes. A text called ``txt`` has the suffix ``.txt`` alone, an array
+  called ``npy`` has ``.npy``, and bytes called ``bin`` have ``.bin``.
 
 ``OUT.idx`` beside it is DALI's index: ``v1.2`` and the number of samples; then a line a sample:
 suffix, position of the content, size and name of each member. A pack of several shards also gets
@@ -37,27 +41,19 @@ from __future__ import annotations
 
 import base64
 import json
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packio.errors import OutputError
-from packio.formats import Ranges, Written
-from packio.formats.blobs.append_only import Output, write_whole
-from packio.formats.tar.samples import scan
+from packio.formats import Caps, Format, Places, Reading, Written, check_reading
+from packio.formats.blobs.append_only import Output, opened, write_whole
+from packio.formats.tar.samples import ENDINGS, implied_kind, samples
 from packio.images import encodings
 from packio.index.indexfile import canonical_json
-from packio.sample.record import Field, Record
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "finish", "scan"]
-
-SUFFIXES = (".tar",)
-IS_DIRECTORY = False
-PACKAGE = None
-EXTRA = None
+from packio.sample.record import IMAGE, Field, Place, Record
 
 WIDS_NAME = "shardindex.json"
 TIMM_NAME = "_info.json"
@@ -71,26 +67,23 @@ _OWNER = b"0000444\0" + b"0000000\0" * 2
 _FILE = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
 
 
-class Writer:
+class TarWriter:
     """Write records into a new archive; the same records give the same bytes.
 
     Args:
         path: Of the archive; does not exist yet, nor does ``path.idx``.
         count: Samples about to come; sets the width of the names.
-        size: Bytes of all of them together.
-        classes: Names of the labels.
 
     Raises:
         CannotCreateError: the archive cannot be made.
     """
 
-    def __init__(
-        self, path: Path, *, count: int, size: int = 0, classes: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, path: Path, count: int) -> None:
         self._path = path
         self._width = max(8, len(str(max(count - 1, 0))))
+        self._count = 0
         self._index = bytearray()
-        self._image, self._mask = (array("q"), array("q")), (array("q"), array("q"))
+        self._places: dict[str, Places] = {}
         self._archive = Output(path)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
@@ -100,19 +93,17 @@ class Writer:
             OutputError: they cannot be written; the message tells the space left.
         """
         for record in records:
-            name = b"%0*d" % (self._width, len(self._image[0]))
-            members = _members(record)
+            name = b"%0*d" % (self._width, self._count)
             entries = []
-            for suffix, content, place in sorted(members, key=lambda member: member[0]):
+            for suffix, content, field in sorted(_members(record)):
                 full = name + b"." + suffix.encode()
                 offset = self._append(full, content, record.key)
                 entries.append(b"%s %d %d %s" % (suffix.encode(), offset, len(content), full))
-                for column, value in zip(self._places(place), (offset, len(content)), strict=False):
-                    column.append(value)
+                if field:
+                    places = self._places.setdefault(field, Places())
+                    places.add(self._count, offset, len(content))
             self._index += b" ".join(entries) + b"\n"
-
-    def _places(self, place: str) -> tuple[array[int], ...]:
-        return {"image": self._image, "mask": self._mask}.get(place, ())
+            self._count += 1
 
     def _append(self, name: bytes, content: bytes, key: bytes) -> int:
         """Append a member; return the position of its content."""
@@ -129,32 +120,23 @@ class Writer:
         """Write what is left, and read everything back while it is synced to the disk.
 
         Raises:
-            OutputError: it cannot be written, what can be read is not what was added, or some
-                records have masks and some have none.
+            OutputError: it cannot be written, or what can be read is not what was added.
         """
-        count, masks = len(self._image[0]), len(self._mask[0])
-        if masks not in (0, count):
-            raise OutputError(f"{self._path}: {masks} masks for {count} records")
         self._archive.append(_END, bytes(-(self._archive.size + len(_END)) % _RECORD))
         self._archive.close()
         index = self._path.with_name(self._path.name + ".idx")
-        write_whole(index, b"v1.2 %d\n" % count + self._index)
+        write_whole(index, b"v1.2 %d\n" % self._count + self._index)
+        places = self._places or {IMAGE: Places()}
         return Written(
             files=(self._path.name,),
-            **_ranges(self._image)._asdict(),
+            places={name: found.ranges(self._count) for name, found in places.items()},
             sidecars=(index.name,),
             info={"keys": self._width},
-            masks=_ranges(self._mask) if masks else None,
         )
 
     def abort(self) -> None:
         """Let go of the archive; it stays."""
         self._archive.abort()
-
-
-def _ranges(columns: tuple[array[int], array[int]]) -> Ranges:
-    offset, length = (np.array(column, np.int64) for column in columns)
-    return Ranges(np.zeros(len(offset), np.uint32), offset, length)
 
 
 def _header(name: bytes, size: int) -> bytes:
@@ -164,17 +146,19 @@ def _header(name: bytes, size: int) -> bytes:
 
 
 def _members(record: Record[Field]) -> list[tuple[str, bytes, str]]:
-    """Suffix and content of each member of a record, and what it is."""
-    members = [
-        (encodings.SUFFIXES.get(record.facts.encoding, ".img")[1:], record.image.data, "image"),
-        ("json", _described(record), ""),
-    ]
+    """Suffix and content of each member of a record, and the name of its field."""
+    members = [(_suffix(n, field), field.data, n) for n, field in record.fields.items()]
+    members.append(("json", _described(record), ""))
     if record.label is not None and not isinstance(record.label, np.ndarray):
         members.append(("cls", b"%d" % record.label, ""))
-    if record.mask is not None:
-        suffix = "mask." + encodings.SUFFIXES.get(record.mask.encoding, ".img")[1:]
-        members.append((suffix, record.mask.data, "mask"))
     return members
+
+
+def _suffix(name: str, field: Field) -> str:
+    ending = ENDINGS.get(field.kind) or encodings.SUFFIXES.get(field.encoding, ".img")[1:]
+    if name == IMAGE or (name == ending and field.kind in ENDINGS):
+        return ending
+    return f"{name}.{ending}"
 
 
 def _described(record: Record[Field]) -> bytes:
@@ -187,46 +171,82 @@ def _described(record: Record[Field]) -> bytes:
         described["label"] = record.label.tolist()
     if record.boxes is not None:
         described["boxes"] = record.boxes.tolist()
-    if record.box_labels is not None:
-        described["box_labels"] = record.box_labels.tolist()
+    columns = {n: np.asarray(values).tolist() for n, values in record.box_columns.items()}
+    if "labels" in columns:
+        described["box_labels"] = columns.pop("labels")
+    if columns:
+        described["box_columns"] = columns
+    strange = {
+        name: field.kind
+        for name, field in record.fields.items()
+        if field.kind in ("image", "mask") and field.kind != implied_kind(name)
+    }
+    if strange:
+        described["kinds"] = strange
     text = canonical_json(described).encode()
     if record.meta is None:
         return text
-    return (
-        text[:-1] + b',"meta":' + record.meta.strip() + b"}"
-    )  # as it is, not parsed and written anew
-
-
-def finish(folder: Path, shards: Sequence[str]) -> tuple[str, ...]:
-    """Write what wids and timm want to know of a directory of archives.
-
-    Args:
-        folder: That the archives and their ``.idx`` files lie in.
-        shards: Names of the archives, in order.
-
-    Returns:
-        Names of the files written.
-
-    Raises:
-        OutputError: they cannot be written.
-    """
-    name = shards[0].removesuffix(SUFFIXES[0]).rpartition("-")[0] if shards else ""
-    name = name or "train"
-    counts = [_count(folder / f"{shard}.idx") for shard in shards]
-    sizes = [(folder / shard).stat().st_size for shard in shards]
-    listed = [
-        {"url": shard, "nsamples": count, "filesize": size}
-        for shard, count, size in zip(shards, counts, sizes, strict=True)
-    ]
-    wids = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "name": name, "shardlist": listed}
-    split = {
-        "name": name, "filenames": list(shards), "shard_lengths": counts, "num_samples": sum(counts)
-    }  # fmt: skip
-    for file, content in ((WIDS_NAME, wids), (TIMM_NAME, {"splits": {name: split}})):
-        write_whole(folder / file, json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
-    return WIDS_NAME, TIMM_NAME
+    # The metadata stay as they are: they are not parsed and written anew.
+    return text[:-1] + b',"meta":' + record.meta.strip() + b"}"
 
 
 def _count(index: Path) -> int:
     with index.open("rb") as file:
         return int(file.readline(64).split()[1])
+
+
+class Tar(Format):
+    """Tar archives, as WebDataset lays them out."""
+
+    caps = Caps((".tar",), keeps=frozenset(("key", "label", "meta", "boxes")))
+
+    def recognise(self, head: bytes, name: str) -> bool:
+        return head[257:262] == b"ustar" or super().recognise(head, name)
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample of an archive; see `packio.formats.tar.samples`.
+
+        Raises:
+            NotAPackError: not a tar archive, compressed, with links in it, or with a sample whose
+                image cannot be told from its other images.
+            IntegrityError: the archive is damaged or cut off; a member is there twice; a label or
+                description does not parse.
+            ReadError: the file cannot be read.
+            OptionError: `reading` names something.
+        """
+        check_reading(path, reading)
+        with opened(path) as file:
+            yield from samples(file)
+
+    def writer(
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> TarWriter:
+        return TarWriter(path, count)
+
+    def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
+        """Write what wids and timm want to know of a directory of archives.
+
+        Raises:
+            OutputError: the files cannot be written.
+        """
+        name = shards[0].removesuffix(".tar").rpartition("-")[0] if shards else ""
+        name = name or "train"
+        counts = [_count(folder / f"{shard}.idx") for shard in shards]
+        listed = [
+            {"url": shard, "nsamples": count, "filesize": (folder / shard).stat().st_size}
+            for shard, count in zip(shards, counts, strict=True)
+        ]
+        wids = {
+            "__kind__": "wids-shard-index-v1", "wids_version": 1, "name": name, "shardlist": listed,
+        }  # fmt: skip
+        split = {
+            "name": name, "filenames": list(shards), "shard_lengths": counts,
+            "num_samples": sum(counts),
+        }  # fmt: skip
+        for file, content in ((WIDS_NAME, wids), (TIMM_NAME, {"splits": {name: split}})):
+            text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+            write_whole(folder / file, text.encode())
+        return [WIDS_NAME, TIMM_NAME]
+
+
+FORMAT = Tar()

@@ -1,4 +1,16 @@
-"""The samples of a tar archive: members that belong together; see `packio.formats.tar`."""
+"""The samples of a tar archive: members that belong together; see `packio.formats.tar`.
+
+Members in a row whose names are alike up to the first dot after the last slash are one sample, as in
+WebDataset, if one of them is a label, a description, a mask, text or an array, or if one of them
+alone has nothing but an image's suffix. Otherwise each image is a sample, and its name is its key.
+Hidden files and those named ``__so__`` belong to no sample.
+
+The image of a sample is the first member with nothing but an image's suffix, as ``.jpg``; without
+any, the one called image, img or rgb, as ``.rgb.png``; else the only one. All other members become
+fields. Their names are their suffixes without the ending: ``.depth.png`` is the field depth. A
+member with nothing but an ending is called as that: ``.txt`` is the field txt. Endings tell kinds:
+those of images ``image``, ``npy`` ``array``, ``txt`` ``text``, all others ``bytes``.
+"""
 
 from __future__ import annotations
 
@@ -7,55 +19,82 @@ import contextlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats import Entry
-from packio.formats.blobs.append_only import Input, opened
+from packio.formats.blobs.append_only import Input
 from packio.formats.tar.members import Member, members
 from packio.index.indexfile import canonical_json
+from packio.sample.fields import KINDS, RESERVED, kind_of_file
+from packio.sample.record import IMAGE, MASK, Place, Record
+
+ENDINGS = {"array": "npy", "text": "txt", "bytes": "bin"}  # kind of a field → ending of its member
 
 _IMAGES = frozenset(
-    b"jpg jpeg jpe jfif png webp bmp gif tif tiff ppm pgm pbm pnm jp2 j2k avif img".split()
+    [
+        "jpg",
+        "jpeg",
+        "jpe",
+        "jfif",
+        "png",
+        "webp",
+        "bmp",
+        "gif",
+        "tif",
+        "tiff",
+        "ppm",
+        "pgm",
+        "pbm",
+        "pnm",
+        "jp2",
+        "j2k",
+        "avif",
+        "img",
+    ]
 )
-_COMPANIONS = frozenset((b"cls", b"json", b"txt"))
-_OURS = {"key", "key_base64", "label", "boxes", "box_labels", "meta"}
+_COMPANIONS = frozenset(("cls", "json", "txt", "npy"))
+_MAIN = ("image", "img", "rgb")  # the image of several that have longer suffixes
+_MASKS = (MASK, "seg", "segmentation")  # fields called so are masks
+_OURS = {"key", "key_base64", "label", "boxes", "box_labels", "box_columns", "kinds", "meta"}
 _MOST_JSON = 16 << 20  # bytes
 _MOST_LABEL = 32  # bytes
 
 
 class _Part(NamedTuple):
-    """A member, its name taken apart."""
+    """A member, its name taken apart: ``folder/stem.name.ending``."""
 
-    stem: bytes
-    suffix: bytes  # in lower case, without the first dot
+    stem: bytes  # with the folder
+    name: str  # empty where nothing stands before the ending
+    ending: str  # in lower case
     member: Member
 
+    @property
+    def is_bare_image(self) -> bool:
+        return not self.name and self.ending in _IMAGES
 
-def scan(path: Path) -> Iterator[Entry]:
-    """Yield an entry for every image, in order.
+    @property
+    def is_image(self) -> bool:
+        return self.ending in _IMAGES and implied_kind(self.name) == "image"
 
-    Members in a row whose names are alike up to the first dot after the last slash are a sample, as
-    in WebDataset, if one of them is a label, a description or a mask, or if one of them alone has
-    nothing but an image's suffix. Otherwise each image is a sample, its name is its key. Hidden
-    files and those named ``__so__`` are no samples.
 
-    Args:
-        path: Of the archive.
+def implied_kind(name: str) -> str:
+    """Kind of a field with an image's ending, by its name."""
+    return "mask" if name in _MASKS else "image"
+
+
+def samples(file: Input) -> Iterator[Record[Place]]:
+    """Yield every sample of an archive, in order.
 
     Raises:
-        NotAPackError: not a tar archive, compressed, with links in it, or with samples that have
-            several images or a label and no image.
-        IntegrityError: the archive is damaged or cut off; a member is there twice; a label or
-            description does not parse.
-        ReadError: the file cannot be read.
+        NotAPackError, IntegrityError, ReadError: see `packio.formats.tar.Tar.scan`.
     """
-    with opened(path) as file:
-        parts = (part for member in members(file) if (part := _taken_apart(member)) is not None)
-        for stem, group in itertools.groupby(parts, key=lambda part: part.stem):
-            yield from _samples(file, stem, list(group))
+    parts = (part for member in members(file) if (part := _taken_apart(member)) is not None)
+    for _, group in itertools.groupby(parts, key=lambda part: part.stem):
+        yield from _of_group(file, list(group))
 
 
 def _taken_apart(member: Member) -> _Part | None:
@@ -63,58 +102,82 @@ def _taken_apart(member: Member) -> _Part | None:
     stem, dot, suffix = base.partition(b".")
     if not stem or not dot or (base.startswith(b"__") and base.endswith(b"__")):
         return None
-    return _Part(folder + slash + stem, suffix.lower(), member)
+    name, _, ending = suffix.decode("utf-8", "replace").rpartition(".")
+    return _Part(folder + slash + stem, name, ending.lower(), member)
 
 
-def _is_mask(suffix: bytes) -> bool:
-    first, dot, last = suffix.rpartition(b".")
-    return bool(dot) and first == b"mask" and last in _IMAGES
-
-
-def _samples(file: Input, stem: bytes, group: list[_Part]) -> Iterator[Entry]:
-    parts = {part.suffix: part.member for part in group}
-    if len(parts) < len(group):
-        twice = next(p.member for p in group if parts[p.suffix] is not p.member)
+def _of_group(file: Input, group: list[_Part]) -> Iterator[Record[Place]]:
+    names = [part.member.name for part in group]
+    if len(set(names)) < len(names):
+        twice = next(p.member for i, p in enumerate(group) if p.member.name in names[:i])
         raise IntegrityError(
             f"{file.path}: {twice.name!r} at {twice.offset} is there twice; tar the files again"
         )
-    bare = [suffix for suffix in parts if suffix in _IMAGES]
-    dotted = [s for s in parts if s.rpartition(b".")[2] in _IMAGES and not _is_mask(s)]
-    images = bare or dotted
-    masks = [suffix for suffix in parts if _is_mask(suffix)]
-    if masks or not _COMPANIONS.isdisjoint(parts):
-        yield from _sample(file, stem, parts, images, masks)
-    elif len(bare) == 1 and len(parts) > 1:
-        yield _entry(file, stem, parts[bare[0]])
+    bare = [part for part in group if part.is_bare_image]
+    endings = {part.ending for part in group if not part.name}
+    has_mask = any(part.ending in _IMAGES and part.name == MASK for part in group)
+    if has_mask or not endings.isdisjoint(_COMPANIONS):
+        images = bare or [part for part in group if part.is_image]
+        if images or has_mask or "cls" in endings:  # else it is a text that lies about
+            yield _sample(file, group, _main(file, group, images))
+    elif len(bare) == 1 and len(group) > 1:
+        yield _sample(file, group, bare[0])
     else:
-        for suffix in (s for s in parts if s in bare or s in dotted):
-            yield _entry(file, parts[suffix].name, parts[suffix], key=parts[suffix].name)
+        for part in group:
+            if part.ending in _IMAGES:
+                yield Record(part.member.name, {IMAGE: _place(file, "image", part.member)})
 
 
-def _entry(file: Input, name: bytes, image: Member, **more: Any) -> Entry:
-    return Entry(name, file.path.name, image.offset, image.size, **more)
-
-
-def _sample(
-    file: Input, stem: bytes, parts: dict[bytes, Member], images: list[bytes], masks: list[bytes]
-) -> Iterator[Entry]:
-    if not images and not masks and b"cls" not in parts:
-        return  # a text that lies about
-    if len(images) != 1 or len(masks) > 1:
+def _main(file: Input, group: list[_Part], images: list[_Part]) -> _Part:
+    """The image of a sample, of all the images that it has."""
+    named = [part for name in _MAIN for part in images if part.name == name]
+    found = named or images
+    if not found or (len(found) > 1 and found[0].name and not named):
+        suffixes = " ".join(".".join(filter(None, (p.name, p.ending))) for p in group)
         raise NotAPackError(
-            f"{file.path}: the sample {stem!r} has {len(images)} images and {len(masks)} masks "
-            f"(its suffixes: {b' '.join(parts).decode(errors='replace')}); packio takes samples of "
-            "one image, and of one mask if there is any"
+            f"{file.path}: the sample {group[0].stem!r} has {len(images)} images (its suffixes: "
+            f"{suffixes}), and none is the main one; name that .jpg, .png … or .image.png"
         )
+    return found[0]
+
+
+def _place(file: Input, kind: str, member: Member) -> Place:
+    return Place(kind, file.path.name, member.offset, member.size)
+
+
+def _sample(file: Input, group: list[_Part], image: _Part) -> Record[Place]:
     described: dict[str, Any] = {}
-    if b"json" in parts:
-        described = _described(file, parts[b"json"])
-    if b"cls" in parts:
-        described["label"] = _label(file, parts[b"cls"])
-    if masks:
-        mask = parts[masks[0]]
-        described["mask"] = (file.path.name, mask.offset, mask.size)
-    yield _entry(file, stem, parts[images[0]], **described)
+    fields = {IMAGE: _place(file, "image", image.member)}
+    kinds: dict[str, str] = {}
+    label = None
+    for part in group:
+        if (part.name, part.ending) == ("", "json"):
+            described = _described(file, part.member)
+            kinds = described.pop("kinds", {})
+        elif (part.name, part.ending) == ("", "cls"):
+            label = _label(file, part.member)
+    for part in group:
+        if part is image or (not part.name and part.ending in ("json", "cls")):
+            continue
+        name = _field_name(part, fields)
+        kind = kinds.get(name) or (
+            implied_kind(name) if part.ending in _IMAGES else kind_of_file(f"x.{part.ending}")
+        )
+        fields[name] = _place(file, kind or "bytes", part.member)
+    if label is not None:
+        described["label"] = label
+    key = described.pop("key", None)
+    return Record(image.stem if key is None else key, fields, **described)
+
+
+def _field_name(part: _Part, taken: dict[str, Place]) -> str:
+    """A name for a field that is allowed and free."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", part.name or part.ending)
+    if not name or not (name[0].isalpha() or name[0] == "_") or name in RESERVED:
+        name = f"_{name}"
+    while name in taken:
+        name = f"{name}_{part.ending}" if name == part.name else f"_{name}"
+    return name
 
 
 def _label(file: Input, member: Member) -> int:
@@ -129,48 +192,62 @@ def _label(file: Input, member: Member) -> int:
 
 
 def _described(file: Input, member: Member) -> dict[str, Any]:
-    """Fields of an entry, from a sample's ``.json``."""
+    """What a sample's ``.json`` says, as arguments of `Record`, and "kinds"."""
     where = f"{file.path}: {member.name!r} at {member.offset}"
     if member.size > _MOST_JSON:
         raise NotAPackError(f"{where} has {member.size} bytes, the limit is {_MOST_JSON}")
     content = file.read(member.size, member.offset)
     try:
         found = json.loads(content.decode())
-        if not isinstance(found, dict):
-            return {}
-        if found.keys() <= _OURS and not found.keys().isdisjoint(("key", "key_base64")):
-            return _fields(found, content.decode())
-        key = found.get("key")
-        return {"meta": content, "key": key.encode() if isinstance(key, str) else None}
-    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{where} does not parse ({error}); restore or pack again") from error
+    if not isinstance(found, dict):
+        return {}
+    if found.keys() <= _OURS and not found.keys().isdisjoint(("key", "key_base64")):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):  # else others wrote it
+            return _arguments(found, content.decode())
+    key = found.get("key")
+    key = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else None
+    return {"meta": content, "key": key}
 
 
-def _fields(found: dict[str, Any], text: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
+def _arguments(found: dict[str, Any], text: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
     if "key" in found:
-        fields["key"] = found["key"].encode() if isinstance(found["key"], str) else None
+        arguments["key"] = found["key"].encode() if isinstance(found["key"], str) else None
     else:
-        fields["key"] = base64.b64decode(found["key_base64"], validate=True)
+        arguments["key"] = base64.b64decode(found["key_base64"], validate=True)
     if "label" in found:
-        fields["label"] = _floats(found["label"])
+        arguments["label"] = np.array(_numbers(found["label"]), np.float32)
     if "boxes" in found:
-        fields["boxes"] = tuple(map(_box, found["boxes"]))
+        boxes = [_box(box) for box in found["boxes"]]
+        arguments["boxes"] = np.array(boxes, np.float32).reshape(-1, 4)
+    columns = {name: _column(values) for name, values in found.get("box_columns", {}).items()}
     if "box_labels" in found:
-        fields["box_labels"] = tuple(map(_int, found["box_labels"]))
+        columns["labels"] = np.array([*map(_int, found["box_labels"])], np.int64)
+    if columns:
+        arguments["box_columns"] = columns
+    if "kinds" in found:
+        arguments["kinds"] = {str(n): k for n, k in found["kinds"].items() if k in KINDS}
     if "meta" in found:
-        fields["meta"] = _meta(found["meta"], text)
-    return fields
+        arguments["meta"] = _meta(found["meta"], text)
+    return arguments
 
 
-def _floats(values: Any) -> tuple[float, ...]:
+def _numbers(values: Any) -> list[float]:
     if not isinstance(values, list) or not {type(v) for v in values} <= {int, float}:
         raise ValueError(f"{str(values)[:80]}: a list of numbers is expected")
-    return tuple(map(float, values))
+    return values
 
 
-def _box(values: Any) -> tuple[float, ...]:
-    box = _floats(values)
+def _column(values: Any) -> np.ndarray:
+    numbers = _numbers(values)
+    is_real = any(isinstance(n, float) for n in numbers)
+    return np.array(numbers, np.float32 if is_real else np.int64)
+
+
+def _box(values: Any) -> list[float]:
+    box = _numbers(values)
     if len(box) != 4 or not all(map(math.isfinite, box)):
         raise ValueError(f"{box}: a box has four numbers")
     return box

@@ -7,7 +7,8 @@ How the bytes lie on disk, numbers little-endian: a file is records, one after t
 where masked is ``((crc >> 15 | crc << 17) + 0xA282EAD8) mod 2**32``, and the data are an Example
 (`packio.formats.wire.protobuf` has its bytes), which maps keys to lists of bytes, of float32
 or of int64. What packio writes, in the order of the keys, so that the bytes are those of protobuf's
-deterministic serialization; every record of a pack has the same keys:
+deterministic serialization; every record of a pack has the same keys, but for fields that some
+samples lack:
 
 ==================================  ================================================================
 ``image/channels, height, width``   int64, as stored, 0 if not known
@@ -17,11 +18,15 @@ deterministic serialization; every record of a pack has the same keys:
 ``image/filename``                  the key as UTF-8, what is not UTF-8 replaced by U+FFFD
 ``image/format``                    ``JPEG``, ``PNG``, ``WEBP`` …, empty if not known
 ``image/object/bbox/xmax`` …        xmax, xmin, ymax, ymin: float32, as fractions of width, height
-``image/object/class/label``        int64, a label a box
+``image/object/class/label``        int64, a label a box; ``is_crowd`` and ``area`` are others of
+                                    their columns, and so is ``image/object/NAME``: int64 or float32
 ``image/segmentation/class/…``      ``encoded``: the mask; ``format``: ``png``, ``jpeg`` …
 ``packio/boxes``                    float32, 4 a box, XYXY in pixels: fractions are not exact
 ``packio/key``                      the key
 ``packio/meta``                     a JSON object (UTF-8)
+``NAME/encoded``                    the field NAME: an image, a mask, text, an array (.npy), or bytes
+``NAME/format``                     ``PNG``, ``JPEG`` …, ``TEXT``, ``NPY`` or ``BYTES``
+``NAME/kind``                       ``image``, ``mask``, ``text``, ``array`` or ``bytes``
 ==================================  ================================================================
 
 Beside it, in ``NAME.idx``, each record has a line ``offset length<LF>``, of the record with its 16
@@ -40,54 +45,58 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
-import numpy as np
 
 from packio.errors import CannotCreateError, IntegrityError, NotAPackError, OutputError
-from packio.formats import Entry, Ranges, Written
-from packio.formats.tfrecord.fields import IMAGE, MASK, entry, features
-from packio.formats.tfrecord.framing import HEAD, MOST_BYTES, OVERHEAD, TAIL, frames, head, masked
+from packio.formats import Caps, Format, Places, Reading, Written, check_reading
+from packio.formats.tfrecord.fields import features, key_of, record_of
+from packio.formats.tfrecord.framing import (
+    HEAD,
+    MOST_BYTES,
+    OVERHEAD,
+    TAIL,
+    frames,
+    head,
+    is_head,
+    masked,
+)
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import encode
-from packio.sample.record import Field, Record
+from packio.sample.record import IMAGE, Field, Place, Record
 from packio.system.files import room_beside
 from packio.system.pools import ThreadPool
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Writer", "scan"]
-
-SUFFIXES = (".tfrecord", ".tfrecords")
-IS_DIRECTORY = False
-PACKAGE = None
-EXTRA = None
 
 INDEX_SUFFIX = ".idx"
 
 _WRITE_BYTES = 8 << 20  # written at once
 
 
-class Writer:
-    """Write records into a new file; the same records give the same bytes."""
+# TensorFlow's names of shards: train.tfrecord-00000-of-00004
+_NAME = re.compile(r".\.tfrec(ords?)?(-\d+-of-\d+)?$")
 
-    def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
-        """Create the file and its index.
 
-        Args:
-            path: Of the file; does not exist yet.
-            count: Samples about to come; not used.
-            size: Bytes of all of them together; not used.
-            classes: Names of the labels.
+class TFRecordWriter:
+    """Write records into a new file; the same records give the same bytes.
 
-        Raises:
-            CannotCreateError: the file or its index cannot be made.
-        """
+    Args:
+        path: Of the file; does not exist yet.
+        classes: Names of the labels.
+
+    Raises:
+        CannotCreateError: the file or its index cannot be made.
+    """
+
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
         self._path = path
         self._index_path = path.with_name(path.name + INDEX_SUFFIX)
         self._texts = [name.encode("utf-8", "replace") for name in classes]
-        self._ranges = {"image": (array("q"), array("q")), "mask": (array("q"), array("q"))}
+        self._places: dict[str, Places] = {IMAGE: Places()}
         self._records, self._crcs = array("q", [0]), array("I")  # where each begins; the last ends
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -112,13 +121,9 @@ class Writer:
             parts, starts = encode(features(record, self._texts))
             self._append(parts, record)
             data = self._records[-2] + HEAD.size
-            for name, key, value in (
-                ("image", IMAGE, record.image.data),
-                ("mask", MASK, record.mask.data if record.mask else None),
-            ):
-                if value is not None:
-                    self._ranges[name][0].append(data + starts[key])
-                    self._ranges[name][1].append(len(value))
+            for name, field in record.fields.items():
+                places = self._places.setdefault(name, Places())
+                places.add(len(self._crcs) - 1, data + starts[key_of(name)], len(field.data))
             if self._pending_bytes >= _WRITE_BYTES:
                 self._flush()
 
@@ -178,15 +183,12 @@ class Writer:
                     synced.result()
         finally:
             self.abort()
-        images, masks = (_ranges(*self._ranges[name]) for name in ("image", "mask"))
+        count = len(self._crcs)
         return Written(
             files=(self._path.name,),
-            file=images.file,
-            offset=images.offset,
-            length=images.length,
+            places={name: places.ranges(count) for name, places in self._places.items()},
             sidecars=(self._index_path.name,),
             info={},
-            masks=masks if len(masks.offset) else None,
         )
 
     def abort(self) -> None:
@@ -225,34 +227,47 @@ class Writer:
             raise OutputError(f"{self._path}: {len(self._crcs)} records written, {count} are there")
 
 
-def scan(path: Path, *, image: str | None = None, label: str | None = None) -> Iterator[Entry]:
-    """Yield an entry for every record, in order; lengths and data are checked by their CRCs.
+class TFRecord(Format):
+    """TFRecord files of tf.train.Examples."""
 
-    A record takes 18 µs, and 11 µs more for each 100 KB (reading and checksum).
-
-    Args:
-        path: Of the file.
-        image: The feature that is the image; None takes the first of a usual name.
-        label: The feature that is the label; None as well, "" takes none.
-
-    Raises:
-        NotAPackError: no TFRecord file of Examples with an image in each, or a compressed one.
-        OptionError: a record has no feature of a name given.
-        IntegrityError: the file is damaged; the message tells the record and where it begins.
-        ReadError: the file cannot be read.
-    """
-    for frame in frames(path):
-        where = f"{path}: record {frame.number} at {frame.offset - HEAD.size}"
-        try:
-            yield entry(frame, path.name, where, image, label)
-        except Malformed as error:
-            raise NotAPackError(f"{where}: no tf.train.Example: {error}") from error
-
-
-def _ranges(offset: array[int], length: array[int]) -> Ranges:
-    return Ranges(
-        np.zeros(len(offset), np.uint32), np.array(offset, np.int64), np.array(length, np.int64)
+    caps = Caps(
+        (".tfrecord", ".tfrecords", ".tfrec"), keeps=frozenset(("key", "label", "meta", "boxes"))
     )
+
+    def recognise(self, head: bytes, name: str) -> bool:
+        return is_head(head) or _NAME.search(name.lower()) is not None
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every record, in order; lengths and data are checked by their CRCs.
+
+        A record takes 18 µs, and 11 µs more for each 100 KB (reading and checksum).
+
+        Args:
+            path: Of the file.
+            reading: Features that are the image and the label; None takes the first of a usual
+                name, the label "" takes none.
+
+        Raises:
+            NotAPackError: no TFRecord file of Examples with an image in each, or a compressed one.
+            OptionError: a record has no feature of a name given.
+            IntegrityError: the file is damaged; the message tells the record and where it begins.
+            ReadError: the file cannot be read.
+        """
+        check_reading(path, reading, "image", "label")
+        for frame in frames(path):
+            where = f"{path}: record {frame.number} at {frame.offset - HEAD.size}"
+            try:
+                yield record_of(frame, path.name, where, reading)
+            except Malformed as error:
+                raise NotAPackError(f"{where}: no tf.train.Example: {error}") from error
+
+    def writer(
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> TFRecordWriter:
+        return TFRecordWriter(path, classes)
+
+
+FORMAT = TFRecord()
 
 
 def _create(path: Path) -> int:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import operator
 import os
-import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
-from packio.formats import Entry
+from packio.formats import Reading
 from packio.formats.tfrecord.framing import Frame
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import BYTES, FLOAT, INT64, Example, Range, varint
-from packio.sample.record import Field, Record
+from packio.sample.fields import KINDS
+from packio.sample.record import IMAGE, MASK, Field, Place, Record
 
 Feature = tuple[bytes, int, bytes]  # key, kind, content
-_Boxes = tuple[tuple[float, float, float, float], ...]
 
-IMAGE, MASK = b"image/encoded", b"image/segmentation/class/encoded"
-_LABEL, _BOXES, _BOX_LABELS = b"image/class/label", b"packio/boxes", b"image/object/class/label"
+_ENCODED = {IMAGE: b"image/encoded", MASK: b"image/segmentation/class/encoded"}
+_LABEL, _BOXES = b"image/class/label", b"packio/boxes"
+_OBJECT = b"image/object/"  # a column of the boxes
+_COLUMNS = {"labels": b"class/label", "crowd": b"is_crowd"}  # the others: as they are called
 _BOX_SIDES = tuple(b"image/object/bbox/" + side for side in (b"xmin", b"ymin", b"xmax", b"ymax"))
 _SIZE = (b"image/width", b"image/height")
 _KEY, _META = b"packio/key", b"packio/meta"
-_FORMATS = {"unknown": b""}  # the others: as they are called, in capitals
+_FORMATS = {"array": b"NPY", "text": b"TEXT", "bytes": b"BYTES"}  # kind of a field → its format
 
 # By these names others have an image, a label, a path; the first that a record has is taken.
 _IMAGES = (
-    IMAGE, b"image", b"image_raw", b"image/raw", b"image_bytes", b"jpeg", b"jpg", b"png", b"img",
+    _ENCODED[IMAGE], b"image", b"image_raw", b"image/raw", b"image_bytes", b"jpeg", b"jpg", b"png", b"img",
     b"encoded", b"data",
 )  # fmt: skip
 _LABELS = (_LABEL, b"label", b"labels", b"class", b"target", b"y")
@@ -36,21 +38,19 @@ _KEYS = (
 )  # fmt: skip
 
 
-def entry(
-    frame: Frame,
-    file: str,
-    where: str,
-    image_name: str | None = None,
-    label_name: str | None = None,
-) -> Entry:
+def key_of(name: str) -> bytes:
+    """Key of the feature with the bytes of a field."""
+    return _ENCODED.get(name) or b"%s/encoded" % name.encode()
+
+
+def record_of(frame: Frame, file: str, where: str, reading: Reading) -> Record[Place]:
     """Find out what a record says of its sample.
 
     Args:
         frame: The record.
         file: That it is in.
         where: It is, for messages.
-        image_name: The feature that is the image.
-        label_name: The feature that is the label; "" takes none.
+        reading: Features that are the image and the label.
 
     Raises:
         Malformed: it is no Example.
@@ -59,34 +59,46 @@ def entry(
         IntegrityError: its boxes contradict each other.
     """
     example = Example(frame.data)
-    for option, name in (("image", image_name), ("label", label_name)):
+    for option, name in (("image", reading.image), ("label", reading.label)):
         if name and os.fsencode(name) not in example.features:
             raise OptionError(
                 f"{where}: {option}={name!r} is not in it; there are: {_features(example)}"
             )
-    images = _IMAGES if image_name is None else (os.fsencode(image_name),)
-    labels = _LABELS if label_name is None else (os.fsencode(label_name),)
+    images = _IMAGES if reading.image is None else (os.fsencode(reading.image),)
+    labels = _LABELS if reading.label is None else (os.fsencode(reading.label),)
     image = _first(example, images)
     if image is None:
         raise NotAPackError(_no_image(example, images, where))
     label = _label(example, labels)
-    if label is None and label_name:
-        raise NotAPackError(f"{where}: label={label_name!r} has no numbers; name another")
-    mask, meta = _first(example, (MASK,)), _first(example, (_META,))
-    boxes, box_labels = _boxes(example, where)
-    data, at = frame.data, frame.offset
-    return Entry(
-        b"%d" % frame.number,
-        file,
-        at + image[0],
-        image[1] - image[0],
-        label,
-        _key(example),
-        mask and (file, at + mask[0], mask[1] - mask[0]),
-        meta and data[meta[0] : meta[1]],
-        boxes,
-        box_labels,
-    )
+    if label is None and reading.label:
+        raise NotAPackError(f"{where}: label={reading.label!r} has no numbers; name another")
+    fields = {
+        name: Place(kind, file, frame.offset + start, stop - start)
+        for name, kind, (start, stop) in _fields(example, image)
+    }
+    meta, key = _first(example, (_META,)), _key(example)
+    boxes, columns = _boxes(example, where)
+    return Record(
+        b"%d" % frame.number if key is None else key, fields, label, None, boxes, columns,
+        meta and frame.data[meta[0] : meta[1]],
+    )  # fmt: skip
+
+
+def _fields(example: Example, image: Range) -> Iterator[tuple[str, str, Range]]:
+    """Name, kind and range of each field."""
+    yield IMAGE, "image", image
+    if (mask := _first(example, (_ENCODED[MASK],))) is not None:
+        yield MASK, "mask", mask
+    for key in example.features:
+        name, slash, last = key.rpartition(b"/")
+        if not slash or last != b"kind" or b"/" in name:
+            continue
+        kind, value = _first(example, (key,)), _first(example, (name + b"/encoded",))
+        if kind is None or value is None:
+            continue
+        said = example.data[kind[0] : kind[1]].decode("ascii", "replace")
+        if said in KINDS and name.decode("utf-8", "replace") not in (IMAGE, MASK):
+            yield name.decode("utf-8", "replace"), said, value
 
 
 def _first(example: Example, names: Sequence[bytes]) -> Range | None:
@@ -122,68 +134,89 @@ def _features(example: Example) -> str:
     return (", ".join(keys[:20]) + (" …" if len(keys) > 20 else "")) or "none"
 
 
-def _label(example: Example, names: Sequence[bytes]) -> int | tuple[float, ...] | None:
+def _label(example: Example, names: Sequence[bytes]) -> int | np.ndarray | None:
     for name in names:
         numbers = example.numbers(name) if name in example.features else None
         if numbers:
             number = numbers[0]
             if len(numbers) == 1 and isinstance(number, int):
                 return number
-            return tuple(map(float, numbers))
+            return np.array(numbers, np.float32)
     return None
 
 
-def _boxes(example: Example, where: str) -> tuple[_Boxes | None, tuple[int, ...] | None]:
+def _boxes(example: Example, where: str) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """The boxes, and their columns: of files of others, the labels alone."""
+    names = {_OBJECT + _COLUMNS["labels"]: "labels"}
     if _BOXES in example.features:
         boxes = _stored(example)
+        names |= {key: _column_name(key) for key in example.features if _is_column(key)}
     elif all(name in example.features for name in (*_BOX_SIDES, *_SIZE)):
         boxes = _scaled(example, where)
     else:
-        return None, None
-    labels = example.numbers(_BOX_LABELS)
-    if labels is not None and len(labels) != len(boxes):
-        raise IntegrityError(f"{where}: {len(boxes)} boxes, {len(labels)} labels of boxes")
-    return boxes, None if labels is None else tuple(map(int, labels))
+        return None, {}
+    columns = {}
+    for key, name in names.items():
+        kind, _ = example.lists(key)
+        numbers = example.numbers(key)
+        if numbers is None:
+            continue
+        if len(numbers) != len(boxes):
+            raise IntegrityError(f"{where}: {len(boxes)} boxes, {len(numbers)} {name} of boxes")
+        is_real = kind == FLOAT and name != "labels"
+        columns[name] = np.array(numbers).astype(np.float32 if is_real else np.int64)
+    return boxes, columns
 
 
-def _stored(example: Example) -> _Boxes:
+def _is_column(key: bytes) -> bool:
+    return key.startswith(_OBJECT) and b"/" not in key[len(_OBJECT) :]
+
+
+def _column_name(key: bytes) -> str:
+    last = key[len(_OBJECT) :]
+    return next((n for n, k in _COLUMNS.items() if k == last), last.decode("utf-8", "replace"))
+
+
+def _stored(example: Example) -> np.ndarray:
     start, stop = example.single(_BOXES) or (0, 1)
     if (stop - start) % 16:
         raise Malformed(f"{_BOXES.decode()} has {stop - start} bytes, expected 16 a box")
-    return tuple(struct.iter_unpack("<4f", example.data[start:stop]))
+    return np.frombuffer(example.data[start:stop], "<f4").reshape(-1, 4)
 
 
-def _scaled(example: Example, where: str) -> _Boxes:
+def _scaled(example: Example, where: str) -> np.ndarray:
     """Boxes from fractions of width and height."""
     width, height = (example.numbers(name) or [0] for name in _SIZE)
     sides = [example.numbers(name) or [] for name in _BOX_SIDES]
     if len({len(side) for side in sides}) > 1:
         raise IntegrityError(f"{where}: boxes have {[len(side) for side in sides]} sides")
-    w, h = width[0], height[0]
-    return tuple((a * w, b * h, c * w, d * h) for a, b, c, d in zip(*sides, strict=True))
+    scale = np.array([width[0], height[0]] * 2, np.float64)
+    return (np.array(sides, np.float64).T * scale).astype(np.float32)
 
 
-def features(record: Record[Field], texts: Sequence[bytes]) -> Iterator[Feature]:
-    """Yield the features of a record, in the order of their keys."""
-    yield b"image/channels", INT64, varint(record.facts.channels)
-    yield from _label_features(record.label, texts)
-    yield IMAGE, BYTES, record.image.data
+def features(record: Record[Field], texts: Sequence[bytes]) -> list[Feature]:
+    """The features of a record, in the order of their keys."""
+    return sorted(_unsorted(record, texts), key=operator.itemgetter(0))
+
+
+def _unsorted(record: Record[Field], texts: Sequence[bytes]) -> Iterator[Feature]:
+    facts = record.facts
+    yield b"image/channels", INT64, varint(facts.channels)
+    yield b"image/height", INT64, varint(facts.height)
+    yield b"image/width", INT64, varint(facts.width)
     yield b"image/filename", BYTES, record.key.decode("utf-8", "replace").encode()
-    yield (
-        b"image/format",
-        BYTES,
-        _FORMATS.get(record.facts.encoding, record.facts.encoding.upper().encode()),
-    )
-    yield b"image/height", INT64, varint(record.facts.height)
+    yield from _label_features(record.label, texts)
+    for name, field in record.fields.items():
+        key = key_of(name)
+        yield key, BYTES, field.data
+        encoding = b"" if field.encoding == "unknown" else field.encoding.upper().encode()
+        if name == MASK:
+            encoding = encoding.lower()
+        yield key.replace(b"encoded", b"format"), BYTES, _FORMATS.get(field.kind, encoding)
+        if name not in _ENCODED:
+            yield b"%s/kind" % name.encode(), BYTES, field.kind.encode()
     if record.boxes is not None:
         yield from _box_features(record.boxes, record)
-    if record.mask is not None:
-        yield MASK, BYTES, record.mask.data
-        name = "" if record.mask.encoding == "unknown" else record.mask.encoding
-        yield b"image/segmentation/class/format", BYTES, name.encode()
-    yield b"image/width", INT64, varint(record.facts.width)
-    if record.boxes is not None:
-        yield _BOXES, BYTES, np.asarray(record.boxes, "<f4").tobytes()
     yield _KEY, BYTES, record.key
     if record.meta is not None:
         yield _META, BYTES, record.meta
@@ -202,5 +235,10 @@ def _box_features(boxes: np.ndarray, record: Record[Field]) -> Iterator[Feature]
     sides = (boxes / scale).astype("<f4").T
     for i in (2, 0, 3, 1):  # in the order of their names
         yield _BOX_SIDES[i], FLOAT, sides[i].tobytes()
-    if record.box_labels is not None:
-        yield _BOX_LABELS, INT64, b"".join(map(varint, record.box_labels.tolist()))
+    yield _BOXES, BYTES, np.asarray(boxes, "<f4").tobytes()
+    for name, values in record.box_columns.items():
+        key, column = _OBJECT + _COLUMNS.get(name, name.encode()), np.asarray(values)
+        if column.dtype.kind == "f":
+            yield key, FLOAT, column.astype("<f4").tobytes()
+        else:
+            yield key, INT64, b"".join(map(varint, column.tolist()))

@@ -45,6 +45,14 @@ def head(length: int) -> bytes:
     return size + TAIL.pack(masked(crc32c(size)))
 
 
+def is_head(start: bytes) -> bool:
+    """Tell whether a file that begins with some bytes begins with the head of a record."""
+    if len(start) < HEAD.size:
+        return False
+    _, crc = HEAD.unpack_from(start)
+    return masked(crc32c(start[:8])) == int(crc)
+
+
 def frames(path: Path) -> Iterator[Frame]:
     """Yield the records of a file, in order, all their checksums checked.
 

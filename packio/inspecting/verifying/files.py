@@ -61,7 +61,7 @@ def _lose(
     found.bad |= lost
     problem += f"; {len(lost)} samples have bytes in it" if lost else ""
     found.tell_of_file(name, problem, unreadable=unreadable)
-    found.meter.step(int(np.count_nonzero(values.is_mask == 0)), 0, len(found.damages))
+    found.meter.step(int(np.count_nonzero(values.field == 0)), 0, len(found.damages))
     return 0
 
 
@@ -83,7 +83,7 @@ def _read_through(
             problem = problem_of(found, span, values, i)
             if problem is not None:
                 problems.append((i, problem))
-        images = last - first - int(np.count_nonzero(values.is_mask[first:last]))
+        images = last - first - int(np.count_nonzero(values.field[first:last]))
         found.meter.step(images, len(data), len(found.damages) + len(problems))
         begin, first = stop, last
     return digest.digest(), problems

@@ -6,13 +6,12 @@ import os
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
 from packio.errors import IntegrityError
-from packio.formats import Reading
+from packio.formats import Format, Reading
 from packio.index.indexfile import Index
 from packio.inspecting.verifying.report import Damage, of_file
 from packio.system.progress import Progress, ProgressCallback
@@ -21,14 +20,14 @@ _PROGRESS_SECONDS = 0.1  # between two calls of the callback
 
 
 class Kind(NamedTuple):
-    """All records, or all masks: the columns that say where they lie, and their order there."""
+    """All values of one field: the columns that say where they lie, and their order there."""
 
     file: np.ndarray  # (N,)
     offset: np.ndarray  # (N,) bytes
     length: np.ndarray  # (N,) bytes
     crc: np.ndarray  # (N,) uint32
     order: np.ndarray  # (N,) positions by file and offset
-    prefix: str  # of the columns: "" or "mask_"
+    name: str  # of the field
 
 
 class Findings:
@@ -44,7 +43,7 @@ class Findings:
         format: Of the container, once the metadata are found good.
         reading: How to take what the container says.
         by_record: Records are no ranges of bytes, but what the format's Reader gives by number.
-        kinds: Records, and masks if there are any, once the index is found good.
+        kinds: The fields, the image first, once the index is found good.
         damages, warnings: As in the report.
         intact: Numbers of the files that are as they were written.
         bad: Positions of the samples whose bytes are not theirs.
@@ -55,7 +54,7 @@ class Findings:
         self.index, self.path, self.root, self.meter = index, path, index.path.parent, meter
         self.table: list[tuple[str, int, bytes]] = []
         self.shards: list[tuple[str, range]] = []
-        self.format: ModuleType | None = None
+        self.format: Format | None = None
         self.reading = reading_of(index)
         self.by_record = index.metadata.get("access", "range") != "range"
         self.kinds: list[Kind] = []
@@ -85,7 +84,7 @@ class Findings:
             return None
 
     def place(self, position: int, kind: int) -> tuple[str, int, int]:
-        """File, offset and length of a sample's record (kind 0) or mask (kind 1).
+        """File, offset and length of a sample's value of one of the fields; 0 is the image.
 
         Of a record that is no range of bytes, the offset is its number.
         """
@@ -95,7 +94,8 @@ class Findings:
 
     def files_of(self, shard: str, positions: range) -> set[int]:
         """Numbers of the files that a shard consists of."""
-        used = [np.unique(k.file[positions.start : positions.stop]) for k in self.kinds]
+        these = slice(positions.start, positions.stop)
+        used = [np.unique(k.file[these][k.offset[these] >= 0]) for k in self.kinds]
         within = {
             i
             for i, (name, _, _) in enumerate(self.table)

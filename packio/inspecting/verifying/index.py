@@ -109,13 +109,12 @@ def _check_table(found: Findings) -> None:
 
 
 def _kinds(index: Index) -> Iterator[Kind]:
-    for prefix in ("", "mask_"):
-        if f"{prefix}offset" in index:
-            file, offset, length, crc = [
-                index.column(prefix + name).array()
-                for name in ("file", "offset", "length", "crc32c")
-            ]
-            yield Kind(file, offset, length, crc, np.lexsort((offset, file)), prefix)
+    for field in index.fields:
+        file, offset, length, crc = [
+            index.column(f"{field}/{name}").array()
+            for name in ("file", "offset", "length", "crc32c")
+        ]
+        yield Kind(file, offset, length, crc, np.lexsort((offset, file)), field)
 
 
 def _check_numbers(found: Findings) -> None:

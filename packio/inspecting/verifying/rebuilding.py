@@ -20,7 +20,7 @@ from packio.errors import (
     ReadError,
     VersionError,
 )
-from packio.formats import Entry, Reading
+from packio.formats import Format, Reader, Reading
 from packio.images import encodings
 from packio.images.decoders import Decoder
 from packio.index.indexfile import INDEX_SUFFIX, Index
@@ -28,6 +28,8 @@ from packio.inspecting.verifying.findings import Findings, Meter, reading_of
 from packio.inspecting.verifying.index import check_bytes, opened
 from packio.inspecting.verifying.report import Damage, of_file, without
 from packio.packs import indexing, isolation
+from packio.sample.fields import PIXELS, decode
+from packio.sample.record import Field, Place, Record
 from packio.storage.local import LocalFiles
 from packio.system.pools import ThreadPool
 
@@ -140,9 +142,9 @@ class _Walk:
     def __init__(self, container: indexing.Container, reading: Reading, meter: Meter) -> None:
         self._root, self._shards, self._meter = container.root, container.shards, meter
         self._format, self._reading = container.format, reading
-        self._module = registry.load("formats", container.format)
+        self._form: Format = registry.load("formats", container.format)
         self._decoder = Decoder("auto", "UNCHANGED")
-        self.keyless = False  # the container has no keys but the names of its records
+        self.keyless = "key" not in self._form.caps.keeps
 
     def damages(self, pool: ThreadPool) -> Iterator[Damage]:
         """All that is wrong with it."""
@@ -150,44 +152,48 @@ class _Walk:
             path = self._root / shard
             prefix = f"{shard}/" if path.is_dir() and shard != "." else ""
             try:
-                if getattr(self._module, "CRASHES", False):
+                if self._form.caps.dies_of_damage:
                     isolation.run(
                         f"{__name__}:walk_once", str(path), self._format,
                         dataclasses.asdict(self._reading), where=path, seconds=_seconds(path),
                     )  # fmt: skip
-                reader = indexing.reader_of(self._reading, self._module, path)
-                work = functools.partial(self._of_entry, prefix, reader)
-                entries = enumerate(indexing.scanned(self._reading, self._module, path))
-                while chunk := list(itertools.islice(entries, _CHUNK)):
+                reader = self._form.reader(path, self._reading)
+                work = functools.partial(self._of_record, prefix, reader)
+                records = enumerate(self._form.scan(path, self._reading))
+                while chunk := list(itertools.islice(records, _CHUNK)):
                     for found in pool.map(work, chunk):
                         yield from found
             except (PackioError, OSError) as error:
                 yield of_file(shard, without(error, path))
 
-    def _of_entry(self, prefix: str, reader: Any, numbered: tuple[int, Entry]) -> list[Damage]:
-        number, entry = numbered
-        self.keyless = self.keyless or entry.key is None
-        record = prefix + entry.file, entry.offset, entry.length
-        get = self._read if entry.offset >= 0 else lambda *_: reader.get(number)
-        found = [self._of_image(entry, record, get)]
-        if entry.mask is not None:
-            mask = prefix + entry.mask[0], *entry.mask[1:]
-            plain = entry._replace(split=False, facts=None)
-            found.append(self._of_image(plain, mask, self._read))
-        self._meter.step(1, entry.length, 0)
+    def _of_record(
+        self, prefix: str, reader: Reader | None, numbered: tuple[int, Record[Place]]
+    ) -> list[Damage]:
+        number, record = numbered
+        found = []
+        for place in record.fields.values():
+            if reader is not None and place.offset < 0:
+                found.append(self._of_value(record, place, prefix, lambda *_: reader.get(number)))
+            else:
+                found.append(self._of_value(record, place, prefix, self._read))
+        self._meter.step(1, record.image.length, 0)
         return [damage for damage in found if damage is not None]
 
-    def _of_image(
-        self, entry: Entry, place: tuple[str, int, int], get: Callable[[str, int, int], bytes]
-    ) -> Damage | None:
-        key = os.fsdecode(entry.name if entry.key is None else entry.key)
+    def _of_value(
+        self, record: Record[Place], place: Place, prefix: str,
+        get: Callable[[str, int, int], bytes],
+    ) -> Damage | None:  # fmt: skip
+        where = prefix + place.file, place.offset, place.length
         try:
-            data = get(*place)
-            data = self._module.unsplit(data) if entry.split else data
-            facts = entry.facts or encodings.read_facts(data)
-            self._decoder(data, facts)
+            data = get(*where)
+            data = self._form.unsplit(data) if place.split else data
+            if place.kind in PIXELS:
+                self._decoder(data, place.facts or encodings.read_facts(data))
+            else:
+                decode(Field(place.kind, data))
         except (DecodeError, IntegrityError, ReadError) as error:
-            return Damage(place[0], None, key, *place[1:], f"does not decode: {error}")
+            key = os.fsdecode(record.key)
+            return Damage(where[0], None, key, *where[1:], f"does not decode: {error}")
         return None
 
     def _read(self, name: str, offset: int, length: int) -> bytes:
@@ -197,10 +203,10 @@ class _Walk:
 
 def walk_once(path: str, container: str, reading: dict[str, Any]) -> None:
     """Read all of a container with its library, which may crash over it."""
-    module, how = registry.load("formats", container), Reading(**reading)
-    reader = indexing.reader_of(how, module, Path(path))
-    for number, entry in enumerate(indexing.scanned(how, module, Path(path))):
-        if entry.offset < 0:
+    form, how = registry.load("formats", container), Reading(**reading)
+    reader = form.reader(Path(path), how)
+    for number, record in enumerate(form.scan(Path(path), how)):
+        if record.image.offset < 0:
             reader.get(number)
 
 

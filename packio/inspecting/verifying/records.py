@@ -14,7 +14,7 @@ from packio.images import encodings
 from packio.images.decoders import Decoder, Stored
 from packio.index.indexfile import SPLIT_RECORD, crc32c
 from packio.inspecting.verifying.findings import Findings
-from packio.packs import indexing
+from packio.sample.record import IMAGE
 from packio.storage.local import LocalFiles
 from packio.system.files import read_at
 from packio.system.pools import ThreadPool
@@ -30,7 +30,7 @@ class Values(NamedTuple):
     offset: np.ndarray  # (n,) bytes
     length: np.ndarray  # (n,) bytes
     crc: np.ndarray  # (n,) uint32
-    is_mask: np.ndarray  # (n,) bool
+    field: np.ndarray  # (n,) which of the fields: 0 is the image
 
 
 class Span(NamedTuple):
@@ -51,16 +51,17 @@ class Span(NamedTuple):
 
 
 def values_of(found: Findings, file: int) -> Values:
-    """The records and masks of a file."""
+    """The values of all fields that lie in a file."""
     parts = []
-    for kind in found.kinds:
-        if found.by_record and not kind.prefix:
+    for number, kind in enumerate(found.kinds):
+        if found.by_record and kind.name == IMAGE:
             continue
         begin = np.searchsorted(kind.file, file, "left", sorter=kind.order)
         stop = np.searchsorted(kind.file, file, "right", sorter=kind.order)
         rows = kind.order[begin:stop]
-        is_mask = np.full(len(rows), kind.prefix == "mask_")
-        parts.append((rows, kind.offset[rows], kind.length[rows], kind.crc[rows], is_mask))
+        rows = rows[kind.offset[rows] >= 0]  # else the sample has no such field
+        field = np.full(len(rows), number)
+        parts.append((rows, kind.offset[rows], kind.length[rows], kind.crc[rows], field))
     if not parts:
         return Values(*[np.zeros(0, np.int64)] * 5)
     columns = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
@@ -74,23 +75,22 @@ def problem_of(found: Findings, span: Span, values: Values, i: int) -> str | Non
     data = span.bytes(int(values.offset[i]), int(values.length[i]))
     if data is None:
         return f"lies beyond the end of the file, which has {span.size} bytes"
-    if not values.is_mask[i]:
-        try:
-            data = _unsplit(found, int(values.position[i]), data)
-        except IntegrityError as error:
-            return str(error)
+    try:
+        data = _unsplit(found, int(values.field[i]), int(values.position[i]), data)
+    except IntegrityError as error:
+        return str(error)
     return None if crc32c(data) == values.crc[i] else "CRC32C differs"
 
 
-def _unsplit(found: Findings, position: int, data: bytes | np.ndarray) -> bytes | np.ndarray:
-    """The bytes of a record, where they may lie in several parts."""
-    if not hasattr(found.format, "unsplit"):
+def _unsplit(
+    found: Findings, field: int, position: int, data: bytes | np.ndarray
+) -> bytes | np.ndarray:
+    """The bytes of a value, which may lie in several parts."""
+    flags = f"{found.kinds[field].name}/flags"
+    if flags not in found.index or not found.index.column(flags).item(position) & SPLIT_RECORD:
         return data
-    if not found.index.column("flags").item(position) & SPLIT_RECORD:
-        return data
-    assert found.format is not None  # noqa: S101 (for the type checker: None has no unsplit)
-    whole: bytes = found.format.unsplit(bytes(data))
-    return whole
+    assert found.format is not None  # noqa: S101 (the metadata were found good)
+    return found.format.unsplit(bytes(data))
 
 
 def tell(found: Findings, name: str, values: Values, i: int, problem: str) -> None:
@@ -98,7 +98,8 @@ def tell(found: Findings, name: str, values: Values, i: int, problem: str) -> No
     position = int(values.position[i])
     found.bad.add(position)
     place = name, int(values.offset[i]), int(values.length[i])
-    found.tell_of_sample(position, place, f"mask: {problem}" if values.is_mask[i] else problem)
+    field = found.kinds[int(values.field[i])].name
+    found.tell_of_sample(position, place, problem if field == IMAGE else f"{field}: {problem}")
 
 
 def decode_images(found: Findings, pool: ThreadPool) -> None:
@@ -120,7 +121,8 @@ def _get(found: Findings, files: LocalFiles, shard: str) -> Callable[[int, int, 
     if not found.by_record:
         return files.read
     assert found.format is not None  # noqa: S101 (the metadata were found good)
-    reader = indexing.reader_of(found.reading, found.format, found.root / shard)
+    reader = found.format.reader(found.root / shard, found.reading)
+    assert reader is not None  # noqa: S101 (the index says that it is read by one)
     return lambda _, number, __: reader.get(number)
 
 
@@ -131,7 +133,9 @@ def _decode_one(
         return
     item = {n: found.index.column(n).item(position) for n in _STORED}
     try:
-        data = bytes(_unsplit(found, position, get(item["file"], item["offset"], item["length"])))
+        data = bytes(
+            _unsplit(found, 0, position, get(item["file"], item["offset"], item["length"]))
+        )
         encoding = encodings.NAMES.get(item["encoding"], "unknown")
         dtype = encodings.DTYPES[item["dtype"]]
         decoder(data, Stored(encoding, item["height"], item["width"], item["channels"], dtype))

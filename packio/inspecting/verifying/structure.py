@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from packio.errors import MissingPackageError, PackioError
-from packio.formats import Entry
 from packio.inspecting.verifying.findings import Findings
 from packio.inspecting.verifying.report import without
-from packio.packs import indexing
+from packio.sample.record import IMAGE, Place, Record
 
 
 def walk(found: Findings, *, always: bool) -> None:
@@ -25,10 +24,10 @@ def walk(found: Findings, *, always: bool) -> None:
 
 def _walk(found: Findings, shard: str, positions: range) -> None:
     assert found.format is not None  # noqa: S101 (the metadata were found good)
-    prefix = f"{shard}/" if found.format.IS_DIRECTORY and shard != "." else ""
+    prefix = f"{shard}/" if found.format.caps.is_directory and shard != "." else ""
     try:
-        entries = indexing.scanned(found.reading, found.format, found.root / shard)
-        _compare(found, shard, positions, entries, prefix)
+        records = found.format.scan(found.root / shard, found.reading)
+        _compare(found, shard, positions, records, prefix)
     except MissingPackageError as error:
         found.warnings.append(f"{shard}: its structure is not checked: {error}")
     except (PackioError, OSError) as error:
@@ -39,17 +38,17 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
 
 
 def _compare(
-    found: Findings, shard: str, positions: range, entries: Iterable[Entry], prefix: str
+    found: Findings, shard: str, positions: range, records: Iterable[Record[Place]], prefix: str
 ) -> None:
     metadata = found.index.metadata
     reindexed = metadata.get("source", {}).get("kind") == "reindex"
     spare = metadata["counts"]["skipped"] if reindexed else 0  # images that no pack could take
     expected = iter(positions)
     position = next(expected, None)
-    for number, entry in enumerate(entries):
-        place = f"{prefix}{entry.file}", entry.offset, entry.length
+    for number, record in enumerate(records):
+        place = _at(prefix, record.image)
         if position is not None and _is_at(found, position, place, number):
-            for problem in _differences(found, position, entry, prefix, reindexed=reindexed):
+            for problem in _differences(found, position, record, prefix, reindexed=reindexed):
                 found.tell_of_sample(position, found.place(position, 0), problem)
             position = next(expected, None)
         elif spare:
@@ -73,18 +72,24 @@ def _is_at(found: Findings, position: int, place: tuple[str, int, int], number: 
 
 
 def _differences(
-    found: Findings, position: int, entry: Entry, prefix: str, *, reindexed: bool
+    found: Findings, position: int, record: Record[Place], prefix: str, *, reindexed: bool
 ) -> Iterator[str]:
     """In what the container and the index say of a sample they differ."""
-    index = found.index
-    if not reindexed and entry.key is not None and entry.key != index.key(position):
-        yield f"the container's key is {os.fsdecode(entry.key)!r}"
-    if entry.label is not None and "label" in index:
-        said, label = entry.label, index.column("label").array()[position]
+    index, keeps = found.index, found.format.caps.keeps if found.format else frozenset()
+    if not reindexed and "key" in keeps and record.key != index.key(position):
+        yield f"the container's key is {os.fsdecode(record.key)!r}"
+    if record.label is not None and "label" in index:
+        said, label = record.label, index.column("label").array()[position]
         said = said + found.reading.label_offset if isinstance(said, int) else said
         if not np.array_equal(np.asarray(said, label.dtype), label, equal_nan=True):
             yield f"the container's label is {said}, the index's {label}"
-    if entry.mask is not None and len(found.kinds) > 1:
-        file, offset, length = entry.mask
-        if (prefix + file, offset, length) != found.place(position, 1):
-            yield f"mask: {length} bytes at {offset} by the container"
+    for number, kind in enumerate(found.kinds):
+        place = record.fields.get(kind.name)
+        if kind.name == IMAGE or place is None:
+            continue
+        if _at(prefix, place) != found.place(position, number):
+            yield f"{kind.name}: {place.length} bytes at {place.offset} by the container"
+
+
+def _at(prefix: str, place: Place) -> tuple[str, int, int]:
+    return prefix + place.file, place.offset, place.length

@@ -197,7 +197,7 @@ def format_of(out: Path, name: str | None) -> str:
         registry.load("formats", name)
         return name
     modules = registry.load_all("formats")
-    suffixes = {s: n for n, m in modules.items() for s in m.SUFFIXES if hasattr(m, "Writer")}
+    suffixes = {s: n for n, m in modules.items() for s in m.caps.suffixes if m.caps.writes}
     try:
         return suffixes[out.suffix.lower()]
     except KeyError:

@@ -64,5 +64,5 @@ def _needed(plan: Plan, treatment: Treatment, shards: Sequence[int]) -> int:
         return 0
     sizes = plan.listing.sizes
     each = [sum(s for i in plan.shards[n] if (s := sizes[i]) > 0) for n in shards]
-    spooled = getattr(registry.load("formats", plan.format), "SPOOLED", False)
+    spooled = registry.load("formats", plan.format).caps.spooled
     return sum(each) + (max(each) if spooled else 0)

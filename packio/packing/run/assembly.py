@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio import __version__
 from packio.errors import OptionError, PackioError
+from packio.formats import Format
 from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
 from packio.index.indexfile import Index
@@ -45,16 +45,16 @@ class Assembled(NamedTuple):
     identities: np.ndarray | None
 
 
-def index_name(plan: Plan, container: ModuleType, out: Path) -> str:
+def index_name(plan: Plan, container: Format, out: Path) -> str:
     """Name of the index file, beside or in the pack."""
     if is_folder(plan, container):
         return indexfile.INDEX_NAME
     return out.name + indexfile.INDEX_SUFFIX
 
 
-def is_folder(plan: Plan, container: ModuleType) -> bool:
+def is_folder(plan: Plan, container: Format) -> bool:
     """Whether the pack is a folder, not a file with its index beside it."""
-    return bool(container.IS_DIRECTORY) or plan.is_sharded
+    return container.caps.is_directory or plan.is_sharded
 
 
 def skipped(shards: Sequence[Index]) -> list[Skip]:
@@ -67,7 +67,7 @@ def skipped(shards: Sequence[Index]) -> list[Skip]:
 
 
 def write_index(
-    plan: Plan, names: Sequence[str], shards: Sequence[Index], container: ModuleType, built: Path,
+    plan: Plan, names: Sequence[str], shards: Sequence[Index], container: Format, built: Path,
     out: Path,
 ) -> Assembled:  # fmt: skip
     """Write the index of a pack, and the sidecars that concern all of it.
@@ -117,11 +117,11 @@ def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray
     return rest, np.concatenate(found) if found and len(found) == len(each) else None
 
 
-def with_sidecars(columns: Table, container: ModuleType, folder: Path, shards: list[str]) -> Table:
+def with_sidecars(columns: Table, container: Format, folder: Path, shards: list[str]) -> Table:
     """The columns with the files that the format adds to a folder of shards."""
-    if not hasattr(container, "finish"):
-        return columns
     more = container.finish(folder, shards)
+    if not more:
+        return columns
     tables = [columns, made.of_files(folder, more)]
     return columns | made.joined_files(tables, [len(columns["file_bytes"]), len(more)])
 
@@ -191,7 +191,7 @@ def all_fields(fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _metadata(
-    plan: Plan, full: Sequence[tuple[str, Index]], shards: Sequence[Index], container: ModuleType
+    plan: Plan, full: Sequence[tuple[str, Index]], shards: Sequence[Index], container: Format
 ) -> dict[str, Any]:
     listing, carried = plan.listing, plan.carried
     packed = sum(shard.metadata["samples"] for shard in shards)
@@ -224,6 +224,6 @@ def _metadata(
         metadata["splits"] = listing.split_names
     if carried.statistics is not None and plan.own.stats is None:
         metadata["statistics"] = carried.statistics
-    if hasattr(container, "identity"):
+    if any("identity" in shard.metadata for _, shard in full):
         metadata["identity"] = [shard.metadata["identity"] for _, shard in full]
     return metadata

@@ -199,9 +199,9 @@ class Run:
     def name(self, number: int) -> str:
         """Of a shard, relative to the pack; "." where the pack is the shard."""
         if self.plan.is_sharded:
-            suffix = self.out.suffix or self._container.SUFFIXES[0]
+            suffix = self.out.suffix or self._container.caps.suffixes[0]
             return f"{self.out.stem}-{self.first + number:05d}{suffix}"
-        return "." if self._container.IS_DIRECTORY else self.out.name
+        return "." if self._container.caps.is_directory else self.out.name
 
     def _outcomes(
         self, engine: Executor, tasks: dict[int, shards.Task]

@@ -10,14 +10,13 @@ import contextlib
 import functools
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio import registry
 from packio.errors import OptionError, PackioError
-from packio.formats import Written
+from packio.formats import Format, Written
 from packio.images.jpeg.restarts import compiling_told
 from packio.index import columns as made
 from packio.index import indexfile
@@ -110,11 +109,11 @@ def _telling(task: Task) -> contextlib.AbstractContextManager[None]:
     return compiling_told(functools.partial(task.tally.compile, task.number))
 
 
-def _write(task: Task, samples: Packed, container: ModuleType, path: Path) -> Written | None:
+def _write(task: Task, samples: Packed, container: Format, path: Path) -> Written | None:
     """Write the container; None where nothing was packed."""
     listing, tally = task.listing, task.tally
     size = sum(size for size in listing.sizes if size > 0)
-    writer = container.Writer(
+    writer = container.writer(
         path, count=len(listing.keys), size=size, classes=listing.classes, **task.writer_options
     )
     try:
@@ -136,10 +135,8 @@ def _write(task: Task, samples: Packed, container: ModuleType, path: Path) -> Wr
         written: Written = writer.close()
     finally:
         writer.abort()
-    if not len(written.offset) == len(written.length) == len(samples):
-        raise PackioError(
-            f"{len(samples)} samples went into the container, {len(written.offset)} are in it"
-        )
+    if not all(len(ranges.offset) == len(samples) for ranges in written.places.values()):
+        raise PackioError(f"{len(samples)} samples went into the container, others are in it")
     if missing := sorted(samples.builder.fields.keys() - written.places.keys()):
         raise OptionError(f"{task.format} holds no named field: {', '.join(missing)}")
     return written
@@ -153,7 +150,7 @@ def _sort_out(chunk: list[Read], samples: Packed) -> list[Read]:
 
 
 def _finish(
-    task: Task, samples: Packed, written: Written | None, container: ModuleType, path: Path
+    task: Task, samples: Packed, written: Written | None, container: Format, path: Path
 ) -> None:
     """Make the shard's files durable, and write its index."""
     folder = path if task.name == "." else path.parent
@@ -170,10 +167,10 @@ def _finish(
     if written is None:
         files.remove(folder)
     else:
-        inside = f"{task.name}/" if container.IS_DIRECTORY and task.name != "." else ""
+        inside = f"{task.name}/" if container.caps.is_directory and task.name != "." else ""
         names = [inside + name for name in (*written.files, *written.sidecars)]
         metadata |= {"files": len(written.files), "info": written.info}
-        if hasattr(container, "identity"):
+        if container.identity(path) is not None:
             metadata["identity"] = container.identity(path)
     with ThreadPool(1, "packio-sync") as pool:  # while the files are digested
         synced = pool.submit(files.sync_tree, folder) if written is not None else None

@@ -28,6 +28,8 @@ import packio
 from packio import errors
 from packio.formats import Written
 from packio.formats.lmdb import FORMAT as container
+from packio.formats.lmdb.library import Reader
+from packio.formats.lmdb.writing import LmdbWriter
 from packio.images import encodings
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ def test_only_data_and_labels_are_left(tmp_path: Path) -> None:
 
 
 def test_no_records_make_an_empty_database(tmp_path: Path) -> None:
-    assert len(_write(tmp_path / "out.lmdb", []).offset) == 0
+    assert len(_write(tmp_path / "out.lmdb", []).places["image"].offset) == 0
     assert _cursor(tmp_path / "out.lmdb") == _scanned(tmp_path / "out.lmdb") == []
 
 
@@ -172,10 +174,10 @@ _WRITES = """
 import random, sys
 from pathlib import Path
 import made
-from packio.formats import lmdb
+from packio.formats.lmdb.writing import LmdbWriter
 rng = random.Random(3)
 sizes = [rng.choice((0, 10, 1900, 2100, 9000, 150000)) for _ in range(2500)]
-writer = lmdb.Writer(Path(sys.argv[1]), count=int(sys.argv[2]), size=0)
+writer = LmdbWriter(Path(sys.argv[1]), int(sys.argv[2]), 0)
 writer.add([made.record(rng.randbytes(n), n, b"%d" % n) for n in sizes])
 writer.close()
 print(writer._map_size >> 20)
@@ -214,12 +216,12 @@ def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
         made.writer(container, tmp_path / "out.lmdb", count=1, size=1)
 
 
-class _Lying(container.Writer):
+class _Lying(LmdbWriter):
     """After the database is closed, a bit of a value turns over."""
 
     def abort(self) -> None:
         super().abort()
-        with (self._path / "data.mdb").open("r+b") as file:
+        with (self.path / "data.mdb").open("r+b") as file:
             content = file.read()
             position = content.index(b"needle")
             file.seek(position)
@@ -227,7 +229,7 @@ class _Lying(container.Writer):
 
 
 def test_a_value_that_reads_back_differently_is_an_error(tmp_path: Path) -> None:
-    writer = _Lying(tmp_path / "out.lmdb", count=3, size=30_000)
+    writer = _Lying(tmp_path / "out.lmdb", 3, 30_000)
     writer.add([*_records([10, 9000]), made.record(b"-" * 5000 + b"needle" * 2, 0, b"k")])
     with pytest.raises(errors.OutputError, match=r"data\.mdb: record 2 reads back differently"):
         writer.close()
@@ -259,9 +261,10 @@ def test_scanning_needs_no_lmdb(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['lmdb'] = None; from pathlib import Path;"
         "from packio import errors;"
-        "from packio.formats import lmdb; path = Path(sys.argv[1]); lmdb.identity(path);"
-        "print([e.length for e in lmdb.scan(path)])\n"
-        "try: lmdb.Writer(path / 'x', count=1, size=1)\n"
+        "from packio.formats import Reading; from packio.formats.lmdb import FORMAT as lmdb;"
+        "path = Path(sys.argv[1]); lmdb.identity(path);"
+        "print([r.image.length for r in lmdb.scan(path, Reading())])\n"
+        "try: lmdb.writer(path / 'x', count=1, size=1, classes=())\n"
         "except errors.MissingPackageError as error: print(error)"
     )
     said = _in_a_process(code, tmp_path / "out.lmdb").splitlines()
@@ -353,6 +356,7 @@ def test_scan_finds_what_lmdb_finds(tmp_path: Path, make: Callable[[Path], None]
 
 def test_scan_finds_what_the_writer_wrote(tmp_path: Path) -> None:
     _write(tmp_path / "out.lmdb", _records([7] * 20_000 + _SIZES))
+    (tmp_path / "out.lmdb/labels.tsv").unlink()  # it has the keys
     assert _scanned(tmp_path / "out.lmdb") == _cursor(tmp_path / "out.lmdb")
 
 
@@ -531,14 +535,14 @@ def test_identity_changes_with_a_transaction_and_not_with_a_copy(tmp_path: Path)
 # Reading through py-lmdb
 
 
-def _gets(reader: container.Reader, numbers: list[int], answers: Any) -> None:
+def _gets(reader: Reader, numbers: list[int], answers: Any) -> None:
     answers.put([hashlib.sha256(reader.get(i)).digest() for i in numbers])
 
 
 def test_a_reader_gets_records_by_number(tmp_path: Path) -> None:
     records = _records(_SIZES)
     _write(tmp_path / "out.lmdb", records)
-    reader = container.Reader(tmp_path / "out.lmdb")
+    reader = Reader(tmp_path / "out.lmdb")
     assert len(reader) == len(records)
     assert [reader.get(i) for i in range(len(records))] == [r.data for r in records]
     for outside in (-1, len(records)):
@@ -549,7 +553,7 @@ def test_a_reader_gets_records_by_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [10, 1000])
 def test_a_reader_gets_records_of_any_keys_in_their_order(tmp_path: Path, count: int) -> None:
     _fill(tmp_path / "db", [(b"%d" % i, b"<%d>" % i) for i in range(count)])
-    reader = container.Reader(tmp_path / "db")
+    reader = Reader(tmp_path / "db")
     assert [reader.get(i) for i in range(count)] == [v for _, v in _cursor_of(tmp_path / "db")]
 
 
@@ -564,27 +568,27 @@ def _cursor_of(path: Path) -> list[tuple[bytes, bytes]]:
 
 def test_a_reader_is_not_misled_by_keys_that_look_numbered(tmp_path: Path) -> None:
     _fill(tmp_path / "db", [(b"00", b"a"), (b"01x", b"b"), (b"02", b"c")])
-    reader = container.Reader(tmp_path / "db")
+    reader = Reader(tmp_path / "db")
     assert [reader.get(i) for i in (2, 1, 0)] == [b"c", b"b", b"a"]
 
 
 @pytest.mark.skipif(not _BOTH_VERSIONS, reason="this py-lmdb writes file version 1 only")
 def test_a_reader_reads_databases_of_lmdb_1_0(tmp_path: Path) -> None:
     _fill(tmp_path / "new", [(b"%03d" % i, bytes([i]) * 5000) for i in range(200)], lib_version=1)
-    reader = container.Reader(tmp_path / "new")
+    reader = Reader(tmp_path / "new")
     assert [reader.get(i) for i in range(200)] == [bytes([i]) * 5000 for i in range(200)]
 
 
 def test_two_readers_of_a_database_share_it(tmp_path: Path) -> None:
     _write(tmp_path / "out.lmdb", _records([10, 5000]))
     (tmp_path / "link").symlink_to(tmp_path / "out.lmdb")
-    readers = [container.Reader(tmp_path / name) for name in ("out.lmdb", "link", "out.lmdb")]
+    readers = [Reader(tmp_path / name) for name in ("out.lmdb", "link", "out.lmdb")]
     assert len({reader.get(1) for reader in readers}) == 1
 
 
 def test_the_last_reader_lets_go_of_the_database(tmp_path: Path) -> None:
     _write(tmp_path / "out.lmdb", _records([10, 5000]))
-    a, b = container.Reader(tmp_path / "out.lmdb"), container.Reader(tmp_path / "out.lmdb")
+    a, b = Reader(tmp_path / "out.lmdb"), Reader(tmp_path / "out.lmdb")
     a.get(0), b.get(0)
     a.close()
     del b
@@ -595,7 +599,7 @@ def test_the_last_reader_lets_go_of_the_database(tmp_path: Path) -> None:
 def test_a_database_that_the_user_has_open_is_an_error(tmp_path: Path) -> None:
     _write(tmp_path / "out.lmdb", _records([10]))
     with contextlib.closing(_open(tmp_path / "out.lmdb", readonly=True)):
-        reader = container.Reader(tmp_path / "out.lmdb")
+        reader = Reader(tmp_path / "out.lmdb")
         try:
             assert len(reader.get(0)) == 10  # py-lmdb 1
         except errors.ReadError as error:
@@ -610,7 +614,7 @@ def test_readers_work_in_many_threads(tmp_path: Path) -> None:
     def work(seed: int) -> None:
         rng = random.Random(seed)
         for _ in range(200):
-            reader = container.Reader(tmp_path / "out.lmdb")
+            reader = Reader(tmp_path / "out.lmdb")
             for i in (rng.randrange(50) for _ in range(3)):
                 try:
                     if reader.get(i) != records[i].data:
@@ -632,7 +636,7 @@ def test_readers_work_in_many_threads(tmp_path: Path) -> None:
 def test_a_reader_works_in_workers(tmp_path: Path, method: str, *, first: bool) -> None:
     records = _records([100, 5000, 20_000])
     _write(tmp_path / "out.lmdb", records)
-    reader = container.Reader(tmp_path / "out.lmdb")
+    reader = Reader(tmp_path / "out.lmdb")
     if first:
         reader.get(2)
     context: Any = multiprocessing.get_context(method)
@@ -650,7 +654,7 @@ def test_a_reader_works_in_workers(tmp_path: Path, method: str, *, first: bool) 
 
 def test_a_reader_pickles_as_its_path(tmp_path: Path) -> None:
     _write(tmp_path / "out.lmdb", _records([5000]))
-    reader = container.Reader(tmp_path / "out.lmdb")
+    reader = Reader(tmp_path / "out.lmdb")
     data = reader.get(0)
     assert len(pickle.dumps(reader)) < 500
     assert pickle.loads(pickle.dumps(reader)).get(0) == data
@@ -661,7 +665,7 @@ def test_a_reader_refuses_a_short_file(tmp_path: Path) -> None:
     with (tmp_path / "out.lmdb/data.mdb").open("r+b") as file:
         file.truncate(40 * _PAGE)
     with pytest.raises(errors.IntegrityError, match="outside"):
-        container.Reader(tmp_path / "out.lmdb").get(99)
+        Reader(tmp_path / "out.lmdb").get(99)
 
 
 def test_a_reader_reads_a_file_that_lacks_unused_pages_only(tmp_path: Path) -> None:
@@ -672,14 +676,14 @@ def test_a_reader_reads_a_file_that_lacks_unused_pages_only(tmp_path: Path) -> N
         last_page = page + 16 + 24 + 2 * 48
         struct.pack_into("<Q", whole, last_page, struct.unpack_from("<Q", whole, last_page)[0] + 3)
     (tmp_path / "db/data.mdb").write_bytes(whole)
-    assert container.Reader(tmp_path / "db").get(0) == b"x" * 9000
+    assert Reader(tmp_path / "db").get(0) == b"x" * 9000
 
 
 def test_a_path_need_not_be_utf8(tmp_path: Path) -> None:
     """File names are bytes; this one is Latin-1."""
     path = tmp_path / "caf\udce9.lmdb"
     _write(path, [made.record(b"data", 0, b"key")])
-    assert container.Reader(path).get(0) == b"data"
+    assert Reader(path).get(0) == b"data"
 
 
 # Datums, checked against protobuf
@@ -768,7 +772,7 @@ def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
     assert [(e.offset, e.label) for e in made.scanned(container, path)] == [
         (e.offset, e.label) for e in entries
     ]
-    assert container.Reader(path).get(2) == records[2].data
+    assert Reader(path).get(2) == records[2].data
 
 
 @pytest.mark.parametrize("label", [None, np.array([0.5, 1], np.float32)])

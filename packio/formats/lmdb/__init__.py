@@ -5,7 +5,8 @@ and the sample's bytes as its value; there is nothing else in the database. ``la
 has one line a record, ``index<TAB>label<TAB>key<LF>``: the label empty if there is none, the
 numbers of a vector with commas between them; the key as raw bytes with tab, LF, CR and backslash
 written ``\t``, ``\n``, ``\r`` and ``\\``. Masks are in ``mask/``, a database of its own, under the
-same keys. What else a pack has (meta, boxes) is in its index alone. With ``values="datum"`` each
+same keys; the values of another field called F are in ``F.KIND/``, where KIND is image, mask, array,
+text or bytes. A sample may have no value there. What else a pack has (meta, boxes) is in its index alone. With ``values="datum"`` each
 value, of masks, too, is a Datum that holds the sample's bytes and, if it is an int, its label:
 `packio.formats.lmdb.datum`.
 
@@ -38,83 +39,121 @@ mdb.RE/0.9), checked against files that it wrote.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packio import registry
-from packio.errors import CannotCreateError, IntegrityError, OptionError, OutputError
-from packio.formats import Entry, Ranges, Written
-from packio.formats.lmdb import datum, layouts
+from packio.errors import IntegrityError
+from packio.formats import Caps, Format, Reading, check_reading
+from packio.formats.lmdb import layouts, pages
 from packio.formats.lmdb.library import Reader
-from packio.formats.lmdb.pages import DATA_NAME, VERSION, File, Tree, identity, newest_meta, opened
-from packio.index.indexfile import crc32c
-from packio.sample.facts import UNKNOWN
-from packio.sample.record import Field, Record, image_record
-from packio.system.files import room_beside
-from packio.system.pools import ThreadPool
-
-__all__ = [
-    "EXTRA", "IS_DIRECTORY", "OPTIONS", "PACKAGE", "SUFFIXES", "Reader", "Writer", "identity",
-    "scan",
-]  # fmt: skip
-
-SUFFIXES = (".lmdb",)
-IS_DIRECTORY = True
-PACKAGE = "lmdb"
-EXTRA = None
-OPTIONS = {"values": "'datum': protobuf messages with image and label, for Caffe and DALI."}
-
-LABELS_NAME = "labels.tsv"
-MASKS_NAME = "mask"  # a database of its own, under the same keys
-
-# A batch is held twice, here and in LMDB's dirty pages, until it is committed. Written in 8 MiB the
-# 5,000 photos of 504 MB take 0.25 s, in 64 MiB 0.37 s, in 256 MiB 0.41 s (the best of 7 runs each):
-# the heap is used again while it is in the cache, and need not be zeroed by the kernel anew.
-_COMMIT_BYTES = 8 << 20
-_COMMIT_RECORDS = 5000
-_MOST_BYTES = 0xFFFFFFFF  # of one value: LMDB's MAXDATASIZE
-
-_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
+from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES, Stored
+from packio.formats.lmdb.writing import FOLDERS, LABELS_NAME, LmdbWriter, unescaped
+from packio.sample.fields import KINDS
+from packio.sample.record import IMAGE, MASK, Place, Record
 
 
-def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Entry]:
-    """Yield an entry for every record, in order; see `packio.formats`.
+class Lmdb(Format):
+    """LMDB databases."""
 
-    Labels and keys come from ``labels.tsv`` where it is there and fits, masks from ``mask/``. A
-    database without both is of others, and read by its layout; see `packio.formats.lmdb.layouts`.
+    caps = Caps(
+        (".lmdb",), is_directory=True, package="lmdb", reads_by_library=True,
+        keeps=frozenset(("key", "label")),
+        options={"values": "'datum': protobuf messages with image and label, for Caffe and DALI."},
+    )  # fmt: skip
 
-    Args:
-        path: The directory that holds ``data.mdb``, or a database that is a single file.
-        trust_plain_pickle: Read values that are pickles of plain data; nothing in them is run.
+    def recognise(self, head: bytes, name: str) -> bool:
+        """Tell by the name of the data file, or by the first page of a database in one file."""
+        if DATA_NAME.encode() in head.split(b"\n"):
+            return True
+        is_file = MAGIC_BYTES in (head[16:20], head[24:28])  # LMDB 0.9 and 1.0
+        return is_file or super().recognise(head, name)
 
-    Raises:
-        NotAPackError: not an LMDB database of version 1, one with trees inside, or a layout that
-            is not read.
-        IntegrityError: a page is damaged or lies beyond the end of the file.
-        ReadError: a file cannot be read.
-    """
-    labels = _read_labels(path)
-    masks = layouts.own(path / MASKS_NAME) if (path / MASKS_NAME).is_dir() else None
-    if masks is None and not labels:
-        yield from layouts.scan(path, trust_plain_pickle=trust_plain_pickle)
-        return
-    for i, entry in enumerate(layouts.own(path)):
-        number = int(entry.name) if entry.name.isdigit() else -1
-        label, key = labels.get(number, (entry.label, None))
-        if masks is not None:
-            mask = next(masks, None)
-            if mask is None or mask.name != entry.name:
-                raise IntegrityError(f"{path / MASKS_NAME}: no mask for record {i}")
-            place = (f"{MASKS_NAME}/{mask.file}", mask.offset, mask.length)
-            entry = entry._replace(mask=place)  # noqa: PLW2901 (the same entry, completed)
-        yield entry._replace(label=label, key=key)
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every record, in order.
+
+        Labels and keys come from ``labels.tsv`` where that file is there and fits, fields from the
+        databases within. A database without any of them is of others, and read by its layout; see
+        `packio.formats.lmdb.layouts`.
+
+        Args:
+            path: The directory that holds ``data.mdb``, or a database that is a single file.
+            reading: ``trust_plain_pickle`` reads values that are pickles of plain data; nothing in
+                them is run.
+
+        Raises:
+            NotAPackError: not an LMDB database of version 1, one with trees inside, or a layout
+                that is not read.
+            IntegrityError: a page is damaged or lies beyond the end of the file.
+            ReadError: a file cannot be read.
+        """
+        check_reading(path, reading)
+        labels, others = _read_labels(path), [_Other(*found) for found in _others(path)]
+        if not labels and not others:
+            trust = reading.trust_plain_pickle
+            for stored in layouts.scan(path, trust_plain_pickle=trust):
+                yield stored.record()
+            return
+        for stored in layouts.own(path):
+            number = int(stored.name) if stored.name.isdigit() else -1
+            label, key = labels.get(number, (stored.label, stored.name))
+            found = ((other.name, other.of(stored.name)) for other in others)
+            fields = {name: place for name, place in found if place is not None}
+            yield Record(key, {IMAGE: stored.place("image"), **fields}, label)
+        for other in others:
+            other.check_end()
+
+    def writer(
+        self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
+    ) -> LmdbWriter:
+        """Begin a database; ``values="datum"`` writes Datums."""
+        return LmdbWriter(path, count, size, **options)
+
+    def reader(self, path: Path, reading: Reading) -> Reader:
+        """Read through py-lmdb."""
+        return Reader(path)
+
+    def identity(self, path: Path) -> Any:
+        """The transaction id, and three numbers to be sure."""
+        return pages.identity(path)
+
+
+FORMAT = Lmdb()
+
+
+class _Other:
+    """The values of a field but the image, in a database of their own."""
+
+    def __init__(self, path: Path, name: str, kind: str) -> None:
+        self.name, self._kind, self._path = name, kind, path
+        self._rest = layouts.own(path) if kind in ("image", "mask") else pages.scan(path)
+        self._next: Stored | None = next(self._rest, None)
+
+    def of(self, key: bytes) -> Place | None:
+        """The value of the sample with an LMDB key; ask in ascending order."""
+        found = self._next
+        if found is None or found.name != key:
+            return None
+        self._next = next(self._rest, None)
+        place = found.place(self._kind)
+        return place._replace(file=f"{self._path.name}/{place.file}")
+
+    def check_end(self) -> None:
+        """See that no record is left."""
+        if self._next is not None:
+            raise IntegrityError(f"{self._path}: {self._next.name!r} is of no sample; pack again")
+
+
+def _others(path: Path) -> Iterator[tuple[Path, str, str]]:
+    """Path, field and kind of the databases within; the masks come first."""
+    if (path / FOLDERS[MASK] / DATA_NAME).is_file():
+        yield path / FOLDERS[MASK], MASK, "mask"
+    for data in sorted(path.glob(f"*.*/{DATA_NAME}")):
+        name, _, kind = data.parent.name.rpartition(".")
+        if kind in KINDS:
+            yield data.parent, name, kind
 
 
 def _read_labels(path: Path) -> dict[int, tuple[Any, bytes]]:
@@ -125,254 +164,9 @@ def _read_labels(path: Path) -> dict[int, tuple[Any, bytes]]:
         for line in lines[:-1]:
             number, label, key = line.split(b"\t")
             numbers = [float(n) for n in label.split(b",")] if label else []
-            vector = tuple(numbers) if b"," in label or b"." in label else None
-            value = vector or (int(label) if label else None)
-            found[int(number)] = (value, _unescaped(key))
+            is_vector = b"," in label or b"." in label
+            value = np.array(numbers, np.float32) if is_vector else int(label) if label else None
+            found[int(number)] = (value, unescaped(key))
     except (OSError, ValueError):
         return {}
     return found
-
-
-def _unescaped(key: bytes) -> bytes:
-    back = {escaped: raw for raw, escaped in _ESCAPES}
-    return re.sub(rb"\\[tnr\\]", lambda match: back[match.group()], key)
-
-
-class Writer:
-    """Write records into a new database; the same records give the same bytes.
-
-    Records are committed by 8 MiB or 5,000, whatever comes first, however they are handed over;
-    twice that is the memory in use. A map that proves too small grows, and the batch that hit its
-    end is written again: LMDB has then forgotten all of it.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        count: int,
-        size: int,
-        classes: Sequence[str] = (),
-        values: str | None = None,
-    ) -> None:
-        """Create the directory.
-
-        Args:
-            path: The directory; does not exist yet.
-            count: Samples about to come; sets the width of the keys.
-            size: Bytes of all of them together.
-            classes: Of no use here: an LMDB holds samples alone.
-            values: "datum": Datums; None: the samples' bytes as they are.
-
-        Raises:
-            OptionError: no such values.
-            CannotCreateError: the directory cannot be made.
-            OutputError: there is no room for the map.
-            MissingPackageError: lmdb does not load.
-        """
-        if values not in (None, "datum"):
-            raise OptionError(f"values={values!r}: expected 'datum', or nothing")
-        self._lmdb = registry.require(PACKAGE, EXTRA)
-        self._path, self._values = path, values
-        self._count, self._size = count, size
-        self._masks: Writer | None = None
-        self._width = max(8, len(str(max(count - 1, 0))))
-        self._crcs = array("I")
-        self._batch: list[tuple[bytes, bytes]] = []
-        self._batch_bytes = 0
-        self._env: Any = None
-        try:
-            path.mkdir()
-            self._labels = (path / LABELS_NAME).open("xb")
-        except OSError as error:
-            raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
-        # A value above half a page takes whole pages and 16 bytes, another its key and 10 bytes.
-        self._map_size = (size + count * (4096 + 64) + (16 << 20)) >> 20 << 20
-        try:
-            with self._output_errors():
-                self._env = self._open()
-        except OutputError:
-            self.abort()
-            raise
-
-    def _open(self) -> Any:
-        # py-lmdb 3 writes both versions of the format; older ones do not know the option.
-        options = {"lib_version": 0} if _major(self._lmdb) >= 3 else {}
-        return self._lmdb.open(
-            os.fsencode(self._path),
-            map_size=self._map_size,
-            meminit=True,  # otherwise the heap's old bytes get into the file
-            lock=False,
-            sync=False,  # once, in close
-            map_async=False,
-            writemap=False,
-            **options,
-        )
-
-    @contextlib.contextmanager
-    def _output_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (self._lmdb.Error, OSError) as error:
-            raise OutputError(
-                f"{self._path}: cannot be written after {len(self._crcs)} records: {error} "
-                f"({room_beside(self._path)}; LMDB calls a full disk an input/output "
-                "error); make room and run it again"
-            ) from error
-
-    def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written; the message tells the space left, or what does not
-                fit.
-        """
-        if self._env is None:
-            raise OutputError(f"{self._path}: closed already")
-        if records and records[0].mask is not None:
-            self._add_masks(records)
-        lines = []
-        for record in records:
-            number, value = len(self._crcs), self._value(record)
-            lines.append(_label_line(number, record))
-            self._crcs.append(crc32c(value))
-            self._batch.append((self._key(number), value))
-            self._batch_bytes += len(value)
-            if self._batch_bytes >= _COMMIT_BYTES or len(self._batch) >= _COMMIT_RECORDS:
-                self._commit()
-        with self._output_errors():
-            self._labels.write(b"".join(lines))
-
-    def _value(self, record: Record[Field]) -> bytes:
-        is_datum = self._values == "datum"
-        most = datum.MOST_BYTES if is_datum else _MOST_BYTES
-        if len(record.image.data) > most:
-            raise OutputError(f"{self._path}: {record.key!r} has over {most} bytes")
-        try:
-            return datum.make(record) if is_datum else record.image.data
-        except OutputError as error:
-            raise OutputError(f"{self._path}: {error}") from error
-
-    def _add_masks(self, records: Sequence[Record[Field]]) -> None:
-        if self._masks is None:
-            self._masks = Writer(
-                self._path / MASKS_NAME, count=self._count, size=self._size, values=self._values
-            )
-        self._masks.add([
-            image_record(
-                b"" if r.mask is None else r.mask.data, key=r.key, label=r.label, facts=UNKNOWN
-            )
-            for r in records
-        ])  # fmt: skip
-
-    def _key(self, number: int) -> bytes:
-        return b"%0*d" % (self._width, number)
-
-    def _commit(self) -> None:
-        with self._output_errors():
-            while not self._put_batch():
-                self._map_size *= 2
-                self._env.set_mapsize(self._map_size)
-        self._batch = []
-        self._batch_bytes = 0
-
-    def _put_batch(self) -> bool:
-        """Write the batch in one transaction, or nothing of it and tell that the map is full."""
-        try:
-            with self._env.begin(write=True) as transaction:
-                for key, data in self._batch:
-                    if not transaction.put(key, data, append=True):
-                        raise OutputError(f"{self._path}: LMDB refused to append {key!r}")
-        except self._lmdb.MapFullError:
-            return False
-        return True
-
-    def close(self) -> Written:
-        """Commit what is left, and read everything back while it is synced to the disk.
-
-        Raises:
-            OutputError: it cannot be written, or what can be read is not what was added.
-        """
-        if self._env is None:
-            raise OutputError(f"{self._path}: closed already")
-        masks = self._masks.close() if self._masks is not None else None
-        if self._batch:
-            self._commit()
-        with self._output_errors():
-            entries = self._env.stat()["entries"]
-            self._labels.flush()
-        self.abort()
-        if entries != len(self._crcs):
-            raise OutputError(
-                f"{self._path}: {len(self._crcs)} records were written, LMDB has {entries}"
-            )
-        with opened(self._path) as file, ThreadPool(1, "packio-sync") as pool:
-            synced = pool.submit(os.fsync, file.descriptor)
-            written = self._read_back(file)
-            with self._output_errors():
-                synced.result()
-        return written if masks is None else _with_masks(written, masks)
-
-    def abort(self) -> None:
-        """Let go of the database and of the records not yet committed; the files stay."""
-        self._batch = []
-        if self._masks is not None:
-            self._masks.abort()
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
-        with contextlib.suppress(OSError):  # flushes, and the disk may be full
-            self._labels.close()
-
-    def _read_back(self, file: File) -> Written:
-        """Find every record where it lies, and compare its checksum with what was added."""
-        offset = np.empty(len(self._crcs), np.int64)
-        length = np.empty(len(self._crcs), np.int64)
-        for i, entry in enumerate(Tree(file, newest_meta(file)).entries()):
-            data = file.read(entry.length, entry.offset)
-            if entry.name != self._key(i) or crc32c(data) != self._crcs[i]:
-                raise OutputError(
-                    f"{file.path}: record {i} reads back differently (as {entry.name!r}, "
-                    f"{len(data)} bytes at {entry.offset}); the disk or its driver is at fault"
-                )
-            start, stop = 0, len(data)
-            if self._values == "datum":
-                start, stop = datum.parse(data)[:2]
-            offset[i], length[i] = entry.offset + start, stop - start
-        return Written(
-            files=(DATA_NAME,),
-            file=np.zeros(len(self._crcs), np.uint32),
-            offset=offset,
-            length=length,
-            sidecars=(LABELS_NAME,),
-            info={"keys": self._width, "version": VERSION}
-            | ({} if self._values is None else {"values": self._values}),
-        )
-
-
-def _with_masks(images: Written, masks: Written) -> Written:
-    """Describe a database and that of its masks together."""
-    files = [f"{MASKS_NAME}/{name}" for name in masks.files]
-    sidecars = [f"{MASKS_NAME}/{name}" for name in masks.sidecars]
-    numbers = masks.file + np.uint32(len(images.files))
-    return images._replace(
-        files=(*images.files, *files),
-        sidecars=(*images.sidecars, *sidecars),
-        masks=Ranges(numbers, masks.offset, masks.length),
-    )
-
-
-def _major(module: Any) -> int:
-    return int(module.__version__.split(".")[0])
-
-
-def _label_line(number: int, record: Record[Field]) -> bytes:
-    key = record.key
-    for raw, escaped in _ESCAPES:
-        key = key.replace(raw, escaped)
-    given = record.label
-    if given is None or isinstance(given, int):
-        label = b"" if given is None else b"%d" % given
-    else:
-        label = b",".join(repr(float(value)).encode() for value in given)
-    return b"%d\t%s\t%s\n" % (number, label, key)

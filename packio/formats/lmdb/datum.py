@@ -21,6 +21,7 @@ from packio.formats.lmdb.values import Found, is_image
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import _fields, _varint, varint
 from packio.images.encodings import RAW, raw_facts
+from packio.sample.facts import UNKNOWN
 from packio.sample.record import Field, Record
 
 MOST_BYTES = (2 << 30) - 64  # of an image: protobuf messages have less than 2 GiB
@@ -87,18 +88,22 @@ def image(value: bytes) -> bytes:
     return value[found.start : found.stop]
 
 
-def make(record: Record[Field]) -> bytes:
-    """Make the Datum of a record, with its fields in the order of their numbers.
+def make(record: Record[Field], field: Field) -> bytes:
+    """Make the Datum of an image or a mask of a record, with its fields in the order of their numbers.
 
     A label that is a vector has no place in it and is left out.
 
     Raises:
         OutputError: no data, a label beyond 32 bits, or pixels that no Datum holds.
     """
-    data, encoding = record.image.data, record.facts.encoding
+    data, encoding = field.data, field.encoding
     if not data:
         raise OutputError(f"{record.key!r} has no bytes; a Datum has some")
-    fields = _pixels(record) if encoding in RAW else {_DATA: _sized(data), _ENCODED: (b"\x01",)}
+    fields = (
+        _pixels(record.key, field)
+        if encoding in RAW
+        else {_DATA: _sized(data), _ENCODED: (b"\x01",)}
+    )
     if isinstance(record.label, int):
         if not -(1 << 31) <= record.label < 1 << 31:
             raise OutputError(f"{record.key!r} has the label {record.label}; Datums have 32 bits")
@@ -106,20 +111,21 @@ def make(record: Record[Field]) -> bytes:
     return b"".join(part for tag in sorted(fields) for part in (varint(tag), *fields[tag]))
 
 
-def _pixels(record: Record[Field]) -> dict[int, tuple[bytes, ...]]:
-    planes, bgr = RAW[record.facts.encoding]
-    height, width, channels = record.facts.height, record.facts.width, record.facts.channels
+def _pixels(key: bytes, field: Field) -> dict[int, tuple[bytes, ...]]:
+    planes, bgr = RAW[field.encoding]
+    facts = field.facts or UNKNOWN
+    height, width, channels = facts.height, facts.width, facts.channels
     count = height * width * channels
-    kind = {count: _DATA, 4 * count: _FLOATS}.get(len(record.image.data))
+    kind = {count: _DATA, 4 * count: _FLOATS}.get(len(field.data))
     if not planes or kind is None:
         raise OutputError(
-            f"{record.key!r} has pixels as {record.facts.encoding}, "
-            f"{len(record.image.data)} bytes for {width}x{height}x{channels}; "
+            f"{key!r} has pixels as {field.encoding}, "
+            f"{len(field.data)} bytes for {width}x{height}x{channels}; "
             "Datums have planes (C, H, W) of uint8 or float32"
         )
     fields = {
         _CHANNELS: (varint(channels),), _HEIGHT: (varint(height),), _WIDTH: (varint(width),),
-        kind: _sized(record.image.data), _ENCODED: (b"\0",),
+        kind: _sized(field.data), _ENCODED: (b"\0",),
     }  # fmt: skip
     return fields if bgr else {**fields, _RGB: (b"\x01",)}
 

@@ -35,9 +35,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats import Entry
 from packio.formats.lmdb import datum, pixels
-from packio.formats.lmdb.pages import File, Tree, newest_meta, opened
+from packio.formats.lmdb.pages import File, Stored, Tree, newest_meta, opened
 from packio.formats.lmdb.values import Found, is_image, msgpack, sample
 from packio.formats.wire import Malformed, arrow_stream, pickles
 
@@ -50,7 +49,7 @@ _SIZE_KEY = re.compile(rb"(\d{1,5})-(\d{5,9})")
 _MOST_DIGITS = 18  # of a key that is a number
 
 
-def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Entry]:
+def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Stored]:
     """Yield an entry for every sample, in the order of its number if it has one, else of its key.
 
     Args:
@@ -79,7 +78,7 @@ def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Entry]:
             yield from _plain(file, listed) if parse is None else _parsed(file, path, parse)
 
 
-def own(path: Path) -> Iterator[Entry]:
+def own(path: Path) -> Iterator[Stored]:
     """Yield an entry for every record of a database that packio wrote: of an image, or of Datums.
 
     Raises:
@@ -94,7 +93,7 @@ def own(path: Path) -> Iterator[Entry]:
         yield from _entries(file) if parse is None else _parsed(file, path, parse)
 
 
-def _entries(file: File) -> Iterator[Entry]:
+def _entries(file: File) -> Iterator[Stored]:
     return Tree(file, newest_meta(file)).entries()
 
 
@@ -102,7 +101,7 @@ def _has(file: File, name: bytes) -> bool:
     return any(entry.name == name for entry in _entries(file))
 
 
-def _parser(file: File, samples: list[Entry], path: Path, *, trust: bool) -> _Parser | None:
+def _parser(file: File, samples: list[Stored], path: Path, *, trust: bool) -> _Parser | None:
     """The parser that fits the first of some values that any fits; None if they are images."""
     for entry in samples:
         data = file.read(entry.length, entry.offset)
@@ -159,7 +158,7 @@ _PARSERS: tuple[_Parser, ...] = (_arrow, _msgpack, datum.parse)
 
 def _plain(
     file: File, listed: dict[bytes, pixels.Listed], *, are_pixels: bool = False
-) -> Iterator[Entry]:
+) -> Iterator[Stored]:
     """Every record an image, or pixels, with the name that BasicSR's ``meta_info.txt`` has."""
     for entry in _entries(file):
         said = listed.get(entry.name)
@@ -167,7 +166,7 @@ def _plain(
         yield entry._replace(key=None if said is None else said.name, facts=facts)
 
 
-def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Entry]:
+def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Stored]:
     names = _names_by_number(path)
     for entry in _numbered(file):
         data = file.read(entry.length, entry.offset)
@@ -184,10 +183,10 @@ def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Entry]:
             raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
         else:
             at, length = entry.offset + found.start, found.stop - found.start
-            yield Entry(entry.name, entry.file, at, length, found.label, key, facts=found.facts)
+            yield Stored(entry.name, entry.file, at, length, found.label, key, facts=found.facts)
 
 
-def _numbered(file: File) -> Iterator[Entry]:
+def _numbered(file: File) -> Iterator[Stored]:
     """Samples in the order of their numbers, where all keys are numbers without leading zeros."""
     numbers, offsets, lengths = array("q"), array("q"), array("q")
     name = ""
@@ -201,18 +200,18 @@ def _numbered(file: File) -> Iterator[Entry]:
                                  strict=True):  # fmt: skip
             column.append(value)
     for i in sorted(range(len(numbers)), key=numbers.__getitem__):
-        yield Entry(b"%d" % numbers[i], name, offsets[i], lengths[i])
+        yield Stored(b"%d" % numbers[i], name, offsets[i], lengths[i])
 
 
 def _is_number(name: bytes) -> bool:
     return name.isdigit() and len(name) <= _MOST_DIGITS
 
 
-def _samples(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _samples(entries: Iterable[Stored]) -> Iterator[Stored]:
     return (entry for entry in entries if entry.name not in _ABOUT)
 
 
-def _texts(file: File) -> Iterator[Entry]:
+def _texts(file: File) -> Iterator[Stored]:
     """Images with their texts as meta; both lie in the order of their numbers."""
     texts = (e for e in _entries(file) if e.name.startswith(b"label-"))
     text = next(texts, None)
@@ -228,7 +227,7 @@ def _texts(file: File) -> Iterator[Entry]:
         yield entry._replace(meta=json.dumps({"text": found}, ensure_ascii=False).encode())
 
 
-def _largest(file: File) -> Iterator[Entry]:
+def _largest(file: File) -> Iterator[Stored]:
     """Images of the largest size, in the order of their numbers."""
     matches = (_SIZE_KEY.fullmatch(entry.name) for entry in _entries(file))
     size = max(int(match[1]) for match in matches if match)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.formats import Entry
+from packio.sample.facts import Facts
+from packio.sample.record import IMAGE, Place, Record
 
 DATA_NAME = "data.mdb"
 VERSION = 1
@@ -22,6 +23,7 @@ _OVERFLOW_HEADER = struct.Struct("<QHHI")
 _PAGE_NUMBER = struct.Struct("<Q")
 
 _MAGIC = 0xBEEFC0DE
+MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
 _EMPTY = 2**64 - 1  # root page of an empty tree
 _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
 _KINDS = 0x6F  # the bits of a page's kind that say something about a finished file
@@ -29,6 +31,28 @@ _IN_OVERFLOW = 1  # flag of a node
 _UNORDERED = 0x02 | 0x08  # flags of a tree: keys compared backwards, or as native integers
 _DUPLICATES = 0x04  # flag of a tree
 _DEEPEST = 32  # LMDB's CURSOR_STACK
+
+
+class Stored(NamedTuple):
+    """One record of a database, and what a layout says of it."""
+
+    name: bytes  # the LMDB key
+    file: str
+    offset: int  # bytes
+    length: int  # bytes
+    label: int | None = None
+    key: bytes | None = None  # path of the image, where one is told
+    meta: bytes | None = None  # a JSON object
+    facts: Facts | None = None  # of pixels
+
+    def place(self, kind: str) -> Place:
+        """Where the value lies, as the value of a field."""
+        return Place(kind, self.file, self.offset, self.length, facts=self.facts)
+
+    def record(self) -> Record[Place]:
+        """The sample whose image the value is."""
+        key = self.name if self.key is None else self.key
+        return Record(key, {IMAGE: self.place("image")}, self.label, meta=self.meta)
 
 
 def identity(path: Path) -> dict[str, int]:
@@ -49,7 +73,7 @@ def identity(path: Path) -> dict[str, int]:
     }
 
 
-def scan(path: Path) -> Iterator[Entry]:
+def scan(path: Path) -> Iterator[Stored]:
     """Yield an entry for every record, in the order of the tree, by walking its pages.
 
     Nothing is mapped into memory and nothing in the file is believed: page numbers, positions and
@@ -144,7 +168,7 @@ def _meta(file: File, number: int, offset: int) -> _Meta:
 
 
 def _check_is_version_1(page: bytes, path: Path) -> None:
-    magic = _MAGIC.to_bytes(4, "little")
+    magic = MAGIC_BYTES
     if page[24:28] == magic:
         raise NotAPackError(
             f"{path}: written by LMDB 1.0 (file version 3), whose values packio does not find by "
@@ -169,7 +193,7 @@ class Tree:
         self._meta = meta
         self._seen: set[int] = set()  # pages of the tree: none may come twice
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[Stored]:
         """Yield all entries, in order."""
         meta = self._meta
         if meta.flags & _DUPLICATES:
@@ -239,7 +263,7 @@ class Tree:
         nodes = map(_NODE.unpack_from, [page] * len(page), self._nodes(number, page))
         return [low | high << 16 | top << 32 for low, high, top, _ in nodes]
 
-    def _leaf(self, number: int, page: bytes) -> list[Entry]:
+    def _leaf(self, number: int, page: bytes) -> list[Stored]:
         found = []
         start, file, unpack = number * len(page), self._file.path.name, _NODE.unpack_from
         for node in self._nodes(number, page):
@@ -255,7 +279,7 @@ class Tree:
                 offset = self._overflow(_PAGE_NUMBER.unpack_from(page, value)[0], length, number)
             else:
                 raise self._not_a_record(number, page[key:value], flags)
-            found.append(Entry(page[key:value], file, offset, length))
+            found.append(Stored(page[key:value], file, offset, length))
         return found
 
     def _not_a_record(self, number: int, key: bytes, flags: int) -> Exception:

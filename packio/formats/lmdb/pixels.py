@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import NotAPackError
-from packio.formats import Entry
+from packio.formats.lmdb.pages import Stored
 from packio.formats.wire import Malformed, pickles
 from packio.images.encodings import raw_facts
 from packio.sample.facts import Facts
@@ -93,7 +93,7 @@ def _by_key(meta: dict[Any, Any]) -> dict[bytes, Listed]:
     return dict(zip(names, shapes, strict=True))
 
 
-def facts(found: dict[bytes, Listed], entry: Entry) -> Facts | None:
+def facts(found: dict[bytes, Listed], entry: Stored) -> Facts | None:
     """Facts of a value that is as long as its shape says; None if it is not, or has no shape."""
     said = found.get(entry.name) or found.get(b"")
     if said is None or not 0 < said.channels < 256:

@@ -6,8 +6,8 @@ a record, ``i<TAB>position of its first frame<LF>``; and ``NAME.lst``, one line 
 ``i<TAB>label[<TAB>label...]<TAB>key<LF>``, with tab, LF, CR and backslash in a key written ``\t``,
 ``\n``, ``\r`` and ``\\``. A record has no room for a second image: masks are the records of
 ``NAME.mask.rec``, with ``NAME.mask.idx``, and the values of another field called F are those of
-``NAME.F.KIND.rec``, where KIND is image, mask, array, text or bytes. A record there has the id of its
-sample, and a sample may have none. A sample without label gets the label 0. Keys, meta and
+``NAME.F.KIND.rec``, where KIND is image, mask, array, text or bytes. A record there has the id of
+its sample, and a sample may have none. A sample without label gets the label 0. Keys, meta and
 boxes are in packio's index only, and cannot be had back from the container. A directory of shards
 has ``NAME.all.idx``, too, of all records, with their positions in the shards end to end: what DALI
 and dmlc's InputSplit want of several files, of which they take one index.
@@ -158,8 +158,9 @@ class RecordIOWriter:
 
     def abort(self) -> None:
         """Let go of the files; they stay."""
-        for output in (self._list, *self._files.values()):
-            output.abort()
+        self._list.abort()
+        for file in self._files.values():
+            file.abort()
 
 
 def _suffix(name: str, kind: str) -> str:
@@ -199,9 +200,11 @@ class RecordIO(Format):
     caps = Caps((".rec",), keeps=frozenset(("label",)))
 
     def recognise(self, head: bytes, name: str) -> bool:
+        """Tell by the magic, or by the suffix."""
         return head.startswith(MAGIC_BYTES) or super().recognise(head, name)
 
     def siblings(self, path: Path) -> list[Path]:
+        """Files of the masks and of other fields."""
         return [sibling for sibling, _, _ in _siblings(path)]
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
@@ -222,9 +225,11 @@ class RecordIO(Format):
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
     ) -> RecordIOWriter:
+        """Begin a ``.rec``, with its ``.idx`` and ``.lst``."""
         return RecordIOWriter(path)
 
     def unsplit(self, raw: bytes) -> bytes:
+        """Take the value out of a record's frames."""
         return framing.unsplit(raw)
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:

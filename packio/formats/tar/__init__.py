@@ -201,6 +201,7 @@ class Tar(Format):
     caps = Caps((".tar",), keeps=frozenset(("key", "label", "meta", "boxes")))
 
     def recognise(self, head: bytes, name: str) -> bool:
+        """Tell by the magic of the first header, or by the suffix."""
         return head[257:262] == b"ustar" or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
@@ -221,6 +222,7 @@ class Tar(Format):
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
     ) -> TarWriter:
+        """Begin an archive, with DALI's index beside it."""
         return TarWriter(path, count)
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:

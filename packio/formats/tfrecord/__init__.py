@@ -235,6 +235,7 @@ class TFRecord(Format):
     )
 
     def recognise(self, head: bytes, name: str) -> bool:
+        """Tell by the checksum of the first record's length, or by the name."""
         return is_head(head) or _NAME.search(name.lower()) is not None
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
@@ -264,6 +265,7 @@ class TFRecord(Format):
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
     ) -> TFRecordWriter:
+        """Begin a file, with its index beside it."""
         return TFRecordWriter(path, classes)
 
 

@@ -191,7 +191,8 @@ def _scaled(example: Example, where: str) -> np.ndarray:
     if len({len(side) for side in sides}) > 1:
         raise IntegrityError(f"{where}: boxes have {[len(side) for side in sides]} sides")
     scale = np.array([width[0], height[0]] * 2, np.float64)
-    return (np.array(sides, np.float64).T * scale).astype(np.float32)
+    boxes: np.ndarray = (np.array(sides, np.float64).T * scale).astype(np.float32)
+    return boxes
 
 
 def features(record: Record[Field], texts: Sequence[bytes]) -> list[Feature]:

@@ -87,7 +87,7 @@ def write_index(
     if is_folder(plan, container):
         columns = with_sidecars(columns, container, built, [name for name, _ in full])
     index = index_name(plan, container, out)
-    metadata = _metadata(plan, full, shards, container)
+    metadata = _metadata(plan, full, shards)
     digest = indexfile.write(built / index, columns, metadata)
     warnings = []
     if plan.own.stats is not None:
@@ -191,7 +191,7 @@ def all_fields(fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _metadata(
-    plan: Plan, full: Sequence[tuple[str, Index]], shards: Sequence[Index], container: Format
+    plan: Plan, full: Sequence[tuple[str, Index]], shards: Sequence[Index]
 ) -> dict[str, Any]:
     listing, carried = plan.listing, plan.carried
     packed = sum(shard.metadata["samples"] for shard in shards)

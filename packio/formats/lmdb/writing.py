@@ -1,0 +1,283 @@
+"""Writing LMDB databases through py-lmdb; see `packio.formats.lmdb`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio import registry
+from packio.errors import CannotCreateError, OptionError, OutputError
+from packio.formats import Places, Ranges, Written
+from packio.formats.lmdb import datum
+from packio.formats.lmdb.pages import DATA_NAME, VERSION, File, Tree, newest_meta, opened
+from packio.index.indexfile import crc32c
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.system.files import room_beside
+from packio.system.pools import ThreadPool
+
+LABELS_NAME = "labels.tsv"
+FOLDERS = {MASK: "mask"}  # field → its database; that of another field F is F.KIND
+
+# A batch is held twice, here and in LMDB's dirty pages, until it is committed. Written in 8 MiB the
+# 5,000 photos of 504 MB take 0.25 s, in 64 MiB 0.37 s, in 256 MiB 0.41 s (the best of 7 runs each):
+# the heap is used again while it is in the cache, and need not be zeroed by the kernel anew.
+_COMMIT_BYTES = 8 << 20
+_COMMIT_RECORDS = 5000
+_MOST_BYTES = 0xFFFFFFFF  # of one value: LMDB's MAXDATASIZE
+
+_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
+
+
+class LmdbWriter:
+    """Write records into a new database; the same records give the same bytes.
+
+    Records are committed by 8 MiB or 5,000, whatever comes first, however they are handed over;
+    twice that is the memory in use. A map that proves too small grows, and the batch that hit its
+    end is written again: LMDB has then forgotten all of it.
+    """
+
+    def __init__(self, path: Path, count: int, size: int, values: str | None = None) -> None:
+        """Create the directory.
+
+        Args:
+            path: The directory; does not exist yet.
+            count: Samples about to come; sets the width of the keys.
+            size: Bytes of all of them together.
+            values: "datum": Datums; None: the samples' bytes as they are.
+
+        Raises:
+            OptionError: no such values.
+            CannotCreateError: the directory cannot be made.
+            OutputError: there is no room for the map.
+            MissingPackageError: lmdb does not load.
+        """
+        if values not in (None, "datum"):
+            raise OptionError(f"values={values!r}: expected 'datum', or nothing")
+        self._lmdb = registry.require("lmdb")
+        self.path, self._values = path, values
+        self._count, self._size = count, size
+        self._others: dict[str, LmdbWriter] = {}  # field → its database
+        self._added = 0
+        self._numbers = array("q")  # of the samples that have a value here
+        self._width = max(8, len(str(max(count - 1, 0))))
+        self._crcs = array("I")
+        self._batch: list[tuple[bytes, bytes]] = []
+        self._batch_bytes = 0
+        self._env: Any = None
+        try:
+            path.mkdir()
+            self._labels = (path / LABELS_NAME).open("xb")
+        except OSError as error:
+            raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
+        # A value above half a page takes whole pages and 16 bytes, another its key and 10 bytes.
+        self._map_size = (size + count * (4096 + 64) + (16 << 20)) >> 20 << 20
+        try:
+            with self._output_errors():
+                self._env = self._open()
+        except OutputError:
+            self.abort()
+            raise
+
+    def _open(self) -> Any:
+        # py-lmdb 3 writes both versions of the format; older ones do not know the option.
+        options = {"lib_version": 0} if _major(self._lmdb) >= 3 else {}
+        return self._lmdb.open(
+            os.fsencode(self.path),
+            map_size=self._map_size,
+            meminit=True,  # otherwise the heap's old bytes get into the file
+            lock=False,
+            sync=False,  # once, in close
+            map_async=False,
+            writemap=False,
+            **options,
+        )
+
+    @contextlib.contextmanager
+    def _output_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._lmdb.Error, OSError) as error:
+            raise OutputError(
+                f"{self.path}: cannot be written after {len(self._crcs)} records: {error} "
+                f"({room_beside(self.path)}; LMDB calls a full disk an input/output "
+                "error); make room and run it again"
+            ) from error
+
+    def add(self, records: Sequence[Record[Field]]) -> None:
+        """Append records.
+
+        Raises:
+            OutputError: they cannot be written; the message tells the space left, or what does not
+                fit.
+        """
+        if self._env is None:
+            raise OutputError(f"{self.path}: closed already")
+        for record in records:
+            self.put(self._added, record, record.image)
+            for name, field in record.fields.items():
+                if name != IMAGE:
+                    self._other(name, field).put(self._added, record, field)
+            self._added += 1
+
+    def put(self, number: int, record: Record[Field], field: Field) -> None:
+        """Append one value, under the number of its sample.
+
+        Raises:
+            OutputError: as `add` does.
+        """
+        value = self._value(record, field)
+        self._numbers.append(number)
+        self._crcs.append(crc32c(value))
+        self._batch.append((self._key(number), value))
+        self._batch_bytes += len(value)
+        if self._batch_bytes >= _COMMIT_BYTES or len(self._batch) >= _COMMIT_RECORDS:
+            self._commit()
+        with self._output_errors():
+            self._labels.write(_label_line(number, record))
+
+    def _value(self, record: Record[Field], field: Field) -> bytes:
+        is_datum = self._values == "datum"
+        most = datum.MOST_BYTES if is_datum else _MOST_BYTES
+        if len(field.data) > most:
+            raise OutputError(f"{self.path}: {record.key!r} has over {most} bytes")
+        try:
+            return datum.make(record, field) if is_datum else field.data
+        except OutputError as error:
+            raise OutputError(f"{self.path}: {error}") from error
+
+    def _other(self, name: str, field: Field) -> LmdbWriter:
+        if name not in self._others:
+            is_mask = (name, field.kind) == (MASK, "mask")
+            folder = FOLDERS[MASK] if is_mask else f"{name}.{field.kind}"
+            values = self._values if field.kind in PIXELS else None
+            self._others[name] = LmdbWriter(self.path / folder, self._count, self._size, values)
+        return self._others[name]
+
+    def _key(self, number: int) -> bytes:
+        return b"%0*d" % (self._width, number)
+
+    def _commit(self) -> None:
+        with self._output_errors():
+            while not self._put_batch():
+                self._map_size *= 2
+                self._env.set_mapsize(self._map_size)
+        self._batch = []
+        self._batch_bytes = 0
+
+    def _put_batch(self) -> bool:
+        """Write the batch in one transaction, or nothing of it and tell that the map is full."""
+        try:
+            with self._env.begin(write=True) as transaction:
+                for key, data in self._batch:
+                    if not transaction.put(key, data, append=True):
+                        raise OutputError(f"{self.path}: LMDB refused to append {key!r}")
+        except self._lmdb.MapFullError:
+            return False
+        return True
+
+    def close(self) -> Written:
+        """Commit what is left, and read everything back while it is synced to the disk.
+
+        Raises:
+            OutputError: it cannot be written, or what can be read is not what was added.
+        """
+        if self._env is None:
+            raise OutputError(f"{self.path}: closed already")
+        others = {name: other.close() for name, other in self._others.items()}
+        if self._batch:
+            self._commit()
+        with self._output_errors():
+            entries = self._env.stat()["entries"]
+            self._labels.flush()
+        self.abort()
+        if entries != len(self._crcs):
+            raise OutputError(
+                f"{self.path}: {len(self._crcs)} records were written, LMDB has {entries}"
+            )
+        with opened(self.path) as file, ThreadPool(1, "packio-sync") as pool:
+            synced = pool.submit(os.fsync, file.descriptor)
+            written = self._read_back(file)
+            with self._output_errors():
+                synced.result()
+        for name, other in others.items():
+            written = self._joined(written, name, other)
+        return written
+
+    def _joined(self, whole: Written, name: str, other: Written) -> Written:
+        """Describe a database and that of a field together."""
+        folder = self._others[name].path.name
+        places, missing = other.places[IMAGE], self._added - len(other.places[IMAGE].offset)
+        ranges = Ranges(*(np.pad(a, (0, missing)) for a in places[:3]))
+        ranges.offset[self._added - missing :] = -1
+        ranges.file[ranges.offset >= 0] = len(whole.files)
+        return Written(
+            (*whole.files, *(f"{folder}/{file}" for file in other.files)),
+            {**whole.places, name: ranges},
+            (*whole.sidecars, *(f"{folder}/{file}" for file in other.sidecars)),
+            whole.info,
+        )
+
+    def abort(self) -> None:
+        """Let go of the database and of the records not yet committed; the files stay."""
+        self._batch = []
+        for other in self._others.values():
+            other.abort()
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+        with contextlib.suppress(OSError):  # flushes, and the disk may be full
+            self._labels.close()
+
+    def _read_back(self, file: File) -> Written:
+        """Find every record where it lies, and compare its checksum with what was added."""
+        places = Places()
+        for i, stored in enumerate(Tree(file, newest_meta(file)).entries()):
+            data = file.read(stored.length, stored.offset)
+            number = self._numbers[i]
+            if stored.name != self._key(number) or crc32c(data) != self._crcs[i]:
+                raise OutputError(
+                    f"{file.path}: record {number} reads back differently (as {stored.name!r}, "
+                    f"{len(data)} bytes at {stored.offset}); the disk or its driver is at fault"
+                )
+            start, stop = 0, len(data)
+            if self._values == "datum":
+                start, stop = datum.parse(data)[:2]
+            places.add(number, stored.offset + start, stop - start)
+        count = self._numbers[-1] + 1 if self._numbers else 0
+        return Written(
+            files=(DATA_NAME,),
+            places={IMAGE: places.ranges(count)},
+            sidecars=(LABELS_NAME,),
+            info={"keys": self._width, "version": VERSION}
+            | ({} if self._values is None else {"values": self._values}),
+        )
+
+
+def _major(module: Any) -> int:
+    return int(module.__version__.split(".")[0])
+
+
+def _label_line(number: int, record: Record[Field]) -> bytes:
+    key = record.key
+    for raw, escaped in _ESCAPES:
+        key = key.replace(raw, escaped)
+    given = record.label
+    if given is None or isinstance(given, int):
+        label = b"" if given is None else b"%d" % given
+    else:
+        label = b",".join(repr(float(value)).encode() for value in given)
+    return b"%d\t%s\t%s\n" % (number, label, key)
+
+
+def unescaped(key: bytes) -> bytes:
+    """A key as ``labels.tsv`` has it, without its escapes."""
+    back = {escaped: raw for raw, escaped in _ESCAPES}
+    return re.sub(rb"\\[tnr\\]", lambda match: back[match.group()], key)

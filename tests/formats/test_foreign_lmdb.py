@@ -26,8 +26,7 @@ from typer.testing import CliRunner
 
 import packio
 from packio import cli, errors
-from packio.formats.lmdb import FORMAT as container
-from packio.formats.lmdb import datum
+from packio.formats.lmdb import FORMAT, datum
 from packio.formats.lmdb import values as lmdb_values
 from packio.formats.wire import arrow_stream, pickles
 
@@ -655,7 +654,7 @@ def test_damaged_databases_raise_only_our_errors(
     records = {b"0": bytes(seed), b"1": data.draw(st.sampled_from(_seeds()))}
     path = _fill(tmp_path_factory.mktemp("fuzz") / "a", records)
     try:
-        entries = list(made.scanned(container, path, trust_plain_pickle=True))
+        entries = list(made.scanned(FORMAT, path, trust_plain_pickle=True))
     except errors.PackioError:
         return
     size = (path / "data.mdb").stat().st_size

@@ -16,8 +16,7 @@ from PIL import Image
 
 import packio
 from packio import errors
-from packio.formats.beton import FORMAT as container
-from packio.formats.beton import file
+from packio.formats.beton import FORMAT, file
 from packio.images import encodings
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _beton(
 
 def _scanned(path: Path, content: bytes) -> list[made.Found]:
     path.write_bytes(content)
-    return list(made.scanned(container, path))
+    return list(made.scanned(FORMAT, path))
 
 
 def _read(path: Path, entry: made.Found) -> bytes:
@@ -90,7 +89,7 @@ def _read(path: Path, entry: made.Found) -> bytes:
 
 
 def test_scan_reads_what_ffcv_wrote() -> None:
-    entries = list(made.scanned(container, make_frozen_beton.PATH))
+    entries = list(made.scanned(FORMAT, make_frozen_beton.PATH))
     given = make_frozen_beton.samples()
     assert [e.key for e in entries] == [b"%d" % i for i in range(len(given))]
     for entry, sample in zip(entries, given, strict=True):
@@ -111,7 +110,7 @@ def test_scan_reads_what_ffcv_wrote() -> None:
 
 def test_other_fields_are_metadata() -> None:
     given = make_frozen_beton.samples()
-    for entry, sample in zip(made.scanned(container, make_frozen_beton.PATH), given, strict=True):
+    for entry, sample in zip(made.scanned(FORMAT, make_frozen_beton.PATH), given, strict=True):
         assert entry.meta is not None
         assert json.loads(entry.meta) == {
             "score": sample["score"],
@@ -247,7 +246,7 @@ def test_what_was_not_finished_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(errors.ReadError):
-            list(made.scanned(container, path))
+            list(made.scanned(FORMAT, path))
 
 
 @pytest.mark.parametrize("text", [b"", b"{\0", b"[" * 50_000, b"\xff\0"])
@@ -315,10 +314,10 @@ def _victim() -> bytes:
 
 def test_a_truncated_file_is_refused_at_any_length(tmp_path: Path) -> None:
     whole = _victim()
-    assert len(made.survives(container, tmp_path / "cut", whole) or []) == 4
+    assert len(made.survives(FORMAT, tmp_path / "cut", whole) or []) == 4
     for length in (*range(0, len(whole) - 600, 7), *range(len(whole) - 600, len(whole))):
-        assert made.survives(container, tmp_path / "cut", whole[:length]) is None
-    assert made.survives(container, tmp_path / "cut", whole + bytes(24)) is None
+        assert made.survives(FORMAT, tmp_path / "cut", whole[:length]) is None
+    assert made.survives(FORMAT, tmp_path / "cut", whole + bytes(24)) is None
 
 
 def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
@@ -327,7 +326,7 @@ def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
     for position in sorted({*range(len(whole))} - {*range(41, 24 + 5 * 1041)} | {*described}):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << rng.randrange(8)
-        made.survives(container, tmp_path / "flip", bytes(damaged))
+        made.survives(FORMAT, tmp_path / "flip", bytes(damaged))
 
 
 def test_garbage_crashes_nothing(tmp_path: Path) -> None:
@@ -339,4 +338,4 @@ def test_garbage_crashes_nothing(tmp_path: Path) -> None:
             at = rng.choice((rng.choice(starts) + rng.randrange(300), rng.randrange(len(whole))))
             size = rng.choice((1, 2, 8))
             damaged[at : at + size] = rng.choice((bytes(size), b"\xff" * size, rng.randbytes(size)))
-        made.survives(container, tmp_path / "garbage", bytes(damaged))
+        made.survives(FORMAT, tmp_path / "garbage", bytes(damaged))

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import packio
 from packio import errors
 from packio.formats import Written
-from packio.formats.lmdb import FORMAT as container
+from packio.formats.lmdb import FORMAT
 from packio.formats.lmdb.library import Reader
 from packio.formats.lmdb.writing import LmdbWriter
 from packio.images import encodings
@@ -52,7 +52,7 @@ def _records(sizes: Iterable[int], seed: int = 0) -> list[made.Made]:
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
     writer = made.writer(
-        container, path, count=len(records), size=sum(len(r.data) for r in records)
+        FORMAT, path, count=len(records), size=sum(len(r.data) for r in records)
     )
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
@@ -79,7 +79,7 @@ def _scanned(path: Path) -> list[tuple[bytes, bytes]]:
     """All items, as `scan` says where they lie."""
     folder = path if path.is_dir() else path.parent
     items = []
-    for entry in made.scanned(container, path):
+    for entry in made.scanned(FORMAT, path):
         with (folder / entry.file).open("rb") as file:
             file.seek(entry.offset)
             items.append((entry.key, file.read(entry.length)))
@@ -143,7 +143,7 @@ def test_labels_have_a_line_a_record_with_odd_keys_escaped(tmp_path: Path) -> No
 
 
 def test_keys_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
-    writer = made.writer(container, tmp_path / "out.lmdb", count=100_000_001, size=0)
+    writer = made.writer(FORMAT, tmp_path / "out.lmdb", count=100_000_001, size=0)
     writer.add(_records([3]))
     assert writer.close().info["keys"] == 9
     assert _cursor(tmp_path / "out.lmdb")[0][0] == b"000000000"
@@ -151,7 +151,7 @@ def test_keys_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
 
 def test_a_map_that_grows_loses_nothing(tmp_path: Path) -> None:
     records = _records([90_000] * 600 + [100] * 12_000)
-    writer = made.writer(container, tmp_path / "out.lmdb", count=0, size=0)
+    writer = made.writer(FORMAT, tmp_path / "out.lmdb", count=0, size=0)
     before = writer._map_size
     writer.add(records)
     writer.close()
@@ -198,7 +198,7 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path, count: int) -> None:
 
 
 def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(container, tmp_path / "out.lmdb", count=3, size=3)
+    writer = made.writer(FORMAT, tmp_path / "out.lmdb", count=3, size=3)
     writer.add(_records([1]))
     writer.abort()
     writer.abort()
@@ -213,7 +213,7 @@ def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
 def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "out.lmdb").mkdir()
     with pytest.raises(errors.CannotCreateError, match=r"out\.lmdb"):
-        made.writer(container, tmp_path / "out.lmdb", count=1, size=1)
+        made.writer(FORMAT, tmp_path / "out.lmdb", count=1, size=1)
 
 
 class _Lying(LmdbWriter):
@@ -237,7 +237,7 @@ def test_a_value_that_reads_back_differently_is_an_error(tmp_path: Path) -> None
 
 def _write_with_files_limited(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = made.writer(container, path, count=1000, size=20_000_000)
+    writer = made.writer(FORMAT, path, count=1000, size=20_000_000)
     try:
         writer.add(_records([20_000] * 1000))
         writer.close()
@@ -387,7 +387,7 @@ def test_databases_within_are_refused(tmp_path: Path) -> None:
     with contextlib.closing(_open(tmp_path / "named", max_dbs=2)) as env:
         env.open_db(b"inner")
     with pytest.raises(errors.NotAPackError, match="b'inner' is a database of its own"):
-        list(made.scanned(container, tmp_path / "named"))
+        list(made.scanned(FORMAT, tmp_path / "named"))
 
 
 def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
@@ -397,12 +397,12 @@ def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
         struct.pack_into("<H", whole, page + 16 + 24 + 48 + 4, 0x04)
     (tmp_path / "dup/data.mdb").write_bytes(whole)
     with pytest.raises(errors.NotAPackError, match="duplicate keys"):
-        list(made.scanned(container, tmp_path / "dup"))
+        list(made.scanned(FORMAT, tmp_path / "dup"))
 
 
 @pytest.mark.skipif(not _BOTH_VERSIONS, reason="this py-lmdb writes file version 1 only")
 @pytest.mark.parametrize(
-    "function", [container.identity, lambda path: list(made.scanned(container, path))]
+    "function", [FORMAT.identity, lambda path: list(made.scanned(FORMAT, path))]
 )
 def test_a_database_of_lmdb_1_0_is_refused_with_the_way_out(
     tmp_path: Path, function: Callable[[Path], object]
@@ -425,14 +425,14 @@ def test_a_database_of_lmdb_1_0_is_refused_with_the_way_out(
 def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "data.mdb").write_bytes(content)
     with pytest.raises(errors.NotAPackError, match=message):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.NotAPackError, match=r"no data\.mdb"):
-        container.identity(tmp_path)
+        FORMAT.identity(tmp_path)
     with pytest.raises(errors.ReadError, match="No such file"):
-        container.identity(tmp_path / "absent")
+        FORMAT.identity(tmp_path / "absent")
 
 
 # Damage
@@ -456,8 +456,8 @@ def _survives(path: Path, content: bytes) -> list[made.Found] | None:
     """Scan damaged content: the entries, or None where it was refused; nothing else may happen."""
     path.write_bytes(content)
     try:
-        container.identity(path)
-        entries = list(made.scanned(container, path))
+        FORMAT.identity(path)
+        entries = list(made.scanned(FORMAT, path))
     except errors.PackioError as error:
         return None if str(path) in str(error) else []
     assert all(0 <= e.offset <= e.offset + e.length <= len(content) for e in entries)
@@ -508,7 +508,7 @@ def test_a_page_that_is_its_own_child_is_refused(tmp_path: Path, victim: bytes) 
         struct.pack_into("<HHH", damaged, page * _PAGE + node, page & 0xFFFF, page >> 16, 0)
     (tmp_path / "db").write_bytes(damaged)
     with pytest.raises(errors.IntegrityError, match=r"db: page \d+ (is in the tree twice|says it)"):
-        list(made.scanned(container, tmp_path / "db"))
+        list(made.scanned(FORMAT, tmp_path / "db"))
 
 
 def test_a_deep_chain_of_pages_is_refused(tmp_path: Path, victim: bytes) -> None:
@@ -517,7 +517,7 @@ def test_a_deep_chain_of_pages_is_refused(tmp_path: Path, victim: bytes) -> None
         struct.pack_into("<H", damaged, at - 34, 60_000)  # the depth
     (tmp_path / "db").write_bytes(damaged)
     with pytest.raises(errors.IntegrityError, match="a tree of depth 60000"):
-        list(made.scanned(container, tmp_path / "db"))
+        list(made.scanned(FORMAT, tmp_path / "db"))
 
 
 # Identity
@@ -525,11 +525,11 @@ def test_a_deep_chain_of_pages_is_refused(tmp_path: Path, victim: bytes) -> None
 
 def test_identity_changes_with_a_transaction_and_not_with_a_copy(tmp_path: Path) -> None:
     _write(tmp_path / "a.lmdb", _records([10, 5000]))
-    before = container.identity(tmp_path / "a.lmdb")
+    before = FORMAT.identity(tmp_path / "a.lmdb")
     shutil.copytree(tmp_path / "a.lmdb", tmp_path / "b.lmdb")
     _fill(tmp_path / "a.lmdb", [(b"00000001", b"other")])
-    assert container.identity(tmp_path / "b.lmdb") == before
-    assert container.identity(tmp_path / "a.lmdb") != before
+    assert FORMAT.identity(tmp_path / "b.lmdb") == before
+    assert FORMAT.identity(tmp_path / "a.lmdb") != before
 
 
 # Reading through py-lmdb
@@ -712,7 +712,7 @@ def _message() -> Any:
 
 
 def _write_datums(path: Path, records: list[made.Made]) -> Written:
-    writer = made.writer(container, path, count=len(records), size=0, values="datum")
+    writer = made.writer(FORMAT, path, count=len(records), size=0, values="datum")
     try:
         writer.add(records)
         return writer.close()
@@ -758,7 +758,7 @@ def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
         written.places["mask"].offset.tolist(), written.places["mask"].length.tolist(), strict=True
     )
     assert [masks[o : o + n] for o, n in ranges] == [r.mask_data for r in records]
-    entries = list(made.scanned(container, path))
+    entries = list(made.scanned(FORMAT, path))
     assert [(e.offset, e.length) for e in entries] == list(
         zip(
             written.places["image"].offset.tolist(),
@@ -769,7 +769,7 @@ def test_ranges_are_of_the_images_in_the_datums(tmp_path: Path) -> None:
     assert [e.mask and e.mask[2] for e in entries] == [3000] * 4
     assert [(e.label, e.key) for e in entries] == [(r.label, r.key) for r in records]
     (path / "labels.tsv").unlink()
-    assert [(e.offset, e.label) for e in made.scanned(container, path)] == [
+    assert [(e.offset, e.label) for e in made.scanned(FORMAT, path)] == [
         (e.offset, e.label) for e in entries
     ]
     assert Reader(path).get(2) == records[2].data
@@ -780,7 +780,7 @@ def test_without_an_int_label_a_datum_has_none(tmp_path: Path, label: np.ndarray
     _write_datums(tmp_path / "out.lmdb", [made.record(b"image", label, b"k")])
     ((_, value),) = _cursor(tmp_path / "out.lmdb")
     assert not _message().FromString(value).HasField("label")
-    (entry,) = made.scanned(container, tmp_path / "out.lmdb")
+    (entry,) = made.scanned(FORMAT, tmp_path / "out.lmdb")
     assert entry.label == (None if label is None else (0.5, 1.0))
 
 
@@ -797,7 +797,7 @@ def test_planes_go_into_datums_as_they_are(tmp_path: Path, dtype: str, encoding:
     assert not datum.encoded
     found = np.frombuffer(datum.data, np.uint8) if dtype == "uint8" else datum.float_data
     assert np.array_equal(np.reshape(found, (3, 5, 7)).transpose(1, 2, 0), pixels)
-    (entry,) = made.scanned(container, tmp_path / "out.lmdb")
+    (entry,) = made.scanned(FORMAT, tmp_path / "out.lmdb")
     assert (entry.offset, entry.length) == (written.places["image"].offset[0], len(record.data))
     assert entry.facts == encodings.raw_facts(5, 7, 3, dtype, encoding)
 
@@ -818,7 +818,7 @@ def test_what_no_datum_holds_is_refused(tmp_path: Path, record: made.Made, messa
 
 def test_other_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.OptionError, match="values='pickle': expected 'datum'"):
-        made.writer(container, tmp_path / "out.lmdb", count=1, size=1, values="pickle")
+        made.writer(FORMAT, tmp_path / "out.lmdb", count=1, size=1, values="pickle")
     assert not list(tmp_path.iterdir())
 
 

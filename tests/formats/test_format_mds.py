@@ -14,7 +14,7 @@ import made
 import pytest
 
 from packio import errors
-from packio.formats.mds import FORMAT as container
+from packio.formats.mds import FORMAT
 from packio.formats.mds import shard as mds_shard
 
 _FIXED = {
@@ -102,7 +102,7 @@ def _is(entry: made.Found, sample: dict[str, Any], folder: Path) -> bool:
 
 def _scanned(path: Path, content: bytes) -> list[made.Found]:
     path.write_bytes(content)
-    return list(made.scanned(container, path))
+    return list(made.scanned(FORMAT, path))
 
 
 @pytest.mark.parametrize("count", [0, 1, 50])
@@ -117,7 +117,7 @@ def test_scan_reads_the_shards_of_a_folder_in_order(tmp_path: Path) -> None:
     samples = _samples(30)
     parts = [samples[:10], samples[10:11], [], samples[11:]]
     _folder(tmp_path / "d", [_shard(_COLUMNS, p) for p in parts], [len(p) for p in parts])
-    entries = list(made.scanned(container, tmp_path / "d"))
+    entries = list(made.scanned(FORMAT, tmp_path / "d"))
     assert len(entries) == 30
     assert all(_is(e, s, tmp_path / "d") for e, s in zip(entries, samples, strict=True))
 
@@ -175,10 +175,10 @@ def test_compressed_shards_are_refused_with_a_way_out_that_works(tmp_path: Path)
     (tmp_path / "a b/shard.00000.mds.gz").write_bytes(gzip.compress(shard))
     for path in (tmp_path / "a b", tmp_path / "a b/shard.00000.mds.gz"):
         with pytest.raises(errors.NotAPackError, match="compressed as a whole") as e:
-            list(made.scanned(container, path))
+            list(made.scanned(FORMAT, path))
     command = str(e.value).partition("beside it: ")[2]
     subprocess.run(command, shell=True, check=True)  # noqa: S602 (what we tell users)
-    entries = list(made.scanned(container, tmp_path / "a b"))
+    entries = list(made.scanned(FORMAT, tmp_path / "a b"))
     assert all(_is(e, s, tmp_path / "a b") for e, s in zip(entries, samples, strict=True))
 
 
@@ -228,18 +228,18 @@ def test_a_deeply_nested_config_is_refused(tmp_path: Path) -> None:
         _scanned(tmp_path / "a.mds", content)
     (tmp_path / "index.json").write_bytes(nested)
     with pytest.raises(errors.IntegrityError, match=r"index\.json: no JSON"):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.ReadError, match="No such file"):
-        list(made.scanned(container, tmp_path / "absent"))
+        list(made.scanned(FORMAT, tmp_path / "absent"))
     with pytest.raises(errors.NotAPackError, match=r"no index\.json"):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
     _folder(tmp_path, [_shard(_COLUMNS, _samples(1))], [1])
     (tmp_path / "shard.00000.mds").unlink()
     with pytest.raises(errors.ReadError, match=r"shard\.00000\.mds: is not there, but"):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_other_indexes_are_refused(tmp_path: Path, index: str, message: str) -> None:
     (tmp_path / "index.json").write_text(index)
     with pytest.raises(errors.PackioError, match=message):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["../a.mds", "/a.mds", "a/../../b.mds", "", "a\0b"])
@@ -263,14 +263,14 @@ def test_shards_outside_the_folder_are_refused(tmp_path: Path, name: str) -> Non
     raw = {"basename": name, "bytes": 1}
     _folder(tmp_path, [b""], [1], raw_data=raw)
     with pytest.raises(errors.IntegrityError, match="is not within the folder"):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_shard_that_the_index_contradicts_is_refused(tmp_path: Path, count: int) -> None:
     _folder(tmp_path, [_shard(_COLUMNS, _samples(3))], [count])
     with pytest.raises(errors.IntegrityError, match=rf"3 samples, index\.json .* and {count}"):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
 
 
 # Damage
@@ -283,7 +283,7 @@ def _victim() -> bytes:
 def test_a_truncated_shard_is_refused_at_any_length(tmp_path: Path) -> None:
     whole = _victim()
     for length in range(len(whole)):
-        assert made.survives(container, tmp_path / "cut", whole[:length]) is None
+        assert made.survives(FORMAT, tmp_path / "cut", whole[:length]) is None
 
 
 def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_turned_bits_crash_nothing(tmp_path: Path) -> None:
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << rng.randrange(8)
-        made.survives(container, tmp_path / "flip", bytes(damaged))
+        made.survives(FORMAT, tmp_path / "flip", bytes(damaged))
 
 
 def test_garbage_crashes_nothing(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_garbage_crashes_nothing(tmp_path: Path) -> None:
             at = rng.randrange(rng.choice((40, len(whole))))
             size = rng.choice((1, 4))
             damaged[at : at + size] = rng.choice((bytes(size), b"\xff" * size, rng.randbytes(size)))
-        made.survives(container, tmp_path / "garbage", bytes(damaged))
+        made.survives(FORMAT, tmp_path / "garbage", bytes(damaged))
 
 
 def test_a_huge_config_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from packio import errors
 from packio.formats import Written
-from packio.formats.recordio import FORMAT as container
-from packio.formats.recordio import framing
+from packio.formats.recordio import FORMAT, framing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +57,7 @@ def _record(label: Any, data: bytes, key: bytes = b"k", **more: Any) -> made.Mad
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
     writer = made.writer(
-        container, path, count=len(records), size=sum(len(r.data) for r in records)
+        FORMAT, path, count=len(records), size=sum(len(r.data) for r in records)
     )
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
@@ -101,12 +100,12 @@ def _parse(content: bytes) -> Iterator[tuple[int, int, list[float], bytes]]:
 
 def _scanned(path: Path) -> list[tuple[Any, bytes]]:
     """Label and image of every record, as `scan` says where they lie."""
-    return [(e.label, _image(path, e)) for e in made.scanned(container, path)]
+    return [(e.label, _image(path, e)) for e in made.scanned(FORMAT, path)]
 
 
 def _image(path: Path, entry: made.Found) -> bytes:
     raw = (path.parent / entry.file).read_bytes()[entry.offset : entry.offset + entry.length]
-    return container.unsplit(raw) if entry.split else raw
+    return FORMAT.unsplit(raw) if entry.split else raw
 
 
 # Writing
@@ -143,14 +142,14 @@ def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
         strict=True,
     )
     whole = (tmp_path / "out.rec").read_bytes()
-    found = [container.unsplit(whole[o : o + n]) if s else whole[o : o + n] for o, n, s in ranges]
+    found = [FORMAT.unsplit(whole[o : o + n]) if s else whole[o : o + n] for o, n, s in ranges]
     assert found == [r.data for r in records]
 
 
 def test_a_scan_finds_what_the_writer_told(tmp_path: Path) -> None:
     records = _stuffed(200)
     written = _write(tmp_path / "out.rec", records)
-    entries = list(made.scanned(container, tmp_path / "out.rec"))
+    entries = list(made.scanned(FORMAT, tmp_path / "out.rec"))
     assert written.places["image"].split is not None
     assert [e.key for e in entries] == [b"%d" % i for i in range(200)]
     assert [e.offset for e in entries] == written.places["image"].offset.tolist()
@@ -176,7 +175,7 @@ def test_no_label_is_0_and_the_info_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", [2**24 + 1, -(2**24) - 1, 2**63 - 1])
 def test_a_label_that_float32_cannot_hold_is_refused(tmp_path: Path, label: int) -> None:
-    writer = made.writer(container, tmp_path / "out.rec", count=1, size=1)
+    writer = made.writer(FORMAT, tmp_path / "out.rec", count=1, size=1)
     with pytest.raises(errors.OutputError, match=f"label {label} of b'k' does not fit"):
         writer.add([_record(label, b"image")])
     writer.abort()
@@ -186,7 +185,7 @@ def test_a_record_of_half_a_gibibyte_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packio.formats.recordio.MOST_BYTES", 1000)
-    writer = made.writer(container, tmp_path / "out.rec", count=1, size=1)
+    writer = made.writer(FORMAT, tmp_path / "out.rec", count=1, size=1)
     writer.add([_record(1, bytes(975))])
     with pytest.raises(errors.OutputError, match="b'k' has 976 bytes"):
         writer.add([_record(1, bytes(976))])
@@ -215,7 +214,7 @@ def test_masks_are_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert written.sidecars == ("out.idx", "out.lst", "out.mask.idx")
     assert written.places["mask"] is not None
     assert written.places["mask"].file.tolist() == [1] * 20
-    entries = list(made.scanned(container, tmp_path / "out.rec"))
+    entries = list(made.scanned(FORMAT, tmp_path / "out.rec"))
     ranges = zip(
         written.places["mask"].offset.tolist(), written.places["mask"].length.tolist(), strict=True
     )
@@ -231,13 +230,13 @@ def test_a_mask_is_split_as_an_image_is(tmp_path: Path) -> None:
     assert ranges.split is not None
     whole = (tmp_path / "out.mask.rec").read_bytes()
     raw = whole[ranges.offset[0] : ranges.offset[0] + ranges.length[0]]
-    assert container.unsplit(raw) == mask
+    assert FORMAT.unsplit(raw) == mask
 
 
 def test_some_records_only_may_have_masks(tmp_path: Path) -> None:
     records = [_record(1, b"image"), _record(1, b"image", mask=b"mask"), _record(1, b"image")]
     assert _write(tmp_path / "out.rec", records).places["mask"].offset.tolist()[::2] == [-1, -1]
-    found = made.scanned(container, tmp_path / "out.rec")
+    found = made.scanned(FORMAT, tmp_path / "out.rec")
     assert [e.mask is None for e in found] == [True, False, True]
 
 
@@ -252,7 +251,7 @@ def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, 
 
 
 def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(container, tmp_path / "out.rec", count=3, size=3)
+    writer = made.writer(FORMAT, tmp_path / "out.rec", count=3, size=3)
     writer.add([_record(1, b"x", mask=b"y")])
     writer.abort()
     writer.abort()
@@ -266,13 +265,13 @@ def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
 def test_existing_files_are_not_written_over(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"precious")
     with pytest.raises(errors.CannotCreateError, match=name.replace(".", r"\.")):
-        made.writer(container, tmp_path / "out.rec", count=1, size=1)
+        made.writer(FORMAT, tmp_path / "out.rec", count=1, size=1)
     assert (tmp_path / name).read_bytes() == b"precious"
 
 
 def _write_with_files_limited(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = made.writer(container, path, count=1000, size=20_000_000)
+    writer = made.writer(FORMAT, path, count=1000, size=20_000_000)
     try:
         writer.add([_record(1, bytes(20_000))] * 1000)
         writer.close()
@@ -340,18 +339,18 @@ def test_a_label_with_a_fraction_is_a_vector_of_one(tmp_path: Path) -> None:
 def test_what_is_no_recordio_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.rec").write_bytes(b"\x89PNG\r\n\x1a\n" * 10)
     with pytest.raises(errors.NotAPackError, match=r"x\.rec: begins with 0x474e5089; not a Rec"):
-        list(made.scanned(container, tmp_path / "x.rec"))
+        list(made.scanned(FORMAT, tmp_path / "x.rec"))
 
 
 def test_records_of_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.rec").write_bytes(_MAGIC + struct.pack("<I", 4) + b"text")
     with pytest.raises(errors.NotAPackError, match="4 bytes, too few for MXNet's image records"):
-        list(made.scanned(container, tmp_path / "x.rec"))
+        list(made.scanned(FORMAT, tmp_path / "x.rec"))
 
 
 def test_a_file_that_is_missing_is_a_read_error(tmp_path: Path) -> None:
     with pytest.raises(errors.ReadError, match="cannot be opened"):
-        list(made.scanned(container, tmp_path / "none.rec"))
+        list(made.scanned(FORMAT, tmp_path / "none.rec"))
 
 
 def test_a_file_cut_off_between_records_is_known_by_its_index(tmp_path: Path) -> None:
@@ -359,7 +358,7 @@ def test_a_file_cut_off_between_records_is_known_by_its_index(tmp_path: Path) ->
     with (tmp_path / "out.rec").open("r+b") as file:
         file.truncate(int(written.places["image"].offset[9]) - 32)
     with pytest.raises(errors.IntegrityError, match=r"cut off: out\.idx has a record at 1188"):
-        list(made.scanned(container, tmp_path / "out.rec"))
+        list(made.scanned(FORMAT, tmp_path / "out.rec"))
 
 
 def test_missing_masks_are_an_error(tmp_path: Path) -> None:
@@ -367,30 +366,30 @@ def test_missing_masks_are_an_error(tmp_path: Path) -> None:
     whole = (tmp_path / "out.mask.rec").read_bytes()
     (tmp_path / "out.mask.rec").write_bytes(whole[: 2 * len(whole) // 3])
     with pytest.raises(errors.IntegrityError, match=r"out\.mask\.rec: cut off: out\.mask\.idx has"):
-        list(made.scanned(container, tmp_path / "out.rec"))
+        list(made.scanned(FORMAT, tmp_path / "out.rec"))
     (tmp_path / "out.mask.rec").write_bytes(whole + whole)
     with pytest.raises(errors.IntegrityError, match=r"record 3 is of sample 0; expected ascending"):
-        list(made.scanned(container, tmp_path / "out.rec"))
+        list(made.scanned(FORMAT, tmp_path / "out.rec"))
 
 
 def test_a_count_of_labels_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "x.rec").write_bytes(_frame(2**32 - 1, 0, 0, [], b"image"))
     with pytest.raises(errors.IntegrityError, match="claims to have 4294967295 labels"):
-        list(made.scanned(container, tmp_path / "x.rec"))
+        list(made.scanned(FORMAT, tmp_path / "x.rec"))
 
 
 def _survives(path: Path, content: bytes) -> int | None:
     """Scan and read all there is; only packio's errors may come. Return the number of records."""
     path.write_bytes(content)
     try:
-        entries = list(made.scanned(container, path))
+        entries = list(made.scanned(FORMAT, path))
     except errors.PackioError as error:
         assert str(path) in str(error)  # noqa: PT017 (some survive)
         return None
     for entry in entries:
         assert 0 <= entry.offset <= entry.offset + entry.length <= len(content)
         if entry.split:
-            container.unsplit(content[entry.offset : entry.offset + entry.length])
+            FORMAT.unsplit(content[entry.offset : entry.offset + entry.length])
     return len(entries)
 
 
@@ -422,7 +421,7 @@ def test_frames_in_any_order_crash_nothing(tmp_path: Path, pieces: list[bytes]) 
 def test_unsplit_undoes_frames(pieces: list[bytes]) -> None:
     header, data = struct.pack("<IfQQ", 0, 1.0, 2, 0), b"".join(pieces)
     raw = b"".join(framing.frames(header, data))
-    assert container.unsplit(raw) == data
+    assert FORMAT.unsplit(raw) == data
     assert [image for _, _, _, image in _parse(raw)] == [data]
 
 
@@ -432,4 +431,4 @@ def test_damaged_split_records_are_errors() -> None:
     for length in range(len(raw)):
         for damaged in (raw[:length], raw[len(raw) - length :], raw + raw[:length] + b"\0"):
             with pytest.raises(errors.IntegrityError, match="split record"):
-                container.unsplit(damaged)
+                FORMAT.unsplit(damaged)

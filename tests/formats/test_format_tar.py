@@ -20,7 +20,7 @@ import pytest
 
 from packio import errors
 from packio.formats import Written
-from packio.formats.tar import FORMAT as container
+from packio.formats.tar import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ def _records(sizes: Iterable[int], seed: int = 0, **more: Any) -> list[made.Made
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
     writer = made.writer(
-        container, path, count=len(records), size=sum(len(r.data) for r in records)
+        FORMAT, path, count=len(records), size=sum(len(r.data) for r in records)
     )
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
@@ -50,7 +50,7 @@ def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
 def _one(path: Path, record: made.Made) -> made.Found:
     """Write one record, and scan it."""
     _write(path, [record])
-    (entry,) = made.scanned(container, path)
+    (entry,) = made.scanned(FORMAT, path)
     return entry
 
 
@@ -82,7 +82,7 @@ def _tar(path: Path, members: Iterable[tuple[str, bytes]], kind: int = tarfile.P
 def _scanned(path: Path) -> list[tuple[bytes, bytes]]:
     """Name and image of every sample, as `scan` says where it lies."""
     whole = path.read_bytes()
-    return [(e.key, whole[e.offset : e.offset + e.length]) for e in made.scanned(container, path)]
+    return [(e.key, whole[e.offset : e.offset + e.length]) for e in made.scanned(FORMAT, path)]
 
 
 # Writing
@@ -157,7 +157,7 @@ def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
     assert written.sidecars == ("out.tar.idx",)
     assert written.info == {"keys": 8}
     assert written.places["mask"] is not None
-    entries = list(made.scanned(container, tmp_path / "out.tar"))
+    entries = list(made.scanned(FORMAT, tmp_path / "out.tar"))
     assert [e.offset for e in entries] == written.places["image"].offset.tolist()
     assert [e.length for e in entries] == written.places["image"].length.tolist()
     masks = zip(
@@ -228,7 +228,7 @@ def test_no_records_make_an_empty_archive(tmp_path: Path) -> None:
 
 
 def test_names_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
-    writer = made.writer(container, tmp_path / "out.tar", count=100_000_001, size=0)
+    writer = made.writer(FORMAT, tmp_path / "out.tar", count=100_000_001, size=0)
     writer.add(_records([3]))
     assert writer.close().info["keys"] == 9
     assert min(_members(tmp_path / "out.tar")) == "000000000.cls"
@@ -246,7 +246,7 @@ def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, 
 
 def test_a_member_of_8_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packio.formats.tar._MOST_BYTES", 1000)
-    writer = made.writer(container, tmp_path / "out.tar", count=1, size=1)
+    writer = made.writer(FORMAT, tmp_path / "out.tar", count=1, size=1)
     with pytest.raises(errors.OutputError, match=r"b'class/0\.jpg' has 1000 bytes"):
         writer.add(_records([1000]))
     writer.abort()
@@ -255,11 +255,11 @@ def test_a_member_of_8_gib_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_some_records_only_may_have_masks(tmp_path: Path) -> None:
     written = _write(tmp_path / "out.tar", [*_records([1]), *_records([1], mask=b"mask")])
     assert written.places["mask"].offset[0] == -1
-    assert [e.mask is None for e in made.scanned(container, tmp_path / "out.tar")] == [True, False]
+    assert [e.mask is None for e in made.scanned(FORMAT, tmp_path / "out.tar")] == [True, False]
 
 
 def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(container, tmp_path / "out.tar", count=3, size=3)
+    writer = made.writer(FORMAT, tmp_path / "out.tar", count=3, size=3)
     writer.add(_records([1]))
     writer.abort()
     writer.abort()
@@ -272,13 +272,13 @@ def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
 def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "out.tar").write_bytes(b"precious")
     with pytest.raises(errors.CannotCreateError, match=r"out\.tar"):
-        made.writer(container, tmp_path / "out.tar", count=1, size=1)
+        made.writer(FORMAT, tmp_path / "out.tar", count=1, size=1)
     assert (tmp_path / "out.tar").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off", "longer"])
 def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: str) -> None:
-    writer = made.writer(container, tmp_path / "out.tar", count=3, size=3)
+    writer = made.writer(FORMAT, tmp_path / "out.tar", count=3, size=3)
     writer.add(_records([2_000_000, 5]))
     whole = bytearray((tmp_path / "out.tar").read_bytes())
     if damage == "a bit":
@@ -294,7 +294,7 @@ def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: str) ->
 
 def _write_with_files_limited(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = made.writer(container, path, count=1000, size=20_000_000)
+    writer = made.writer(FORMAT, path, count=1000, size=20_000_000)
     try:
         writer.add(_records([20_000] * 1000))
         writer.close()
@@ -318,7 +318,7 @@ def test_finishing_a_directory_tells_wids_and_timm_of_its_shards(tmp_path: Path)
     shards = ["photos-00000.tar", "photos-00001.tar"]
     for count, shard in zip((3, 5), shards, strict=True):
         _write(tmp_path / shard, _records([100] * count))
-    assert container.finish(tmp_path, shards) == ["shardindex.json", "_info.json"]
+    assert FORMAT.finish(tmp_path, shards) == ["shardindex.json", "_info.json"]
     wids = json.loads((tmp_path / "shardindex.json").read_text())
     assert wids["__kind__"] == "wids-shard-index-v1"
     assert [(s["url"], s["nsamples"]) for s in wids["shardlist"]] == [
@@ -362,7 +362,7 @@ def test_what_webdataset_writes_is_read(tmp_path: Path) -> None:
             name, meta = f"folder/sample{i:06d}" + "x" * 90, {"caption": f"é {i}"}
             sink.write({"__key__": name, "jpg": b"image %d" % i, "cls": i, "json": meta})
     assert b"mtime=" in (tmp_path / "theirs.tar").read_bytes()  # pax headers
-    entries = list(made.scanned(container, tmp_path / "theirs.tar"))
+    entries = list(made.scanned(FORMAT, tmp_path / "theirs.tar"))
     assert [e.key for e in entries] == [b"folder/sample%06d" % i + b"x" * 90 for i in range(20)]
     assert [e.label for e in entries] == list(range(20))
     assert [json.loads(e.meta or b"")["caption"] for e in entries] == [f"é {i}" for i in range(20)]
@@ -382,7 +382,7 @@ def test_names_of_any_length_are_read(tmp_path: Path, kind: int) -> None:
     path = _tar(tmp_path / "x.tar", ((name, name.encode()) for name in names), kind)
     expected = [(name.encode(), name.encode()) for name in names]
     assert _scanned(path) == expected
-    assert [e.key for e in made.scanned(container, path)] == [name for name, _ in expected]
+    assert [e.key for e in made.scanned(FORMAT, path)] == [name for name, _ in expected]
 
 
 def test_gnu_tars_of_folders_are_read(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_gnu_tars_of_folders_are_read(tmp_path: Path) -> None:
         command = ["tar", "--create", "--sort=name", f"--format={kind}", "--file", str(path)]
         subprocess.run([*command, "images"], cwd=tmp_path, check=True, timeout=60)
         assert _scanned(path) == [(b"images/cat/%d.jpg" % i, b"cat %d" % i) for i in range(5)]
-        assert {e.label for e in made.scanned(container, path)} == {None}
+        assert {e.label for e in made.scanned(FORMAT, path)} == {None}
 
 
 def test_img2dataset_tars_are_read(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_img2dataset_tars_are_read(tmp_path: Path) -> None:
             (f"0000{i}.json", json.dumps(described, indent=4).encode()),
             (f"0000{i}.txt", b"caption"),
         ]
-    entries = list(made.scanned(container, _tar(tmp_path / "x.tar", members)))
+    entries = list(made.scanned(FORMAT, _tar(tmp_path / "x.tar", members)))
     assert [e.key for e in entries] == [b"00000", b"00001", b"00002"]
     assert [json.loads(e.meta or b"") for e in entries] == meta
 
@@ -447,7 +447,7 @@ def test_samples_without_a_main_image_are_refused(
 ) -> None:
     path = _tar(tmp_path / "x.tar", [(name, b"1") for name in names])
     with pytest.raises(errors.NotAPackError, match=problem):
-        list(made.scanned(container, path))
+        list(made.scanned(FORMAT, path))
 
 
 @pytest.mark.parametrize(
@@ -467,21 +467,21 @@ def test_samples_without_a_main_image_are_refused(
 def test_members_beside_the_image_are_fields(
     tmp_path: Path, names: list[str], fields: dict[str, str]
 ) -> None:
-    (found,) = made.scanned(container, _tar(tmp_path / "x.tar", [(n, b"1") for n in names]))
+    (found,) = made.scanned(FORMAT, _tar(tmp_path / "x.tar", [(n, b"1") for n in names]))
     assert {name: place.kind for name, place in found.fields.items()} == fields
 
 
 def test_a_description_of_others_is_metadata(tmp_path: Path) -> None:
     text = b'{"key":"k","label":1}'
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.json", text)])
-    (found,) = made.scanned(container, path)
+    (found,) = made.scanned(FORMAT, path)
     assert (found.key, found.label, found.meta) == (b"k", None, text)
 
 
 def test_a_member_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"1"), ("1.jpg", b"2")])
     with pytest.raises(errors.IntegrityError, match=r"b'1\.(jpg|JPG)' at \d+ is there twice"):
-        list(made.scanned(container, path))
+        list(made.scanned(FORMAT, path))
 
 
 _BAD_DESCRIPTIONS = [
@@ -493,14 +493,14 @@ _BAD_DESCRIPTIONS = [
 def test_a_description_that_does_not_parse_is_an_error(tmp_path: Path, text: bytes) -> None:
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.json", text)])
     with pytest.raises(errors.IntegrityError, match=r"x\.tar: b'1\.json' at \d+ does not parse"):
-        list(made.scanned(container, path))
+        list(made.scanned(FORMAT, path))
 
 
 @pytest.mark.parametrize("label", [b"cat", b"", b"1.5", b"--1", b"9" * 19, b"1" * 5000])
 def test_a_label_that_is_no_int_is_an_error(tmp_path: Path, label: bytes) -> None:
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.cls", label)])
     with pytest.raises(errors.IntegrityError, match=r"the label b'1\.cls' at \d+ is"):
-        list(made.scanned(container, path))
+        list(made.scanned(FORMAT, path))
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
@@ -510,7 +510,7 @@ def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path: Path, kind: s
     with pytest.raises(
         errors.NotAPackError, match=r"compressed by .*unpack it first: (gun|bun|un)"
     ):
-        list(made.scanned(container, tmp_path / "x.tar"))
+        list(made.scanned(FORMAT, tmp_path / "x.tar"))
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
         member.type, member.linkname = kind, "/etc/passwd"
         archive.addfile(member)
     with pytest.raises(errors.NotAPackError, match=r"b'image\.jpg' .*is (a|of)"):
-        list(made.scanned(container, tmp_path / "x.tar"))
+        list(made.scanned(FORMAT, tmp_path / "x.tar"))
 
 
 # Damage
@@ -557,13 +557,13 @@ def _header(**fields: bytes) -> bytearray:
 def test_no_header_is_believed(tmp_path: Path, header: bytes, problem: str) -> None:
     (tmp_path / "x.tar").write_bytes(header + bytes(1024))
     with pytest.raises(errors.IntegrityError, match=problem):
-        list(made.scanned(container, tmp_path / "x.tar"))
+        list(made.scanned(FORMAT, tmp_path / "x.tar"))
 
 
 def test_what_is_no_tar_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(b"\x89PNG\r\n\x1a\n" * 1000)
     with pytest.raises(errors.NotAPackError, match="not a tar archive"):
-        list(made.scanned(container, tmp_path / "x.tar"))
+        list(made.scanned(FORMAT, tmp_path / "x.tar"))
 
 
 def test_a_header_of_zeros_is_not_taken_for_the_end(tmp_path: Path) -> None:
@@ -572,21 +572,21 @@ def test_a_header_of_zeros_is_not_taken_for_the_end(tmp_path: Path) -> None:
         file.seek(int(written.places["image"].offset[4]) - 2048)
         file.write(bytes(2048))
     with pytest.raises(errors.IntegrityError, match="something follows the end mark, after"):
-        list(made.scanned(container, tmp_path / "out.tar"))
+        list(made.scanned(FORMAT, tmp_path / "out.tar"))
 
 
 def test_archives_in_a_row_are_refused(tmp_path: Path) -> None:
     whole = _tar(tmp_path / "x.tar", [("1.jpg", b"image")]).read_bytes()
     (tmp_path / "x.tar").write_bytes(whole + whole)
     with pytest.raises(errors.IntegrityError, match="or several archives in one"):
-        list(made.scanned(container, tmp_path / "x.tar"))
+        list(made.scanned(FORMAT, tmp_path / "x.tar"))
 
 
 def _survives(path: Path, content: bytes) -> int | None:
     """Scan it; only packio's errors may come. Return the number of samples."""
     path.write_bytes(content)
     try:
-        entries = list(made.scanned(container, path))
+        entries = list(made.scanned(FORMAT, path))
     except errors.PackioError as error:
         assert str(path) in str(error)  # noqa: PT017 (some survive)
         return None

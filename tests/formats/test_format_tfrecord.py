@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from packio import errors
 from packio.formats import Written
-from packio.formats.tfrecord import FORMAT as container
-from packio.formats.tfrecord import TFRecordWriter, framing
+from packio.formats.tfrecord import FORMAT, TFRecordWriter, framing
 from packio.formats.tfrecord import fields as example_fields
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def _full_records(count: int = 12) -> list[made.Made]:
 def _write(
     path: Path, records: list[made.Made], step: int = 64, classes: Any = _CLASSES
 ) -> Written:
-    writer = made.writer(container, path, count=len(records), size=0, classes=classes)
+    writer = made.writer(FORMAT, path, count=len(records), size=0, classes=classes)
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()
@@ -179,7 +178,7 @@ def _read(path: Path, offset: int, length: int) -> bytes:
 
 def _one(path: Path, payload: bytes) -> made.Found:
     path.write_bytes(_framed(payload))
-    (entry,) = made.scanned(container, path)
+    (entry,) = made.scanned(FORMAT, path)
     return entry
 
 
@@ -270,7 +269,7 @@ def test_no_records_make_an_empty_file(tmp_path: Path) -> None:
     assert len(_write(tmp_path / "out.tfrecord", []).places["image"].offset) == 0
     assert (tmp_path / "out.tfrecord").read_bytes() == b""
     assert (tmp_path / "out.tfrecord.idx").read_bytes() == b""
-    assert list(made.scanned(container, tmp_path / "out.tfrecord")) == []
+    assert list(made.scanned(FORMAT, tmp_path / "out.tfrecord")) == []
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
@@ -284,7 +283,7 @@ def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, 
 
 
 def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(container, tmp_path / "out.tfrecord", count=3, size=3)
+    writer = made.writer(FORMAT, tmp_path / "out.tfrecord", count=3, size=3)
     writer.add(_records(1))
     writer.abort()
     writer.abort()
@@ -298,7 +297,7 @@ def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
 def test_existing_files_are_not_written_over(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"kept")
     with pytest.raises(errors.CannotCreateError, match=f"{name}: .*exists"):
-        made.writer(container, tmp_path / "out.tfrecord", count=1, size=1)
+        made.writer(FORMAT, tmp_path / "out.tfrecord", count=1, size=1)
     assert (tmp_path / name).read_bytes() == b"kept"
 
 
@@ -306,7 +305,7 @@ def test_a_record_that_protobuf_cannot_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packio.formats.tfrecord.MOST_BYTES", 1000)
-    writer = made.writer(container, tmp_path / "out.tfrecord", count=1, size=1)
+    writer = made.writer(FORMAT, tmp_path / "out.tfrecord", count=1, size=1)
     with pytest.raises(errors.OutputError, match=r"b'a\.jpg' makes a record of 1\d\d\d bytes"):
         writer.add([made.record(bytes(1000), 0, b"a.jpg")])
     writer.abort()
@@ -340,7 +339,7 @@ def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: bytes) 
 
 def _write_with_files_limited(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = made.writer(container, path, count=1000, size=20_000_000)
+    writer = made.writer(FORMAT, path, count=1000, size=20_000_000)
     try:
         for _ in range(1000):
             writer.add(_records(20))
@@ -384,7 +383,7 @@ def _same(entry: made.Found, record: made.Made, folder: Path) -> bool:
 def test_scan_finds_what_the_writer_wrote(tmp_path: Path, make: Any) -> None:
     records = make(200)
     _write(tmp_path / "out.tfrecord", records)
-    entries = list(made.scanned(container, tmp_path / "out.tfrecord"))
+    entries = list(made.scanned(FORMAT, tmp_path / "out.tfrecord"))
     assert all(_same(e, r, tmp_path) for e, r in zip(entries, records, strict=True))
 
 
@@ -392,7 +391,7 @@ def test_a_record_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
     sizes = (4 << 20, (4 << 20) - 300, 9_000_000, 3)
     records = [made.record(os.urandom(n), None, b"k") for n in sizes]
     _write(tmp_path / "out.tfrecord", records)
-    entries = made.scanned(container, tmp_path / "out.tfrecord")
+    entries = made.scanned(FORMAT, tmp_path / "out.tfrecord")
     assert all(_same(e, r, tmp_path) for e, r in zip(entries, records, strict=True))
 
 
@@ -422,7 +421,7 @@ def test_scan_finds_any_values(
     array = None if boxes is None else np.array(boxes, np.float32).reshape(-1, 4)
     record = made.record(data, label, key, mask=mask, meta=mask, boxes=array, height=1, width=1)
     _write(path, [record])
-    (entry,) = made.scanned(container, path)
+    (entry,) = made.scanned(FORMAT, path)
     assert _same(entry, record, tmp_path)
     (payload,) = _payloads(path)
     assert example_class.FromString(payload).SerializeToString(deterministic=True) == payload
@@ -439,7 +438,7 @@ def test_scan_reads_what_the_package_tfrecord_wrote(tmp_path: Path) -> None:
             "image": (b"image %d" % i, "byte"), "label": (-i, "int"), "index": ([1.5, i], "float"),
         })  # fmt: skip
     writer.close()
-    for i, entry in enumerate(made.scanned(container, tmp_path / "their.tfrecord")):
+    for i, entry in enumerate(made.scanned(FORMAT, tmp_path / "their.tfrecord")):
         assert _read(tmp_path / "their.tfrecord", entry.offset, entry.length) == b"image %d" % i
         assert (entry.label, entry.key, entry.boxes) == (-i, b"%d" % i, None)
 
@@ -460,7 +459,7 @@ def test_scan_reads_protobufs_examples_of_common_keys(tmp_path: Path, example_cl
     tfds.features.feature["file_name"].bytes_list.value.append(b"b.png")
     path = tmp_path / "foreign"
     path.write_bytes(b"".join(_framed(e.SerializeToString()) for e in (slim, tfds)))
-    first, second = made.scanned(container, path)
+    first, second = made.scanned(FORMAT, path)
     assert _read(path, first.offset, first.length) == b"JPG"
     assert (first.label, first.key) == (7, b"a.jpg")
     assert (first.boxes, first.box_labels) == (((50, 50, 100, 100),), (3,))
@@ -639,7 +638,7 @@ def test_a_compressed_file_is_refused_with_a_way_out_that_works(
     with pytest.raises(
         errors.NotAPackError, match=f"compressed as a whole .{module.__name__}"
     ) as e:
-        list(made.scanned(container, tmp_path / "c.tfrecord"))
+        list(made.scanned(FORMAT, tmp_path / "c.tfrecord"))
     command = str(e.value).partition("unpack it: ")[2]
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)  # noqa: S602 (what we tell users)
     assert (tmp_path / "unpacked.tfrecord").read_bytes() == plain
@@ -649,14 +648,14 @@ def test_a_compressed_file_is_refused_with_a_way_out_that_works(
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)
     with pytest.raises(errors.NotAPackError, match="no TFRecord file"):
-        list(made.scanned(container, tmp_path / "other"))
+        list(made.scanned(FORMAT, tmp_path / "other"))
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.ReadError, match="No such file"):
-        list(made.scanned(container, tmp_path / "absent"))
+        list(made.scanned(FORMAT, tmp_path / "absent"))
     with pytest.raises(errors.ReadError, match="directory"):
-        list(made.scanned(container, tmp_path))
+        list(made.scanned(FORMAT, tmp_path))
 
 
 # Damage
@@ -681,10 +680,10 @@ def test_a_truncated_file_is_refused_at_any_length(tmp_path: Path, victim: bytes
     for length in range(len(victim)):
         (tmp_path / "cut").write_bytes(victim[:length])
         if length in ends:  # nothing in a TFRecord file tells how many records there are
-            assert len(list(made.scanned(container, tmp_path / "cut"))) == ends.index(length)
+            assert len(list(made.scanned(FORMAT, tmp_path / "cut"))) == ends.index(length)
             continue
         with pytest.raises((errors.IntegrityError, errors.NotAPackError), match="cut") as e:
-            list(made.scanned(container, tmp_path / "cut"))
+            list(made.scanned(FORMAT, tmp_path / "cut"))
         number = sum(end <= length for end in ends) - 1
         assert number == 0 or f"record {number} at {ends[number]}: is cut off" in str(e.value)
 
@@ -696,7 +695,7 @@ def test_every_turned_bit_is_found(tmp_path: Path, victim: bytes) -> None:
         damaged[position] ^= 1 << position % 8
         (tmp_path / "flip").write_bytes(damaged)
         with pytest.raises((errors.IntegrityError, errors.NotAPackError)) as e:
-            list(made.scanned(container, tmp_path / "flip"))
+            list(made.scanned(FORMAT, tmp_path / "flip"))
         number = sum(end <= position for end in ends) - 1
         if position >= 12:
             assert f"record {number} at {ends[number]}: i" in str(e.value)

@@ -1,0 +1,307 @@
+"""The contract of formats: what is written is read by range, scanned, indexed and verified alike.
+
+The records have fields of every kind, some of them missing in some samples; labels of every kind;
+boxes with columns; metadata; and keys of any bytes. Foreign libraries read the same containers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import packio
+from packio import registry
+from packio.errors import MissingPackageError
+from packio.formats import Reading
+from packio.images import encodings
+from packio.index import columns, indexfile
+from packio.index.building import IndexBuilder
+from packio.packs.packs import Pack
+from packio.sample.fields import decode_array, encode
+from packio.sample.record import Field, Place, Record
+
+if TYPE_CHECKING:
+    from packio.formats import Format, Written
+
+FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
+# Formats that are modules of the old style hold no named fields yet.
+CONVERTED = [n for n in FORMATS if type(registry.load("formats", n)).__name__ != "_OfModule"]
+LABELS = ["int", "vector", "none"]
+COUNT = 11
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def pixels(height: int, width: int, *, seed: int, kind: str = "image", form: str = "PNG") -> Field:
+    random = np.random.default_rng(seed)
+    shape = (height, width, 3) if kind == "image" else (height, width)
+    file = io.BytesIO()
+    Image.fromarray(random.integers(0, 256, shape, np.uint8)).save(file, form)
+    return Field(kind, file.getvalue(), encodings.read_facts(file.getvalue()))
+
+
+def records(label: str = "int") -> list[Record[Field]]:
+    """Samples with everything that a sample can have."""
+    made = []
+    for i in range(COUNT):
+        fields = {
+            "image": pixels(9 + i, 20, seed=i, form=("PNG", "JPEG", "BMP")[i % 3]),
+            "mask": pixels(9 + i, 20, seed=i, kind="mask"),
+            "depth": pixels(5, 6, seed=100 + i),
+            "instances": pixels(5, 6, seed=200 + i, kind="mask"),
+            "caption": encode(f"a cat, {'ü' * i}\n\udcff"),
+            "txt": encode(str(i)),
+            "latent": encode(np.arange(i * 3, dtype=np.float32).reshape(i, 3)),
+            "Raw-1": encode(bytes(range(i))),
+            "magic": encode(struct.pack("<I", 0xCED7230A) * (i % 3)),  # RecordIO splits at it
+        }
+        for n, name in enumerate(list(fields)[1:]):  # each is missing in some, first or last too
+            if (i + n) % 4 == 0:
+                del fields[name]
+        box_columns = {
+            "labels": np.arange(i % 4), "crowd": np.arange(i % 4) % 2,
+            "area": np.linspace(0.1, 9, i % 4, dtype=np.float32),
+        }  # fmt: skip
+        labels: dict[str, Any] = {
+            "int": i % 3, "vector": np.linspace(0, i, 4, dtype=np.float32), "none": None,
+        }  # fmt: skip
+        made.append(Record(
+            f"c{i % 3}/{'ü' * (i % 3)} {i}\udcff\t\n.x.jpg".encode("utf-8", "surrogateescape"),
+            fields, labels[label], None,
+            np.random.default_rng(i).random((i % 4, 4), np.float32), box_columns,
+            json.dumps({"i": i, "text": "grün\n"}, ensure_ascii=False).encode(),
+        ))  # fmt: skip
+    return made
+
+
+def write(form: Format, path: Path, given: list[Record[Field]], **options: Any) -> Written:
+    try:
+        writer = form.writer(
+            path, count=len(given), size=sum(len(r.image.data) for r in given),
+            classes=["a", "b", "c"], **options,
+        )  # fmt: skip
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+    for start in range(0, len(given), 4):
+        writer.add(given[start : start + 4])
+    return writer.close()
+
+
+def path_of(form: Format, folder: Path) -> Path:
+    return folder / f"pack{form.caps.suffixes[0]}"
+
+
+def folder_of(form: Format, path: Path) -> Path:
+    return path if form.caps.is_directory else path.parent
+
+
+def read(form: Format, path: Path, place: Place) -> bytes:
+    whole = (folder_of(form, path) / place.file).read_bytes()
+    data = whole[place.offset : place.offset + place.length]
+    return form.unsplit(data) if place.split else data
+
+
+def assert_same(found: Record[Any], given: Record[Field], keeps: frozenset[str]) -> None:
+    """See that two records are alike in what a container keeps."""
+    if "key" in keeps:
+        assert found.key == given.key
+    if "label" in keeps and given.label is not None:
+        np.testing.assert_array_equal(found.label, given.label)
+        assert type(found.label) is type(given.label)
+    if "meta" in keeps:
+        assert found.meta == given.meta
+    if "boxes" in keeps:
+        np.testing.assert_array_equal(found.boxes, given.boxes)
+        assert found.box_columns.keys() == given.box_columns.keys()
+        for name, values in given.box_columns.items():
+            np.testing.assert_array_equal(found.box_columns[name], values)
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_what_is_written_lies_where_the_writer_says(name: str, tmp_path: Path) -> None:
+    form, given = registry.load("formats", name), records()
+    path = path_of(form, tmp_path)
+    written = write(form, path, given)
+    assert written.places.keys() == {field for r in given for field in r.fields}
+    for field, ranges in written.places.items():
+        assert len(ranges.file) == len(ranges.offset) == len(ranges.length) == COUNT
+        for i, record in enumerate(given):
+            assert (ranges.offset[i] == -1) == (field not in record.fields)
+            if field in record.fields:
+                split = ranges.split is not None and bool(ranges.split[i])
+                file = written.files[ranges.file[i]]
+                place = Place("", file, int(ranges.offset[i]), int(ranges.length[i]), split)
+                assert read(form, path, place) == record.fields[field].data
+    folder = folder_of(form, path)
+    there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert there == {*written.files, *written.sidecars}
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("name", CONVERTED)
+def test_scanning_finds_what_was_written(name: str, label: str, tmp_path: Path) -> None:
+    form, given = registry.load("formats", name), records(label)
+    path = path_of(form, tmp_path)
+    write(form, path, given)
+    found = list(form.scan(path, Reading()))
+    assert len(found) == COUNT
+    for record, expected in zip(found, given, strict=True):
+        assert record.fields.keys() == expected.fields.keys()
+        for field, place in record.fields.items():
+            assert place.kind == expected.fields[field].kind
+            assert read(form, path, place) == expected.fields[field].data
+        assert_same(record, expected, form.caps.keeps)
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_container_that_lost_its_index_is_indexed_anew(name: str, tmp_path: Path) -> None:
+    form, given = registry.load("formats", name), records()
+    path = path_of(form, tmp_path)
+    write(form, path, given)
+    packio.reindex(path)
+    with packio.open(path) as pack:
+        assert pack.fields == {n: f.kind for r in given for n, f in r.fields.items()}
+        for i, expected in enumerate(given):
+            record = pack.record(i)
+            assert {n: (f.kind, f.data) for n, f in record.fields.items()} == {
+                n: (f.kind, f.data) for n, f in expected.fields.items()
+            }
+            assert_same(record, expected, form.caps.keeps)
+    assert packio.verify(path).ok
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_the_index_of_packing_is_verified(name: str, tmp_path: Path) -> None:
+    form, given = registry.load("formats", name), records()
+    path = path_of(form, tmp_path)
+    index = indexed(name, path, given, write(form, path, given))
+    assert packio.verify(path).ok
+    with Pack(path, located=None) as pack:
+        place = next(i for i, r in enumerate(given) if "caption" in r.fields)
+        offset = pack.index_file.column("caption/offset").item(place)
+        file = pack.index_file.files()[pack.index_file.column("caption/file").item(place)][0]
+    with (folder_of(form, path) / file).open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(b"A")  # it was an a
+    report = packio.verify(path)
+    assert not report.ok
+    assert any("caption" in damage.problem for damage in report.damages), (index, report.damages)
+
+
+def indexed(name: str, path: Path, given: list[Record[Field]], written: Written) -> Path:
+    """Write the index of a container, as packing does."""
+    builder = IndexBuilder()
+    for record in given:
+        builder.add(record)
+    form = registry.load("formats", name)
+    folder = folder_of(form, path)
+    files = columns.of_files(folder, [*written.files, *written.sidecars])
+    metadata: dict[str, Any] = {
+        "version": indexfile.VERSION, "format": name, "access": "range", "classes": [],
+        "fields": builder.fields, "source": {"kind": "test"}, "options": {}, "versions": {},
+        "counts": {"found": COUNT, "packed": COUNT, "skipped": 0},
+        "shards": [{
+            "name": "." if form.caps.is_directory else path.name, "samples": COUNT, **written.info,
+        }],
+    }  # fmt: skip
+    if (identity := form.identity(path)) is not None:
+        metadata["identity"] = [identity]
+    index = folder / "index.packio" if form.caps.is_directory else Path(f"{path}.packio")
+    indexfile.write(index, builder.columns(written.places) | files, metadata)
+    return index
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_the_same_records_give_the_same_bytes(name: str, tmp_path: Path) -> None:
+    form, made = registry.load("formats", name), []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        write(form, path_of(form, folder), records())
+        files = sorted(p for p in folder.rglob("*") if p.is_file())
+        made.append([(p.relative_to(folder), p.read_bytes()) for p in files])
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_recognises_what_it_wrote(name: str, tmp_path: Path) -> None:
+    form = registry.load("formats", name)
+    plain = [dataclasses.replace(r, fields={"image": r.image}) for r in records()]
+    write(form, path_of(form, tmp_path), plain)
+    odd = path_of(form, tmp_path).rename(tmp_path / "odd")
+    assert packio.packs.indexing.find(odd).format == name  # type: ignore[union-attr]  # it is one
+
+
+# Foreign readers
+
+
+def _present(given: list[Record[Field]], field: str) -> dict[int, bytes]:
+    return {i: r.fields[field].data for i, r in enumerate(given) if field in r.fields}
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+def test_webdataset_sees_the_fields_of_a_tar(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    given = records()
+    write(registry.load("formats", "tar"), tmp_path / "a.tar", given)
+    samples = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False))
+    for suffix, field in (
+        ("depth.png", "depth"), ("instances.png", "instances"), ("caption.txt", "caption"),
+        ("txt", "txt"), ("latent.npy", "latent"), ("raw-1.bin", "Raw-1"), ("mask.png", "mask"),
+    ):  # fmt: skip
+        found = {i: s[suffix] for i, s in enumerate(samples) if suffix in s}
+        assert found == _present(given, field)
+
+
+def test_the_package_tfrecord_sees_the_fields(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tfrecord.reader")
+    given = records()
+    write(registry.load("formats", "tfrecord"), tmp_path / "a.tfrecord", given)
+    samples = list(reader.tfrecord_loader(str(tmp_path / "a.tfrecord"), None))
+    for field in ("depth", "instances", "caption", "txt", "latent", "Raw-1"):
+        key = f"{field}/encoded"
+        found = {i: bytes(s[key]) for i, s in enumerate(samples) if key in s}
+        assert found == _present(given, field)
+    assert [list(s["image/object/is_crowd"]) for s in samples] == [
+        r.box_columns["crowd"].tolist() for r in given
+    ]
+
+
+def test_py_lmdb_sees_the_fields(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    given = records()
+    write(registry.load("formats", "lmdb"), tmp_path / "a.lmdb", given)
+    for field, folder in (
+        ("mask", "mask"),
+        ("caption", "caption.text"),
+        ("latent", "latent.array"),
+    ):
+        with lmdb.open(str(tmp_path / "a.lmdb" / folder), readonly=True, lock=False) as env:
+            found = {int(key): value for key, value in env.begin().cursor()}
+        assert found == _present(given, field)
+
+
+def test_a_plain_parser_sees_the_fields_of_a_recordio(tmp_path: Path) -> None:
+    given = records()
+    write(registry.load("formats", "recordio"), tmp_path / "a.rec", given)
+    found, rest = {}, (tmp_path / "a.latent.array.rec").read_bytes()
+    while rest:
+        magic, word = struct.unpack("<II", rest[:8])
+        assert magic == 0xCED7230A
+        assert word >> 29 == 0
+        record, rest = rest[8 : 8 + word], rest[8 + word + -word % 4 :]
+        found[struct.unpack("<IfQQ", record[:24])[2]] = record[24:]
+    assert found == _present(given, "latent")
+    assert decode_array(found[2]).shape == (2, 3)

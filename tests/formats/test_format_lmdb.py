@@ -51,9 +51,7 @@ def _records(sizes: Iterable[int], seed: int = 0) -> list[made.Made]:
 
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
-    writer = made.writer(
-        FORMAT, path, count=len(records), size=sum(len(r.data) for r in records)
-    )
+    writer = made.writer(FORMAT, path, count=len(records), size=sum(len(r.data) for r in records))
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()

@@ -56,9 +56,7 @@ def _record(label: Any, data: bytes, key: bytes = b"k", **more: Any) -> made.Mad
 
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
-    writer = made.writer(
-        FORMAT, path, count=len(records), size=sum(len(r.data) for r in records)
-    )
+    writer = made.writer(FORMAT, path, count=len(records), size=sum(len(r.data) for r in records))
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()

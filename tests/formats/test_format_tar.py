@@ -39,9 +39,7 @@ def _records(sizes: Iterable[int], seed: int = 0, **more: Any) -> list[made.Made
 
 
 def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
-    writer = made.writer(
-        FORMAT, path, count=len(records), size=sum(len(r.data) for r in records)
-    )
+    writer = made.writer(FORMAT, path, count=len(records), size=sum(len(r.data) for r in records))
     for i in range(0, len(records), step):
         writer.add(records[i : i + step])
     return writer.close()
@@ -456,9 +454,9 @@ def test_samples_without_a_main_image_are_refused(
         (["1.jpg", "1.txt"], {"image": "image", "txt": "text"}),
         (["1.npy", "1.png"], {"image": "image", "npy": "array"}),
         (["1.jpg", "1.png", "1.cls"], {"image": "image", "png": "image"}),
-        (["1.jpg", "1.seg.png", "1.depth.png"], {"image": "image", "seg": "mask", "depth": "image"}),
+        (["1.jpg", "1.seg.png", "1.d.png"], {"image": "image", "seg": "mask", "d": "image"}),
         (["1.left.png", "1.rgb.png", "1.cls"], {"image": "image", "left": "image"}),
-        (["1.jpg", "1.mask.png", "1.mask.gif"], {"image": "image", "mask": "mask", "mask_gif": "image"}),
+        (["1.jpg", "1.seg.png", "1.seg.gif"], {"image": "image", "seg": "mask", "seg_gif": "image"}),
         (["1.jpg", "1.label.txt", "1.0.npy"], {"image": "image", "_label": "text", "_0": "array"}),
         (["1.jpg", "1.xml", "1.a.b.bin"], {"image": "image", "xml": "bytes", "a_b": "bytes"}),
         (["1.jpg", "1.cls", "1.JPG"], {"image": "image", "jpg": "image"}),

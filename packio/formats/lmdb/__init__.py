@@ -5,10 +5,10 @@ and the sample's bytes as its value; there is nothing else in the database. ``la
 has one line a record, ``index<TAB>label<TAB>key<LF>``: the label empty if there is none, the
 numbers of a vector with commas between them; the key as raw bytes with tab, LF, CR and backslash
 written ``\t``, ``\n``, ``\r`` and ``\\``. Masks are in ``mask/``, a database of its own, under the
-same keys; the values of another field called F are in ``F.KIND/``, where KIND is image, mask, array,
-text or bytes. A sample may have no value there. What else a pack has (meta, boxes) is in its index alone. With ``values="datum"`` each
-value, of masks, too, is a Datum that holds the sample's bytes and, if it is an int, its label:
-`packio.formats.lmdb.datum`.
+same keys. The values of another field F are in ``F.KIND/``, where KIND is image, mask, array, text
+or bytes. A sample may have no value there. What else a pack has (meta, boxes) is in its index
+alone. With ``values="datum"`` each image and mask is a Datum that holds its bytes and, if it is an
+int, the sample's label: `packio.formats.lmdb.datum`.
 
 How the bytes lie on disk, format version 1 (LMDB 0.9; LMDB 1.0 writes another, version 3). All
 numbers are little-endian here; LMDB writes them as the machine has them. The file is a row of pages

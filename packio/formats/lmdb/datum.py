@@ -89,7 +89,7 @@ def image(value: bytes) -> bytes:
 
 
 def make(record: Record[Field], field: Field) -> bytes:
-    """Make the Datum of an image or a mask of a record, with its fields in the order of their numbers.
+    """Make the Datum of an image or a mask of a record; its fields are ordered by number.
 
     A label that is a vector has no place in it and is left out.
 

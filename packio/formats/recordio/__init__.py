@@ -252,7 +252,7 @@ FORMAT = RecordIO()
 
 
 def _siblings(path: Path) -> Iterator[tuple[Path, str, str]]:
-    """Path, field and kind of the files that hold the fields of a ``.rec``; the masks come first."""
+    """Path, name and kind of the files that hold the fields of a ``.rec``; the masks first."""
     masks = path.with_suffix(".mask.rec")
     if os.path.lexists(masks):
         yield masks, MASK, "mask"

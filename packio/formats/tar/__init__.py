@@ -7,12 +7,12 @@ them), and a few members one after the other, in the order of their suffixes:
 * ``.cls``: the label in ASCII digits, if it is an int;
 * ``.json``: one object: ``key``, the path in the source (``key_base64`` if that is not UTF-8); and
   where there are any, ``label``, a vector of numbers; ``boxes``, ``[x1, y1, x2, y2]`` in pixels
-  each; ``box_labels``; ``box_columns``, lists by name; ``meta``, an object; and ``kinds``, the kinds
-  of those fields whose endings do not tell them;
+  each; ``box_labels``; ``box_columns``, lists by name; ``meta``, an object; and ``kinds``, the
+  kinds of those fields whose endings do not tell them;
 * ``.mask.png`` and so on: the mask;
-* ``.NAME.png`` and so on, ``.NAME.npy``, ``.NAME.txt``, ``.NAME.bin``: a field of that name, an image
-  or a mask, an array, text, or bytes. A text called ``txt`` has the suffix ``.txt`` alone, an array
-  called ``npy`` has ``.npy``, and bytes called ``bin`` have ``.bin``.
+* ``.NAME.png`` and so on, ``.NAME.npy``, ``.NAME.txt``, ``.NAME.bin``: a field of that name: an
+  image or a mask, an array, text, or bytes. A text called ``txt`` has the suffix ``.txt`` alone, an
+  array called ``npy`` has ``.npy``, and bytes called ``bin`` have ``.bin``.
 
 ``OUT.idx`` beside it is DALI's index: ``v1.2`` and the number of samples; then a line a sample:
 suffix, position of the content, size and name of each member. A pack of several shards also gets

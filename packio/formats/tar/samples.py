@@ -1,7 +1,7 @@
 """The samples of a tar archive: members that belong together; see `packio.formats.tar`.
 
-Members in a row whose names are alike up to the first dot after the last slash are one sample, as in
-WebDataset, if one of them is a label, a description, a mask, text or an array, or if one of them
+Members in a row whose names are alike up to the first dot after the last slash are one sample, as
+in WebDataset, if one of them is a label, a description, a mask, text or an array, or if one of them
 alone has nothing but an image's suffix. Otherwise each image is a sample, and its name is its key.
 Hidden files and those named ``__so__`` belong to no sample.
 
@@ -34,28 +34,10 @@ from packio.sample.record import IMAGE, MASK, Place, Record
 
 ENDINGS = {"array": "npy", "text": "txt", "bytes": "bin"}  # kind of a field → ending of its member
 
-_IMAGES = frozenset(
-    [
-        "jpg",
-        "jpeg",
-        "jpe",
-        "jfif",
-        "png",
-        "webp",
-        "bmp",
-        "gif",
-        "tif",
-        "tiff",
-        "ppm",
-        "pgm",
-        "pbm",
-        "pnm",
-        "jp2",
-        "j2k",
-        "avif",
-        "img",
-    ]
-)
+_IMAGES = frozenset((
+    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm",
+    "pnm", "jp2", "j2k", "avif", "img",
+))  # fmt: skip
 _COMPANIONS = frozenset(("cls", "json", "txt", "npy"))
 _MAIN = ("image", "img", "rgb")  # the image of several that have longer suffixes
 _MASKS = (MASK, "seg", "segmentation")  # fields called so are masks

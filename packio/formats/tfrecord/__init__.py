@@ -24,7 +24,7 @@ samples lack:
 ``packio/boxes``                    float32, 4 a box, XYXY in pixels: fractions are not exact
 ``packio/key``                      the key
 ``packio/meta``                     a JSON object (UTF-8)
-``NAME/encoded``                    the field NAME: an image, a mask, text, an array (.npy), or bytes
+``NAME/encoded``                    the field NAME: an image, a mask, text, an array (.npy), bytes
 ``NAME/format``                     ``PNG``, ``JPEG`` …, ``TEXT``, ``NPY`` or ``BYTES``
 ``NAME/kind``                       ``image``, ``mask``, ``text``, ``array`` or ``bytes``
 ==================================  ================================================================

@@ -29,8 +29,8 @@ _FORMATS = {"array": b"NPY", "text": b"TEXT", "bytes": b"BYTES"}  # kind of a fi
 
 # By these names others have an image, a label, a path; the first that a record has is taken.
 _IMAGES = (
-    _ENCODED[IMAGE], b"image", b"image_raw", b"image/raw", b"image_bytes", b"jpeg", b"jpg", b"png", b"img",
-    b"encoded", b"data",
+    _ENCODED[IMAGE], b"image", b"image_raw", b"image/raw", b"image_bytes", b"jpeg", b"jpg",
+    b"png", b"img", b"encoded", b"data",
 )  # fmt: skip
 _LABELS = (_LABEL, b"label", b"labels", b"class", b"target", b"y")
 _KEYS = (

@@ -53,6 +53,22 @@ def _printed(site: pathlib.Path, code: str) -> object:
     return json.loads(done.stdout)
 
 
+def test_a_format_of_another_distribution_packs_and_is_indexed(
+    site: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    code = f"""
+    import packio
+    packio.pack({str(image_folder)!r}, {str(site / "out.blob")!r})
+    with packio.open({str(site / "out.blob")!r}) as pack:
+        packed = [len(sample.data) for sample in pack]
+    packio.reindex({str(site / "out.blob")!r})
+    with packio.open({str(site / "out.blob")!r}) as pack:
+        found = [len(sample.data) for sample in pack]
+    print(json.dumps([packed == found, len(found), pack.metadata["format"]]))
+    """
+    assert _printed(site, code) == [True, 25, "blob"]
+
+
 def test_a_decoder_of_another_distribution_decodes(site: pathlib.Path) -> None:
     code = """
     from packio import registry

@@ -16,6 +16,7 @@ import readme_tables
 
 import packio
 from packio import registry
+from packio.formats import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +137,14 @@ def test_the_example_plugins_are_found(extended: list[str]) -> None:
         assert name in registry.names(kind)
 
 
+def test_the_example_distribution_has_the_format_that_is_printed() -> None:
+    printed = {
+        name: code for _, name, code in _PLUGIN.findall((REPOSITORY / "EXTENDING.md").read_text())
+    }
+    file = REPOSITORY / "tests/plugins/packio_example/packio_example/blob.py"
+    assert file.read_text() == printed["blob"]
+
+
 @pytest.mark.usefixtures("extended")
 def test_the_example_decoder_decodes(image_folder: pathlib.Path) -> None:
     pytest.importorskip("imageio")
@@ -164,8 +173,8 @@ def test_the_example_format_packs_and_the_example_source_lists(
         assert [s.data for s in pack] == [p.read_bytes() for p in sorted(flat.iterdir())]
         labels: Any = pack.labels
         assert [pack.classes[label] for label in labels] == [s.key.split(".")[0] for s in pack]
-        entries = list(registry.load("formats", "blob").scan(tmp_path / "out.blob"))
-        assert [e.length for e in entries] == [len(s.data) for s in pack]
+        records = list(registry.load("formats", "blob").scan(tmp_path / "out.blob", Reading()))
+        assert [r.image.length for r in records] == [len(s.data) for s in pack]
 
 
 def test_the_tables_of_the_readme_are_those_measured() -> None:

@@ -456,7 +456,7 @@ def test_samples_without_a_main_image_are_refused(
         (["1.jpg", "1.png", "1.cls"], {"image": "image", "png": "image"}),
         (["1.jpg", "1.seg.png", "1.d.png"], {"image": "image", "seg": "mask", "d": "image"}),
         (["1.left.png", "1.rgb.png", "1.cls"], {"image": "image", "left": "image"}),
-        (["1.jpg", "1.seg.png", "1.seg.gif"], {"image": "image", "seg": "mask", "seg_gif": "image"}),
+        (["1.jpg", "1.a.png", "1.a.gif"], {"image": "image", "a": "image", "a_gif": "image"}),
         (["1.jpg", "1.label.txt", "1.0.npy"], {"image": "image", "_label": "text", "_0": "array"}),
         (["1.jpg", "1.xml", "1.a.b.bin"], {"image": "image", "xml": "bytes", "a_b": "bytes"}),
         (["1.jpg", "1.cls", "1.JPG"], {"image": "image", "jpg": "image"}),

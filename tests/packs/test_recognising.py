@@ -12,6 +12,7 @@ import packio
 from packio import registry
 from packio.errors import OptionError
 from packio.packs import indexing, locating
+from packio.sample.record import Field
 
 
 def write(name: str, path: Path) -> Path:
@@ -70,7 +71,7 @@ def test_files_of_masks_and_fields_are_no_shards(tmp_path: Path) -> None:
     for i in range(2):
         path = tmp_path / f"d/p-{i}.rec"
         path.parent.mkdir(exist_ok=True)
-        fields = {"caption": made.Field("text", b"a"), "view": made.Field("image", made.png())}
+        fields = {"caption": Field("text", b"a"), "view": Field("image", made.png())}
         writer = made.writer(form, path)
         writer.add([made.record(made.png(), 1, mask=made.png(), fields=fields)])
         writer.close()

@@ -69,7 +69,7 @@ def records(label: str = "int") -> list[Record[Field]]:
         for n, name in enumerate(list(fields)[1:]):  # each is missing in some, first or last too
             if (i + n) % 4 == 0:
                 del fields[name]
-        box_columns = {
+        box_columns: dict[str, np.ndarray] = {
             "labels": np.arange(i % 4), "crowd": np.arange(i % 4) % 2,
             "area": np.linspace(0.1, 9, i % 4, dtype=np.float32),
         }  # fmt: skip

@@ -172,7 +172,8 @@ for name in sys.argv[1].split(","):
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_plugins_import_without_their_packages(kind: str) -> None:
     names = registry.built_in(kind)
-    packages = {getattr(registry.load(kind, name), "PACKAGE", None) for name in names}
+    plugins = [registry.load(kind, name) for name in names]
+    packages = {getattr(p, "PACKAGE", None) or getattr(p, "package", None) for p in plugins}
     absent = {p.partition(".")[0] for p in packages if p}
     _run(
         _IMPORT_WITHOUT, ",".join(f"{registry.PACKAGES[kind]}.{n}" for n in names), ",".join(absent)

@@ -73,6 +73,14 @@ NumWorkers = Annotated[
     int | None,
     typer.Option(help="Processes; each writes one shard at a time (default: one a CPU)."),
 ]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=COLUMN:KIND",
+        help="A named field to take: its column, suffix or folder, and its kind (image, mask, "
+        "array, text, bytes); repeatable.",
+    ),
+]
 OnError = Annotated[
     str,
     typer.Option(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,6 @@ import typer
 from packio import registry
 
 _PANELS = {"sources": "Options of sources", "formats": "Options of formats"}
-_TYPES = {"int": int, "float": float, "bool": bool}
 _Command = Callable[..., None]
 
 
@@ -49,20 +47,12 @@ def _declared(kinds: tuple[str, ...]) -> dict[str, tuple[str, type, str]]:
     """Name → help, type, panel. The help of an option of several plugins is that of each."""
     found: dict[str, tuple[str, type, str]] = {}
     for kind in kinds:
-        for plugin, module in registry.load_all(kind).items():
-            is_format = kind == "formats"
-            options = module.caps.options if is_format else getattr(module, "OPTIONS", {})
+        for plugin, plugin_ in registry.load_all(kind).items():
+            options = plugin_.caps.options if kind == "formats" else plugin_.options
             for name, text in options.items():
                 before = f"{found[name][0]}; " if name in found else ""
-                type_ = str if is_format else _type(module, name)
-                found[name] = (f"{before}{plugin}: {text}", type_, _PANELS[kind])
+                found[name] = (f"{before}{plugin}: {text}", str, _PANELS[kind])
     return found
-
-
-def _type(module: ModuleType, name: str) -> type:
-    parameter = inspect.signature(module.listing).parameters.get(name)
-    annotation = str(parameter.annotation) if parameter is not None else "str"
-    return next((t for n, t in _TYPES.items() if n in annotation.split(" ")), str)
 
 
 def _parameter(name: str, text: str, kind: type, panel: str) -> inspect.Parameter:

@@ -14,6 +14,7 @@ from packio.cli._output import counted, warn
 from packio.cli._plugin_options import with_plugin_options
 from packio.cli._progress import ProgressLine
 from packio.packing.appending import AppendReport, append
+from packio.sample.fields import parse_options
 
 _SHOWN = 10  # keys of a kind
 
@@ -25,6 +26,7 @@ def run(
     *,
     source_kind: option.SourceKind = None,
     shard_size: option.ShardSize = None,
+    field: option.Fields = None,
     on_error: option.OnError = "raise",
     num_workers: option.NumWorkers = None,
     as_json: option.Json = False,
@@ -42,7 +44,7 @@ def run(
     with ProgressLine(quiet=quiet) as progress:
         report = append(
             pack, source, source_kind=source_kind, shard_size=shard_size, num_workers=num_workers,
-            on_error=on_error, progress=progress, **more,
+            on_error=on_error, progress=progress, fields=parse_options(field or []), **more,
         )  # fmt: skip
     warn(report.warnings)
     if as_json:

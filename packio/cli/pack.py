@@ -17,6 +17,7 @@ from packio.cli._reports import show, show_dry_run
 from packio.errors import OptionError
 from packio.packing.images.encode import CHOICES, Encoding
 from packio.packing.plan.choosing import Choice
+from packio.sample.fields import parse_options
 
 _DEFAULTS = {
     f.name: f.default for owner in (Encoding, Choice) for f in dataclasses.fields(owner)
@@ -66,6 +67,7 @@ def run(
         str | None,
         _sample(metavar="report|drop", help="What to do with samples of the same bytes."),
     ] = None,
+    field: option.Fields = None,
     encode: Annotated[
         str,
         _image(metavar=_words["encode"],
@@ -174,7 +176,8 @@ def run(
     given: dict[str, Any] = {n: v for n, v in options.items() if v != _DEFAULTS[n]}
     given |= {
         "format": format, "source_kind": source_kind, "shards": shards, "shard_size": shard_size,
-        "classes_from": classes_from, "check": check, **more,
+        "classes_from": classes_from, "check": check,
+        "fields": parse_options(field or []), **more,
     }  # fmt: skip
     if dry_run:
         show_dry_run(packing.dry_run(source, out, **given), as_json=as_json)

@@ -34,7 +34,7 @@ from packio.packing.run.running import Means, Run
 from packio.packs import packs
 from packio.sample.recipe import Recipe
 from packio.sample.relabelling import Relabelling, all_classes
-from packio.sources import Listing
+from packio.sources import Context, Listing, listed, wanted_fields
 from packio.storage import workshop
 from packio.system import files, processors
 from packio.system.progress import ProgressCallback
@@ -82,6 +82,7 @@ def append(
     shard_size: int | None = None,
     num_workers: int | None = None,
     on_error: str = "raise",
+    fields: sourcing.Wanted | None = None,
     progress: ProgressCallback | None = None,
     **options: Any,
 ) -> AppendReport:
@@ -97,8 +98,10 @@ def append(
         shard_size: Source bytes of a new shard; None: what the largest shard of the pack has.
         num_workers: Processes that write shards.
         on_error: "raise": add nothing where a new image is bad. "skip": leave it out.
+        fields: Named fields to take from the source, as `pack` takes them; None: as the pack's
+            recipe says.
         progress: Called with a `Progress` about ten times a second, and at the end.
-        options: What the source's module takes by its ``OPTIONS``; what is not given is as it was
+        options: What the source's module takes by its ``options``; what is not given is as it was
             when the pack was made.
 
     Raises:
@@ -120,7 +123,7 @@ def append(
     ):
         _check_sharded(pack)
         recipe = _recipe(pack)
-        listing = _listed(sourcing.located(source, out), source_kind, recipe, options)
+        listing = _listed(sourcing.located(source, out), out, source_kind, recipe, options, fields)
         change = _compared(pack, listing, recipe)
         added, skipped, digest = 0, 0, pack.digest
         if change.new.keys or change.new_classes:
@@ -160,16 +163,20 @@ def _recipe(pack: packs.Pack) -> Recipe:
 
 
 def _listed(
-    source: Any, source_kind: str | None, recipe: Recipe, options: dict[str, Any]
-) -> Listing:
+    source: Any, out: Path, source_kind: str | None, recipe: Recipe, options: dict[str, Any],
+    fields: sourcing.Wanted | None,
+) -> Listing:  # fmt: skip
     """List the whole source, read as it was when the pack was made."""
     reader = planning.source_of(source, source_kind)
-    name = reader.__name__.split(".")[-1]
-    known = getattr(reader, "OPTIONS", ())
-    if unknown := sorted(set(options) - set(known)):
-        raise OptionError(f"{', '.join(unknown)}: no option of {name}")
-    before = {n: v for n, v in recipe.reading.items() if name == recipe.source and n in known}
-    return sourcing.listing_of(reader, source, None, {**before, **options}, skip=True)
+    before: dict[str, Any] = {}
+    if reader.name == recipe.source:
+        before = {n: v for n, v in recipe.reading.items() if n in reader.options}
+        fields = recipe.reading.get("fields") if fields is None else fields
+    context = Context(
+        allow_empty=True, scratch=sourcing.scratch(out), fields=wanted_fields(fields),
+        options={**before, **options},
+    )  # fmt: skip
+    return listed(reader, source, context)
 
 
 class _Change(NamedTuple):

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ def pack(
     check: str = "header",
     max_errors: int | None = None,
     stats: int | None = None,
+    fields: sourcing.Wanted | None = None,
     resume: bool = True,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
@@ -90,6 +91,9 @@ def pack(
         max_errors: Stop when more images than this are bad.
         stats: Measure mean and standard deviation of so many images' channels, and keep them in the
             index; 0 measures all images.
+        fields: Named fields to take from the source: name → column of a table, name of a value in
+            a dataset, folder or suffix beside images; or (that, kind), with a kind of "image",
+            "mask", "array", "text" or "bytes".
         resume: Go on from what an earlier run finished; False begins anew.
         overwrite: Replace ``out``, a pack or a file, in one step once the new pack is complete.
         progress: Called with a `Progress` about ten times a second, and at the end.
@@ -119,11 +123,11 @@ def pack(
     source = sourcing.located(source, out)
     if part is None:
         workshop.tidy(out, keep=resume)
-    with listing_told(progress, began):
-        plan = _planned(
-            source, out, format, source_kind, classes_from, options, skip=skip, check=check,
-            seekable=seekable, shards=shards, shard_size=shard_size, stats=stats,
-        )  # fmt: skip
+    plan = _planned(
+        source, out, format, source_kind, classes_from, options, skip=skip, check=check,
+        seekable=seekable, shards=shards, shard_size=shard_size, stats=stats, fields=fields,
+        found=listing_told(progress, began),
+    )  # fmt: skip
     means = Means(
         engine, _workers(num_workers, plan), threads, memory, max_errors, part, finish, progress
     )
@@ -152,6 +156,7 @@ def dry_run(
     shard_size: int | None = None,
     classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
     check: str = "header",
+    fields: sourcing.Wanted | None = None,
     **options: Any,
 ) -> advising.DryRun:
     """Tell what `pack` would do with the same arguments, and what other encodings would bring.
@@ -167,6 +172,7 @@ def dry_run(
     plan = _planned(
         source, Path(os.path.abspath(out)), format, source_kind, classes_from, options, skip=True,
         check=check, seekable=False, shards=shards, shard_size=shard_size, stats=None,
+        fields=fields,
     )  # fmt: skip
     return advising.dry_run(plan)
 
@@ -174,13 +180,15 @@ def dry_run(
 def _planned(
     source: Any, out: Path, format_: str | None, source_kind: str | None, classes_from: Any,
     options: dict[str, Any], *, skip: bool, check: str, seekable: bool, shards: int,
-    shard_size: int | None, stats: int | None,
+    shard_size: int | None, stats: int | None, fields: sourcing.Wanted | None = None,
+    found: Callable[[int], None] = lambda _: None,
 ) -> planning.Plan:  # fmt: skip
     """Decide what is packed, and what is done to each sample."""
     format_name = planning.format_of(out, format_)
     listing, recipe = sourcing.listed(
-        source, out, source_kind, format_name, classes_from, options, skip=skip
-    )
+        source, out, source_kind, format_name, classes_from, options, skip=skip, fields=fields,
+        found=found,
+    )  # fmt: skip
     recipe = dataclasses.replace(recipe, check=check, seekable=seekable, stats=stats)
     Treatment.of(recipe)  # refuses what cannot be meant
     return planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)

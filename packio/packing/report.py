@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from packio.sources import FOUND
 from packio.system.progress import Progress, ProgressCallback
 
 LISTING_SECONDS = 0.5  # between two calls of a callback while a source is listed
 
 
-@contextlib.contextmanager
-def listing_told(progress: ProgressCallback | None, began: float) -> Iterator[None]:
-    """Tell how many files are found by what is listed within.
+def listing_told(progress: ProgressCallback | None, began: float) -> Callable[[int], None]:
+    """Make the callback that a listing tells how many more files it has found.
 
     Args:
-        progress: Called now and then, first after a while; None: it is not told.
-        began: When, by `time.monotonic`.
+        progress: Called about twice a second while a source is listed; None: not called.
+        began: When the run began, by `time.monotonic`.
     """
     found, called = 0, time.monotonic()
 
@@ -32,11 +29,7 @@ def listing_told(progress: ProgressCallback | None, began: float) -> Iterator[No
             called = now
             progress(Progress(found, 0, 0, 0, 0, now - began, "listing"))
 
-    token = FOUND.set(tell)
-    try:
-        yield
-    finally:
-        FOUND.reset(token)
+    return tell
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packio import registry
 from packio.errors import OptionError, ReadError
+from packio.formats import Format
 from packio.index import indexfile
 from packio.packing.images.encode import Encoding
 from packio.packing.plan import plan as planning
@@ -19,9 +19,11 @@ from packio.packing.plan import preflight
 from packio.packing.plan.choosing import Choice
 from packio.packs import packs
 from packio.sample.recipe import Recipe
-from packio.sources import Listing
+from packio.sources import Context, Listing, Source, wanted_fields
+from packio.sources import listed as listed_by
 from packio.storage import urls
 
+Wanted = Mapping[str, Any]  # named fields, as `packio.pack` takes them
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
 _CHOICE = {field.name for field in dataclasses.fields(Choice)}
 _PLACES = ("root", "labels", "list")  # options that name files of this machine
@@ -42,7 +44,8 @@ def located(source: Any, out: Path) -> Any:
 
 def listed(
     source: Any, out: Path, source_kind: str | None, format_name: str, classes_from: Any,
-    options: Mapping[str, Any], *, skip: bool,
+    options: Mapping[str, Any], *, skip: bool, fields: Wanted | None = None,
+    found: Callable[[int], None] = lambda _: None,
 ) -> tuple[Listing, Recipe]:  # fmt: skip
     """List a source, and sort out what the options say.
 
@@ -54,21 +57,29 @@ def listed(
         classes_from: As `packio.pack` takes it.
         options: Of encoding, choice, source and writer.
         skip: Whether bad samples, and classes without samples, may be left out.
+        fields: Named fields to take, as `packio.pack` takes them.
+        found: Called with the number of files found since the last call.
 
     Returns:
         The samples chosen, and the recipe so far: without check, seekable and stats.
     """
     given = isinstance(source, Listing)
-    reader = planning.source_of(source, source_kind) if not given else (
-        registry.load("sources", source.kind))  # fmt: skip
+    reader: Source = (
+        registry.load("sources", source.kind) if given
+        else planning.source_of(source, source_kind)
+    )  # fmt: skip
     container = registry.load("formats", format_name)
     taken = _sorted_out(options, reader, container, format_name)
     if not given:
-        more = taken["source"] | _scratch(reader, source, out)
-        source = listing_of(reader, source, classes_from, more, skip=skip)
+        source = listed_by(reader, source, Context(
+            class_names(classes_from), skip, scratch(out), found, wanted_fields(fields),
+            taken["source"],
+        ))  # fmt: skip
     choice = Choice.made(taken["choice"])
     reading = {n: v for n, v in taken["source"].items()
                if n not in _PLACES and not os.path.isabs(str(v))}  # fmt: skip
+    if fields:
+        reading["fields"] = wanted_fields(fields)
     recipe = Recipe(
         source.kind, reading, choice.as_options(), Encoding(**taken["encoding"]).as_options(),
         writing=taken["writer"],
@@ -77,11 +88,11 @@ def listed(
 
 
 def _sorted_out(
-    options: Mapping[str, Any], reader: Any, container: Any, format_name: str
+    options: Mapping[str, Any], reader: Source, container: Format, format_name: str
 ) -> dict[str, dict[str, Any]]:
     """Whose option each is."""
     takers = {
-        "encoding": _ENCODING, "choice": _CHOICE, "source": set(getattr(reader, "OPTIONS", ())),
+        "encoding": _ENCODING, "choice": _CHOICE, "source": set(reader.options),
         "writer": set(container.caps.options),
     }  # fmt: skip
     result: dict[str, dict[str, Any]] = {taker: {} for taker in takers}
@@ -90,34 +101,17 @@ def _sorted_out(
         if taker is None:
             known = sorted(set().union(*takers.values()))
             close = difflib.get_close_matches(name, known, 1)
-            kind = reader.__name__.rpartition(".")[2]
             raise OptionError(
-                f"{name}={value!r}: no option of packing from {kind} to {format_name}"
+                f"{name}={value!r}: no option of packing from {reader.name} to {format_name}"
                 + (f"; did you mean {close[0]}?" if close else "")
             )
         result[taker][name] = value
     return result
 
 
-def _scratch(reader: Any, source: Any, out: Any) -> dict[str, Any]:
-    """For sources that have to be written down first: a folder with room, where OUT has one."""
-    taking = reader.listing if isinstance(source, (str, Path)) else reader.of
-    takes = "folder" in inspect.signature(taking).parameters
-    if takes and isinstance(out, Path) and not isinstance(out, urls.Url):
-        return {"folder": out.parent}
-    return {}
-
-
-def listing_of(
-    reader: Any, source: Any, classes_from: Any, options: dict[str, Any], *, skip: bool
-) -> Listing:
-    """List a source with the options that it takes; ``skip``: classes may be empty."""
-    classes = class_names(classes_from)
-    if isinstance(source, (str, Path)):
-        found: Listing = reader.listing(source, classes=classes, allow_empty=skip, **options)
-    else:
-        found = reader.of(source, classes=classes, **options)
-    return found
+def scratch(out: Path) -> Path | None:
+    """A folder with room for what must be written down first: OUT's folder, unless at a URL."""
+    return None if isinstance(out, urls.Url) else out.parent
 
 
 def class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:

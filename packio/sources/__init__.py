@@ -1,46 +1,78 @@
-"""Sources of samples, one file each: what is there to pack, and how one sample is read.
+"""Sources of samples: a file each, which implements `Source` and ends in ``SOURCE = …``.
 
-A source module has
-
-* ``recognise(path) -> bool``: whether the path is one of these; where several modules say so, the
-  one with the least ``PRIORITY`` (0 if it has none) gets it;
-* ``accepts(source) -> bool`` and ``of(source, *, classes=None, …) -> Listing``: optional, for
-  objects instead of paths;
-* ``listing(path, *, classes=None, allow_empty=False) -> Listing``: everything that will be tried,
-  in its final order. What cannot even be listed is in ``Listing.unlisted``; nothing is left out
-  silently;
-* ``OPTIONS``: optional: what else `listing` takes by keyword, name → one line of help. The command
-  line offers them as ``--name``, all of them text, numbers or booleans; the module checks them, and
-  raises OptionError.
-
-How samples are read is in the listing: ``open`` makes, from what ``rows`` says of some samples, a
-context in which they can be read. Shards are written by several processes where both can be
-pickled, so ``open`` should be a `functools.partial` of a module's function.
+A source says what there is to pack and in which order: its `Listing`. Packing then reads the
+samples of a listing in several threads and processes, in any order. For example,
+``image_folder.py`` lists a folder of class folders, and ``parquet.py`` lists the rows of Parquet
+files. What several sources share lies in files that begin with an underscore, and in ``tables/``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from packio.sample.record import Field, Record
+import numpy as np
+
+from packio.errors import OptionError
+from packio.sample.fields import check_kind, check_name
+from packio.sample.record import IMAGE, MASK, Field, Record
 
 if TYPE_CHECKING:
     import os
 
-    import numpy as np
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-
-# Whom a listing that may take long tells how many more files it has come upon, now and then.
-FOUND: ContextVar[Callable[[int], None]] = ContextVar("FOUND", default=lambda _: None)
-
-# Position in the listing → the sample, whose key, label and split `Listing.described` adds.
+# Position in the listing → the sample. `Listing.described` adds its key, its label and its split.
 # Raises OSError or DecodeError if the sample cannot be read.
 ReadRecord = Callable[[int], Record[Field]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a source is told beside the path or object that it lists.
+
+    Attributes:
+        classes: Names that give the labels; None takes the names that the source finds.
+        allow_empty: Accept classes without images, with a warning.
+        scratch: Folder with room for temporary files; None takes the system's (``TMPDIR``).
+        found: Called with the number of files found since the last call, during a long listing.
+        fields: Named fields that the user asks for: name → (column, suffix or folder that the
+            field comes from, its kind or None).
+        options: Values of the options that the source declares in `Source.options`.
+    """
+
+    classes: Sequence[str] | None = None
+    allow_empty: bool = False
+    scratch: str | os.PathLike[str] | None = None
+    found: Callable[[int], None] = lambda _: None
+    fields: Mapping[str, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Value of an option, or the default if the user did not give it."""
+        value = self.options.get(name)
+        return default if value is None else value
+
+
+class Rows(Protocol):
+    """What `Listing.open` needs to know of the samples, one row a sample. Rows pickle."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Rows: ...
+
+    def take(self, positions: Sequence[int]) -> Rows:
+        """The rows at some positions, in the order of the positions."""
+        ...
+
+    def digest(self) -> str:
+        """Digest of what the rows say, so that other contents give another plan."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,23 +80,23 @@ class Listing:
     """What a source holds, in order.
 
     Attributes:
-        kind: Name of the source's module.
-        root: Folder that the keys are relative to; None where the samples are no files.
-        keys: Relative paths as raw bytes, unique.
-        sizes: Bytes of each sample; -1 where it could not be told.
-        labels: Positions in `classes`; or (N, k) float32 vectors; None where there are none.
-        classes: Names, sorted, or as another pack has them.
-        unlisted: (key, reason) of folders that could not be listed.
+        kind: Name of the source.
+        root: Folder of the files that `files` or the keys name; None if the samples are no files.
+        keys: Relative paths as raw bytes, each once.
+        sizes: Bytes of each sample; -1 if unknown.
+        labels: Positions in `classes`, or (N, k) float32 vectors, or None.
+        classes: Names of the labels.
+        unlisted: (key, reason) of what cannot be packed, such as a folder without permission.
         dropped: (key, reason) of samples left out on purpose, as duplicates.
-        others: File name ending → how many files with it are not taken as images.
-        warnings: Things the user should know, one line each.
-        version: Of the contents, where the samples are no files that can be looked at again.
-        splits: Positions in `split_names`; None where the samples are of no splits.
+        others: File name ending → number of files with that ending that are not taken.
+        warnings: Lines that the user should read.
+        splits: Positions in `split_names`; None if the samples belong to no splits.
         split_names: As "train", "val".
         files: Paths below `root` of the files that each sample is read from; None: its key.
         rows: What `open` needs to know of each sample; None: its key.
-        open: Makes, of some of `rows`, a context in which those samples can be read by position;
-            None reads files below `root`.
+        open: Makes a context from some of `rows`, in which these samples can be read by position.
+            None reads files below `root`. Several processes write shards if `open` and `rows`
+            pickle: `open` should be a `functools.partial` of a module's function.
     """
 
     kind: str
@@ -77,41 +109,46 @@ class Listing:
     dropped: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
     others: Counter[str] = dataclasses.field(default_factory=Counter)
     warnings: list[str] = dataclasses.field(default_factory=list)
-    version: str = ""
     splits: Sequence[int] | np.ndarray | None = None
     split_names: list[str] = dataclasses.field(default_factory=list)
     files: Sequence[Sequence[bytes]] | None = None
-    rows: Sequence[Any] | None = None
-    open: Callable[[Sequence[Any]], AbstractContextManager[ReadRecord]] | None = None
+    rows: Rows | None = None
+    open: Callable[[Any], AbstractContextManager[ReadRecord]] | None = None
+
+    @property
+    def version(self) -> str:
+        """Digest of what keys, sizes and labels do not tell: the contents, and boxes."""
+        return "" if self.rows is None else self.rows.digest()
 
     def opened(self) -> AbstractContextManager[ReadRecord]:
         """A context in which samples can be read by their position."""
-        rows = self.keys if self.rows is None else self.rows
         if self.open is not None:
-            return self.open(rows)
+            return self.open(self.keys if self.rows is None else self.rows)
         from packio.sources import _files
 
-        assert self.root is not None  # noqa: S101 (a listing has one of the two)
-        return _files.opened(self.root, rows)
+        assert self.root is not None  # noqa: S101 (a listing has a root or `open`)
+        return _files.opened(self.root, self.keys)
 
     def part(self, positions: range) -> Listing:
         """The listing of some samples that follow each other, without what concerns all."""
         some = slice(positions.start, positions.stop)
         taken = {name: values[some] for name, values in self._columns().items()}
-        return dataclasses.replace(self, **taken, unlisted=[], dropped=[], warnings=[])
+        rows = None if self.rows is None else self.rows[some]
+        return dataclasses.replace(self, **taken, rows=rows, unlisted=[], dropped=[], warnings=[])
 
     def take(self, positions: Sequence[int]) -> Listing:
         """The listing of some samples, in another order."""
-        taken = {name: _taken(values, positions) for name, values in self._columns().items()}
-        return dataclasses.replace(self, **taken)
+        taken = {name: taken_of(values, positions) for name, values in self._columns().items()}
+        rows = None if self.rows is None else self.rows.take(positions)
+        return dataclasses.replace(self, **taken, rows=rows)
 
     def _columns(self) -> dict[str, Any]:
-        """What has an entry for each sample."""
-        names = ("keys", "sizes", "labels", "splits", "files", "rows")
+        """What has an entry for each sample, but the rows."""
+        names = ("keys", "sizes", "labels", "splits", "files")
         return {n: v for n in names if (v := getattr(self, n)) is not None}
 
     def described(self, record: Record[Field], position: int) -> Record[Field]:
-        """A record with the key, label and split that the listing has of it."""
+        """A record with the key, the label and the split that the listing has for the sample."""
         split = None if self.splits is None else int(self.splits[position])
         return dataclasses.replace(
             record, key=self.keys[position], label=self.label(position), split=split
@@ -125,7 +162,91 @@ class Listing:
         return label
 
 
-def _taken(values: Any, positions: Sequence[int]) -> Any:
-    if hasattr(values, "dtype"):  # an array
-        return values[list(positions)]
+def taken_of(values: Any, positions: Sequence[int]) -> Any:
+    """The entries of a column at some positions: of an array as an array, else as a list."""
+    if isinstance(values, np.ndarray):
+        return values[np.asarray(positions, np.int64)]
     return [values[i] for i in positions]
+
+
+class Source(Protocol):
+    """What a module in this folder provides, as ``SOURCE``. Subclass it: the rest has defaults.
+
+    Attributes:
+        priority: Several sources may recognise a path; the source with the least priority gets it.
+        package: Importable name of the package that the source needs; None: packio alone does.
+        options: What the source takes beside the path: name → one line of help. The command line
+            offers each as ``--name`` and passes text. The source checks the values.
+        takes_fields: Whether the source gives the named fields that `Context.fields` asks for.
+    """
+
+    priority: float = 0
+    package: str | None = None
+    options: Mapping[str, str] = _NOTHING
+    takes_fields: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the source's module, as ``"image_folder"``."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def recognise(self, path: Path) -> bool:
+        """Tell whether a path, a URL or a text names something that this source lists."""
+        return False
+
+    def accepts(self, obj: object) -> bool:
+        """Tell whether this source lists such a Python object, as a dataset."""
+        return False
+
+    def listing(self, source: Any, context: Context) -> Listing:
+        """List all samples in their final order. Nothing is left out silently.
+
+        Args:
+            source: A path that `recognise` recognises, or an object that `accepts` accepts.
+            context: What else the source is told.
+
+        Raises:
+            SourceError: there is nothing to pack, or the layout makes no sense.
+            OptionError: the value of an option or of a field makes no sense.
+        """
+        ...
+
+
+CONTRACT = Source
+
+
+def listed(source: Source, what: Any, context: Context) -> Listing:
+    """List a path or an object, after a check that the source knows what it is asked for.
+
+    Raises:
+        OptionError: the source has no such option, or gives no named fields.
+        SourceError: see `Source.listing`.
+    """
+    if unknown := sorted(set(context.options) - set(source.options)):
+        raise OptionError(f"{', '.join(unknown)}: no option of {source.name}")
+    if context.fields and not source.takes_fields:
+        raise OptionError(
+            f"fields={sorted(context.fields)}: the source {source.name} gives no named fields"
+        )
+    return source.listing(what, context)
+
+
+def wanted_fields(given: Mapping[str, Any] | None) -> dict[str, tuple[str, str | None]]:
+    """Check the argument ``fields=`` of packing.
+
+    Args:
+        given: Name of a field → the column that it comes from, or (column, kind).
+
+    Raises:
+        OptionError: a name, a column or a kind makes no sense.
+    """
+    found: dict[str, tuple[str, str | None]] = {}
+    for name, value in (given or {}).items():
+        origin, kind = (value, None) if isinstance(value, str) else value
+        if not isinstance(origin, str) or not origin:
+            raise OptionError(f"fields={{{name!r}: {value!r}}}: expected a column, or column, kind")
+        if name == IMAGE or (name == MASK and kind not in (None, "mask")):
+            raise OptionError(f"fields={{{name!r}: {value!r}}}: expected another name of the field")
+        kind = "mask" if name == MASK else kind
+        found[check_name(name)] = (origin, None if kind is None else check_kind(kind))
+    return found

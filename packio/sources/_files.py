@@ -1,37 +1,43 @@
-"""Files below a folder: found in any depth, and each read whole, the same from beginning to end."""
+"""Files below a folder: finding them at any depth, and reading them whole."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from packio.errors import DecodeError, SourceError
 from packio.images.encodings import IMAGE_SUFFIXES
-from packio.sample.record import image_record
-from packio.sources import FOUND, Listing, ReadRecord
+from packio.sample.record import Field, Record
+from packio.sources import Listing, ReadRecord
 from packio.system.files import read_at
+from packio.system.pools import ThreadPool
 
 EXTENSIONS = IMAGE_SUFFIXES
 EXPECTED = f"files counted as images end in {', '.join(EXTENSIONS)}"
-_TOLD = 1000  # files at a time
+_STAT_FILES = 1024  # whose sizes are asked for together
+_STAT_SECONDS = 1e-4  # a file; where it takes longer, as on a network, threads share the waiting
+_STAT_THREADS = 16
+_TOLD = 1000  # files found between two calls of the callback
 MAX_BYTES = (1 << 31) - 1  # of one sample
 
 _Identity = tuple[int, int]  # device, inode
 
 
 def is_plain_folder(path: str | os.PathLike[str]) -> bool:
-    """Tell whether the path is a folder, and not a pack; False where it may not be looked at."""
+    """Tell whether the path is a folder and no pack; False if permission to look is missing."""
     return os.path.isdir(path) and not os.path.exists(os.path.join(path, "index.packio"))
 
 
 def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool]]:
-    """Name of everything in a folder, and whether it is a folder, links followed.
+    """List the names in a folder, each with whether it is a folder. Links are followed.
 
     Raises:
-        SourceError: no folder, or it cannot be looked into; the message ends in `expected`.
+        SourceError: there is no folder, or it cannot be read; the message ends in `expected`.
     """
     try:
         with os.scandir(path) as found:
@@ -46,10 +52,10 @@ def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Follow links; what leads nowhere is no folder.
+    """Tell whether an entry is a folder. Links are followed; a dangling link is no folder.
 
     Raises:
-        OSError: it cannot be told, as behind a folder that may not be entered.
+        OSError: the entry cannot be looked at, as below a folder without permission.
     """
     try:
         return entry.is_dir()
@@ -63,33 +69,40 @@ def images(
     root: str | os.PathLike[str],
     top: str,
     result: Listing,
+    tell: Callable[[int], None] = lambda _: None,
     *,
     endings: tuple[str, ...] = EXTENSIONS,
 ) -> list[tuple[bytes, int]]:
-    """Key and bytes of every image below a folder, in any depth, sorted by key.
+    """List the key and the bytes of every image below a folder, at any depth, sorted by key.
 
     Args:
         root: Folder that the keys are relative to.
         top: Folder to begin in, relative to the root; "" is the root itself.
-        result: Takes note of other files, of folders that cannot be listed, and of cycles.
-        endings: What names of images end in, in lower case.
+        result: Receives other files, folders that cannot be listed, and cycles.
+        tell: Called with the number of files found since the last call.
+        endings: Endings of the names of images, in lower case.
     """
     found = [
         (os.fsencode(f"{folder}/{name}" if folder else name), size)
-        for folder, files in walk(os.fspath(root), top, result, endings=endings)
+        for folder, files in walk(os.fspath(root), top, result, tell, endings=endings)
         for name, size in files
     ]
     return sorted(found)
 
 
 def walk(
-    root: str, top: str, result: Listing, *, endings: tuple[str, ...] = EXTENSIONS
+    root: str,
+    top: str,
+    result: Listing,
+    tell: Callable[[int], None] = lambda _: None,
+    *,
+    endings: tuple[str, ...] = EXTENSIONS,
 ) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """Yield (folder, [(image name, bytes)]) for a folder and all below it, cycles cut.
+    """Yield (folder, [(image name, bytes)]) for a folder and all folders below it.
 
-    Arguments as of `images`; the names of a folder are sorted as text. `FOUND` is told.
+    The arguments are those of `images`. Names within a folder are sorted as text. A folder that
+    leads back to a folder above it, through a link, is not entered.
     """
-    tell = FOUND.get()
     waiting: list[tuple[str, tuple[_Identity, ...]]] = [(top, (_identity(root),) if top else ())]
     while waiting:
         folder, ancestors = waiting.pop()
@@ -140,7 +153,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def tell_others(result: Listing) -> None:
-    """Warn of the files that are not taken as images."""
+    """Add a warning about files that are not taken as images."""
     if result.others:
         common = ", ".join(f"{ending or 'none'} {n}" for ending, n in result.others.most_common(5))
         result.warnings.append(
@@ -150,33 +163,76 @@ def tell_others(result: Listing) -> None:
 
 
 @contextlib.contextmanager
-def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
-    """Yield a function that reads the file of a key by its position.
-
-    Args:
-        root: Folder that the keys are relative to.
-        keys: Relative paths.
+def folder_opened(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Yield a descriptor of a folder.
 
     Raises:
         OSError: the folder is gone.
     """
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield lambda position: image_record(whole_file(descriptor, keys[position]))
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def opened(
+    root: str | os.PathLike[str],
+    keys: Sequence[bytes],
+    more: Mapping[str, tuple[str, Sequence[bytes]]] | None = None,
+) -> Iterator[ReadRecord]:
+    """Yield a function that reads the files of a sample by its position.
+
+    Args:
+        root: Folder that the paths are relative to.
+        keys: Paths of the images.
+        more: Name of a further field → its kind and its paths; b"" if the sample has no such file.
+
+    Raises:
+        OSError: the folder is gone.
+    """
+    with folder_opened(root) as descriptor:
+
+        def read(position: int) -> Record[Field]:
+            fields = {"image": Field("image", whole_file(descriptor, keys[position]))}
+            for name, (kind, paths) in (more or {}).items():
+                if paths[position]:
+                    fields[name] = Field(kind, further_file(descriptor, paths[position], name))
+            return Record(b"", fields)
+
+        yield read
+
+
+def further_file(root: int, path: bytes, name: str) -> bytes:
+    """Read a file that belongs to an image; an error names the field and the file.
+
+    Args:
+        root: Descriptor of the folder that the path is relative to.
+        path: Of the file.
+        name: Of the field.
+
+    Raises:
+        OSError, DecodeError: see `whole_file`.
+    """
+    try:
+        return whole_file(root, path)
+    except OSError as error:
+        raise OSError(error.errno, f"{name} {path!a}: {error.strerror}") from error
+    except DecodeError as error:
+        raise DecodeError(f"{name} {path!a}: {error}") from error
+
+
 def whole_file(root: int, key: bytes) -> bytes:
-    """Read a regular file; a file that changes meanwhile is read again, once.
+    """Read a regular file; a file that changes meanwhile is read a second time.
 
     Args:
         root: Descriptor of the folder that the key is relative to.
         key: Relative path.
 
     Raises:
-        OSError: it cannot be opened or read.
-        DecodeError: no regular file, too large, or one that does not stop changing.
+        OSError: the file cannot be opened or read.
+        DecodeError: this is no regular file, the file is too large, or it keeps changing.
     """
     # without O_NONBLOCK, opening a FIFO would wait for its writer
     descriptor = os.open(key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
@@ -194,3 +250,30 @@ def whole_file(root: int, key: bytes) -> bytes:
     finally:
         os.close(descriptor)
     raise DecodeError("changed while it was read, twice")
+
+
+def sizes(folder: int, paths: Sequence[bytes]) -> list[int]:
+    """Bytes of each file, -1 where there is none.
+
+    Args:
+        folder: Descriptor of the folder that the paths are relative to.
+        paths: Of the files.
+    """
+    began = time.perf_counter()
+    found = _sizes(folder, paths[:_STAT_FILES])
+    slow = time.perf_counter() - began > _STAT_FILES * _STAT_SECONDS
+    parts = (paths[i : i + _STAT_FILES] for i in range(_STAT_FILES, len(paths), _STAT_FILES))
+    with ThreadPool(_STAT_THREADS if slow else 1, "packio-stat") as pool:
+        for part in pool.map(functools.partial(_sizes, folder), parts):
+            found += part
+    return found
+
+
+def _sizes(folder: int, paths: Sequence[bytes]) -> list[int]:
+    found = []
+    for path in paths:
+        try:
+            found.append(os.stat(path, dir_fd=folder).st_size)
+        except OSError:  # reading it will say so
+            found.append(-1)
+    return found

@@ -27,6 +27,7 @@ TAR, _STORED, _DEFLATED = -1, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _MOST_HEADER = 1 << 20  # bytes of a long name, or of a pax header
 _MOST_DEFLATED = 1032  # bytes that deflate makes of one, at most
 _CHUNK = 1 << 20
+_MOST_TIME = 1 << 62  # seconds; a damaged header may claim any
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature; lengths of the name and of extra fields
 _ENCRYPTED, _UTF8 = 0x41, 0x800  # bits of a zip member's flags
 _TAR_KINDS = {
@@ -49,8 +50,11 @@ class Place(NamedTuple):
     check: int  # CRC-32 of a zip member; modification time of a tar member
 
 
+NOWHERE = Place(-1, 0, 0, TAR, 0)  # of a member that is not there
+
+
 class Member(NamedTuple):
-    """What is not a folder in an archive."""
+    """An entry of an archive that is no folder."""
 
     name: bytes  # as it stands there
     place: Place
@@ -145,7 +149,8 @@ def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Member:
         problem = f"cut off: {info.size} bytes at {info.offset_data}, the archive has {size}"
     if info.islnk() or info.issym() or info.issparse():
         problem += "; tar it again with --dereference --hard-dereference, without --sparse"
-    place = Place(start + info.offset_data, info.size, info.size, TAR, int(info.mtime))
+    mtime = int(min(max(info.mtime, -_MOST_TIME), _MOST_TIME))
+    place = Place(start + info.offset_data, info.size, info.size, TAR, mtime)
     return Member(info.name.encode("utf-8", "surrogateescape"), place, problem)
 
 

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import overload
 
 import numpy as np
 
@@ -21,39 +20,7 @@ from packio.packs.packs import Pack
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import Relabelling, all_classes, check_named
 from packio.sources import Listing, ReadRecord
-
-
-@dataclasses.dataclass(frozen=True)
-class Positions:
-    """Positions of samples in packs that lie one behind the other.
-
-    Attributes:
-        array: (n,) int64.
-        version: Digest of the packs.
-    """
-
-    array: np.ndarray
-    version: str
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    @overload
-    def __getitem__(self, part: int) -> int: ...
-    @overload
-    def __getitem__(self, part: slice) -> Positions: ...
-    def __getitem__(self, part: int | slice) -> int | Positions:
-        if isinstance(part, slice):
-            return Positions(self.array[part], self.version)
-        return int(self.array[part])
-
-    def take(self, positions: Sequence[int]) -> Positions:
-        """Some of the positions, in another order."""
-        return Positions(self.array[list(positions)], self.version)
-
-    def digest(self) -> str:
-        """Digest of the packs, so that other contents give another plan."""
-        return self.version
+from packio.sources._rows import Columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +59,8 @@ def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> Pack
         [p.key_bytes(i) for p in packs for i in range(len(p))],
         [size for p in packs for size in p.index_file.column("image/length").array().tolist()],
         _labels(packs, moves), names,
-        version=digest, splits=splits, split_names=split_names,
-        rows=Positions(np.arange(edges[-1]), digest),  # type: ignore[arg-type]  # a Sequence else
+        splits=splits, split_names=split_names,
+        rows=Columns({"position": np.arange(edges[-1])}, digest),
         open=functools.partial(_opened, tuple(packs), tuple(moves), edges), packs=tuple(packs),
     )  # fmt: skip
 
@@ -176,21 +143,23 @@ def _split_kind(pack: Pack) -> str:
 
 @contextlib.contextmanager
 def _opened(
-    packs: tuple[Pack, ...], moves: tuple[Relabelling, ...], edges: list[int], rows: Sequence[int]
+    packs: tuple[Pack, ...], moves: tuple[Relabelling, ...], edges: list[int], rows: Columns
 ) -> Iterator[ReadRecord]:
+    positions = rows.columns["position"]
+
     def read(position: int) -> Record[Field]:
-        row = rows[position]
+        row = int(positions[position])
         number = bisect.bisect_right(edges, row) - 1
         try:
             record = packs[number].record(row - edges[number])
         except IntegrityError as error:
             raise DecodeError(str(error)) from error
-        return moves[number].record(_without_unknown(record))
+        return moves[number].record(without_unknown(record))
 
     yield read
 
 
-def _without_unknown(record: Record[Field]) -> Record[Field]:
+def without_unknown(record: Record[Field]) -> Record[Field]:
     """The record without facts that the index does not know, so that they are read again."""
     unknown = {
         name: field._replace(facts=None)

@@ -1,22 +1,27 @@
-"""A tar or zip archive of images: of class folders as an image folder has them, or flat.
+"""A tar or zip archive of images: in class folders as an image folder has them, or flat.
 
-The folder that all images have in common is the top: if there are folders of images below it, they
-are the classes, as in `packio.sources.image_folder`, and keys, labels and order are those that the
-unpacked archive would have; if there are none, or a list of labels is given, images are sorted by
-path, as in `packio.sources.flat_folder`, and have the labels of the list, or none. Tar
-archives in an uncompressed tar archive are taken as folders of their names, as ImageNet's
+The folder that all images have in common is the top. If there are folders of images below the top,
+they are the classes: keys, labels and order are those of `packio.sources.image_folder` for the
+unpacked archive. If there are none, or a list of labels is given, images are sorted by path as in
+`packio.sources.flat_folder`, and have the labels of the list, or none. Tar archives in an
+uncompressed tar archive are taken as folders of their names, as ImageNet's
 ``ILSVRC2012_img_train.tar`` has them.
 
-Samples are read where they lie; nothing is unpacked, and nothing written under any name. Compressed
-tar archives can only be read from their beginning: they are unpacked once, into a nameless file in
-TMPDIR, which needs as much room and is gone with the process. Members of zip archives are stored or
-deflated.
+Members beside an image with the same stem are named fields: ``1.txt`` is the text ``txt`` of
+``1.jpg``, ``1.npy`` is the array ``npy``, and ``1.depth.png``, ``1.caption.txt`` and
+``1.latent.npy`` are ``depth``, ``caption`` and ``latent``; ``1.mask.png`` is the mask. A field that
+the user asks for names the ending, as ``txt`` or ``depth.png``.
 
-What cannot be read is listed with its reason: links, sparse and encrypted members, names that lead
-out of the archive, all but the last of those that bear one name, and what comes after damage.
+Samples are read where they lie; nothing is unpacked, and nothing is written under any name.
+Compressed tar archives can only be read from their beginning. They are unpacked once, into a file
+without a name in the scratch folder; the file needs as much room, and is gone with the process.
+Members of zip archives are stored or deflated.
 
-A tar archive in which images have companions (``1.jpg``, ``1.cls``) is a WebDataset, a container
-that `packio.open` reads; it is not taken here.
+A member that cannot be read is listed with its reason: a link, a sparse or encrypted member, a name
+that leads out of the archive, all but the last member of a name, and what comes after damage.
+
+A tar archive in which images have labels or metadata beside them (``1.jpg``, ``1.cls``) is a
+WebDataset, a container that `packio.open` reads. This source does not take it.
 """
 
 from __future__ import annotations
@@ -26,7 +31,6 @@ import contextlib
 import dataclasses
 import functools
 import gzip
-import hashlib
 import itertools
 import lzma
 import os
@@ -35,24 +39,34 @@ import shlex
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
+
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.sample.record import image_record
-from packio.sources import Listing, ReadRecord, _classes, _files, _members
+from packio.sample import fields
+from packio.sample.record import Field, Record
+from packio.sources import Context, Listing, ReadRecord, Source, _classes, _files, _members, _values
+from packio.sources._rows import Columns
 from packio.sources.tables import label_list
 
-OPTIONS = {
-    "folder": "folder in an archive to take as the top, as data/train; '.' is the archive",
-    **label_list.OPTIONS,
-}
 SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz", ".zip",
 )  # fmt: skip
 
+_OPTIONS = {
+    "folder": "folder in an archive to take as the top, as data/train; '.' is the archive",
+    **label_list.OPTIONS,
+}
+_IMAGES = tuple(map(os.fsencode, _files.EXTENSIONS))
+_FIELDS = (b".txt", b".npy")  # endings of companions that are fields, beside NAME.png
+_PARTS = (  # further endings of WebDataset's companions
+    ".cls", ".cls2", ".json", ".jsn", ".index", ".id", ".pyd", ".pickle", ".pkl", ".pth", ".npz",
+    ".cbor", ".mp", ".msg", ".ten", ".tb",
+)  # fmt: skip
 _COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
     b"\x1f\x8b": ("gunzip", gzip.open),
     b"BZh": ("bunzip2", bz2.open),
@@ -69,7 +83,7 @@ _is_odd = re.compile(rb"(^|/)(\.{0,2}(/|$))|\0").search
 
 
 class _File(NamedTuple):
-    """An archive as it is on disk."""
+    """An archive on disk."""
 
     path: str
     size: int  # bytes
@@ -89,9 +103,9 @@ class _File(NamedTuple):
 
 
 class _Spool:
-    """An unpacked archive without a name; closed when nothing refers to it any more.
+    """An unpacked archive in a file without a name; closed when nothing refers to it any more.
 
-    Other processes of this machine open it as a file of this one's in ``/proc``.
+    Other processes of this machine open the file through this process's folder in ``/proc``.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -108,76 +122,79 @@ class _Spool:
         return contextlib.nullcontext(self._descriptor)
 
 
-def recognise(path: str | Path) -> bool:
-    """Tell whether the path is an archive by its suffix, and neither a pack nor a WebDataset."""
-    name = os.fspath(path)
-    if not name.lower().endswith(SUFFIXES) or not os.path.isfile(name):
-        return False
-    if os.path.exists(f"{name}.packio"):
-        return False
-    try:
-        with open(name, "rb") as file:
-            return not _is_webdataset(file.fileno())
-    except OSError:  # listing it will say why
-        return True
+class Archive(Source):
+    """A tar or zip archive of images."""
 
+    options = _OPTIONS
+    takes_fields = True
 
-def listing(
-    path: str | Path,
-    *,
-    classes: Sequence[str] | None = None,
-    allow_empty: bool = False,  # noqa: ARG001 (the signature of all sources; folders are not kept)
-    folder: str | None = None,
-    labels: str | os.PathLike[str] | None = None,
-    label_offset: int = 0,
-) -> Listing:
-    """List the images in an archive.
+    def recognise(self, path: Path) -> bool:
+        """Tell whether the path is an archive by its suffix, and neither pack nor WebDataset."""
+        name = os.fspath(path)
+        if not name.lower().endswith(SUFFIXES) or not os.path.isfile(name):
+            return False
+        if os.path.exists(f"{name}.packio"):
+            return False
+        try:
+            with open(name, "rb") as file:
+                parts, in_folders = _companions(file.fileno())
+        except OSError:  # listing it will say why
+            return True
+        return not parts or (in_folders and not _is_webdataset(parts))
 
-    Args:
-        path: Of the archive.
-        classes: Names that give the labels; None takes the folders found, sorted.
-        allow_empty: Of no meaning here: folders without images are no classes.
-        folder: Folder in the archive to take as the top; None: what all images have in common.
-        labels: List of labels, for images without class folders; see `_label_list`.
-        label_offset: Added to labels in the list that are numbers.
+    def listing(self, source: Any, context: Context) -> Listing:
+        """List the images in an archive.
 
-    Raises:
-        SourceError: no archive, a damaged or compressed one that cannot be read, no images in it,
-            splits instead of classes, a class unknown to `classes`, a list of labels that does not
-            fit, or a WebDataset.
-        OptionError: no such folder in the archive, or an offset that is no whole number.
-    """
-    path = Path(path)
-    archive, advice = _readable(path)
-    result = Listing("archive", None, [], [], None, [*(classes or ())])
-    with archive.opened() as descriptor:
-        if _is_webdataset(descriptor):
-            raise SourceError(
-                f"{path}: a WebDataset, with samples of several files; {advice}"
-                "packio convert takes it as it is"
+        Raises:
+            SourceError: this is no archive, the archive is damaged or cannot be unpacked, it has no
+                images, its folders are splits, a class is unknown to `Context.classes`, a list of
+                labels does not fit, or this is a WebDataset.
+            OptionError: there is no such folder in the archive, or ``label_offset`` is no whole
+                number.
+        """
+        path, top_folder = Path(source), context.option("folder")
+        has_list = context.option("labels") is not None
+        archive, advice = _readable(path, context.scratch)
+        result = Listing(self.name, None, [], [], None, [*(context.classes or ())])
+        with archive.opened() as descriptor:
+            if _is_webdataset(_companions(descriptor)[0]):
+                raise SourceError(
+                    f"{path}: a WebDataset, with samples of several files; {advice}"
+                    "packio convert takes it as it is"
+                )
+            endings = {os.fsencode(f".{o.lstrip('.')}").lower(): (name, kind)
+                       for name, (o, kind) in context.fields.items()}  # fmt: skip
+            found, beside, kinds = _found(path, descriptor, endings, result)
+        if not found and len(result.unlisted) < 2:
+            why = "".join(f" ({reason})" for _, reason in result.unlisted)
+            raise SourceError(f"{path}: no images in it{why}; {_files.EXPECTED}")
+        _files.tell_others(result)
+        top = _common_folder(found) if top_folder is None else _given(path, top_folder, found)
+        inner = [name[len(top) :] for name in found if name.startswith(top)]
+        keys, folders = (sorted(inner), []) if has_list else _arranged(path, inner, top, result)
+        if not folders and not has_list and top and top_folder is None:
+            result.warnings.append(
+                f"all images are in the folder {os.fsdecode(top)!a}: packed without labels; if its "
+                "name is their class, name the folder above it by --folder, or '.'"
             )
-        found = _images(path, descriptor, result)
-    if not found and len(result.unlisted) < 2:
-        why = "".join(f" ({reason})" for _, reason in result.unlisted)
-        raise SourceError(f"{path}: no images in it{why}; {_files.EXPECTED}")
-    _files.tell_others(result)
-    top = _common_folder(found) if folder is None else _given_folder(path, folder, found)
-    inner = [name[len(top) :] for name in found if name.startswith(top)]
-    keys, folders = (sorted(inner), []) if labels else _arranged(path, inner, top, result)
-    places = [found[top + key] for key in keys]
-    result = dataclasses.replace(
-        result,
-        root=path.parent,
-        files=[(os.fsencode(path.name),)] * len(keys),
-        keys=keys,
-        sizes=[place.size for place in places],
-        rows=places,
-        version=hashlib.sha256(repr([place.check for place in places]).encode()).hexdigest(),
-        open=functools.partial(_opened, archive),
-    )
-    if labels:
-        return label_list.labelled(result, Path(labels), classes, label_offset)
-    return _with_classes(path, result, folders, classes) if folders else result
+        columns = {"image": [found[top + key] for key in keys]}
+        for name in beside:
+            columns[name] = [beside[name].get(top + key, _members.NOWHERE) for key in keys]
+        rows = {n: np.array(v, np.int64).reshape(-1, 5) for n, v in columns.items()}
+        for name, (origin, _) in context.fields.items():
+            if name not in beside:
+                raise OptionError(f"{path}: field {name!r}: no image has a .{origin} beside it")
+        result = dataclasses.replace(
+            result, root=path.parent, files=[(os.fsencode(path.name),)] * len(keys), keys=keys,
+            sizes=[place.size for place in columns["image"]], rows=Columns(rows),
+            open=functools.partial(_opened, archive, kinds),
+        )  # fmt: skip
+        if has_list:
+            return label_list.labelled(result, context)
+        return _with_classes(path, result, folders, context.classes) if folders else result
+
+
+SOURCE = Archive()
 
 
 def _with_classes(
@@ -189,11 +206,11 @@ def _with_classes(
     return dataclasses.replace(found, labels=labels, classes=names)
 
 
-def _readable(path: Path) -> tuple[_File | _Spool, str]:
-    """The archive, unpacked if it is compressed; and advice on how to do so by hand.
+def _readable(path: Path, scratch: str | os.PathLike[str] | None) -> tuple[_File | _Spool, str]:
+    """The archive, unpacked if it is compressed; and advice on how to unpack it by hand.
 
     Raises:
-        SourceError: it cannot be read or unpacked.
+        SourceError: the archive cannot be read or unpacked.
     """
     try:
         with open(path, "rb") as file:
@@ -202,7 +219,8 @@ def _readable(path: Path) -> tuple[_File | _Spool, str]:
             for magic, (command, unpack) in _COMPRESSED.items():
                 if start.startswith(magic):
                     advice = f"unpack it: {command} < {shlex.quote(str(path))} > unpacked.tar; "
-                    return _unpacked(path, file, unpack, status.st_size, advice), advice
+                    spool = _unpacked(path, file, unpack, status.st_size, advice, scratch)
+                    return spool, advice
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}; expected an archive of images") from error
     return _File(os.path.abspath(path), status.st_size, status.st_mtime_ns), ""
@@ -214,11 +232,16 @@ def _unpacked(
     unpack: Callable[..., Any] | None,
     size: int,
     advice: str,
+    scratch: str | os.PathLike[str] | None,
 ) -> _Spool:
     if unpack is None:
         raise SourceError(f"{path}: compressed by zstd; {advice}then pack that")
     most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * size)
-    with tempfile.TemporaryFile(prefix="packio-", buffering=0) as spool, unpack(file) as stream:
+    place = scratch or tempfile.gettempdir()
+    with (
+        tempfile.TemporaryFile(prefix="packio-", buffering=0, dir=place) as spool,
+        unpack(file) as stream,
+    ):
         while chunk := _next_chunk(path, stream):
             most -= len(chunk)
             if most < 0:
@@ -226,7 +249,7 @@ def _unpacked(
                     f"{path}: {_MOST_EXPANSION} times as large unpacked, and more; if that is "
                     f"meant, {advice}"
                 )
-            _write(path, spool.fileno(), chunk, advice)
+            _write(path, spool.fileno(), chunk, advice, place)
         return _Spool(spool.fileno())
 
 
@@ -237,14 +260,16 @@ def _next_chunk(path: Path, stream: IO[bytes]) -> bytes:
         raise SourceError(f"{path}: damaged or cut off ({error}); restore the file") from error
 
 
-def _write(path: Path, descriptor: int, chunk: bytes, advice: str) -> None:
+def _write(
+    path: Path, descriptor: int, chunk: bytes, advice: str, place: str | os.PathLike[str]
+) -> None:
     rest = memoryview(chunk)
     try:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
     except OSError as error:
         raise SourceError(
-            f"{tempfile.gettempdir()}: {error.strerror}, as {path} is unpacked there; make room, "
+            f"{place}: {error.strerror}, as {path} is unpacked there; make room, "
             f"name another place by TMPDIR, or {advice}"
         ) from error
 
@@ -253,24 +278,34 @@ def _is_zip(descriptor: int) -> bool:
     return os.pread(descriptor, 4, 0) in _ZIP
 
 
-def _is_webdataset(descriptor: int) -> bool:
-    """Tell whether some image has a companion: a member beside it with the same stem.
+def _companions(descriptor: int) -> tuple[set[str], bool]:
+    """Endings of the members that share their stem with an image, among a tar's first members.
 
     Stems end at the first dot after the last slash. Source: WebDataset format specification,
     "File Format".
+
+    Returns:
+        The endings, in lower case, and whether the images with companions are in folders.
     """
     names = []
     with contextlib.suppress(DecodeError):  # damaged, or no tar archive: listing it says so
         if not _is_zip(descriptor):
             members = _members.of_tar(descriptor, 0, os.fstat(descriptor).st_size)
             names = [member.name.lower() for member in itertools.islice(members, _PEEK)]
+    found, in_folders = set[str](), False
     for stem, group in itertools.groupby(names, _stem):
         suffixes = [name[len(stem) :].decode(errors="replace") for name in group]
-        images = sum(suffix.endswith(_files.EXTENSIONS) for suffix in suffixes)
-        masks = any(suffix.startswith(".mask.") for suffix in suffixes)
-        if images and stem.rpartition(b"/")[2] and (images < len(suffixes) or masks):
-            return True
-    return False
+        images = [suffix for suffix in suffixes if suffix.endswith(_files.EXTENSIONS)]
+        further = [s for s in suffixes if s not in images or s.count(".") > 1]
+        if images and len(further) < len(suffixes) and stem.rpartition(b"/")[2]:
+            found.update(s for s in further if s.endswith((*_PARTS, ".txt", ".npy", ".png")))
+            in_folders = in_folders or b"/" in stem.removeprefix(b"./")
+    return found, in_folders
+
+
+def _is_webdataset(endings: Iterable[str]) -> bool:
+    """Tell whether companions have labels or metadata, which an archive of images has not."""
+    return any(ending.endswith(_PARTS) for ending in endings)
 
 
 def _stem(name: bytes) -> bytes:
@@ -278,29 +313,91 @@ def _stem(name: bytes) -> bytes:
     return folder + slash + base.partition(b".")[0]
 
 
-def _images(path: Path, descriptor: int, result: Listing) -> dict[bytes, _members.Place]:
-    """Inner path → where it lies, of all images that can be read."""
-    found: dict[bytes, _members.Place] = {}
+_Places = dict[bytes, _members.Place]
+
+
+def _found(
+    path: Path, descriptor: int, endings: Mapping[bytes, tuple[str, str | None]], result: Listing
+) -> tuple[_Places, dict[str, _Places], dict[str, str]]:
+    """Images that can be read, and the fields beside them.
+
+    Args:
+        path: Of the archive.
+        descriptor: Of its file.
+        endings: Ending of the companions that the user asks for → (name of the field, kind).
+        result: Receives what is neither, and what cannot be read.
+
+    Returns:
+        Inner path → place of the images; name of a field → path of the image → place; and name of
+        a field → its kind.
+    """
+    there: _Places = {}
     for member in _all_members(path, descriptor, result):
         base = os.fsdecode(member.name.rpartition(b"/")[2])
         twin = base.startswith("._")  # macOS keeps a file's attributes in it
-        if twin or not base.lower().endswith(_files.EXTENSIONS):
+        if twin or not base.lower().encode(errors="replace").endswith(
+            (*_IMAGES, *_FIELDS, *endings)
+        ):
             if twin or not base.startswith("."):
                 result.others["._*" if twin else os.path.splitext(base)[1].lower()] += 1
             continue
         name = _inner_name(member.name)
         problem = member.problem or ("" if name else "its name leads out of the archive")
-        if problem or name in found:
+        if problem or name in there:
             result.unlisted.append((member.name, problem or "there twice; the last one counts"))
         if not problem:
-            found[name] = member.place
-    return found
+            there[name] = member.place
+    images = {name for name in there if name.lower().endswith(_IMAGES)}
+    stems: dict[bytes, bytes] = {}
+    for name in images:
+        stems.setdefault(name.rpartition(b".")[0], name)
+    beside: dict[str, _Places] = {}
+    kinds = {"image": "image"}
+    for name in there:
+        image, field, ending = _partner(name, stems, endings)
+        if field:
+            beside.setdefault(field, {})[image] = there[name]
+            kinds.setdefault(field, _kind(field, ending, endings.get(ending, ("", None))[1]))
+            images.discard(name)
+        elif name not in images:
+            result.others[os.fsdecode(os.path.splitext(name)[1]).lower()] += 1
+    return {name: there[name] for name in there if name in images}, beside, kinds
+
+
+def _partner(
+    name: bytes, stems: Mapping[bytes, bytes], endings: Mapping[bytes, Any]
+) -> tuple[bytes, str, bytes]:
+    """The image that a member belongs to, the name of the field, and the ending.
+
+    The name is "" if the member belongs to no image.
+    """
+    start = name.rpartition(b"/")[0]
+    dots = [i for i in range(len(start) + 1, len(name)) if name[i : i + 1] == b"."]
+    for dot in dots:
+        image, ending = stems.get(name[:dot], name), name[dot:].lower()
+        if image == name:
+            continue
+        if ending in endings:
+            return image, endings[ending][0], ending
+        inner, last = os.path.splitext(ending)
+        if last in (*_FIELDS, b".png") and inner.count(b".") <= 1 and (inner or last != b".png"):
+            field = os.fsdecode((inner or last)[1:])
+            return image, field if field == "mask" else _values.field_name(field), ending
+    return b"", "", b""
+
+
+def _kind(name: str, ending: bytes, asked: str | None) -> str:
+    """Kind of a field, as the user says or as the ending of its members says."""
+    if asked or name == "mask":
+        return asked or "mask"
+    return "image" if ending.endswith(_IMAGES) else fields.kind_of_file(ending) or "bytes"
 
 
 def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_members.Member]:
     """Yield the members of an archive, and of tar archives in a tar archive."""
+    members: Iterator[_members.Member]
     if _is_zip(descriptor):
-        members = _members.of_zip(descriptor)
+        members = map(_with_slashes, _members.of_zip(descriptor))
     else:
         members = _members.of_tar(descriptor, 0, os.fstat(descriptor).st_size)
     for member in _until_damage(members, os.fsencode(path.name), result):
@@ -323,8 +420,15 @@ def _until_damage(
         result.unlisted.append((name, str(error)))
 
 
+def _with_slashes(member: _members.Member) -> _members.Member:
+    """A zip member whose name has slashes, also if a program of Windows wrote backslashes."""
+    if b"\\" not in member.name or b"/" in member.name:
+        return member
+    return member._replace(name=member.name.replace(b"\\", b"/"))
+
+
 def _inner_name(name: bytes) -> bytes:
-    """A member's path, plain; empty where it leads nowhere in the archive."""
+    """The path of a member without odd parts; empty if the path leads out of the archive."""
     if not _is_odd(name):
         return name
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
@@ -333,12 +437,12 @@ def _inner_name(name: bytes) -> bytes:
 
 
 def _common_folder(names: Iterable[bytes]) -> bytes:
-    """The folder that all have in common, with a slash at its end; empty if there is none."""
+    """The folder that all names have in common, with a slash at its end; empty if none."""
     common = os.path.commonpath({name.rpartition(b"/")[0] for name in names} or {b""})
     return common and common + b"/"
 
 
-def _given_folder(path: Path, folder: str, names: Iterable[bytes]) -> bytes:
+def _given(path: Path, folder: str, names: Iterable[bytes]) -> bytes:
     top = os.fsencode("" if folder == "." else folder.strip("/") + "/")
     names = list(names)
     if not any(name.startswith(top) for name in names):
@@ -385,6 +489,17 @@ def _refuse_splits(path: Path, top: str, folders: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _opened(archive: _File | _Spool, rows: Sequence[_members.Place]) -> Iterator[ReadRecord]:
+def _opened(
+    archive: _File | _Spool, kinds: Mapping[str, str], rows: Columns
+) -> Iterator[ReadRecord]:
     with archive.opened() as descriptor:
-        yield lambda position: image_record(_members.read(descriptor, rows[position]))
+
+        def read(position: int) -> Record[Field]:
+            found: dict[str, Field] = {}
+            for name, column in rows.columns.items():
+                place = _members.Place(*column[position].tolist())
+                if place != _members.NOWHERE:
+                    found[name] = Field(kinds[name], _members.read(descriptor, place))
+            return Record(b"", found)
+
+        yield read

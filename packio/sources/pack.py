@@ -1,126 +1,173 @@
-"""A pack, to be packed again: into another format, with other classes. Nothing is decoded."""
+"""A pack, to be packed again: into another format, or with other classes. Nothing is decoded.
+
+A sample keeps everything: its named fields, split, boxes with their columns, metadata, and the
+facts of pixels that do not tell their shape or orientation. The argument ``fields`` of packing
+renames fields, as ``fields={"caption": "txt"}``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from packio.errors import DecodeError, IntegrityError, OptionError, SourceError
+from packio.errors import OptionError, SourceError
 from packio.images import encodings
 from packio.packs import locating, packs
-from packio.sample.record import Field, Record, image_record
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record
 from packio.sample.relabelling import check_named
 from packio.sample.sample import Sample
-from packio.sources import Listing, ReadRecord, _packs
+from packio.sources import Context, Listing, ReadRecord, Source, _packs
+from packio.sources._rows import Columns
 
-PRIORITY = 0.5  # an archive of images is asked first, an image folder last
-
-
-def recognise(path: str | Path) -> bool:
-    """Tell whether the path is a pack, or a container that others wrote."""
-    return locating.has_index(Path(path)) or locating.is_container(Path(path))
+_Wanted = Mapping[str, tuple[str, "str | None"]]  # as `Context.fields`
 
 
-def accepts(source: object) -> bool:
-    """Tell whether an object is a sequence of `Sample`, as a pack is."""
-    if isinstance(source, packs.Pack):
-        return True
-    return isinstance(source, Sequence) and (not len(source) or isinstance(source[0], Sample))
+class PackSource(Source):
+    """A pack, or a sequence of `Sample`."""
+
+    priority = 0.5  # an archive of images is asked before, an image folder after
+    takes_fields = True
+
+    def recognise(self, path: Path) -> bool:
+        """Tell whether the path is a pack, or a container that others wrote."""
+        return locating.has_index(path) or locating.is_container(path)
+
+    def accepts(self, obj: object) -> bool:
+        """Tell whether an object is a pack or a sequence of `Sample`."""
+        if isinstance(obj, packs.Pack):
+            return True
+        return isinstance(obj, Sequence) and (not len(obj) or isinstance(obj[0], Sample))
+
+    def listing(self, source: Any, context: Context) -> Listing:
+        """List a pack, or any sequence of `Sample`.
+
+        Raises:
+            PackioError: the path is no pack; see `packio.open`.
+            OptionError: two samples have the same key, only some have a label, or there is no
+                field of a name that `Context.fields` asks for.
+            SourceError: there are no samples, or a class is unknown to `Context.classes`.
+        """
+        samples = packs.open(source) if isinstance(source, (str, os.PathLike)) else source
+        if not len(samples):
+            raise SourceError("no samples; expected at least one")
+        classes = None if context.classes is None else list(context.classes)
+        if isinstance(samples, packs.Pack):
+            found: Listing = _packs.listing([samples], classes)
+        else:
+            found = _of_samples(samples, classes or [])
+        if len(set(found.keys)) != len(found.keys):
+            raise OptionError("several samples have the same key; expected each key once")
+        _check_fields(samples, context.fields)
+        if not context.fields or found.open is None:
+            return found
+        renamed = {origin: name for name, (origin, _) in context.fields.items()}
+        return dataclasses.replace(found, open=functools.partial(_renamed, found.open, renamed))
 
 
-def listing(
-    path: Path,
-    *,
-    classes: Sequence[str] | None = None,
-    allow_empty: bool = False,  # noqa: ARG001 (the signature of all sources; a class may be empty)
-) -> Listing:
-    """List a pack.
-
-    Args:
-        path: Of the pack.
-        classes: Names that give the labels; None takes the pack's.
-        allow_empty: Of no meaning here: classes without samples stay as they are.
-
-    Raises:
-        PackioError: see `packio.open`.
-        SourceError: a class of the pack is unknown to `classes`.
-    """
-    return of(packs.open(path), classes=classes)
+SOURCE = PackSource()
 
 
-def of(samples: Sequence[Sample], *, classes: Sequence[str] | None = None) -> Listing:
-    """List samples: a pack, or any sequence of `Sample`.
-
-    Raises:
-        OptionError: two samples have the same key, or only some have a label.
-        SourceError: none at all, or a class is unknown to `classes`.
-    """
-    if not len(samples):
-        raise SourceError("no samples; expected at least one")
-    if isinstance(samples, packs.Pack):
-        return _packs.listing([samples], classes)
-    keys, sizes, labels, version = _described(samples)
-    if len(set(keys)) != len(keys):
-        raise OptionError("several samples have the same key; expected each key once")
-    if labels is not None and classes is not None:
-        check_named(labels, classes, "samples")
+def _of_samples(samples: Sequence[Sample], classes: list[str]) -> Listing:
+    keys = [sample.key.encode("utf-8", "surrogateescape") for sample in samples]
+    names = sorted({sample.split for sample in samples if sample.split is not None})
+    without = sum(sample.split is None for sample in samples)
+    if names and without:
+        raise OptionError(f"{without} of {len(keys)} samples have no split; expected all or none")
+    rows = Columns({"position": np.arange(len(samples))})
+    labels = _labels([sample.label for sample in samples])
+    if labels is not None and classes:
+        check_named(np.asarray(labels), classes, "samples")
     return Listing(
-        "pack", None, keys, sizes,
-        labels.tolist() if labels is not None and labels.ndim == 1 else labels,
-        list(classes or []), version=version,
-        rows=range(len(samples)), open=functools.partial(_opened, samples),
+        "pack", None, keys, [len(sample.data) for sample in samples], labels, classes,
+        splits=[names.index(str(sample.split)) for sample in samples] if names else None,
+        split_names=names, rows=dataclasses.replace(rows, version=_digest(samples)),
+        open=functools.partial(_opened, samples, names),
     )  # fmt: skip
 
 
-def _described(
-    samples: Sequence[Sample],
-) -> tuple[list[bytes], list[int], np.ndarray | None, str]:
-    keys, sizes, digest = [], [], hashlib.sha256()
-    found = []
-    for sample in samples:
-        keys.append(sample.key.encode("utf-8", "surrogateescape"))
-        sizes.append(len(sample.data))
-        found.append(sample.label)
-        digest.update(hashlib.sha256(sample.data).digest())
-        digest.update(repr((sample.mask, sample.meta, sample.boxes, sample.box_labels)).encode())
+def _digest(samples: Sequence[Sample]) -> str:
+    """Digest of all that samples hold: of boxes and arrays every number."""
+    columns = [
+        (s.data, s.mask, s.meta and _json(s.meta), s.boxes, s.box_labels, sorted(s.box_columns),
+         [s.box_columns[n] for n in sorted(s.box_columns)],
+         [(n, s.fields[n].kind, s.fields[n].data) for n in sorted(s.fields)])
+        for s in samples
+    ]  # fmt: skip
+    return Columns({"sample": columns}).digest()
+
+
+def _labels(found: list[Any]) -> list[int] | np.ndarray | None:
     missing = sum(label is None for label in found)
     if missing not in (0, len(found)):
         raise OptionError(f"{missing} of {len(found)} samples have no label; expected all or none")
     if missing:
-        return keys, sizes, None, digest.hexdigest()
-    ints = all(isinstance(label, (int, np.integer)) for label in found)
-    labels = np.array(found, np.int64 if ints else np.float32)
-    return keys, sizes, labels, digest.hexdigest()
+        return None
+    if all(isinstance(label, (int, np.integer)) for label in found):
+        return [int(label) for label in found]
+    return np.array(found, np.float32).reshape(len(found), -1)
+
+
+def _check_fields(samples: Sequence[Sample], wanted: _Wanted) -> None:
+    if isinstance(samples, packs.Pack):
+        kinds = dict(samples.fields)
+    else:
+        kinds = {n: f.kind for sample in samples for n, f in sample.fields.items()}
+    for name, (origin, kind) in wanted.items():
+        if origin not in kinds or kind not in (None, kinds[origin]):
+            there = ", ".join(f"{n} ({k})" for n, k in kinds.items()) or "no fields"
+            raise OptionError(f"field {name!r} from {origin!r}: the pack has {there}")
 
 
 @contextlib.contextmanager
-def _opened(samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[ReadRecord]:
-    def read(position: int) -> Record[Field]:
-        try:
-            sample = samples[rows[position]]
-        except IntegrityError as error:
-            raise DecodeError(str(error)) from error
-        meta = None if sample.meta is None else _json(sample.meta)
-        facts = None
-        if sample.encoding in encodings.RAW:
-            facts = encodings.raw_facts(
-                sample.height, sample.width, sample.channels, sample.dtype, sample.encoding
-            )._replace(orientation=sample.orientation)
-        record = image_record(
-            sample.data, facts=facts, mask=sample.mask, boxes=sample.boxes,
-            box_labels=sample.box_labels, meta=meta,
-        )  # fmt: skip
-        columns = {**record.box_columns, **sample.box_columns}
-        return dataclasses.replace(record.with_fields(**sample.fields), box_columns=columns)
+def _opened(samples: Sequence[Sample], splits: list[str], rows: Columns) -> Iterator[ReadRecord]:
+    positions = rows.columns["position"]
+    yield lambda position: _record(samples[int(positions[position])], splits)
 
-    yield read
+
+@contextlib.contextmanager
+def _renamed(
+    opened: Callable[[Any], AbstractContextManager[ReadRecord]], names: dict[str, str], rows: Any
+) -> Iterator[ReadRecord]:
+    with opened(rows) as read:
+
+        def read_renamed(position: int) -> Record[Field]:
+            record = read(position)
+            fields = {names.get(name, name): field for name, field in record.fields.items()}
+            return dataclasses.replace(record, fields=fields)
+
+        yield read_renamed
+
+
+def _record(sample: Sample, splits: list[str]) -> Record[Field]:
+    """The record of a `Sample`."""
+    facts: Facts | None = None
+    if sample.encoding in encodings.RAW:
+        facts = encodings.raw_facts(
+            sample.height, sample.width, sample.channels, sample.dtype, sample.encoding
+        )
+    elif sample.orientation != 1:  # which a file such as a BMP does not tell
+        facts = encodings.read_facts(sample.data)
+    if facts is not None:
+        facts = facts._replace(orientation=sample.orientation)
+    fields = {"image": Field("image", sample.data, facts), **sample.fields}
+    if sample.mask is not None:
+        fields["mask"] = Field("mask", sample.mask)
+    labels = {} if sample.box_labels is None else {"labels": sample.box_labels}
+    return Record(
+        sample.key.encode("utf-8", "surrogateescape"), fields, sample.label,
+        None if sample.split is None else splits.index(sample.split), sample.boxes,
+        {**labels, **sample.box_columns}, None if sample.meta is None else _json(sample.meta),
+    )  # fmt: skip
 
 
 def _json(meta: dict[str, object]) -> bytes:

@@ -1,18 +1,22 @@
-"""Images and their masks: two files that share a stem.
+"""Images and their masks: two files that share a stem, and perhaps further files with that stem.
 
-The stem is the path below the folder of the images, or of the masks, without the suffix; a suffix
+The stem is the path below the folder of the images, or of the masks, without the suffix. A suffix
 is ``.jpg``, or more of the name, as ``_leftImg8bit.png``. Both folders may be one. A list takes
-some of the pairs, in its order: a stem a line, as Pascal VOC's; or an image and its mask, relative
-to the source, white space or a tab between them.
+some of the pairs, in its order. A line of the list has a stem, as Pascal VOC's lists have; or the
+paths of an image and its mask, relative to the source, with white space or a tab between them.
 
-Recognised are folders with images in both of
+These folders are recognised, if both have images:
 
 * ``JPEGImages`` and ``SegmentationClass`` (Pascal VOC; lists in ``ImageSets/Segmentation``);
 * ``leftImg8bit`` and ``gtFine`` (Cityscapes; masks are ``_gtFine_labelIds.png``);
 * ``images`` and one of ``masks``, ``labels``, ``annotations`` (as ADE20K).
 
-Keys are the images' paths, sorted bytewise unless a list orders them. What has no partner cannot be
-packed, and neither can a pair of different sizes; sizes are compared as stored.
+A named field comes from a folder in the source, as ``depth``, or from a suffix beside the images,
+as ``_depth.png``. A sample may lack the field's file; a warning says how many do.
+
+Keys are the images' paths, sorted bytewise unless a list orders them. An image without a mask, or a
+mask without an image, cannot be packed, and neither can a pair of different sizes. Sizes are
+compared as stored.
 
 Source: Pascal VOC 2012 development kit, section 4.2; cityscapesScripts, README.
 """
@@ -22,27 +26,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images.encodings import read_facts
-from packio.sample.facts import Facts
-from packio.sample.record import Field, Record, image_record
-from packio.sources import Listing, ReadRecord, _classes, _files
+from packio.sample import fields
+from packio.sample.record import Field, Record
+from packio.sources import Context, Listing, ReadRecord, Source, _classes, _files
+from packio.sources._rows import Columns
 
-OPTIONS = {
+_OPTIONS = {
     "images": "folder of the images in the source",
     "masks": "folder of the masks in the source",
-    "image_suffix": "what the names of images end in, as _leftImg8bit.png [default: any ending]",
-    "mask_suffix": "what the names of masks end in, as _gtFine_labelIds.png [default: any ending]",
+    "image_suffix": "what names of images end in, as _leftImg8bit.png [default: any ending]",
+    "mask_suffix": "what names of masks end in, as _gtFine_labelIds.png [default: any ending]",
     "list": "file of the pairs to take: a stem a line, or an image and its mask",
 }
-
 _LAYOUTS = (
     ("JPEGImages", "SegmentationClass"),
     ("leftImg8bit", "gtFine"),
@@ -55,44 +58,145 @@ _SUFFIXES = {
 }
 _VOC_LISTS = "ImageSets/Segmentation"
 _EXPECTED = "a folder of images and masks, as images/1.jpg, masks/1.png"
+_FIELD_ENDINGS = (*_files.EXTENSIONS, ".npy", ".txt", ".json", ".bin")
+
+_Sized = tuple[bytes, int]  # path, bytes of the file
 
 
 class _Side(NamedTuple):
-    """The images, or the masks."""
+    """Where the images are, or the masks, or the files of a field."""
 
     folder: str  # in the source; "" is the source itself
     suffix: bytes  # b"": any ending of an image
 
     def stem(self, key: bytes) -> bytes | None:
-        """What a file shares with its partner; None where it is no file of this side."""
+        """The part of a path that partners share; None if the file is not of this side."""
         name = key[len(os.fsencode(self.folder)) + 1 :] if self.folder else key
         if not self.suffix:
             return name.rpartition(b".")[0]
         return name[: -len(self.suffix)] if name.lower().endswith(self.suffix.lower()) else None
 
     def leaves(self, key: bytes, other: _Side) -> bool:
-        """Tell whether a file is the other side's, though it lies in this one's folder."""
+        """Tell whether a file in this side's folder belongs to the other side."""
         if self.folder != other.folder:
             inside = not self.folder or other.folder.startswith(f"{self.folder}/")
             return inside and key.startswith(os.fsencode(other.folder) + b"/")
         return len(other.suffix) > len(self.suffix) and other.stem(key) is not None
 
 
-class _Pair(NamedTuple):
-    """Paths relative to the source."""
+class Pairs(Source):
+    """Images and their masks."""
 
-    image: bytes
-    mask: bytes
+    options = _OPTIONS
+    takes_fields = True
+
+    def recognise(self, path: Path) -> bool:
+        """Tell whether the path is a folder with images in two folders of well-known names."""
+        return _files.is_plain_folder(path) and any(
+            all(_has_images(os.path.join(path, folder)) for folder in layout) for layout in _LAYOUTS
+        )
+
+    def listing(self, source: Any, context: Context) -> Listing:
+        """List pairs of an image and a mask.
+
+        Raises:
+            SourceError: there is no folder or no pair in it, or there are several splits.
+            OptionError: folders or suffixes do not tell images and masks apart.
+        """
+        path, file = Path(source), context.option("list")
+        _files.entries(path, _EXPECTED)
+        sides = _sides(
+            path, (context.option("images"), context.option("masks")),
+            (context.option("image_suffix"), context.option("mask_suffix")),
+        )  # fmt: skip
+        result = Listing(self.name, path, [], [], None, [*(context.classes or ())])
+        if sides is None and file is None:
+            raise SourceError(
+                f"{path}/: no folders of images and masks that are known; say --images and "
+                "--masks, or --image-suffix and --mask-suffix if both are in one folder"
+            )
+        if sides is not None and file is None:
+            _refuse_splits(path, *sides)
+        found = ({}, {}) if sides is None else _found(path, *sides, result, context)
+        if file is None:
+            pairs = _matched(*found, result)
+        else:
+            pairs = _listed(path, _located(path, file), *found, result)
+        if not pairs and not result.unlisted:
+            raise SourceError(f"{path}/: no images; expected {_EXPECTED}; {_files.EXPECTED}")
+        _files.tell_others(result)
+        return _with_files(result, path, pairs, sides, context)
 
 
-_Sized = tuple[bytes, int]  # path, bytes of the file
+SOURCE = Pairs()
 
 
-def recognise(path: str | Path) -> bool:
-    """Tell whether the path is a folder with images in two folders of well-known names."""
-    return _files.is_plain_folder(path) and any(
-        all(_has_images(os.path.join(path, folder)) for folder in layout) for layout in _LAYOUTS
+def _with_files(
+    result: Listing, path: Path, pairs: list[tuple[_Sized, _Sized]],
+    sides: tuple[_Side, _Side] | None, context: Context,
+) -> Listing:  # fmt: skip
+    """The listing of pairs, each with the files of its named fields."""
+    images, masks = [image for (image, _), _ in pairs], [mask for _, (mask, _) in pairs]
+    columns = {"image": images, "mask": masks}
+    kinds = {"mask": "mask"}
+    side = sides[0] if sides is not None else _Side("", b"")
+    for name, (origin, kind) in context.fields.items():
+        columns[name] = _beside(path, images, side, name, origin, result, context)
+        kinds[name] = kind or _kind(columns[name])
+    rows = Columns(columns | {"mask size": [size for _, (_, size) in pairs]})
+    return dataclasses.replace(
+        result, keys=images, sizes=[size for (_, size), _ in pairs],
+        files=[tuple(filter(None, paths)) for paths in zip(*columns.values(), strict=True)],
+        rows=rows, open=functools.partial(_opened, os.path.abspath(path), kinds),
+    )  # fmt: skip
+
+
+def _beside(
+    path: Path, images: list[bytes], side: _Side, name: str, origin: str, result: Listing,
+    context: Context,
+) -> list[bytes]:  # fmt: skip
+    """Path of each image's file of a field; b"" for an image that has none.
+
+    Args:
+        path: The source.
+        images: Paths of the images.
+        side: Where the images are.
+        name: Of the field.
+        origin: Folder in the source, or suffix of the files beside the images.
+        result: Receives a warning of missing files.
+        context: What the source is told.
+    """
+    other = _field_side(path, side, name, origin)
+    nowhere = Listing(result.kind, path, [], [], None, [])
+    endings = (os.fsdecode(other.suffix).lower(),) if other.suffix else _FIELD_ENDINGS
+    there = _files.images(path, other.folder, nowhere, context.found, endings=endings)
+    by_stem = {other.stem(key): key for key, _ in there}
+    found = [by_stem.get(side.stem(image), b"") for image in images]
+    if missing := found.count(b""):
+        result.warnings.append(f"{missing} of {len(images)} images have no file for {name!r}")
+    if missing == len(images):
+        raise OptionError(f"field {name!r}: no file in {origin!r} has the stem of an image")
+    return found
+
+
+def _field_side(path: Path, images: _Side, name: str, origin: str) -> _Side:
+    """Where the files of a named field are."""
+    if name == "mask":
+        raise OptionError("field 'mask': say --masks or --mask-suffix instead")
+    if os.path.isdir(path / origin):
+        return _side(origin, None)
+    if origin.startswith(("_", ".", "-")):
+        return _Side(images.folder, os.fsencode(origin))
+    raise OptionError(
+        f"field {name!r}: {origin!r} is no folder in {path}, and no suffix as '_{origin}.png'"
     )
+
+
+def _kind(paths: list[bytes]) -> str:
+    """Kind of a field, as the ending of its first file says."""
+    first = next(filter(None, paths)).lower()
+    is_image = first.endswith(tuple(map(os.fsencode, _files.EXTENSIONS)))
+    return "image" if is_image else fields.kind_of_file(first) or "bytes"
 
 
 def _has_images(folder: str) -> bool:
@@ -102,68 +206,10 @@ def _has_images(folder: str) -> bool:
     return any(files for _, files in _files.walk(folder, "", nowhere))
 
 
-def listing(
-    path: str | Path,
-    *,
-    classes: Sequence[str] | None = None,
-    allow_empty: bool = False,  # noqa: ARG001 (the signature of all sources)
-    images: str | None = None,
-    masks: str | None = None,
-    image_suffix: str | None = None,
-    mask_suffix: str | None = None,
-    list: str | os.PathLike[str] | None = None,  # noqa: A002 (the public name)
-) -> Listing:
-    """List pairs of an image and a mask.
-
-    Args:
-        path: The folder that both are in.
-        classes: Names of the classes, for the record.
-        allow_empty: Of no meaning here.
-        images: Folder of the images, relative to the source; None: as in a layout that is known.
-        masks: Folder of the masks.
-        image_suffix: What names of images end in, in any case; None: any ending of an image.
-        mask_suffix: What names of masks end in.
-        list: File of the pairs to take, relative to the working folder or to the source.
-
-    Raises:
-        SourceError: no folder, no pairs in it, or several splits of a dataset.
-        OptionError: folders or suffixes that do not tell images and masks apart.
-    """
-    path = Path(path)
-    _files.entries(path, _EXPECTED)
-    sides = _sides(path, (images, masks), (image_suffix, mask_suffix))
-    result = Listing("pairs", path, [], [], None, [*(classes or ())])
-    if sides is None and list is None:
-        raise SourceError(
-            f"{path}/: no folders of images and masks that are known; say --images and --masks, or "
-            "--image-suffix and --mask-suffix if both are in one folder"
-        )
-    if sides is not None and list is None:
-        _refuse_splits(path, *sides)
-    found = ({}, {}) if sides is None else _found(path, *sides, result)
-    if list is None:
-        pairs = _matched(*found, result)
-    else:
-        pairs = _listed(path, _located(path, list), *found, result)
-    if not pairs and not result.unlisted:
-        raise SourceError(f"{path}/: no images; expected {_EXPECTED}; {_files.EXPECTED}")
-    _files.tell_others(result)
-    version = hashlib.sha256(repr([(mask, size) for _, (mask, size) in pairs]).encode())
-    return dataclasses.replace(
-        result,
-        keys=[key for (key, _), _ in pairs],
-        sizes=[size for (_, size), _ in pairs],
-        files=[(image, mask) for (image, _), (mask, _) in pairs],
-        rows=[_Pair(image, mask) for (image, _), (mask, _) in pairs],
-        version=version.hexdigest(),
-        open=functools.partial(_opened, os.path.abspath(path)),
-    )
-
-
 def _sides(
     path: Path, folders: tuple[str | None, str | None], suffixes: tuple[str | None, str | None]
 ) -> tuple[_Side, _Side] | None:
-    """Where images and masks are; None if neither the options nor the folder say so."""
+    """Where images and masks are; None if neither the options nor the folders tell."""
     tried = [tuple(given or usual for given, usual in zip(folders, known, strict=True))
              for known in _LAYOUTS]  # fmt: skip
     chosen = next((t for t in tried if all(os.path.isdir(path / folder) for folder in t)), None)
@@ -191,7 +237,7 @@ def _side(folder: str, suffix: str | None) -> _Side:
 
 
 def _refuse_splits(path: Path, images: _Side, masks: _Side) -> None:
-    """Raise where the source is a dataset of several splits."""
+    """Raise if the source is a dataset of several splits."""
     source, commands = shlex.quote(str(path)), []
     lists = path / _VOC_LISTS
     if images.folder == _LAYOUTS[0][0] and lists.is_dir():
@@ -216,16 +262,18 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side) -> None:
 
 
 def _found(
-    path: Path, images: _Side, masks: _Side, result: Listing
+    path: Path, images: _Side, masks: _Side, result: Listing, context: Context
 ) -> tuple[dict[bytes, _Sized], dict[bytes, _Sized]]:
     """Stem → file, of images and of masks."""
     found: tuple[dict[bytes, _Sized], dict[bytes, _Sized]] = ({}, {})
+    further = [_field_side(path, images, n, origin) for n, (origin, _) in context.fields.items()]
     for files, side, other in zip(found, (images, masks), (masks, images), strict=True):
         _files.entries(path / side.folder, _EXPECTED)
         endings = (os.fsdecode(side.suffix).lower(),) if side.suffix else _files.EXTENSIONS
         noted = dataclasses.replace(result, others=type(result.others)())
-        for key, size in _files.images(path, side.folder, noted, endings=endings):
-            stem = None if side.leaves(key, other) else side.stem(key)
+        for key, size in _files.images(path, side.folder, noted, context.found, endings=endings):
+            left = any(side.leaves(key, beside) for beside in (other, *further))
+            stem = None if left else side.stem(key)
             if stem is not None and files.setdefault(stem, (key, size))[0] != key:
                 result.unlisted.append((key, f"has the stem of {files[stem][0]!a}"))
         if not side.suffix:
@@ -287,31 +335,23 @@ def _sized(path: Path, name: bytes) -> _Sized:
 
 
 @contextlib.contextmanager
-def _opened(root: str, rows: Sequence[_Pair]) -> Iterator[ReadRecord]:
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(root: str, kinds: Mapping[str, str], rows: Columns) -> Iterator[ReadRecord]:
+    columns = rows.columns
+    more = {name: (kind, columns[name]) for name, kind in kinds.items()}
+    with _files.opened(root, columns["image"], more) as read:
 
-    def read(position: int) -> Record[Field]:
-        image, mask = rows[position]
-        data = _files.whole_file(descriptor, image)
-        facts = read_facts(data)
-        try:
-            mask_data = _files.whole_file(descriptor, mask)
-            mask_facts = read_facts(mask_data)
-        except OSError as error:
-            raise OSError(error.errno, f"mask {mask!a}: {error.strerror}") from error
-        except DecodeError as error:
-            raise DecodeError(f"mask {mask!a}: {error}") from error
-        _check_sizes(facts, mask_facts, mask)
-        return image_record(data, mask=mask_data)
+        def checked(position: int) -> Record[Field]:
+            record = read(position)
+            image, name = read_facts(record.image.data), columns["mask"][position]
+            try:
+                mask = read_facts(record.fields["mask"].data)
+            except DecodeError as error:
+                raise DecodeError(f"mask {name!a}: {error}") from error
+            if (image.height, image.width) != (mask.height, mask.width):
+                raise DecodeError(
+                    f"{image.width}x{image.height} pixels, its mask {name!a} "
+                    f"{mask.width}x{mask.height}"
+                )
+            return record
 
-    try:
-        yield read
-    finally:
-        os.close(descriptor)
-
-
-def _check_sizes(image: Facts, mask: Facts, name: bytes) -> None:
-    if (image.height, image.width) != (mask.height, mask.width):
-        raise DecodeError(
-            f"{image.width}x{image.height} pixels, its mask {name!a} {mask.width}x{mask.height}"
-        )
+        yield checked

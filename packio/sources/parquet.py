@@ -1,10 +1,11 @@
 """Parquet files with images in them, as Hugging Face's hub has them.
 
-An image column is a struct with ``bytes`` and ``path``, or a binary column; where ``bytes`` is
-null, the path is of a file, absolute or relative to the folder of the Parquet file. Names of a
+An image column is a struct with ``bytes`` and ``path``, or a binary column. If ``bytes`` is null,
+the path is that of a file, absolute or relative to the folder of the Parquet file. Names of a
 `ClassLabel` are those that `datasets` keeps in the schema's metadata, under ``huggingface``. A
-second image column called mask, annotation, segmentation, label or the like is the mask; what JSON
-can hold of the other columns is meta. Nothing is decoded.
+second image column called mask, annotation, segmentation, label or the like is the mask. Further
+columns of images or of bytes are named fields; other columns are metadata, unless the user asks for
+a field: text, an array from a list of numbers, or a file. Nothing is decoded.
 
 Source: ``datasets`` 4.0, ``datasets.features`` (``Image``, ``ClassLabel``, ``Features``).
 """
@@ -19,20 +20,19 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.sample.record import Field, Record, image_record
-from packio.sources import Listing, ReadRecord, _files
+from packio.sample.record import Field, Record
+from packio.sources import Context, Listing, ReadRecord, Source, _values
+from packio.sources._rows import Columns
 from packio.sources.tables import parquet_files, tables
 
-PACKAGE = "pyarrow"
-EXTRA = "parquet"
-OPTIONS = {
+_OPTIONS = {
     "image_col": "column with the images",
     "label_col": "column with the labels; '' packs without",
     "files": "which files of the folder, as 'train-*'",
@@ -42,86 +42,99 @@ _SPLITS = r"(train|training|val|valid|validation|dev|test|testing)(?![a-z])"
 _split = re.compile(_SPLITS, re.IGNORECASE).match
 
 
-def recognise(path: str | Path) -> bool:
-    """Tell whether the path is a ``.parquet``, or a folder of some, also in a folder ``data``."""
-    return bool(_found(Path(path)))
+class Parquet(Source):
+    """Parquet files with images in them."""
+
+    package = "pyarrow"
+    options = _OPTIONS
+    takes_fields = True
+
+    def recognise(self, path: Path) -> bool:
+        """Tell whether the path is a ``.parquet``, or a folder of some, also in ``data``."""
+        if os.path.isfile(path):
+            return path.suffix.lower() == _SUFFIX
+        return bool(_in_folder(path) or _in_folder(path / "data"))
+
+    def listing(self, source: Any, context: Context) -> Listing:
+        """List the rows of Parquet files, in the order of the files' names.
+
+        Keys are the images' paths if each image has a path of its own; else file name and row. The
+        size of a sample is the average of its row group.
+
+        Raises:
+            MissingPackageError: pyarrow is not installed.
+            OptionError: a column, or a file, is not there.
+            SourceError: a file is damaged, there are several splits or no rows, or a column makes
+                no sense.
+        """
+        path, asked = Path(source), (context.option("image_col"), context.option("label_col"))
+        footers = [parquet_files.footer(p) for p in _chosen(path, context.option("files"))]
+        columns = _columns(footers[0], *asked, context.fields)
+        for footer in footers[1:]:
+            _check_alike(footers[0], footer, columns)
+        places = [footer.file for footer in footers]
+        counts = [place.rows for place in places]
+        if not sum(counts):
+            raise SourceError(f"{path}: no rows")
+        labels, names = _labels(footers, columns, context.classes)
+        sizes = [_sizes(footer) for footer in footers]
+        means = [s.mean() if len(s) else 0 for s in sizes]
+        reader = parquet_files.Reader(places, columns.read, means)
+        digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
+        parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
+        folder = places[0].path.parent
+        files = [(os.fsencode(place.path.name),) for place in places]
+        told = [columns.choice(path, (labels, names))] if None in asked else []
+        return Listing(
+            self.name, folder, _keys(places, columns), np.concatenate(sizes).tolist(), labels,
+            names, warnings=told + columns.left_out,
+            files=[file for file, n in zip(files, counts, strict=True) for _ in range(n)],
+            rows=Columns({"place": np.concatenate(parts)}, digest.hexdigest()),
+            open=functools.partial(_opened, reader, columns),
+        )  # fmt: skip
 
 
-def _found(path: Path) -> list[Path]:
-    if os.path.isfile(path):
-        return [path] if path.suffix.lower() == _SUFFIX else []
-    for folder in (path, path / "data"):
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            names = [e.name for e in entries if e.name.lower().endswith(_SUFFIX) and e.is_file()]
-            if names:
-                return [folder / name for name in sorted(names)]
+SOURCE = Parquet()
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """The Parquet files in a folder, sorted; none if the folder cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        names = [e.name for e in entries if e.name.lower().endswith(_SUFFIX) and e.is_file()]
+        return [folder / name for name in sorted(names)]
     return []
 
 
-def listing(
-    path: Path,
-    *,
-    classes: Sequence[str] | None = None,
-    allow_empty: bool = False,  # noqa: ARG001 (the signature of all sources; a class may be empty)
-    image_col: str | None = None,
-    label_col: str | None = None,
-    files: str | None = None,
-) -> Listing:
-    """List the rows of Parquet files, in the order of the files' names.
-
-    Keys are the images' paths, where each has one of its own; else file name and row. A sample's
-    size is that of a row on the average of its row group.
-
-    Args:
-        path: A file, or a folder of them.
-        classes: Names that give the labels; None takes the column's.
-        allow_empty: Of no meaning here.
-        image_col: Column with the images; None finds out, and says so in a warning.
-        label_col: Column with the labels; None guesses; "" packs without labels.
-        files: Pattern of file names, for some files of a folder.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
-        OptionError: a column or files that are not there.
-        SourceError: damaged files, several splits, no rows, or columns that make no sense.
-    """
-    footers = [parquet_files.footer(p) for p in _chosen(path, files)]
-    columns = _columns(footers[0], image_col, label_col)
-    for footer in footers[1:]:
-        _check_alike(footers[0], footer, columns)
-    places = [footer.file for footer in footers]
-    counts = [place.rows for place in places]
-    if not sum(counts):
-        raise SourceError(f"{path}: no rows")
-    labels, names = _labels(footers, columns, classes)
-    sizes = [_sizes(footer) for footer in footers]
-    reader = parquet_files.Reader(places, columns.read, [s.mean() if len(s) else 0 for s in sizes])
-    digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
-    parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
-    rows: Any = np.concatenate(parts)
-    told = [columns.choice(path, (labels, names))] if None in (image_col, label_col) else []
-    return Listing(
-        "parquet", None, _keys(places, columns), np.concatenate(sizes).tolist(), labels, names,
-        warnings=told + columns.left_out, version=digest.hexdigest(), rows=rows,
-        open=functools.partial(_opened, reader, columns),
-    )  # fmt: skip
+def _found(path: Path) -> list[Path]:
+    """The Parquet files of a source: a file, or those in a folder and in the folders below it."""
+    if os.path.isfile(path):
+        return [path]
+    found = _in_folder(path)
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        for folder in sorted(entry.name for entry in entries if entry.is_dir()):
+            found += _in_folder(path / folder)
+    return found
 
 
 def _chosen(path: Path, pattern: str | None) -> list[Path]:
     found = _found(path)
-    if pattern is not None:
-        chosen = [p for p in found if fnmatch.fnmatchcase(p.name, pattern)]
-        if not chosen:
-            names = ", ".join(p.name for p in found[:5])
-            raise OptionError(f"files={pattern!r}: none of {len(found)} files in {path}: {names}")
-        return chosen
+    chosen = [p for p in found if pattern is None or fnmatch.fnmatchcase(p.name, pattern)]
     if not found:
         raise SourceError(f"{path}: no file that ends in {_SUFFIX}, in it or in its folder data")
-    splits = sorted({match[0] for p in found if (match := _split(p.name))})
-    if len(splits) > 1:
+    if not chosen:
+        names = ", ".join(p.name for p in found[:5])
+        raise OptionError(f"files={pattern!r}: none of {len(found)} files in {path}: {names}")
+    folders = sorted({str(p.parent) for p in chosen})
+    if len(folders) > 1:
+        raise SourceError(
+            f"{path}: Parquet files in {len(folders)} folders: {', '.join(folders[:5])}; pack each "
+            "folder by itself, or say --files"
+        )
+    splits = sorted({match[0] for p in chosen if (match := _split(p.name))})
+    if pattern is None and len(splits) > 1:
         shown = ", ".join(f"files={split + '*'!r}" for split in splits)
         raise SourceError(f"{path}: files of several splits; pack each by itself, with {shown}")
-    return found
+    return chosen
 
 
 class _Columns(NamedTuple):
@@ -131,59 +144,91 @@ class _Columns(NamedTuple):
     mask: str | None
     label: str | None
     meta: tuple[str, ...]
+    fields: Mapping[str, tuple[str, str | None]]  # name → (column, kind)
     has_paths: bool  # the image is a struct with the member path
     left_out: list[str]  # warnings
 
     @property
     def read(self) -> list[str]:
-        """Those that samples are made of."""
-        return [self.image, *([self.mask] if self.mask else []), *self.meta]
+        """The columns that samples are made of, each once."""
+        masks = [self.mask] if self.mask else []
+        columns = [column for column, _ in self.fields.values()]
+        return list(dict.fromkeys([self.image, *masks, *columns, *self.meta]))
 
     def choice(self, path: Path, labels: tables.Labels) -> str:
         """Say which columns were taken."""
         label = tables.told([self.label] if self.label else [], labels)
-        mask = f", {self.mask!r} as mask" if self.mask else ""
-        meta = f", {', '.join(map(repr, self.meta))} as meta" if self.meta else ""
+        more = f", {self.mask!r} as mask" if self.mask else ""
+        more += "".join(f", {column!r} as {name}" for name, (column, _) in self.fields.items())
+        more += f", {', '.join(map(repr, self.meta))} as meta" if self.meta else ""
         return (
-            f"{path.name}: took column {self.image!r} as image, {label}{mask}{meta}; "
+            f"{path.name}: took column {self.image!r} as image, {label}{more}; "
             "--image-col and --label-col say otherwise"
         )
 
 
 def _columns(
-    footer: parquet_files.Footer, image_col: str | None, label_col: str | None
+    footer: parquet_files.Footer,
+    image_col: str | None,
+    label_col: str | None,
+    wanted: Mapping[str, tuple[str, str | None]],
 ) -> _Columns:
-    """Tell what each column is.
+    """Find out what each column is.
 
     Raises:
-        OptionError: a column asked for is not there, or there is none with images.
+        OptionError: there is no column of a name that the user gave, or none with images.
     """
     types = {name: footer.schema.field(name).type for name in footer.schema.names}
+    for name, (column, _) in wanted.items():
+        if column not in types:
+            raise OptionError(
+                f"{footer.file.path}: field {name!r}: no column {column!r}; there are {list(types)}"
+            )
+    asked = {column for column, _ in wanted.values()}
     structs = [name for name, kind in types.items() if "bytes" in _members(kind)]
     images = structs + [name for name, kind in types.items() if _is_binary(kind)]
-    image = image_col or tables.guess(images, tables.IMAGE_NAMES) or next(iter(images), "")
+    free = [name for name in images if name not in asked]
+    image = image_col or tables.guess(free, tables.IMAGE_NAMES) or next(iter(free), "")
     if image not in images:
         what = f"image_col={image!r}" if image else "no column of images"
         shown = ", ".join(f"{name}: {kind}" for name, kind in types.items())
         raise OptionError(
             f"{footer.file.path}: {what}; expected a struct with bytes, or binary; found {shown}"
         )
-    others = [name for name in types if name not in images]
-    mask = tables.guess([n for n in images if n != image], tables.MASK_NAMES)
-    mask = mask or tables.guess([n for n in structs if n != image], tables.LABEL_NAMES)
-    if label_col and label_col not in others:
-        raise OptionError(f"{footer.file.path}: label_col={label_col!r}; there are {others}")
-    named = [name for name in others if _class_names(footer, name)]
-    label = label_col
-    if label is None:
-        label = tables.guess(named, tables.LABEL_NAMES) or next(iter(named), None)
-        label = label or tables.guess(others, tables.LABEL_NAMES)
-    left = {name for name in types if _holds_bytes(types[name])} - {image, mask}
+    others = [name for name in types if name not in images and name not in asked]
+    masks = [name for name in free if name != image]
+    mask = tables.guess(masks, tables.MASK_NAMES)
+    mask = mask or tables.guess([n for n in masks if n in structs], tables.LABEL_NAMES)
+    label = _label_column(footer, label_col, others)
+    further = {_values.field_name(n): (n, _kind(footer, n)) for n in free if n not in (image, mask)}
+    left = {name for name in others if _holds_bytes(types[name])}
     meta = [name for name in others if name not in (label, *left)]
     return _Columns(
-        image, mask, label or None, tuple(meta), "path" in _members(types[image]),
-        [f"column {name!r} holds bytes: left out" for name in types if name in left],
+        image, None if "mask" in wanted else mask, label, tuple(meta), {**further, **wanted},
+        "path" in _members(types[image]),
+        [f"column {name!r} holds bytes in a list or a struct: left out" for name in sorted(left)],
     )  # fmt: skip
+
+
+def _label_column(
+    footer: parquet_files.Footer, asked: str | None, others: Sequence[str]
+) -> str | None:
+    """The column with the labels: the one asked for, else one with class names or a usual name."""
+    if asked and asked not in others:
+        raise OptionError(f"{footer.file.path}: label_col={asked!r}; there are {list(others)}")
+    if asked is not None:
+        return asked or None
+    named = [name for name in others if _class_names(footer, name)]
+    label = tables.guess(named, tables.LABEL_NAMES) or next(iter(named), None)
+    return label or tables.guess(others, tables.LABEL_NAMES)
+
+
+def _kind(footer: parquet_files.Footer, column: str) -> str:
+    """Kind of a column of bytes: structs are images, unless `datasets` says otherwise."""
+    feature = footer.features.get(column)
+    kind = feature.get("_type") if isinstance(feature, dict) else None
+    is_struct = bool(footer.schema.field(column).type.num_fields)
+    return "image" if kind == "Image" or (is_struct and kind is None) else "bytes"
 
 
 def _is_binary(kind: Any) -> bool:
@@ -220,7 +265,7 @@ def _class_names(footer: parquet_files.Footer, column: str) -> list[str] | None:
 def _check_alike(
     first: parquet_files.Footer, other: parquet_files.Footer, columns: _Columns
 ) -> None:
-    for name in [*columns.read, *([columns.label] if columns.label else [])]:
+    for name in filter(None, [*columns.read, columns.label]):
         index = other.schema.get_field_index(name)
         kind = other.schema.field(index).type if index >= 0 else "not there"
         expected = first.schema.field(name).type
@@ -272,37 +317,36 @@ def _keys(files: Sequence[parquet_files.ParquetFile], columns: _Columns) -> list
 
 
 @contextlib.contextmanager
-def _opened(
-    reader: parquet_files.Reader, columns: _Columns, rows: Sequence[Any]
-) -> Iterator[ReadRecord]:
+def _opened(reader: parquet_files.Reader, columns: _Columns, rows: Columns) -> Iterator[ReadRecord]:
     """Yield a function that reads a row."""
+    places = rows.columns["place"]
+    images = {"image": (columns.image, "image"), "mask": (columns.mask or "", "mask")}
+    wanted = {**{n: v for n, v in images.items() if v[0]}, **columns.fields}
 
     def read(position: int) -> Record[Field]:
-        file, row = (int(number) for number in rows[position])
+        file, row = places[position].tolist()
         found, folder = reader.row(file, row), reader.files[file].path.parent
-        data = _bytes(found, columns.image, folder)
-        mask = None if columns.mask is None else _bytes(found, columns.mask, folder)
         try:
-            values = {name: _value(found[name]) for name in columns.meta}
+            values = {name: _value(scalar) for name, scalar in found.items()}
         except ValueError as error:  # text that is no UTF-8
             raise DecodeError(f"row {row}: {error}") from error
-        return image_record(data, mask=mask, meta=tables.meta(values) if values else None)
+        cells = {name: _stored(values[column]) for name, (column, _) in wanted.items()}
+        fields = _values.fields_of(cells, wanted, folder)
+        for name, (column, _) in images.items():
+            if column and name not in fields:
+                raise DecodeError(f"column {column!r} has no bytes")
+        meta = {name: values[name] for name in columns.meta}
+        return Record(b"", fields, meta=tables.meta(meta) if meta else None)
 
     yield read
 
 
-def _bytes(row: dict[str, Any], column: str, folder: Path) -> bytes:
-    """Bytes of an image, or of the file that it has instead."""
-    scalar = row[column]
-    is_struct = scalar.is_valid and hasattr(scalar, "items")
-    data = scalar["bytes"].as_py() if is_struct else scalar.as_py()
-    if data is not None:
-        return bytes(data)
-    path = dict(scalar).get("path") if is_struct else None
-    if path is None or not path.as_py():
-        raise DecodeError(f"column {column!r} has no bytes")
-    with _files.opened("/", [os.fsencode(folder / path.as_py())[1:]]) as read:
-        return read(0).image.data
+def _stored(value: Any) -> Any:
+    """A struct of an image without members other than bytes and path; None if both are null."""
+    if not isinstance(value, dict):
+        return value
+    data, path = value.get("bytes"), value.get("path")
+    return {"bytes": data, "path": path} if data is not None or path else None
 
 
 def _value(scalar: Any) -> Any:

@@ -1,8 +1,9 @@
 """A folder of class folders of images at a URL, as ``s3://bucket/train``.
 
-Classes and order are as of `packio.sources.image_folder`: classes are the first parts of the names
-below the URL, sorted; samples are all objects below them whose names end as images' do, ordered by
-class, folder and name. What tells the versions of the objects (ETag, or time) is part of the plan.
+Classes and order are those of `packio.sources.image_folder`. Classes are the first parts of the
+names below the URL, sorted. Samples are all objects below a class whose names end as images' do,
+ordered by class, folder and name. The digest of the rows has the version of each object: its ETag,
+or the time of its last change.
 """
 
 from __future__ import annotations
@@ -18,57 +19,61 @@ from typing import Any
 
 from packio.errors import BadImagesError, DecodeError, ReadError, SourceError
 from packio.sample.record import Field, Record, image_record
-from packio.sources import Listing, ReadRecord, _classes, _files
+from packio.sources import Context, Listing, ReadRecord, Source, _classes, _files
+from packio.sources._rows import Columns
 from packio.storage import urls
-
-PACKAGE = "fsspec"
-PRIORITY = 1  # asked last: a URL may be a pack's
 
 _LAYOUT = "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
 
 
-def recognise(path: str | Path) -> bool:
-    """Tell whether the path is a URL."""
-    return isinstance(urls.place(path), urls.Url)
+class RemoteFolder(Source):
+    """A folder of class folders of images at a URL."""
+
+    priority = 1  # the last: a URL may be a pack's
+    package = "fsspec"
+
+    def recognise(self, path: Path) -> bool:
+        """Tell whether the path is a URL."""
+        return isinstance(urls.place(path), urls.Url)
+
+    def listing(self, source: Any, context: Context) -> Listing:
+        """List an image folder at a URL.
+
+        Raises:
+            SourceError: there are no class folders, the folders are splits, a class is unknown to
+                `Context.classes`, or a class has no images (unless `Context.allow_empty`).
+            ReadError: the service does not answer.
+        """
+        url = urls.place(source)
+        with urls.errors_as(ReadError, url):
+            found = urls.below(url)
+        names = _class_names(url, found, context.classes)
+        labels = {name: label for label, name in enumerate(names)}
+        keys = sorted((key for key in found if _is_image(key)), key=lambda key: _order(key, labels))
+        sizes = [found[key].get("size") for key in keys]
+        versions = "".join(f"{urls.version(found[key])}\n" for key in keys)
+        result = Listing(
+            self.name, None, list(map(os.fsencode, keys)),
+            [-1 if size is None else size for size in sizes], [labels[_class(key)] for key in keys],
+            names, others=Counter(os.path.splitext(k)[1].lower() for k in found if _is_other(k)),
+            rows=Columns({"key": keys, "size": sizes}, _digest(versions)),
+            open=functools.partial(_opened, url),
+        )  # fmt: skip
+        folders = sorted({_class(key) for key in found} - {""})
+        _tell_empty(url, result, folders, allow_empty=context.allow_empty)
+        _files.tell_others(result)
+        return result
 
 
-def listing(
-    path: str | Path, *, classes: Sequence[str] | None = None, allow_empty: bool = False
-) -> Listing:
-    """List an image folder at a URL.
+SOURCE = RemoteFolder()
 
-    Args:
-        path: The URL of the folder that holds the class folders.
-        classes: Names that give the labels; None takes the folders found, sorted.
-        allow_empty: Accept classes without images, with a warning.
 
-    Raises:
-        SourceError: no class folders, splits instead of classes, a class unknown to `classes`, or a
-            class without images (unless `allow_empty`).
-        ReadError: the service does not answer.
-    """
-    url = urls.place(path)
-    with urls.errors_as(ReadError, url):
-        found = urls.below(url)
-    names = _class_names(url, found, classes)
-    labels = {name: label for label, name in enumerate(names)}
-    keys = sorted((key for key in found if _is_image(key)), key=lambda key: _order(key, labels))
-    sizes = [found[key].get("size") for key in keys]
-    versions = "".join(f"{urls.version(found[key])}\n" for key in keys)
-    result = Listing(
-        "remote_folder", None, list(map(os.fsencode, keys)),
-        [-1 if size is None else size for size in sizes], [labels[_class(key)] for key in keys],
-        names, version=hashlib.sha256(versions.encode()).hexdigest(),
-        others=Counter(os.path.splitext(key)[1].lower() for key in found if _is_other(key)),
-        rows=list(zip(keys, sizes, strict=True)), open=functools.partial(_opened, url),
-    )  # fmt: skip
-    _tell_empty(url, result, sorted({_class(key) for key in found} - {""}), allow_empty=allow_empty)
-    _files.tell_others(result)
-    return result
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _class(key: str) -> str:
-    """The folder at the top; "" of what is beside the folders."""
+    """The folder at the top; "" for an object beside the folders."""
     return key.partition("/")[0] if "/" in key else ""
 
 
@@ -77,12 +82,12 @@ def _is_image(key: str) -> bool:
 
 
 def _is_other(key: str) -> bool:
-    """Whether an object is to be told of: no image, no place holder of a folder, not hidden."""
+    """Tell whether an object is no image, no place holder of a folder, and not hidden."""
     return not (_is_image(key) or key.endswith("/") or os.path.basename(key).startswith("."))
 
 
 def _order(key: str, labels: dict[str, int]) -> tuple[int, str, str]:
-    """As torchvision's: by class, folder and name."""
+    """By class, folder and name, as torchvision orders samples."""
     folder, _, name = key.rpartition("/")
     return labels[_class(key)], folder, name
 
@@ -116,23 +121,23 @@ def _tell_empty(url: Path, result: Listing, folders: list[str], *, allow_empty: 
 
 
 @contextlib.contextmanager
-def _opened(url: Path, rows: Sequence[tuple[str, int | None]]) -> Iterator[ReadRecord]:
-    """Yield a function that reads an object whole, as long as it was when it was listed."""
+def _opened(url: Path, rows: Columns) -> Iterator[ReadRecord]:
+    """Yield a function that reads an object; the object must be as long as it was when listed."""
     fs, folder = urls.filesystem(url)
+    keys, sizes = rows.columns["key"], rows.columns["size"]
 
     def read(position: int) -> Record[Field]:
-        key, size = rows[position]
-        path = f"{folder.rstrip('/')}/{key}"
+        key, size = keys[position], sizes[position]
         if size is not None and size > _files.MAX_BYTES:
             raise DecodeError(f"{size} bytes; the limit is {_files.MAX_BYTES:,}")
         try:
-            return image_record(urls.read(fs, path, 0, size, is_end=True))
+            return image_record(urls.read(fs, f"{folder.rstrip('/')}/{key}", 0, size, is_end=True))
         except urls.LengthError as error:
             raise DecodeError(f"changed after it was listed: {error}") from error
         except (FileNotFoundError, PermissionError):
             raise  # this object's own trouble
         except Exception as error:
-            # An error of the network is none of this image's: nothing is left out for it.
+            # An error of the network is not the image's fault: no image is left out for it.
             raise BadImagesError(
                 f"{url / key}: cannot be read: {str(error) or type(error).__name__}; "
                 "run it again to go on"

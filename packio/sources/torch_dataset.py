@@ -1,16 +1,17 @@
-"""A dataset of Python's: anything with a length and items, or anything to iterate over.
+"""A Python dataset: an object with a length and items, or an object to iterate over.
 
-torch's datasets and torchvision's, Hugging Face's, WebDataset's, lists and generators. An item is
-an image, (image, label, …), or a mapping with image, label, mask, boxes, box_labels, key, meta, or
-what these are usually called; `packio.sources._objects` says what is taken for an image. A mapping
-within a tuple is taken as if its members were the item's. What else there is becomes meta. Labels
-are ints, floats, names, or lists of them; names of classes come from ``classes``, or ``features``.
+These are torch's datasets and torchvision's, Hugging Face's, WebDataset's, lists and generators. An
+item is an image, a tuple (image, label, …), or a mapping with image, label, mask, boxes,
+box_labels, key, meta, or their usual other names. A mapping within a tuple counts as part of the
+item. `packio.sources._objects` says what becomes a named field and what becomes metadata. Labels
+are ints, floats, names, or lists of them. Names of classes come from ``classes``, or ``features``.
 
-Every item is read once, in order, in one thread, and put aside in a temporary file, so that a
-dataset needs neither be safe in threads nor give the same twice. An image that comes encoded, as
-bytes or as a file's path, is stored so; pixels are stored without loss: raw, if all items of the
-dataset are pixels of the same size and type, else as PNG (what PNG cannot hold, as float32, is raw
-in any case).
+Each item is read once, in order, in one thread, and put into a temporary file. So the dataset need
+not be safe in threads, and need not give the same item twice. An image that comes encoded, as bytes
+or as the path of a file, is stored as it is. Pixels are stored without loss: raw if all items of
+the dataset are pixels of the same size and type, else as PNG. Pixels that PNG cannot hold, as
+float32, are raw in any case. An `ImageFolder` of torchvision without transforms, or a subset of
+one, is packed from its files.
 
 On the command line a dataset is ``module:object``, as ``mydata:train``; a function or a class is
 called without arguments. The current folder is searched for the module, too.
@@ -27,7 +28,7 @@ import re
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,55 +37,75 @@ import numpy as np
 from packio.errors import PackioError, SourceError
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
-from packio.sources import Listing, ReadRecord, _objects
+from packio.sources import Context, Listing, ReadRecord, Source, _classes, _files, _objects, _values
+from packio.sources._rows import Columns
 from packio.sources._spool import Spool
 from packio.sources.tables import tables
 
-PRIORITY = 2  # it takes nearly everything: the others are asked first
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 
 
-def recognise(path: str | Path) -> bool:
-    """Tell whether this is ``module:object``, and no file."""
-    return bool(_is_object(os.fspath(path))) and not os.path.lexists(path)
+class TorchDataset(Source):
+    """A Python dataset."""
 
+    priority = 2  # the last of all: it takes nearly every object
+    takes_fields = True
 
-def accepts(source: object) -> bool:
-    """Tell whether this is a dataset: has items by number, or can be iterated over."""
-    if isinstance(source, (str, bytes, bytearray, os.PathLike, type)):
-        return False
-    return hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+    def recognise(self, path: Path) -> bool:
+        """Tell whether the text is ``module:object``, and no file."""
+        return bool(_is_object(os.fspath(path))) and not os.path.lexists(path)
 
+    def accepts(self, obj: object) -> bool:
+        """Tell whether an object has items by number, or can be iterated over."""
+        if isinstance(obj, (str, bytes, bytearray, os.PathLike, type)):
+            return False
+        return isinstance(obj, Iterable) or _has_items(obj)
 
-def listing(
-    path: str | Path,
-    *,
-    classes: Sequence[str] | None = None,
-    allow_empty: bool = False,  # noqa: ARG001 (the signature of all sources; a class may be empty)
-) -> Listing:
-    """List the dataset that ``module:object`` is.
+    def listing(self, source: Any, context: Context) -> Listing:
+        """Read a dataset into a temporary file, and list the items there.
 
-    Args:
-        path: Module and object.
-        classes: Names that give the labels; None takes the dataset's.
-        allow_empty: Of no meaning here.
+        Keys are the items' own keys; or the paths of the images, if every image has one; or
+        numbers. Items that cannot be read, or make no sense, are in `Listing.unlisted`.
 
-    Raises:
-        SourceError: it cannot be imported, or is no dataset; or see `of`.
-    """
-    module, _, names = os.fspath(path).partition(":")
-    with _current_folder_importable():
+        Raises:
+            SourceError: ``module:object`` cannot be imported or is no dataset; there are no items
+                that make sense; the iteration fails; keys repeat; or labels are of several kinds.
+            OutputError: the temporary file cannot be written, as on a full disk.
+        """
+        if isinstance(source, (str, os.PathLike)):
+            with _current_folder_importable():
+                return self._listed(self._imported(os.fspath(source)), context)
+        return self._listed(source, context)
+
+    def _imported(self, text: str) -> Any:
+        module, _, names = text.partition(":")
         try:
             found: Any = importlib.import_module(module)
             for name in names.split("."):
                 found = getattr(found, name)
-            if callable(found) and not accepts(found):
+            if callable(found) and not self.accepts(found):
                 found = found()
         except Exception as error:  # whatever the user's code does
-            raise SourceError(f"{path}: {type(error).__name__}: {error}") from error
-        if not accepts(found):
-            raise SourceError(f"{path}: a {type(found).__name__}; expected a dataset")
-        return of(found, classes=classes)
+            raise SourceError(f"{text}: {type(error).__name__}: {error}") from error
+        if not self.accepts(found):
+            raise SourceError(f"{text}: a {type(found).__name__}; expected a dataset")
+        return found
+
+    def _listed(self, source: Any, context: Context) -> Listing:
+        if isinstance(source, Mapping):
+            raise SourceError(
+                f"a mapping with {', '.join(map(repr, list(source)[:5]))}; expected one dataset: "
+                "pack each of its values by itself"
+            )
+        if not context.fields and (found := _of_files(source, context)) is not None:
+            return found
+        pool = _Pool(type(source).__name__, Spool(context.scratch), context)
+        for position, sample in _samples(_undecoded(source)):
+            pool.add(position, sample)
+        return pool.listing(_class_names(source))
+
+
+SOURCE = TorchDataset()
 
 
 @contextlib.contextmanager
@@ -98,41 +119,38 @@ def _current_folder_importable() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def of(
-    source: Any,
-    *,
-    classes: Sequence[str] | None = None,
-    folder: str | os.PathLike[str] | None = None,
-) -> Listing:
-    """Read a dataset into a temporary file, and list that.
+def _has_items(source: object) -> bool:
+    return callable(getattr(type(source), "__getitem__", None))
 
-    Keys are those that items have; or the paths of the images, where all have one; or numbers.
-    Items that cannot be read, or make no sense, are in `Listing.unlisted`.
 
-    Args:
-        source: The dataset.
-        classes: Names that give the labels; None takes the dataset's.
-        folder: For the temporary file; None takes the system's.
+def _of_files(source: Any, context: Context) -> Listing | None:
+    """List the files of an ImageFolder of torchvision's, or of a subset; None for other datasets.
 
-    Raises:
-        SourceError: no items, none that makes sense, an iteration that fails, keys that repeat, or
-            labels of several kinds.
-        OutputError: the temporary file cannot be written, as on a full disk.
+    A folder with transforms, or with a loader of the user's, is no such folder.
     """
-    if isinstance(source, Mapping):
-        raise SourceError(
-            f"a mapping with {', '.join(map(repr, list(source)[:5]))}; expected one dataset: pack "
-            "each of its values by itself"
-        )
-    pool = _Pool(type(source).__name__, Spool(folder))
-    for position, sample in _samples(_undecoded(source)):
-        pool.add(position, sample)
-    return pool.listing(_class_names(source), classes)
+    folders, data = sys.modules.get("torchvision.datasets"), sys.modules.get("torch.utils.data")
+    if folders is None or data is None:
+        return None
+    if type(source) is data.Subset:
+        whole = _of_files(source.dataset, context)
+        return None if whole is None else whole.take([int(i) for i in source.indices])
+    if type(source) is not folders.ImageFolder or source.transforms is not None:
+        return None
+    if source.loader is not folders.folder.default_loader:
+        return None
+    names = _classes.names("ImageFolder", source.classes, context.classes)
+    labels = [names.index(name) for name in source.classes]
+    root, keys = tables.relative([path for path, _ in source.samples], source.root)
+    with _files.folder_opened(root) as folder:
+        sizes = _files.sizes(folder, keys)
+    return Listing(
+        SOURCE.name, root, keys, sizes, [labels[label] for _, label in source.samples], names
+    )
 
 
 def _samples(source: Any) -> Iterator[tuple[int, Any]]:
-    """Yield position and item, or the exception that is there instead."""
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not _is_iterable(source):
+    """Yield position and item, or position and the exception that reading the item raised."""
+    if _has_items(source) and callable(getattr(source, "__len__", None)) and not _iterates(source):
         for i in range(len(source)):
             try:
                 sample = source[i]
@@ -154,19 +172,19 @@ def _samples(source: Any) -> Iterator[tuple[int, Any]]:
         ) from error
 
 
-def _is_iterable(source: Any) -> bool:
+def _iterates(source: Any) -> bool:
     """Tell whether this is an IterableDataset of torch's, which has a __getitem__ that fails."""
     torch = sys.modules.get("torch.utils.data")
     return torch is not None and isinstance(source, torch.IterableDataset)
 
 
 def _undecoded(source: Any) -> Any:
-    """Have a dataset of Hugging Face's give its images as they are stored."""
-    features = getattr(source, "features", None)
-    if not isinstance(features, Mapping) or not hasattr(source, "cast_column"):
+    """Make a dataset of Hugging Face's give its images as they are stored."""
+    features, cast = getattr(source, "features", None), getattr(source, "cast_column", None)
+    if not isinstance(features, Mapping) or cast is None:
         return source
     if (getattr(source, "format", None) or {}).get("type") is not None:
-        return source  # the user has it converted
+        return source  # the user asked for converted items
     for name, feature in features.items():
         if type(feature).__name__ == "Image" and getattr(feature, "decode", False):
             source = source.cast_column(name, type(feature)(decode=False))
@@ -174,14 +192,14 @@ def _undecoded(source: Any) -> Any:
 
 
 def _class_names(source: Any) -> list[str] | None:
-    """Names of classes that a dataset has, or the one that it is a subset of."""
+    """Names of the classes of a dataset, or of the dataset that it is a subset of."""
     features = getattr(source, "features", None)
     found: Any = getattr(source, "classes", None)
     if isinstance(features, Mapping):
         label = tables.guess(features, tables.LABEL_NAMES)
         found = getattr(features.get(label), "names", None)
-    elif found is None and hasattr(source, "dataset"):
-        return _class_names(source.dataset)
+    elif found is None and (whole := getattr(source, "dataset", None)) is not None:
+        return _class_names(whole)
     if not isinstance(found, (list, tuple)):
         return None
     names = [", ".join(name) if isinstance(name, tuple) else name for name in found]  # ImageNet's
@@ -190,15 +208,16 @@ def _class_names(source: Any) -> list[str] | None:
 
 
 class _Pool:
-    """Items of a dataset, put aside.
+    """Items of a dataset, in a temporary file.
 
     Args:
-        what: The dataset, for messages.
+        what: Name of the dataset, for messages.
         spool: Takes the items.
+        context: What the source is told.
     """
 
-    def __init__(self, what: str, spool: Spool) -> None:
-        self._what, self._spool = what, spool
+    def __init__(self, what: str, spool: Spool, context: Context) -> None:
+        self._what, self._spool, self._context = what, spool, context
         self._positions, self._spans, self._sizes = array("q"), array("q"), array("q")
         self._labels = tables.Column()
         self._keys, self._paths = list["str | None"](), list["str | None"]()
@@ -207,16 +226,15 @@ class _Pool:
         self._has_meta = False
 
     def add(self, position: int, sample: Any) -> None:
-        """Put an item aside, or take note of what is wrong with it."""
+        """Put an item aside, or keep the reason why that is impossible."""
         try:
             if isinstance(sample, Exception):
                 raise sample
-            taken = _objects.taken(sample)
+            taken = _objects.taken(sample, self._context.fields)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever the user's objects do)
-            reason = str(error) if isinstance(error, PackioError) else _described(error)
-            self._bad.append((b"%08d" % position, reason))
+            self._bad.append((b"%08d" % position, _values.described(error)))
             return
         self._spans.extend(self._spool.add(taken.record))
         self._positions.append(position)
@@ -227,8 +245,8 @@ class _Pool:
         self._pixels[taken.record.image.facts] += 1
         self._has_meta = self._has_meta or taken.record.meta is not None
 
-    def listing(self, names: list[str] | None, classes: Sequence[str] | None) -> Listing:
-        """List what was put aside."""
+    def listing(self, names: list[str] | None) -> Listing:
+        """List the items in the file."""
         if not self._positions:
             reason = f"; the first: {self._bad[0][1]}" if self._bad else ""
             raise SourceError(f"{self._what}: none of {len(self._bad)} items can be packed{reason}")
@@ -237,7 +255,7 @@ class _Pool:
             warnings.append(f"labels do not fit the {len(names)} classes of the dataset: no names")
             names = None
         labels, known = tables.labels(
-            self._labels, values, self._place, classes=classes, names=names
+            self._labels, values, self._place, classes=self._context.classes, names=names
         )
         decoded = self._pixels.total() - self._pixels[None]
         as_png = len(+self._pixels) > 1
@@ -246,10 +264,10 @@ class _Pool:
                 f"{decoded:,} items are pixels, stored {'as PNG' if as_png else 'raw'}; a dataset "
                 "that gives paths, or the bytes of files, keeps the files as they are"
             )
-        rows: Any = np.array(self._spans).reshape(-1, 2)
+        rows = Columns({"span": np.array(self._spans).reshape(-1, 2)}, self._spool.finish())
         return Listing(
-            "torch_dataset", None, self._unique_keys(), self._sizes.tolist(), labels, known,
-            unlisted=self._bad, warnings=warnings, version=self._spool.finish(), rows=rows,
+            SOURCE.name, None, self._unique_keys(), self._sizes.tolist(), labels, known,
+            unlisted=self._bad, warnings=warnings, rows=rows,
             open=functools.partial(_opened, self._spool, as_png, self._has_meta),
         )  # fmt: skip
 
@@ -273,24 +291,19 @@ class _Pool:
         return keys
 
 
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 @contextlib.contextmanager
-def _opened(
-    spool: Spool, as_png: bool, has_meta: bool, rows: Sequence[Any]
-) -> Iterator[ReadRecord]:
-    """Yield a function that reads what was put aside."""
+def _opened(spool: Spool, as_png: bool, has_meta: bool, rows: Columns) -> Iterator[ReadRecord]:
+    """Yield a function that reads an item from the temporary file."""
+    spans: Sequence[Any] = rows.columns["span"]
 
     def read(position: int) -> Record[Field]:
-        start, end = rows[position]
-        record = spool.read(int(start), int(end))
+        start, end = spans[position].tolist()
+        record = spool.read(start, end)
         if has_meta and record.meta is None:
             record = dataclasses.replace(record, meta=b"{}")
         data, facts = record.image.data, record.image.facts
-        if as_png and facts is not None and _objects.fits_png(facts):
-            record = record.with_fields(image=Field("image", _objects.as_png(data, facts)))
+        if as_png and facts is not None and _values.fits_png(facts):
+            record = record.with_fields(image=Field("image", _values.as_png(data, facts)))
         return record
 
     yield read

@@ -237,9 +237,10 @@ def test_a_file_that_vanishes_is_told(
 
 def packio_keys(source: pathlib.Path) -> list[str]:
     """All keys of a source, in order."""
-    from packio.sources import image_folder
+    from packio.sources import Context
+    from packio.sources.image_folder import SOURCE
 
-    return [os.fsdecode(key) for key in image_folder.listing(source).keys]
+    return [os.fsdecode(key) for key in SOURCE.listing(source, Context()).keys]
 
 
 def test_a_file_that_grows_is_packed_whole_as_it_is_then(

@@ -12,13 +12,14 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
 
 import packio
 from packio.errors import NotAPackError, OptionError, PackioError, ReadError, SourceError
-from packio.sources import image_folder
+from packio.sources.image_folder import EXTENSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from packio.sources import Listing
 
+image_folder = made.Asked("image_folder")
 NASTY = (
     b"cats/1.jpg", b"cats/10.jpg", b"cats/2.JPG", b"cats/.hidden.jpg", b"cats/.jpg", b"cats/jpg",
     b"cats/deep/er/x.png", b"cats/deep/a.png", b"cats/deep-er/x.png", b"cats/deep.png",
@@ -102,7 +104,7 @@ def test_listing_agrees_with_torchvision(nasty: pathlib.Path, torchvision: Modul
 
 
 def test_extensions_are_torchvisions(torchvision: ModuleType) -> None:
-    assert torchvision.datasets.folder.IMG_EXTENSIONS == image_folder.EXTENSIONS
+    assert torchvision.datasets.folder.IMG_EXTENSIONS == EXTENSIONS
 
 
 def _reference(root: pathlib.Path) -> Iterator[tuple[bytes, int]]:
@@ -111,7 +113,7 @@ def _reference(root: pathlib.Path) -> Iterator[tuple[bytes, int]]:
     for label, name in enumerate(classes):
         for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
             for file in sorted(files):
-                if file.lower().endswith(image_folder.EXTENSIONS):
+                if file.lower().endswith(EXTENSIONS):
                     path = os.path.join(folder, file)
                     yield os.fsencode(path)[len(os.fsencode(root)) + 1 :], label
 

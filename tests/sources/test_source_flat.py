@@ -9,13 +9,15 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+import made
 import pytest
 
 from packio.errors import OptionError, SourceError
-from packio.sources import flat_folder
 
 if TYPE_CHECKING:
     from packio.sources import Listing
+
+flat_folder = made.Asked("flat_folder")
 
 
 def _touch(root: pathlib.Path, *keys: bytes) -> pathlib.Path:
@@ -203,8 +205,8 @@ def test_options_that_cannot_be_meant_are_refused(
     with pytest.raises(SourceError, match="label 0, with label_offset=-1"):
         flat_folder.listing(val, labels=labels, label_offset=-1)
     with pytest.raises(OptionError, match="a whole number"):
-        flat_folder.listing(val, labels=labels, label_offset="x")  # type: ignore[arg-type]  # wrong
-    assert set(flat_folder.OPTIONS) == {"labels", "label_offset"}
+        flat_folder.listing(val, labels=labels, label_offset="x")
+    assert set(flat_folder.source.options) == {"labels", "label_offset"}
 
 
 def test_copies_of_a_folder_are_listed_alike(tmp_path: pathlib.Path, val: pathlib.Path) -> None:

@@ -10,17 +10,19 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import made
 import numpy as np
 import pytest
 
 import packio
 from packio.errors import OptionError, SourceError
-from packio.sources import manifest
 
 if TYPE_CHECKING:
     import pathlib
 
     from packio.sources import Listing
+
+manifest = made.Asked("manifest")
 
 
 @pytest.fixture
@@ -363,7 +365,7 @@ def test_parts_and_pickles_read_the_same(folder: pathlib.Path) -> None:
         assert [json.loads(read(i).meta or b"") for i in range(2)] == [{"x": "c"}, {"x": "d"}]
         assert read(1).image.data == b"image d.jpg"
     assert len(rows) == 2
-    assert rows[0][0] == b"c.jpg"
+    assert rows.columns["key"] == [b"c.jpg", b"d.jpg"]
 
 
 def test_records_go_on_over_blocks(folder: pathlib.Path) -> None:
@@ -381,9 +383,10 @@ def test_records_go_on_over_blocks(folder: pathlib.Path) -> None:
 
 _MANY = """
 import pathlib, resource, sys
-from packio.sources import manifest
+from packio.sources import Context
+from packio.sources.manifest import SOURCE
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-listing = manifest.listing(pathlib.Path(sys.argv[1]))
+listing = SOURCE.listing(pathlib.Path(sys.argv[1]), Context())
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(len(listing.keys), after - before)
 """

@@ -17,7 +17,10 @@ from PIL import Image
 import packio
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images.encodings import read_facts
-from packio.sources import Listing, pairs
+from packio.sources import Listing
+from packio.sources._rows import Columns
+
+pairs = made.Asked("pairs")
 
 
 def _image(kind: str, size: tuple[int, int] = (8, 6), seed: int = 0) -> bytes:
@@ -47,10 +50,11 @@ def _stems(root: pathlib.Path, *stems: str) -> pathlib.Path:
 
 
 def _pairs(listing: Listing) -> list[tuple[bytes, bytes]]:
-    assert listing.rows is not None
     assert listing.labels is None
-    assert listing.keys == [image for image, _ in listing.rows]
-    return [(image, mask) for image, mask in listing.rows]
+    assert isinstance(listing.rows, Columns)
+    columns = listing.rows.columns
+    assert listing.keys == columns["image"]
+    return list(zip(columns["image"], columns["mask"], strict=True))
 
 
 def _items(listing: Listing) -> list[made.Made]:
@@ -181,8 +185,7 @@ def test_cityscapes_is_packed_by_split(tmp_path: pathlib.Path) -> None:
     color = pairs.listing(
         root, images="leftImg8bit/val", masks="gtFine/val", mask_suffix="_gtFine_color.png"
     )
-    assert color.rows is not None
-    assert color.rows[0].mask.endswith(b"_gtFine_color.png")
+    assert _pairs(color)[0][1].endswith(b"_gtFine_color.png")
 
 
 def test_one_folder_with_suffixes(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import collections
 import io
 import json
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -19,15 +20,16 @@ from PIL import Image
 
 from packio.errors import OutputError, ReadError, SourceError
 from packio.images import encodings
-from packio.sources import _spool, torch_dataset
+from packio.sources import _spool
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Iterator
     from types import ModuleType
 
 
 from packio.sources import Listing
+
+torch_dataset = made.Asked("torch_dataset")
 
 
 def _pixels(seed: int, *shape: int, dtype: str = "uint8") -> np.ndarray:
@@ -68,7 +70,7 @@ def test_pixels_of_one_size_are_stored_raw(kind: str, channels: int, dtype: str)
     given: list[Any] = images
     if kind == "tensor":
         given = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
-    listing = torch_dataset.of(list(zip(given, [4, 2, 4], strict=True)))
+    listing = torch_dataset.listing(list(zip(given, [4, 2, 4], strict=True)))
     assert (listing.labels, listing.classes) == ([4, 2, 4], [])
     assert listing.keys == [b"00000000", b"00000001", b"00000002"]
     for item, image in zip(_read(listing), images, strict=True):
@@ -79,7 +81,7 @@ def test_pixels_of_one_size_are_stored_raw(kind: str, channels: int, dtype: str)
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_pixels_of_several_sizes_are_stored_as_png(channels: int) -> None:
     images = [_pixels(i, 5 + i, 7, channels) for i in range(3)]
-    listing = torch_dataset.of(images)
+    listing = torch_dataset.listing(images)
     assert listing.labels is None
     assert "3 items are pixels, stored as PNG" in listing.warnings[0]
     for item, image in zip(_read(listing), images, strict=True):
@@ -93,8 +95,8 @@ def test_what_png_cannot_hold_is_stored_raw() -> None:
         _pixels(0, 5, 7, 3, dtype="float32"), _pixels(1, 6, 7, 3, dtype="uint16"),
         _pixels(2, 6, 7, dtype="uint16"), _pixels(3, 5, 7),
     ]  # fmt: skip
-    items = _read(torch_dataset.of(images))
-    assert [item.facts is not None for item in items] == [True, True, False, False]
+    items = _read(torch_dataset.listing(images))
+    assert [item.image.facts is not None for item in items] == [True, True, False, False]
     for item, image in zip(items, images, strict=True):
         assert np.array_equal(_image(item).squeeze(), image)
         assert _image(item).dtype == image.dtype
@@ -108,7 +110,7 @@ def test_what_png_cannot_hold_is_stored_raw() -> None:
 def test_pillow_images_keep_their_pixels(mode: str, stored: str) -> None:
     image = Image.fromarray(_pixels(0, 6, 5, 3))
     image = image.convert("I").convert(mode) if mode == "I;16" else image.convert(mode)
-    (item,) = _read(torch_dataset.of([image]))
+    (item,) = _read(torch_dataset.listing([image]))
     expected = np.asarray(image if mode in ("I", "I;16") else image.convert(stored))
     assert np.array_equal(_image(item).squeeze(), expected)
 
@@ -125,11 +127,11 @@ def test_files_stay_what_they_are(tmp_path: pathlib.Path, monkeypatch: Any) -> N
         [{"bytes": path.read_bytes(), "path": path.name} for path in files],
     ]  # fmt: skip
     for form in forms:
-        listing = torch_dataset.of(form)
+        listing = torch_dataset.listing(form)
         assert [item.data for item in _read(listing)] == expected
         assert listing.keys[0] == b"a.jpg"
         assert listing.warnings == []
-    listing = torch_dataset.of([(path.read_bytes(), "x") for path in files])
+    listing = torch_dataset.listing([(path.read_bytes(), "x") for path in files])
     assert [item.data for item in _read(listing)] == expected
     assert listing.keys == [b"%08d" % i for i in range(3)]
     assert (listing.labels, listing.classes) == ([0, 0, 0], ["x"])
@@ -137,7 +139,7 @@ def test_files_stay_what_they_are(tmp_path: pathlib.Path, monkeypatch: Any) -> N
 
 def test_files_and_pixels_go_together() -> None:
     pixels = _pixels(0, 9, 8, 3)
-    listing = torch_dataset.of([_jpeg(1), pixels, pixels])
+    listing = torch_dataset.listing([_jpeg(1), pixels, pixels])
     first, second, _ = _read(listing)
     assert first.data == _jpeg(1)
     assert second.image.facts is None
@@ -161,7 +163,7 @@ def test_mappings_have_all_fields() -> None:
         }
         for i in range(2)
     ]
-    listing = torch_dataset.of(samples)
+    listing = torch_dataset.listing(samples)
     assert listing.keys == [b"part/0", b"part/1"]
     assert listing.labels == [0, 1]
     for i, item in enumerate(_read(listing)):
@@ -179,7 +181,7 @@ def test_a_mapping_in_a_tuple_is_detection() -> None:
         {"boxes": torch.zeros(2, 4), "labels": torch.tensor([1, 2]), "image_id": 7},
         {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "image_id": 8},
     ]
-    listing = torch_dataset.of([(_pixels(0, 4, 4, 3), target) for target in targets])
+    listing = torch_dataset.listing([(_pixels(0, 4, 4, 3), target) for target in targets])
     assert listing.labels is None
     items = _read(listing)
     assert [len(item.boxes if item.boxes is not None else "?") for item in items] == [2, 0]
@@ -200,13 +202,13 @@ def test_a_picture_in_second_place_is_a_mask(kind: str) -> None:
     palette.save(file, "PNG")
     masks = {"palette": palette, "array": ids.astype(np.int64), "tensor": torch.from_numpy(ids),
              "bytes": file.getvalue()}  # fmt: skip
-    (item,) = _read(torch_dataset.of([(_pixels(0, 4, 6, 3), masks[kind])]))
+    (item,) = _read(torch_dataset.listing([(_pixels(0, 4, 6, 3), masks[kind])]))
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
 
 
 def test_wide_masks_have_16_bits() -> None:
     ids = np.array([[0, 300], [65535, 1]])
-    (item,) = _read(torch_dataset.of([(_pixels(0, 2, 2, 3), ids)]))
+    (item,) = _read(torch_dataset.listing([(_pixels(0, 2, 2, 3), ids)]))
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.mask_data or b""))), ids)
 
 
@@ -224,14 +226,15 @@ def test_wide_masks_have_16_bits() -> None:
     ],
 )
 def test_labels_of_every_kind(labels: list[Any], expected: Any, classes: list[str]) -> None:
-    listing = torch_dataset.of([(_pixels(0, 2, 2, 3), label) for label in labels])
+    listing = torch_dataset.listing([(_pixels(0, 2, 2, 3), label) for label in labels])
     found = None if listing.labels is None else np.asarray(listing.labels).tolist()
     assert found == expected
     assert listing.classes == classes
 
 
 def test_further_members_of_a_tuple_are_meta() -> None:
-    listing = torch_dataset.of([(_pixels(0, 2, 2, 3), 1, "text", [2, 3]), (_pixels(1, 2, 2, 3), 2)])
+    samples = [(_pixels(0, 2, 2, 3), 1, "text", [2, 3]), (_pixels(1, 2, 2, 3), 2)]
+    listing = torch_dataset.listing(samples)
     assert _metas(listing) == [{"2": "text", "3": [2, 3]}, {}]
 
 
@@ -256,17 +259,16 @@ def test_what_makes_no_sense_is_listed_with_its_reason() -> None:
         ({"image": good, "mask": np.zeros((4, 4), np.float32)}, "a mask of float32 (4, 4)"),
         ({"image": good, "key": ""}, "'' as key"),
         ({"image": good, "extra": {1, 2}}, "set {1, 2}; JSON cannot hold it"),
-        ({"image": good, "extra": b"x"}, "bytes b'x'; JSON cannot hold it"),
     ]
-    listing = torch_dataset.of([good, *(sample for sample, _ in bad), good])
+    listing = torch_dataset.listing([good, *(sample for sample, _ in bad), good])
     assert listing.keys == [b"00000000", b"%08d" % (len(bad) + 1)]
     assert [key for key, _ in listing.unlisted] == [b"%08d" % i for i in range(1, len(bad) + 1)]
     for (_, reason), (_, expected) in zip(listing.unlisted, bad, strict=True):
         assert expected in reason
     with pytest.raises(SourceError, match="list: none of 1 items can be packed; the first: an emp"):
-        torch_dataset.of([()])
+        torch_dataset.listing([()])
     with pytest.raises(SourceError, match="list: none of 0 items can be packed"):
-        torch_dataset.of([])
+        torch_dataset.listing([])
 
 
 class _Dataset(torch.utils.data.Dataset[Any]):
@@ -288,7 +290,7 @@ class _Dataset(torch.utils.data.Dataset[Any]):
 
 def test_every_item_is_asked_for_once_in_order() -> None:
     dataset = _Dataset(20, fails=(3, 7))
-    listing = torch_dataset.of(dataset)
+    listing = torch_dataset.listing(dataset)
     assert dataset.asked == list(range(20))
     assert listing.unlisted == [
         (b"00000003", "RuntimeError: no 3 here"), (b"00000007", "RuntimeError: no 7 here"),
@@ -302,24 +304,24 @@ def test_every_item_is_asked_for_once_in_order() -> None:
 
 def test_names_of_classes_go_with_the_labels() -> None:
     subset = torch.utils.data.Subset(_Dataset(8), [1, 3, 4])
-    listing = torch_dataset.of(subset)
+    listing = torch_dataset.listing(subset)
     assert (listing.labels, listing.classes) == ([1, 1, 0], ["p", "q"])
-    assert torch_dataset.of(subset, classes=["q", "x", "p"]).labels == [0, 0, 2]
+    assert torch_dataset.listing(subset, classes=["q", "x", "p"]).labels == [0, 0, 2]
     with pytest.raises(SourceError, match=r"Subset: 1 class\(es\) that --classes-from .*: p"):
-        torch_dataset.of(subset, classes=["q"])
+        torch_dataset.listing(subset, classes=["q"])
     other = _Dataset(4)
     other.classes = ["only"]
-    listing = torch_dataset.of(other)
+    listing = torch_dataset.listing(other)
     assert (listing.labels, listing.classes) == ([0, 1, 0, 1], [])
     assert "labels do not fit the 1 classes of the dataset" in listing.warnings[0]
 
 
 def test_the_same_dataset_has_the_same_version() -> None:
     images = [_pixels(i, 4, 4, 3) for i in range(3)]
-    version = torch_dataset.of(images).version
-    assert torch_dataset.of(iter(images)).version == version
+    version = torch_dataset.listing(images).version
+    assert torch_dataset.listing(iter(images)).version == version
     images[1][0, 0, 0] ^= 1
-    assert torch_dataset.of(images).version != version
+    assert torch_dataset.listing(images).version != version
 
 
 class _Stream(torch.utils.data.IterableDataset[Any]):
@@ -338,41 +340,47 @@ def test_what_can_only_be_iterated_over_is_a_dataset() -> None:
         if stop == 3:
             raise OSError("the line is dead")
 
-    assert torch_dataset.of(_Stream()).labels == [0, 1, 2, 3, 4]
-    listing = torch_dataset.of(generator(6))
+    assert torch_dataset.listing(_Stream()).labels == [0, 1, 2, 3, 4]
+    listing = torch_dataset.listing(generator(6))
     assert [_image(item).tolist() for item in _read(listing)] == [
         _pixels(i, 4, 4, 3).tolist() for i in range(6)
     ]
     with pytest.raises(SourceError, match="generator: OSError after item 2: the line is dead"):
-        torch_dataset.of(generator(3))
+        torch_dataset.listing(generator(3))
 
 
 def test_arrays_and_tensor_datasets_are_datasets() -> None:
     images = _pixels(0, 5, 6, 7, 3)
-    listing = torch_dataset.of(images)
+    listing = torch_dataset.listing(images)
     assert np.array_equal([_image(item) for item in _read(listing)], images)
     tensors = torch.utils.data.TensorDataset(
         torch.from_numpy(images).permute(0, 3, 1, 2), torch.arange(5)
     )
-    assert _read(torch_dataset.of(tensors)) == _read(listing)
+    assert _read(torch_dataset.listing(tensors)) == _read(listing)
     with pytest.raises(SourceError, match="Give the dataset, not its loader"):
-        torch_dataset.of(torch.utils.data.DataLoader(tensors, batch_size=2))
+        torch_dataset.listing(torch.utils.data.DataLoader(tensors, batch_size=2))
 
 
 def test_torchvisions_datasets(torchvision: ModuleType, image_folder: pathlib.Path) -> None:
     dataset = torchvision.datasets.ImageFolder(image_folder)
-    listing = torch_dataset.of(dataset)
+    listing = torch_dataset.listing(dataset)
     assert listing.classes == dataset.classes
     assert listing.labels == dataset.targets
-    for item, (image, _) in zip(_read(listing), dataset, strict=True):
-        assert np.array_equal(_image(item), np.asarray(image))
+    for item, key, (path, _) in zip(_read(listing), listing.keys, dataset.samples, strict=True):
+        assert item.data == pathlib.Path(path).read_bytes()
+        assert key == os.fsencode(os.path.relpath(path, image_folder))
+    part = torch_dataset.listing(torch.utils.data.Subset(dataset, [5, 2]))
+    assert part.keys == [listing.keys[5], listing.keys[2]]
+    grey = torchvision.transforms.v2.Grayscale()
+    changed = torchvision.datasets.ImageFolder(image_folder, transform=grey)
+    assert "are pixels" in torch_dataset.listing(changed).warnings[0]
     fake = torchvision.datasets.FakeData(
         4, (3, 8, 9), 3, transform=torchvision.transforms.v2.ToImage()
     )
-    listing = torch_dataset.of(fake)
-    assert [item.facts is not None for item in _read(listing)] == [True] * 4
+    listing = torch_dataset.listing(fake)
+    assert [item.image.facts is not None for item in _read(listing)] == [True] * 4
     boxes = torchvision.tv_tensors.BoundingBoxes([[1, 1, 2, 2]], format="XYWH", canvas_size=(8, 9))
-    listing = torch_dataset.of([fake[0][0], {"image": fake[0][0], "boxes": boxes}])
+    listing = torch_dataset.listing([fake[0][0], {"image": fake[0][0], "boxes": boxes}])
     assert "boxes are BoundingBoxFormat.XYWH; expected XYXY" in listing.unlisted[0][1]
 
 
@@ -414,7 +422,7 @@ class _HuggingFace:
 
 
 def test_hugging_faces_images_are_not_decoded() -> None:
-    listing = torch_dataset.of(_HuggingFace(decode=True))
+    listing = torch_dataset.listing(_HuggingFace(decode=True))
     assert [item.data for item in _read(listing)] == [_jpeg(i) for i in range(3)]
     assert (listing.labels, listing.classes) == ([0, 1, 0], ["cat", "dog"])
 
@@ -422,12 +430,12 @@ def test_hugging_faces_images_are_not_decoded() -> None:
 def test_keys_that_repeat_are_refused() -> None:
     samples = [{"image": _pixels(i, 2, 2, 3), "key": key} for i, key in enumerate("aba")]
     with pytest.raises(SourceError, match="list: item 2 has the key 'a', as item 0 has"):
-        torch_dataset.of(samples)
+        torch_dataset.listing(samples)
 
 
 def test_several_splits_are_refused() -> None:
     with pytest.raises(SourceError, match="a mapping with 'train', 'test'; expected one dataset"):
-        torch_dataset.of({"train": [], "test": []})
+        torch_dataset.listing({"train": [], "test": []})
 
 
 @pytest.mark.parametrize(
@@ -500,7 +508,7 @@ with opened(rows) as read:
 
 
 def test_another_process_reads_the_same() -> None:
-    listing = torch_dataset.of([_jpeg(i) for i in range(6)])
+    listing = torch_dataset.listing([_jpeg(i) for i in range(6)])
     part = listing.part(range(2, 5))
     assert part.rows is not None
     command = [sys.executable, "-c", _OTHER_PROCESS]
@@ -513,20 +521,21 @@ def test_another_process_reads_the_same() -> None:
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: pathlib.Path) -> None:
-    listing = torch_dataset.of([_jpeg(0)], folder=tmp_path)
+    listing = torch_dataset.listing([_jpeg(0)], scratch=tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert _read(listing)[0].data == _jpeg(0)
     with pytest.raises(OutputError, match=r"No such file .* TMPDIR"):
-        torch_dataset.of([_jpeg(0)], folder=tmp_path / "nowhere")
+        torch_dataset.listing([_jpeg(0)], scratch=tmp_path / "nowhere")
 
 
 _FULL = """
 import resource, signal, numpy as np
-from packio.sources import torch_dataset
+from packio.sources import Context
+from packio.sources.torch_dataset import SOURCE
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    torch_dataset.of(np.zeros((60, 32, 32, 3), np.uint8))
+    SOURCE.listing(np.zeros((60, 32, 32, 3), np.uint8), Context())
 except Exception as error:
     print(type(error).__name__, error)
 import sys

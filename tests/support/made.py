@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import random
@@ -9,10 +10,12 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
 from packio.sample.facts import UNKNOWN, Facts
 from packio.sample.record import Field, Place, Record
+from packio.sources import Context, Listing, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -146,3 +149,17 @@ def survives(form: Format, path: pathlib.Path, content: bytes) -> list[Found] | 
     places = [place for record in found for place in record.fields.values()]
     assert all(0 < p.offset <= p.offset + p.length <= len(content) for p in places)
     return found
+
+
+class Asked:
+    """A source that tests ask by keywords: options, and attributes of `Context`."""
+
+    def __init__(self, name: str) -> None:
+        self.source = registry.load("sources", name)
+        self.recognise, self.accepts = self.source.recognise, self.source.accepts
+
+    def listing(self, what: Any, **options: Any) -> Listing:
+        """List a path or an object."""
+        names = [field.name for field in dataclasses.fields(Context)]
+        own = {n: options.pop(n) for n in names if n != "options" and n in options}
+        return listed(self.source, what, Context(**own, options=options))

@@ -18,7 +18,7 @@ from packio.errors import OptionError, SourceError
 from packio.index.indexfile import canonical_json
 from packio.packs import pixel_statistics
 from packio.sample.recipe import NO_ENCODING, Recipe, merged
-from packio.sources import Listing
+from packio.sources import Listing, Source
 from packio.sources._packs import PackListing
 
 
@@ -143,8 +143,8 @@ def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[rang
     return tuple(range(a, b) for a, b in itertools.pairwise(edges) if b > a) or (range(0),)
 
 
-def source_of(source: Any, name: str | None = None) -> Any:
-    """Find the module of a source: the one named, or the first that recognises it.
+def source_of(source: Any, name: str | None = None) -> Source:
+    """Find the source: the one named, or the first that recognises it.
 
     Args:
         source: A path, text that a module may understand, or an object.
@@ -155,19 +155,21 @@ def source_of(source: Any, name: str | None = None) -> Any:
         SourceError: none recognises it.
     """
     if name is not None:
-        return registry.load("sources", name)
-    modules = list(registry.load_all("sources").values())
-    modules.sort(key=lambda module: getattr(module, "PRIORITY", 0))
+        named: Source = registry.load("sources", name)
+        return named
+    every: list[Source] = sorted(
+        registry.load_all("sources").values(), key=lambda found: found.priority
+    )
     if not isinstance(source, (str, Path)):
-        for module in modules:
-            if hasattr(module, "accepts") and module.accepts(source):
-                return module
+        for found in every:
+            if found.accepts(source):
+                return found
         raise SourceError(
             f"a {type(source).__name__}: expected a path, samples, or a dataset with a length"
         )
-    for module in modules:
-        if hasattr(module, "recognise") and module.recognise(Path(source)):
-            return module
+    for found in every:
+        if found.recognise(Path(source)):
+            return found
     try:
         Path(source).stat()
         what = "not a folder"

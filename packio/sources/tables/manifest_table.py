@@ -1,4 +1,4 @@
-"""What a manifest says of its samples: which column is what, labels, and meta."""
+"""What a manifest says about its samples: the columns' meanings, labels, fields and metadata."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.errors import OptionError, SourceError
+from packio.sources import Context
 from packio.sources.tables import lines, tables
 
 _PATH_NAMES = (
@@ -22,32 +23,36 @@ _PATH_NAMES = (
 )  # fmt: skip
 
 
-class Meta(NamedTuple):
-    """What reads the further columns of a sample again."""
+class Further(NamedTuple):
+    """Reads the further columns of a sample's line: named fields and metadata."""
 
     manifest: Path
     stamp: tuple[int, int]
     layout: lines.Layout
-    used: set[str]  # columns that are no meta
+    used: set[str]  # columns that are path, label or a field
     numbers: set[str]  # columns that have nothing but numbers
+    wanted: Mapping[str, tuple[str, str | None]]  # as `Context.fields`
 
     def digest(self) -> str:
-        """Of the manifest, and of what is taken from it."""
-        digest = hashlib.sha256(repr((sorted(self.used), sorted(self.numbers))).encode())
+        """Digest of the manifest's text, and of what is taken from the manifest."""
+        taken = (sorted(self.used), sorted(self.numbers), sorted(self.wanted.items()))
+        digest = hashlib.sha256(repr(taken).encode())
         with self.manifest.open("rb") as file:
             while data := file.read(1 << 20):
                 digest.update(data)
         return digest.hexdigest()
 
-    def of(self, text: bytes) -> bytes:
-        """Meta of one record."""
+    def of(self, text: bytes) -> tuple[dict[str, Any], bytes | None]:
+        """Values of the fields, and the metadata if there is any column left for it."""
         found = lines.members(self.layout, text)
+        values = {name: found.get(column) for name, (column, _) in self.wanted.items()}
         for name in self.used & found.keys():
             del found[name]
         if self.layout.delimiter:
             for name in self.numbers:
                 found[name] = json.loads(found[name]) if found[name] else None
-        return tables.meta(found)
+        has_meta = bool(found) or not self.layout.delimiter
+        return values, tables.meta(found) if has_meta else None
 
 
 def stamp(descriptor: int) -> tuple[int, int]:
@@ -57,33 +62,48 @@ def stamp(descriptor: int) -> tuple[int, int]:
 
 
 class Table:
-    """What a manifest says of its samples.
+    """What a manifest says about its samples.
 
     Attributes:
-        paths: Of the images, as they are written.
-        has_meta: Whether there is more than paths and labels.
-        meta: What reads that again.
+        paths: Of the images, as written.
+        has_more: Whether there is more than paths and labels.
+        further: Reads what else there is.
     """
 
-    def __init__(
-        self, path: Path, path_col: str | None, label_col: str | None, delimiter: str | None
-    ) -> None:
+    def __init__(self, path: Path, context: Context) -> None:
+        delimiter = context.option("delimiter")
+        if delimiter is not None and len(delimiter) != 1:
+            raise OptionError(f"delimiter={delimiter!r}: expected one character")
         self.paths: list[str] = []
         self._path, self._lines, self._spans = path, list[np.ndarray](), list[np.ndarray]()
         self._values, self._vectors = tables.Column(), list[np.ndarray]()
         with path.open("rb") as file:
             opened = stamp(file.fileno())
             self._layout = lines.layout(path, file, delimiter)
-            self._path_col = self._choose_path(path_col)
-            self._label_cols, self._is_vector = self._choose_labels(label_col)
-            used = {self._path_col, *self._label_cols}
-            further = set(self._layout.names) - used
-            self.meta = Meta(path.absolute(), opened, self._layout, used, set(further))
-            self.has_meta = bool(further)
+            self._path_col = self._choose_path(context.option("path_col"))
+            self._check_fields(context.fields)
+            columns = {column for column, _ in context.fields.values()}
+            self._label_cols, self._is_vector = self._choose_labels(
+                context.option("label_col"), columns
+            )
+            used = {self._path_col, *self._label_cols, *columns}
+            left = set(self._layout.names) - used
+            self.further = Further(
+                path.absolute(), opened, self._layout, used, set(left), context.fields
+            )
+            self.has_more = bool(left or context.fields)
             for block in lines.blocks(path, file, self._layout):
                 self._add(block)
         if not self.paths:
             raise SourceError(f"{path}: names of columns, and no line below them")
+
+    def _check_fields(self, wanted: Mapping[str, tuple[str, str | None]]) -> None:
+        for name, (column, _) in wanted.items():
+            if self._layout.delimiter and column not in self._layout.names:
+                raise OptionError(
+                    f"{self._path}: field {name!r}: no column {column!r}; there are "
+                    f"{_any_of(self._layout.names)}"
+                )
 
     def _choose_path(self, asked: str | None) -> str:
         names = self._layout.names
@@ -94,9 +114,9 @@ class Table:
         what = "which column has the paths" if asked is None else f"has no column {asked!r}"
         raise OptionError(f"{self._path}: {what}; expected path_col to be {_any_of(names)}")
 
-    def _choose_labels(self, asked: str | None) -> tuple[list[str], bool]:
+    def _choose_labels(self, asked: str | None, fields: set[str]) -> tuple[list[str], bool]:
         """Columns of labels, and whether they make a vector."""
-        others = [name for name in self._layout.names if name != self._path_col]
+        others = [name for name in self._layout.names if name not in {self._path_col, *fields}]
         if asked is None:
             guess = tables.guess(others, tables.LABEL_NAMES)
             if self._layout.image and len(others) == 1:
@@ -116,7 +136,7 @@ class Table:
         return found, True
 
     def _add(self, block: lines.Block) -> None:
-        """Take note of some lines."""
+        """Add the samples of some lines."""
         start, is_json = len(self.paths), not self._layout.delimiter
         self._lines.append(block.lines)
         self._spans.append(block.spans)
@@ -127,12 +147,12 @@ class Table:
             self._vectors.append(np.stack([self._floats(c, start) for c in columns], axis=1))
         elif columns:
             self._values.extend(map(_hashable, columns[0]) if is_json else columns[0])
-        if is_json and not self.has_meta:
-            self.has_meta = not all(r.keys() <= self.meta.used for r in block.records)
-        for name in () if is_json else list(self.meta.numbers):
+        if is_json and not self.has_more:
+            self.has_more = not all(r.keys() <= self.further.used for r in block.records)
+        for name in () if is_json else list(self.further.numbers):
             cells = {*filter(None, block.column(self._layout, name))}
             if not all(map(lines.is_number, cells)):
-                self.meta.numbers.remove(name)
+                self.further.numbers.remove(name)
 
     def _check_paths(self, start: int) -> None:
         new: list[Any] = self.paths[start:]
@@ -187,8 +207,9 @@ class Table:
     def choice(self, labels: tables.Labels) -> str:
         """Say which columns were taken."""
         label = tables.told(self._label_cols, labels)
-        left = sorted(set(self._layout.names) - self.meta.used)
-        more = f", {', '.join(map(repr, left))} as meta" if left else ""
+        wanted, left = self.further.wanted, sorted(set(self._layout.names) - self.further.used)
+        more = "".join(f", {column!r} as {name}" for name, (column, _) in wanted.items())
+        more += f", {', '.join(map(repr, left))} as meta" if left else ""
         return (
             f"{self._path.name}: took column {self._path_col!r} as path, {label}{more}; "
             "--path-col and --label-col say otherwise"

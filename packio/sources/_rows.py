@@ -1,0 +1,61 @@
+"""Rows of a listing as columns of equal length."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from packio.sources import taken_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Rows kept as columns: lists, arrays or ranges, with an entry for each sample.
+
+    Attributes:
+        columns: Name → entries.
+        version: Digest of contents that the columns only point to, as of a manifest's text.
+    """
+
+    columns: Mapping[str, Any]
+    version: str = ""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, part: slice) -> Columns:
+        return Columns({n: values[part] for n, values in self.columns.items()}, self.version)
+
+    def take(self, positions: Sequence[int]) -> Columns:
+        """The rows at some positions, in the order of the positions."""
+        taken = {n: taken_of(values, positions) for n, values in self.columns.items()}
+        return Columns(taken, self.version)
+
+    def digest(self) -> str:
+        """SHA-256 of the version and of all entries, hexadecimal."""
+        digest = hashlib.sha256(self.version.encode())
+        for name, values in self.columns.items():
+            digest.update(f"{name}\n".encode())
+            _add(digest, values)
+        return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    """Add a value to a digest: all of it, arrays too."""
+    if isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype.str}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    elif isinstance(value, (list, tuple)):
+        digest.update(b"%d[" % len(value))
+        for inner in value:
+            _add(digest, inner)
+    elif isinstance(value, Mapping):
+        _add(digest, list(value.items()))
+    elif isinstance(value, bytes):
+        digest.update(b"%d:%b" % (len(value), value))
+    else:
+        digest.update(f"{value!r};".encode("utf-8", "surrogatepass"))

@@ -1,0 +1,290 @@
+"""Python values as named fields: an image, a mask, an array, text or bytes.
+
+An image is encoded bytes, the path of a file, a Pillow image, an array (H, W, C) or (H, W), a
+tensor (C, H, W) or (H, W), or a mapping of ``bytes`` or ``path`` as Hugging Face's datasets have.
+Pixels are uint8, uint16 or float32, and keep their type. Of Pillow's modes, P becomes RGB or RGBA,
+1 becomes L, I becomes 16 bits; the others become RGB, as Pillow converts them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from packio.errors import DecodeError, PackioError
+from packio.images import encodings
+from packio.sample import fields
+from packio.sample.facts import Facts
+from packio.sample.record import IMAGE, MASK, Field
+from packio.sources import _files
+
+_PIXEL_MODES = ("RGB", "L", "RGBA", "LA", "F", "I;16", "I;16L", "I;16B", "I;16N")
+_MASK_MODES = ("P", "L", "1", "I", "I;16", "I;16L", "I;16B", "I;16N")
+_IMAGES = (*_files.EXTENSIONS, ".gif")
+
+
+def field_name(text: str) -> str:
+    """A name for a field, made from the name of a column or of a file's ending.
+
+    For example, ``depth map`` becomes ``depth_map``, and ``2`` becomes ``field_2``.
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", text)
+    taken = (*fields.RESERVED, IMAGE, MASK)
+    return f"field_{name}" if not re.match("[A-Za-z_]", name) or name in taken else name
+
+
+def is_field(value: Any) -> bool:
+    """Tell whether a value becomes a field even if the user does not ask for the field.
+
+    Arrays and tensors of one dimension or more, bytes, and images do. Text and numbers do not.
+    """
+    return is_encoded(value) or is_pillow(value) or (is_array(value) and value.ndim >= 1)
+
+
+def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Field | None:
+    """Make a field of a value; None if the value is None or blank text.
+
+    Args:
+        value: Text, bytes, an array, a tensor, a number, a list of numbers, an image, or the path
+            of a file.
+        kind: Of the field. None takes the kind from the value's type; text that ends as an image
+            or as ``.npy`` is then the path of a file.
+        root: Folder that paths are relative to; "" is the working folder.
+
+    Raises:
+        DecodeError: the value does not fit the kind.
+        OSError: a file cannot be read.
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, (str, os.PathLike)):
+        text = os.fspath(value)
+        kind = kind or _kind_of_text(text, is_path=not isinstance(value, str))
+        if kind == "text" and isinstance(value, str):
+            return Field("text", value.encode("utf-8", "surrogatepass"))
+        value = file_bytes(os.path.join(root, text))
+    elif is_file(value) and value.get("bytes") is None:
+        value = file_bytes(os.path.join(root, path_of(value) or ""))
+        kind = kind or "image"
+    if kind == "mask":
+        return Field("mask", mask_bytes(value))
+    if kind == "image" or (kind is None and (is_pillow(value) or is_file(value))):
+        return _image_field(value)
+    if kind == "array" and is_encoded(value):
+        fields.decode_array(encoded(value))
+    if is_encoded(value):
+        return Field(kind or "bytes", encoded(value))
+    return fields.encode(value, kind)
+
+
+def fields_of(
+    values: Mapping[str, Any],
+    wanted: Mapping[str, tuple[str, str | None]],
+    root: str | os.PathLike[str] = "",
+) -> dict[str, Field]:
+    """Fields of a sample.
+
+    Args:
+        values: Name of a field → its value; a missing value gives no field.
+        wanted: Name of a field → (column, kind), as `Context.fields`.
+        root: Folder that paths are relative to.
+
+    Raises:
+        DecodeError, OSError: see `field`; the message names the field.
+    """
+    found: dict[str, Field] = {}
+    for name, value in values.items():
+        try:
+            made = field(value, wanted[name][1] if name in wanted else None, root)
+        except DecodeError as error:
+            raise DecodeError(f"field {name!r}: {error}") from error
+        except OSError as error:
+            raise OSError(error.errno, f"field {name!r}: {value!a}: {error.strerror}") from error
+        if made is not None:
+            found[name] = made
+    return found
+
+
+def _kind_of_text(text: str, *, is_path: bool) -> str:
+    if text.lower().endswith(_IMAGES):
+        return "image"
+    kind = fields.kind_of_file(text)
+    return kind or "bytes" if is_path or kind == "array" else "text"
+
+
+def _image_field(value: Any) -> Field:
+    if is_encoded(value):
+        return Field("image", encoded(value))
+    planes, facts = raw_planes(value)
+    if not fits_png(facts):
+        raise DecodeError(f"pixels are {facts.dtype}, {facts.channels} channels; take kind 'array'")
+    return Field("image", as_png(planes, facts))
+
+
+def is_file(value: Any) -> bool:
+    """Tell whether a value is an undecoded image of Hugging Face's datasets."""
+    return isinstance(value, Mapping) and bool(value) and value.keys() <= {"bytes", "path"}
+
+
+def is_encoded(value: Any) -> bool:
+    """Tell whether a value is bytes, or an undecoded image of Hugging Face's datasets."""
+    return isinstance(value, (bytes, bytearray, memoryview)) or is_file(value)
+
+
+def is_pillow(value: Any) -> bool:
+    """Tell whether a value is a Pillow image."""
+    from PIL import Image
+
+    return isinstance(value, Image.Image)
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether a value is a NumPy array or a tensor."""
+    return isinstance(value, np.ndarray) or _is_tensor(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    return callable(getattr(value, "detach", None))
+
+
+def is_picture(value: Any) -> bool:
+    """Tell whether a value can be an image or a mask, and no label."""
+    if isinstance(value, bytes) and value.strip().isdigit():  # WebDataset's .cls
+        return False
+    kinds = is_encoded(value) or isinstance(value, os.PathLike) or is_pillow(value)
+    return kinds or getattr(value, "ndim", 0) >= 2
+
+
+def path_of(value: Any) -> str | None:
+    """Path of an image that is a file; None if the image is no file."""
+    value = value.get("path") if is_file(value) else value
+    return os.fsdecode(value) if isinstance(value, (str, os.PathLike)) else None
+
+
+def file_bytes(path: str) -> bytes:
+    """Read a file.
+
+    Raises:
+        OSError, DecodeError: see `_files.whole_file`.
+    """
+    with _files.folder_opened("/") as root:
+        return _files.whole_file(root, os.fsencode(os.path.abspath(path))[1:])
+
+
+def encoded(value: Any) -> bytes:
+    """Bytes of an image that is encoded already.
+
+    Raises:
+        DecodeError: there are neither bytes nor a path.
+        OSError: the image's file cannot be read.
+    """
+    data, path = value.get("bytes") if is_file(value) else value, path_of(value)
+    if path is not None and (data is value or data is None):
+        return file_bytes(path)
+    if data is None:
+        raise DecodeError("neither bytes nor a path")
+    return bytes(data)
+
+
+def array(value: Any) -> np.ndarray:
+    """A NumPy array of a tensor, an array, or a list."""
+    return np.asarray(value.detach().cpu().numpy() if _is_tensor(value) else value)
+
+
+def raw_planes(value: Any) -> tuple[bytes, Facts]:
+    """Raw pixels (C, H, W), little-endian, of a Pillow image, an array or a tensor.
+
+    Raises:
+        DecodeError: the pixels have another type or shape.
+    """
+    pixels = _pixels(value)
+    height, width, channels = pixels.shape
+    planes = pixels.transpose(2, 0, 1).astype(pixels.dtype.newbyteorder("<"), copy=False)
+    return planes.tobytes(), encodings.raw_facts(height, width, channels, pixels.dtype.name)
+
+
+def _pixels(value: Any) -> np.ndarray:
+    """Pixels of an image, (H, W, C) uint8, uint16 or float32."""
+    if is_pillow(value):
+        found = _pillow_pixels(value)
+    elif is_array(value):
+        found = array(value)
+        found = found.transpose(1, 2, 0) if _is_tensor(value) and found.ndim == 3 else found
+    else:
+        raise DecodeError(f"a {type(value).__name__} as image; expected bytes, a path or pixels")
+    found = found[..., None] if found.ndim == 2 else found
+    if found.dtype.name not in encodings.DTYPES:
+        raise DecodeError(f"pixels are {found.dtype.name}; expected uint8, uint16 or float32")
+    if found.ndim != 3 or not 1 <= found.shape[2] <= 4 or not found.size:
+        shape = tuple(getattr(value, "shape", found.shape))
+        batch = "; a batch? Give the dataset, not its loader" if len(shape) == 4 else ""
+        raise DecodeError(
+            f"pixels have the shape {shape}; expected (H, W, C) of an array, (C, H, W) of a "
+            f"tensor, with 1 to 4 channels{batch}"
+        )
+    return found
+
+
+def _pillow_pixels(image: Any) -> np.ndarray:
+    if image.mode == "I":
+        found = np.asarray(image)
+        if found.min() < 0 or found.max() > np.iinfo(np.uint16).max:
+            raise DecodeError("pixels are 32-bit integers; expected up to 65,535")
+        return found.astype(np.uint16)
+    if image.mode not in _PIXEL_MODES:
+        alpha = image.mode in ("PA", "La", "RGBa") or "transparency" in image.info
+        image = image.convert("L" if image.mode == "1" else "RGBA" if alpha else "RGB")
+    return np.asarray(image)
+
+
+def fits_png(facts: Facts) -> bool:
+    """Tell whether a PNG can hold such pixels, and give them back to all decoders."""
+    return facts.dtype == "uint8" or (facts.dtype == "uint16" and facts.channels == 1)
+
+
+def as_png(planes: bytes, facts: Facts) -> bytes:
+    """Raw pixels as a PNG."""
+    dtype = np.dtype(facts.dtype).newbyteorder("<")
+    pixels = np.frombuffer(planes, dtype).reshape(facts.channels, facts.height, facts.width)
+    return _png(pixels[0] if facts.channels == 1 else pixels.transpose(1, 2, 0))
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG")
+    return file.getvalue()
+
+
+def mask_bytes(value: Any) -> bytes:
+    """Class ids as a PNG of 8 or 16 bits; an encoded mask as it is.
+
+    Raises:
+        DecodeError: the value is no mask.
+        OSError: the mask's file cannot be read.
+    """
+    if is_encoded(value) or path_of(value) is not None:
+        data = encoded(value)
+        encodings.read_facts(data)
+        return data
+    if is_pillow(value) and value.mode not in _MASK_MODES:
+        raise DecodeError(f"a mask of mode {value.mode}; expected P, L, 1, I or 16 bits")
+    ids = np.asarray(value) if is_pillow(value) else array(value)
+    if ids.ndim == 3 and 1 in (ids.shape[0], ids.shape[2]):
+        ids = ids[0] if ids.shape[0] == 1 else ids[..., 0]
+    if ids.ndim != 2 or ids.dtype.kind not in "bui" or not ids.size:
+        raise DecodeError(f"a mask of {ids.dtype.name} {ids.shape}; expected integers (H, W)")
+    if ids.min() < 0 or ids.max() >= 1 << 16:
+        raise DecodeError(f"a mask with ids {ids.min()}..{ids.max()}; expected 0..65535")
+    return _png(ids.astype(np.uint8 if ids.max() < 1 << 8 else np.uint16))
+
+
+def described(error: Exception) -> str:
+    """One line about an error that a value of the user's caused."""
+    return str(error) if isinstance(error, PackioError) else f"{type(error).__name__}: {error}"

@@ -390,7 +390,7 @@ def _kind(name: str, ending: bytes, asked: str | None) -> str:
     """Kind of a field, as the user says or as the ending of its members says."""
     if asked or name == "mask":
         return asked or "mask"
-    return "image" if ending.endswith(_IMAGES) else fields.kind_of_file(ending) or "bytes"
+    return "image" if ending.endswith(_IMAGES) else fields.kind_of_file(b"x" + ending) or "bytes"
 
 
 def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_members.Member]:

@@ -1,0 +1,486 @@
+"""What holds for every source: the same listing twice, rows that can be taken, true samples.
+
+Each maker below writes a small source and describes its samples in plain Python, by what the
+source's format says and not by what packio reads.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import pickle
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import made
+import numpy as np
+import pytest
+
+import packio
+from packio import registry
+from packio.errors import OptionError, SourceError
+from packio.sample.record import Field
+from packio.sources import Context, Listing, Source, listed
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable
+
+_COUNT = 6
+
+
+@dataclasses.dataclass
+class Expected:
+    """One sample, as the maker of a source describes it."""
+
+    key: str
+    image: bytes
+    label: Any = None
+    mask: bytes | None = None
+    meta: dict[str, Any] | None = None
+    boxes: list[list[float]] | None = None
+    columns: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    fields: dict[str, Field] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Case:
+    """A source, what packing is told about it, and its samples in order."""
+
+    what: Any
+    samples: list[Expected]
+    fields: dict[str, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# Each image is of another size; sample 3 has the bytes of sample 1.
+_IMAGES = [made.png(4 + (i if i != 3 else 1), 3) for i in range(_COUNT)]
+_MASKS = [made.png(4 + (i if i != 3 else 1), 3) for i in range(_COUNT)]
+
+
+def _npy(number: int) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.full((2, 3), number, np.float32))
+    return file.getvalue()
+
+
+def _text(number: int) -> Field:
+    return Field("text", f"caption {number}".encode())
+
+
+def _tree(root: pathlib.Path, files: dict[str, bytes]) -> pathlib.Path:
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def _classed() -> dict[str, bytes]:
+    return {f"{'ab'[i // 3]}/{i}.png": data for i, data in enumerate(_IMAGES)}
+
+
+def _image_folder(root: pathlib.Path) -> Case:
+    files = _classed()
+    _tree(root / "s", files)
+    return Case(root / "s", [Expected(k, d, i // 3) for i, (k, d) in enumerate(files.items())])
+
+
+def _flat_folder(root: pathlib.Path) -> Case:
+    _tree(root / "s", {f"{i}.png": data for i, data in enumerate(_IMAGES)})
+    (root / "labels.txt").write_text("".join(f"{i}.png {i * 2}\n" for i in range(_COUNT)))
+    return Case(
+        root / "s",
+        [Expected(f"{i}.png", data, i * 2) for i, data in enumerate(_IMAGES)],
+        options={"labels": str(root / "labels.txt")},
+    )
+
+
+def _members() -> tuple[dict[str, bytes], list[Expected]]:
+    """Members of an archive with companions, and the samples that they are."""
+    files, samples = {}, []
+    for i, (name, data) in enumerate(_classed().items()):
+        stem = name.removesuffix(".png")
+        files[name] = data
+        files[f"{stem}.txt"] = f"caption {i}".encode()
+        files[f"{stem}.latent.npy"] = _npy(i)
+        files[f"{stem}.depth.png"] = _MASKS[i]
+        fields = {"caption": _text(i), "latent": Field("array", _npy(i)),
+                  "depth": Field("image", _MASKS[i])}  # fmt: skip
+        samples.append(Expected(name, data, i // 3, fields=fields))
+    return files, samples
+
+
+def _zip(root: pathlib.Path) -> Case:
+    files, samples = _members()
+    with zipfile.ZipFile(root / "s.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(f"top/{name}", data)
+    return Case(root / "s.zip", samples, {"caption": ("txt", "text")})
+
+
+def _tgz(root: pathlib.Path) -> Case:
+    files, samples = _members()
+    with tarfile.open(root / "s.tgz", "w:gz") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return Case(root / "s.tgz", samples, {"caption": (".txt", None)})
+
+
+def _csv(root: pathlib.Path) -> Case:
+    _tree(root / "s", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
+    _tree(root / "s", {f"d/{i}.npy": _npy(i) for i in range(_COUNT)})
+    with open(root / "s" / "list.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label", "latent_path", "caption", "weight"])
+        for i in range(_COUNT):
+            writer.writerow([f"{i}.png", "xyz"[i % 3], f"d/{i}.npy", f"caption {i}", i / 2])
+    samples = [
+        Expected(f"{i}.png", data, i % 3, meta={"weight": i / 2},
+                 fields={"caption": _text(i), "latent": Field("array", _npy(i))})
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    wanted = {"latent": ("latent_path", None), "caption": ("caption", "text")}
+    return Case(root / "s" / "list.csv", samples, wanted)
+
+
+def _jsonl(root: pathlib.Path) -> Case:
+    _tree(root / "s", {f"i/{i}.png": d for i, d in enumerate(_IMAGES)})
+    _tree(root / "s", {f"m/{i}.png": d for i, d in enumerate(_MASKS)})
+    lines = [
+        {"path": f"i/{i}.png", "label": [i, 1], "seg": f"m/{i}.png", "vector": [i, 2], "n": i}
+        for i in range(_COUNT)
+    ]
+    (root / "s" / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    vectors = [io.BytesIO() for _ in range(_COUNT)]
+    for i, file in enumerate(vectors):
+        np.save(file, np.array([i, 2]))
+    samples = [
+        Expected(f"i/{i}.png", data, [i, 1], _MASKS[i], {"n": i},
+                 fields={"vector": Field("array", vectors[i].getvalue())})
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    wanted: dict[str, tuple[str, str | None]] = {
+        "mask": ("seg", "mask"), "vector": ("vector", None),
+    }  # fmt: skip
+    return Case(root / "s" / "list.jsonl", samples, wanted)
+
+
+def _pairs(root: pathlib.Path) -> Case:
+    for i in range(_COUNT):
+        _tree(root / "s", {
+            f"images/{i}.png": _IMAGES[i], f"masks/{i}.png": _MASKS[i], f"latent/{i}.npy": _npy(i),
+            f"images/{i}_depth.png": _MASKS[i],
+        })  # fmt: skip
+    samples = [
+        Expected(f"images/{i}.png", data, mask=_MASKS[i], fields={
+            "latent": Field("array", _npy(i)), "depth": Field("image", _MASKS[i]),
+        })
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    return Case(root / "s", samples, {"latent": ("latent", None), "depth": ("_depth.png", "image")})
+
+
+def _coco(root: pathlib.Path) -> Case:
+    _tree(root / "images", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
+    images = [{"id": i, "file_name": f"{i}.png", "note": f"caption {i}"} for i in range(_COUNT)]
+    annotations = [
+        {"id": i, "image_id": str(i), "category_id": 7.0, "bbox": [0, 0, 1, i + 1],
+         "iscrowd": i % 2, "area": i + 1}
+        for i in range(_COUNT)
+    ]  # fmt: skip
+    whole = {"images": images, "annotations": annotations, "categories": [{"id": 7, "name": "x"}]}
+    (root / "s.json").write_text(json.dumps(whole))
+    samples = [
+        Expected(
+            f"{i}.png", data, boxes=[[0, 0, 1, i + 1]], fields={"caption": _text(i)},
+            columns={"labels": [0], "crowd": [i % 2], "area": [i + 1]},
+            meta={"image_id": i, "file_name": f"{i}.png", "annotation_id": [i], "iscrowd": [i % 2],
+                  "category_id": [7.0], "bbox": [[0, 0, 1, i + 1]], "area": [i + 1]},
+        )
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    return Case(root / "s.json", samples, {"caption": ("note", None)})
+
+
+def _parquet(root: pathlib.Path) -> Case:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "image": [{"bytes": d, "path": f"{i}.png"} for i, d in enumerate(_IMAGES)],
+        "label": [i % 2 for i in range(_COUNT)],
+        "blob": [b"\0%d" % i for i in range(_COUNT)],
+        "caption": [f"caption {i}" for i in range(_COUNT)],
+        "n": list(range(_COUNT)),
+    }
+    pq.write_table(pa.table(columns), root / "s.parquet", row_group_size=4)
+    samples = [
+        Expected(f"{i}.png", data, i % 2, meta={"n": i},
+                 fields={"blob": Field("bytes", b"\0%d" % i), "caption": _text(i)})
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    return Case(root / "s.parquet", samples, {"caption": ("caption", None)})
+
+
+def _dataset(_: pathlib.Path) -> Case:
+    items = [
+        {"image": data, "label": i, "key": f"k{i}", "mask": _MASKS[i], "boxes": [[0, 0, 1, 2]],
+         "box_labels": [i], "area": [2.0], "latent": np.full((2, 3), i, np.float32),
+         "caption": f"caption {i}", "n": i}
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    samples = [
+        Expected(f"k{i}", data, i, _MASKS[i], {"n": i}, [[0, 0, 1, 2]],
+                 {"labels": [i], "area": [2.0]},
+                 {"latent": Field("array", _npy(i)), "caption": _text(i)})
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    return Case(items, samples, {"caption": ("caption", None)})
+
+
+def _samples(_: pathlib.Path) -> Case:
+    items = [
+        packio.Sample(
+            i, f"k{i}", data, "png", i, 3, 4, mask=_MASKS[i], meta={"n": i},
+            boxes=np.array([[0, 0, 1, 2]], np.float32), box_labels=np.array([i]),
+            box_columns={"area": np.array([2], np.float32)}, fields={"caption": _text(i)},
+        )
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    samples = [
+        Expected(f"k{i}", data, i, _MASKS[i], {"n": i}, [[0, 0, 1, 2]],
+                 {"labels": [i], "area": [2]}, {"caption": _text(i)})
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    return Case(items, samples)
+
+
+def _pack(root: pathlib.Path) -> Case:
+    case = _samples(root)
+    plain = [dataclasses.replace(item, fields={}) for item in case.what]
+    packio.pack(plain, root / "s.lmdb")
+    for sample in case.samples:
+        sample.fields = {}
+    return Case(root / "s.lmdb", case.samples)
+
+
+def _remote(_: pathlib.Path) -> Case:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for name, data in _classed().items():
+        memory.pipe(f"/contract/{name}", data)
+    samples = [Expected(k, d, i // 3) for i, (k, d) in enumerate(_classed().items())]
+    return Case("memory://contract", samples)
+
+
+_MAKERS: dict[str, list[Callable[[pathlib.Path], Case]]] = {
+    "archive": [_zip, _tgz],
+    "coco": [_coco],
+    "flat_folder": [_flat_folder],
+    "image_folder": [_image_folder],
+    "manifest": [_csv, _jsonl],
+    "pack": [_pack, _samples],
+    "pairs": [_pairs],
+    "parquet": [_parquet],
+    "remote_folder": [_remote],
+    "torch_dataset": [_dataset],
+}
+_CASES = [(name, make) for name, makers in _MAKERS.items() for make in makers]
+_each = pytest.mark.parametrize(("name", "make"), _CASES, ids=lambda x: getattr(x, "__name__", x))
+
+
+def _listed(name: str, case: Case) -> Listing:
+    source: Source = registry.load("sources", name)
+    return listed(source, case.what, Context(fields=case.fields, options=case.options))
+
+
+def test_every_source_has_a_maker() -> None:
+    assert sorted(_MAKERS) == sorted(registry.built_in("sources"))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _check(listing: Listing, positions: list[int], case: Case) -> None:
+    """Compare what is read with the description of some samples."""
+    assert [os.fsdecode(key) for key in listing.keys] == [case.samples[p].key for p in positions]
+    with listing.opened() as read:
+        for i, position in enumerate(positions):
+            expected, record = case.samples[position], listing.described(read(i), i)
+            assert os.fsdecode(record.key) == expected.key
+            assert record.image.data == expected.image
+            assert _plain(record.label) == expected.label
+            assert (record.mask.data if record.mask else None) == expected.mask
+            assert (record.meta and json.loads(record.meta)) == expected.meta
+            assert _plain(record.boxes) == expected.boxes
+            assert {n: c.tolist() for n, c in record.box_columns.items()} == expected.columns
+            named = {n: f for n, f in record.fields.items() if n not in ("image", "mask")}
+            assert named == expected.fields
+
+
+@_each
+def test_samples_are_read_as_described(
+    name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
+) -> None:
+    case = make(tmp_path)
+    _check(_listed(name, case), list(range(_COUNT)), case)
+
+
+@_each
+def test_a_source_is_listed_alike_twice(
+    name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
+) -> None:
+    case = make(tmp_path)
+    one, two = _listed(name, case), _listed(name, case)
+    assert (one.keys, one.sizes, one.classes) == (two.keys, two.sizes, two.classes)
+    assert _plain(one.labels) == _plain(two.labels)
+    assert one.version == two.version
+
+
+@_each
+def test_parts_takes_and_digests_agree(
+    name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
+) -> None:
+    case = make(tmp_path)
+    listing = _listed(name, case)
+    _check(listing.part(range(2, 5)), [2, 3, 4], case)
+    _check(listing.take([4, 0]).take([1, 0]), [0, 4], case)
+    assert listing.take(range(_COUNT)).version == listing.version
+    if listing.rows is not None:
+        assert len(listing.rows) == len(listing.rows.take([1, 2, 1])) * 2 == _COUNT
+        assert listing.rows[1:3].digest() == listing.rows.take([1, 2]).digest()
+        assert listing.rows[1:3].digest() != listing.rows[2:4].digest()
+
+
+@_each
+def test_rows_and_what_opens_them_pickle(
+    name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
+) -> None:
+    case = make(tmp_path)
+    part = _listed(name, case).part(range(1, 4))
+    rows, opened = pickle.loads(pickle.dumps((part.rows, part.open)))
+    _check(dataclasses.replace(part, rows=rows, open=opened), [1, 2, 3], case)
+
+
+def _without_fields(case: Case) -> Case:
+    """The case without named fields, and without what gives them by default."""
+    if isinstance(case.what, list) and isinstance(case.what[0], dict):
+        case.what = [{n: v for n, v in d.items() if n != "latent"} for d in case.what]
+    elif isinstance(case.what, list):
+        case.what = [dataclasses.replace(sample, fields={}) for sample in case.what]
+    return dataclasses.replace(case, fields={})
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [case for case in _CASES if case[1] not in (_zip, _tgz, _parquet, _pairs)],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_choices_and_appending_work_for_every_source(
+    name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
+) -> None:
+    case = _without_fields(make(tmp_path))
+    keys = [sample.key for sample in case.samples]
+    images = {sample.key: sample.image for sample in case.samples}
+
+    def packed(number: int, **choice: Any) -> list[str]:
+        out = tmp_path / f"{number}.lmdb"
+        packio.pack(case.what, out, source_kind=name, **choice, **case.options)
+        with packio.open(out) as pack:
+            for sample in pack:
+                assert sample.data == images[sample.key]
+            return [sample.key for sample in pack]
+
+    assert packed(0, limit=3, shard_size=1 << 20) == keys[:3]
+    assert packed(1, include=["*2*"]) == [key for key in keys if "2" in key]
+    assert sorted(packed(2, shuffle=7)) == sorted(keys)
+    assert packed(3, dedupe="drop") == [key for i, key in enumerate(keys) if i != 3]
+    report = packio.append(tmp_path / "0.lmdb", case.what, source_kind=name, **case.options)
+    assert (report.added, report.unchanged) == (3, 3)
+    with packio.open(tmp_path / "0.lmdb") as pack:
+        assert sorted(sample.key for sample in pack) == sorted(keys)
+
+
+def test_an_archive_can_be_packed(tmp_path: pathlib.Path) -> None:
+    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
+        for name, data in _classed().items():
+            archive.writestr(name, data)
+    packio.pack(tmp_path / "s.zip", tmp_path / "o.lmdb", shuffle=1, limit=5)
+    with packio.open(tmp_path / "o.lmdb") as pack:
+        assert all(sample.data == _classed()[sample.key] for sample in pack)
+        assert (len(pack), pack.classes) == (5, ["a", "b"])
+
+
+def test_a_source_without_named_fields_refuses_them(tmp_path: pathlib.Path) -> None:
+    case = _image_folder(tmp_path)
+    with pytest.raises(OptionError, match="image_folder gives no named fields"):
+        packio.pack(case.what, tmp_path / "o.lmdb", fields={"depth": "depth"})
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("manifest", _csv), ("parquet", _parquet), ("pairs", _pairs)]
+)
+def test_a_field_from_nowhere_is_refused(
+    name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
+) -> None:
+    case = make(tmp_path)
+    with pytest.raises(OptionError, match="field 'depth'"):
+        listed(registry.load("sources", name), case.what, Context(fields={"depth": ("no", None)}))
+
+
+def test_boxes_beyond_a_thousand_numbers_are_in_the_digest() -> None:
+    boxes = np.zeros((500, 4), np.float32)
+    sample = packio.Sample(0, "k", _IMAGES[0], "png", None, 3, 4, boxes=boxes)
+    other = boxes.copy()
+    other[250, 1] = 1
+    source: Source = registry.load("sources", "pack")
+    versions = {
+        listed(source, [dataclasses.replace(sample, boxes=b)], Context()).version
+        for b in (boxes, other)
+    }
+    assert len(versions) == 2
+
+
+def test_a_list_of_labels_with_other_paths_is_refused(tmp_path: pathlib.Path) -> None:
+    case = _flat_folder(tmp_path)
+    (tmp_path / "val.txt").write_text("".join(f"val/{i}.png {i}\n" for i in range(_COUNT)))
+    source: Source = registry.load("sources", "flat_folder")
+    with pytest.raises(SourceError, match=r"6 lines name images, as b'val/0.png', and none is"):
+        listed(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
+
+
+def test_parquet_files_in_several_folders_are_refused(tmp_path: pathlib.Path) -> None:
+    file = _parquet(tmp_path).what
+    _tree(tmp_path / "hub", {"a.parquet": file.read_bytes(), "data/b.parquet": file.read_bytes()})
+    source: Source = registry.load("sources", "parquet")
+    assert source.recognise(tmp_path / "hub")
+    with pytest.raises(SourceError, match="Parquet files in 2 folders"):
+        listed(source, tmp_path / "hub", Context())
+    assert len(listed(source, tmp_path / "hub", Context(options={"files": "b*"})).keys) == _COUNT
+
+
+def test_an_archive_drops_nothing_without_a_word(tmp_path: pathlib.Path) -> None:
+    with zipfile.ZipFile(tmp_path / "w.zip", "w") as archive:
+        for folder in "ab":
+            archive.writestr(f"{folder}\\1.png", _IMAGES[0])
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, data in {**_classed(), "a/0.xml": b"<x/>"}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
+        archive.writestr("cats/1.png", _IMAGES[0])
+    source: Source = registry.load("sources", "archive")
+    slashes = listed(source, tmp_path / "w.zip", Context())
+    assert (slashes.classes, slashes.keys) == (["a", "b"], [b"a/1.png", b"b/1.png"])
+    assert source.recognise(tmp_path / "x.tar")
+    assert listed(source, tmp_path / "x.tar", Context()).classes == ["a", "b"]
+    one = listed(source, tmp_path / "one.zip", Context())
+    assert "packed without labels" in one.warnings[0]

@@ -1,4 +1,4 @@
-"""Class names: those that a source has, or those that it is given."""
+"""Class names: the names that a source has, or the names that the user gives."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _SHOWN = 5  # names in a message
 
 
 def are_splits(folders: Iterable[str]) -> bool:
-    """Tell whether folders are the splits of a dataset, and so no classes."""
+    """Tell whether folders are the splits of a dataset, as train and val, and so no classes."""
     found = {name.lower() for name in folders}
     return bool(found) and found <= _SPLITS
 
 
 def names(where: str, found: Iterable[str], given: Sequence[str] | None) -> list[str]:
-    """Names that give the labels.
+    """Return the names that give the labels: the given names, or the names found, sorted.
 
     Args:
         where: Begins the error's message.
-        found: Names of the source's classes; they are sorted.
-        given: Names to take instead.
+        found: Names of the source's classes.
+        given: Names to take instead, or None.
 
     Raises:
-        SourceError: `given` lacks one of those found.
+        SourceError: `given` lacks a name that was found.
     """
     if given is None:
         return sorted(set(found))

@@ -1,7 +1,7 @@
-"""Members of tar and zip archives: what each is called, where it lies, how it is read.
+"""Members of tar and zip archives: their names, their places, and how to read them.
 
-Nothing is ever extracted to a path. What a header claims is compared with the size of the archive
-before anything is read or allocated; links are not followed.
+Nothing is ever extracted to a path. A size in a header is compared with the size of the archive
+before anything is read or allocated. Links are not followed.
 
 Source: POSIX.1-2017, pax, "ustar Interchange Format" (read by `tarfile`); PKWARE APPNOTE 6.3.10,
 4.3.7 and 4.4 (read by `zipfile`; local headers by this module, so that reading needs no directory).
@@ -41,7 +41,7 @@ _TAR_KINDS = {
 
 
 class Place(NamedTuple):
-    """Where a member lies."""
+    """Where a member lies in the archive's file."""
 
     offset: int  # bytes, of the content; of a zip member: of its local header
     packed: int  # bytes in the archive
@@ -91,9 +91,9 @@ def of_tar(descriptor: int, start: int, size: int) -> Iterator[Member]:
 
 
 def _plain_member(window: _Window, position: int) -> Member | None:
-    """A file with a plain header, as nearly all are; None leaves it to `tarfile`, 5 times slower.
+    """Read a plain header, as nearly all are; None if `tarfile`, 5 times slower, must read it.
 
-    Its header has the usual checksum, an octal size, and neither links nor a name in two parts.
+    A plain header has the usual checksum, an octal size, no link, and a name in one part.
     """
     header = window.read_at(position, tarfile.BLOCKSIZE)
     if header[156:158] not in (b"0\0", b"\0\0") or header[345:346] != b"\0":
@@ -111,14 +111,14 @@ def _plain_member(window: _Window, position: int) -> Member | None:
 
 
 class _Window(io.RawIOBase):
-    """A part of a file, from which no length is read that only a damaged header can ask for."""
+    """A part of a file. Refuses to read a length that only a damaged header can ask for."""
 
     def __init__(self, descriptor: int, start: int, size: int) -> None:
         self.start, self.size = start, size
         self._descriptor, self._position = descriptor, 0
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Read so many bytes, or all there are."""
+        """Read so many bytes, or fewer at the end."""
         length = max(0, min(length, self.size - position))
         return read_at(self._descriptor, length, self.start + position)
 
@@ -155,7 +155,7 @@ def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Member:
 
 
 def _check_end(window: _Window, position: int) -> None:
-    """Make sure that nothing but zeros is left: `tarfile` also ends at a damaged header."""
+    """Check that only zeros are left, as `tarfile` also stops at a damaged header."""
     if window.size - position < tarfile.BLOCKSIZE:
         raise DecodeError(f"cut off: no end mark at {position}")
     window.seek(position)
@@ -189,7 +189,7 @@ def of_zip(descriptor: int) -> Iterator[Member]:
 
 
 def _zip_name(info: zipfile.ZipInfo) -> bytes:
-    """The name's bytes as they stand in the archive; zipfile has decoded them."""
+    """The name's bytes in the archive, which zipfile has decoded."""
     return info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
 
 
@@ -216,11 +216,11 @@ def read(descriptor: int, place: Place) -> bytes:
 
     Args:
         descriptor: Of the archive's file.
-        place: Where it lies.
+        place: Where the member lies.
 
     Raises:
         OSError: the archive cannot be read.
-        DecodeError: too large, damaged, or cut off.
+        DecodeError: the member is too large, damaged, or cut off.
     """
     if place.size > _files.MAX_BYTES:
         raise DecodeError(f"{place.size} bytes; the limit is {_files.MAX_BYTES:,}")
@@ -247,7 +247,7 @@ def _exactly(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def _inflated(data: bytes, size: int) -> bytes:
-    """Unpack a deflated member, and at most one byte more than it claims to have."""
+    """Unpack a deflated member, to at most one byte more than its header claims."""
     try:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
     except zlib.error as error:

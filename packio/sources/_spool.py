@@ -1,10 +1,10 @@
-"""Samples put aside in a temporary file, to be read again in any order and by any thread.
+"""Samples in a temporary file, from which any thread reads them in any order.
 
-The file has no name, so nothing is left of it whatever ends the process; other processes of this
-machine open it as a file of this one's in ``/proc``.
+The file has no name, so the file is gone when the process ends, however it ends. Other processes of
+this machine open the file through this process's folder in ``/proc``.
 
 A record is the length of its header (uint32, little-endian), the header (JSON), and the values that
-the header describes, one behind the other: the fields, the metadata, the boxes and their columns.
+the header describes, end to end: the fields, the metadata, the boxes and their columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spool:
     """A temporary file of samples.
 
     Args:
-        folder: That the file is in, on a disk with room for all samples; None takes the system's
+        folder: Folder of the file, on a disk with room for all samples; None takes the system's
             (``TMPDIR``).
     """
 
@@ -56,7 +56,7 @@ class Spool:
             Where its record begins and ends.
 
         Raises:
-            OutputError: it cannot be written, as on a full disk.
+            OutputError: the file cannot be written, as on a full disk.
         """
         packed = _packed(record)
         self._digest.update(packed)
@@ -68,7 +68,7 @@ class Spool:
         return start, self._end
 
     def finish(self) -> str:
-        """Write what is buffered; return the digest of all records."""
+        """Write what is in the buffer; return the digest of all records."""
         try:
             self._file.flush()
         except OSError as error:
@@ -79,7 +79,7 @@ class Spool:
         """Read a sample.
 
         Raises:
-            ReadError: it cannot be read.
+            ReadError: the file cannot be read.
         """
         return _record(self._file.fileno(), start, end)
 
@@ -113,7 +113,7 @@ class _Reopened:
 
 
 def _close(file: BinaryIO) -> None:
-    with contextlib.suppress(OSError):  # the disk is full: what is buffered is lost
+    with contextlib.suppress(OSError):  # the disk is full: the buffer is lost
         file.close()
 
 

@@ -26,30 +26,33 @@ WebDataset, a container that `packio.open` reads. This source does not take it.
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import dataclasses
 import functools
-import gzip
 import itertools
-import lzma
 import os
 import re
 import shlex
-import tempfile
-import weakref
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
 from packio.sample.record import Field, Record
-from packio.sources import Context, Listing, ReadRecord, Source, _classes, _files, _members, _values
+from packio.sources import (
+    Context,
+    Listing,
+    ReadRecord,
+    Source,
+    _classes,
+    _files,
+    _members,
+    _unpacking,
+    _values,
+)
 from packio.sources._rows import Columns
 from packio.sources.tables import label_list
 
@@ -67,59 +70,11 @@ _PARTS = (  # further endings of WebDataset's companions
     ".cls", ".cls2", ".json", ".jsn", ".index", ".id", ".pyd", ".pickle", ".pkl", ".pth", ".npz",
     ".cbor", ".mp", ".msg", ".ten", ".tb",
 )  # fmt: skip
-_COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
-    b"\x1f\x8b": ("gunzip", gzip.open),
-    b"BZh": ("bunzip2", bz2.open),
-    b"\xfd7zXZ\0": ("unxz", lzma.open),
-    b"\x28\xb5\x2f\xfd": ("unzstd", None),
-}
 _ZIP = (b"PK\3\4", b"PK\5\6")  # the second: an empty one
-_MOST_EXPANSION, _ALWAYS_ALLOWED = 200, 64 << 20  # bytes unpacked for a byte packed; bytes
 _PEEK = 256  # members that show what a tar archive is
-_CHUNK = 1 << 20
 _SHOWN = 5  # names in a message
 
 _is_odd = re.compile(rb"(^|/)(\.{0,2}(/|$))|\0").search
-
-
-class _File(NamedTuple):
-    """An archive on disk."""
-
-    path: str
-    size: int  # bytes
-    mtime_ns: int
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
-        """A descriptor of the file, unless it has changed."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-            if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
-                raise SourceError(f"{self.path}: has changed since it was listed; pack again")
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-class _Spool:
-    """An unpacked archive in a file without a name; closed when nothing refers to it any more.
-
-    Other processes of this machine open the file through this process's folder in ``/proc``.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = os.dup(descriptor)
-        weakref.finalize(self, os.close, self._descriptor)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        status = os.fstat(self._descriptor)
-        path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-        return _File, (path, status.st_size, status.st_mtime_ns)
-
-    def opened(self) -> AbstractContextManager[int]:
-        """A descriptor of the file."""
-        return contextlib.nullcontext(self._descriptor)
 
 
 class Archive(Source):
@@ -154,7 +109,7 @@ class Archive(Source):
         """
         path, top_folder = Path(source), context.option("folder")
         has_list = context.option("labels") is not None
-        archive, advice = _readable(path, context.scratch)
+        archive, advice = _unpacking.readable(path, context.scratch)
         result = Listing(self.name, None, [], [], None, [*(context.classes or ())])
         with archive.opened() as descriptor:
             if _is_webdataset(_companions(descriptor)[0]):
@@ -204,74 +159,6 @@ def _with_classes(
     position = {os.fsencode(name): i for i, name in enumerate(names)}
     labels = [position[key.partition(b"/")[0]] for key in found.keys]
     return dataclasses.replace(found, labels=labels, classes=names)
-
-
-def _readable(path: Path, scratch: str | os.PathLike[str] | None) -> tuple[_File | _Spool, str]:
-    """The archive, unpacked if it is compressed; and advice on how to unpack it by hand.
-
-    Raises:
-        SourceError: the archive cannot be read or unpacked.
-    """
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            start = file.peek(8)
-            for magic, (command, unpack) in _COMPRESSED.items():
-                if start.startswith(magic):
-                    advice = f"unpack it: {command} < {shlex.quote(str(path))} > unpacked.tar; "
-                    spool = _unpacked(path, file, unpack, status.st_size, advice, scratch)
-                    return spool, advice
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}; expected an archive of images") from error
-    return _File(os.path.abspath(path), status.st_size, status.st_mtime_ns), ""
-
-
-def _unpacked(
-    path: Path,
-    file: IO[bytes],
-    unpack: Callable[..., Any] | None,
-    size: int,
-    advice: str,
-    scratch: str | os.PathLike[str] | None,
-) -> _Spool:
-    if unpack is None:
-        raise SourceError(f"{path}: compressed by zstd; {advice}then pack that")
-    most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * size)
-    place = scratch or tempfile.gettempdir()
-    with (
-        tempfile.TemporaryFile(prefix="packio-", buffering=0, dir=place) as spool,
-        unpack(file) as stream,
-    ):
-        while chunk := _next_chunk(path, stream):
-            most -= len(chunk)
-            if most < 0:
-                raise SourceError(
-                    f"{path}: {_MOST_EXPANSION} times as large unpacked, and more; if that is "
-                    f"meant, {advice}"
-                )
-            _write(path, spool.fileno(), chunk, advice, place)
-        return _Spool(spool.fileno())
-
-
-def _next_chunk(path: Path, stream: IO[bytes]) -> bytes:
-    try:
-        return stream.read(_CHUNK)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise SourceError(f"{path}: damaged or cut off ({error}); restore the file") from error
-
-
-def _write(
-    path: Path, descriptor: int, chunk: bytes, advice: str, place: str | os.PathLike[str]
-) -> None:
-    rest = memoryview(chunk)
-    try:
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    except OSError as error:
-        raise SourceError(
-            f"{place}: {error.strerror}, as {path} is unpacked there; make room, "
-            f"name another place by TMPDIR, or {advice}"
-        ) from error
 
 
 def _is_zip(descriptor: int) -> bool:
@@ -490,7 +377,7 @@ def _refuse_splits(path: Path, top: str, folders: list[str]) -> None:
 
 @contextlib.contextmanager
 def _opened(
-    archive: _File | _Spool, kinds: Mapping[str, str], rows: Columns
+    archive: _unpacking.File | _unpacking.Unpacked, kinds: Mapping[str, str], rows: Columns
 ) -> Iterator[ReadRecord]:
     with archive.opened() as descriptor:
 

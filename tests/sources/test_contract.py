@@ -12,6 +12,8 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Any
@@ -422,6 +424,21 @@ def test_a_source_without_named_fields_refuses_them(tmp_path: pathlib.Path) -> N
     case = _image_folder(tmp_path)
     with pytest.raises(OptionError, match="image_folder gives no named fields"):
         packio.pack(case.what, tmp_path / "o.lmdb", fields={"depth": "depth"})
+
+
+def test_the_command_line_takes_fields(tmp_path: pathlib.Path) -> None:
+    case = _csv(tmp_path)
+    for given, told in (
+        ("latent=nowhere:array", "no column 'nowhere'"),
+        ("latent=latent_path:sound", "'sound' is no kind of field"),
+        ("latent", "expected NAME=COLUMN:KIND"),
+    ):
+        command = ["pack", str(case.what), str(tmp_path / "o.lmdb"), "--field", given]
+        done = subprocess.run(
+            [sys.executable, "-m", "packio", *command], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert told in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Records of a text file: rows of a CSV with any delimiter, or JSON objects, one a line.
 
-Text is UTF-8, with or without a byte order mark; bytes that are none become surrogate escapes, as
-in file names. Blank lines are passed over.
+Text is UTF-8, with or without a byte order mark. Bytes that are not UTF-8 become surrogate escapes,
+as in file names. Blank lines are skipped.
 
 Sources: RFC 4180 (CSV); jsonlines.org.
 """
@@ -30,13 +30,13 @@ _BOM = "\ufeff"
 _HEAD_LINES = 20  # by which the delimiter is found out
 _BLOCK_BYTES = 1 << 20
 
-# What JSON calls a number, as far as Python's numbers hold it; 007 and 1_000 are none.
+# A number as JSON writes it and Python's numbers hold it; 007 and 1_000 are no numbers.
 is_number = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,40})?([eE][-+]?\d{1,2})?", re.ASCII).fullmatch
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a file is read."""
+    """How to read a file."""
 
     delimiter: str  # "": each line is a JSON object
     names: tuple[str, ...] = ()  # of the columns; of JSON objects, of the first one's members
@@ -49,7 +49,7 @@ class Layout:
 
 
 class Block(NamedTuple):
-    """Some records that follow each other."""
+    """Consecutive records."""
 
     records: list[Any]  # lists of cells, or objects
     lines: np.ndarray  # where each begins, counted from 1
@@ -64,7 +64,7 @@ class Block(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """Records of some lines, as far as they make sense."""
+    """Records of some lines, up to the first line that makes no sense."""
 
     records: list[Any]
     counts: list[int]  # of lines before each record, and at the end
@@ -73,10 +73,10 @@ class _Parsed(NamedTuple):
 
 
 def layout(path: Path, file: BinaryIO, delimiter: str | None) -> Layout:
-    """Find out how a file is read.
+    """Find out how to read a file.
 
-    A CSV has a first line with names of columns, unless one of its cells ends as images do: columns
-    are then named ``0``, ``1``, ….
+    The first line of a CSV names the columns, unless one of its cells ends as an image's name does:
+    columns are then named ``0``, ``1``, ….
 
     Args:
         path: Of the file, for its ending and for messages.
@@ -84,7 +84,7 @@ def layout(path: Path, file: BinaryIO, delimiter: str | None) -> Layout:
         delimiter: Between columns; None finds out.
 
     Raises:
-        SourceError: no text, nothing in it, or a first line that makes no sense.
+        SourceError: the file is no text or empty, or its first line makes no sense.
     """
     start = file.read(1024)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start:
@@ -112,7 +112,7 @@ def layout(path: Path, file: BinaryIO, delimiter: str | None) -> Layout:
 
 
 def _delimiter(head: list[str]) -> str:
-    """The one that cuts the first lines into the same number of cells, more than one."""
+    """The delimiter that cuts the first lines into the same number of cells, more than one."""
     for delimiter in _DELIMITERS:
         with contextlib.suppress(csv.Error):
             rows = [row for row in csv.reader(head, **_dialect(delimiter)) if any(row)]
@@ -138,7 +138,7 @@ def blocks(path: Path, file: BinaryIO, layout: Layout) -> Iterator[Block]:
     Args:
         path: Of the file, for messages.
         file: The file.
-        layout: How it is read; without names, all records are read, of any number of cells.
+        layout: How to read the file; without names, records may have any number of cells.
 
     Raises:
         SourceError: a line makes no sense.
@@ -168,7 +168,7 @@ def blocks(path: Path, file: BinaryIO, layout: Layout) -> Iterator[Block]:
 
 
 def _rows(text: list[str], layout: Layout) -> _Parsed:
-    """Rows of cells; without any for blank lines."""
+    """Rows of cells; a blank line is an empty row."""
     rows, counts = list[list[str]](), [0]
     reader = csv.reader(text, strict=True, **_dialect(layout.delimiter))
     problem, reached = "", 0
@@ -188,7 +188,7 @@ def _rows(text: list[str], layout: Layout) -> _Parsed:
 
 
 def _objects(text: list[str]) -> _Parsed:
-    """Objects; empty ones for blank lines."""
+    """JSON objects; a blank line is an empty object."""
     with contextlib.suppress(ValueError, RecursionError):  # all at once takes 2/5 of the time
         objects = json.loads(f"[{','.join(text)}]")
         if len(objects) == len(text) and {*map(type, objects)} == {dict}:

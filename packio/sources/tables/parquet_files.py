@@ -1,4 +1,4 @@
-"""Parquet files: what their footers say, and rows read forwards with little memory.
+"""Parquet files: their footers, and rows read forwards with little memory.
 
 Source: Apache Parquet format, "File format": a file ends in its footer, the length of that (uint32,
 little-endian) and ``PAR1``.
@@ -45,12 +45,12 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
-    """A file as it was when it was listed.
+    """A file as found when it was listed.
 
     Attributes:
         path: Absolute.
         stamp: Size in bytes and time of the last change.
-        starts: (row groups + 1,) first row of each, and the number of rows.
+        starts: (row groups + 1,) first row of each row group, then the number of rows.
     """
 
     path: Path
@@ -63,10 +63,10 @@ class ParquetFile:
         return int(self.starts[-1])
 
     def open(self) -> Any:
-        """Open it with pyarrow.
+        """Open the file with pyarrow.
 
         Raises:
-            SourceError: it is damaged, or has changed.
+            SourceError: the file is damaged, or has changed.
         """
         if _stamp(self.path) != self.stamp:
             raise SourceError(f"{self.path}: changed after it was listed; run again")
@@ -76,7 +76,7 @@ class ParquetFile:
         """All values of a column, or of a struct with one of its members: ``image.path``.
 
         Raises:
-            SourceError: they cannot be read.
+            SourceError: the values cannot be read.
         """
         count = 0
         with self.open() as opened:
@@ -91,7 +91,7 @@ class ParquetFile:
 
 
 class Footer(NamedTuple):
-    """What the footer of a file says."""
+    """The footer of a file."""
 
     file: ParquetFile
     schema: Any  # pyarrow's
@@ -104,7 +104,7 @@ def footer(path: Path) -> Footer:
     """Read the footer of a file.
 
     Raises:
-        SourceError: it is damaged.
+        SourceError: the footer is damaged.
         MissingPackageError: pyarrow is not installed.
     """
     stamp = _stamp(path)
@@ -144,15 +144,15 @@ def _features(schema: Any) -> dict[str, Any]:
 
 
 class Reader:
-    """Rows of several files, read forwards; safe in threads, pickles without what it has read.
+    """Reads rows of several files forwards. Safe in threads; pickles without its batches.
 
-    Whatever the size of the row groups, a batch has about 4 MiB; the last 24 are kept, as threads
-    do not ask in order.
+    A batch has about 4 MiB, whatever the size of the row groups. The last 24 batches are kept, as
+    threads do not ask in order.
 
     Args:
         files: The files.
-        columns: Names of those to read.
-        sizes: Of each file, bytes of the columns' rows on average.
+        columns: Names of the columns to read.
+        sizes: Average bytes of a row of these columns, for each file.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Reader:
         """Values of a row, as pyarrow's scalars.
 
         Raises:
-            DecodeError: it cannot be read.
+            DecodeError: the row cannot be read.
             SourceError: the file has changed.
         """
         with self._lock:

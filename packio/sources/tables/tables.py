@@ -1,4 +1,4 @@
-"""What sources of rows have in common: columns by their usual names, labels, keys, meta."""
+"""What sources of rows share: usual names of columns, labels, keys and metadata."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MASK_NAMES = (
 )  # fmt: skip
 
 Labels = tuple["list[int] | np.ndarray | None", list[str]]  # and the names of the classes
-Place = Callable[["int | None"], str]  # position → where that sample stands; None → the source
+Place = Callable[["int | None"], str]  # position → place of the sample; None → the source
 
 _is_odd = re.compile(r"//|/\.\.?(/|$)|/$").search  # of an absolute path
 _TIMES = (dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
 
 
 def guess(columns: Iterable[str], usual: Sequence[str]) -> str | None:
-    """The column with the most usual name for something, in any case; None if there is none."""
+    """Find the column whose name comes first in a list of usual names, in any case; or None."""
     plain: dict[str, str] = {}
     for column in columns:
         plain.setdefault(re.sub(r"[\s-]+", "_", column.strip()).lower(), column)
@@ -44,10 +44,10 @@ def guess(columns: Iterable[str], usual: Sequence[str]) -> str | None:
 
 
 class Column:
-    """Values of a column, each different one kept once.
+    """Values of a column; equal values are kept once.
 
     Attributes:
-        codes: Of each sample, the position of its value in `values`.
+        codes: For each sample, the position of its value in `values`.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Column:
         self.codes.extend([seen.setdefault(value, len(seen)) for value in values])
 
     def first(self, code: int) -> int:
-        """Position of the first sample that has a value."""
+        """Position of the first sample with a value."""
         return self.codes.index(code)
 
 
@@ -77,7 +77,7 @@ def labels(
     classes: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Labels:
-    """Make labels of whatever a column holds.
+    """Make labels of the values of a column.
 
     ====================  ==========================================================
     int, bool             ints, as they are
@@ -89,14 +89,15 @@ def labels(
     ====================  ==========================================================
 
     Args:
-        column: The codes.
-        values: What the codes stand for.
+        column: Has the code of each sample.
+        values: The value of each code.
         place: Names the place of a sample.
-        classes: Names that give the labels; None takes those found.
-        names: What ints stand for, where the source says it.
+        classes: Names that give the labels; None takes the names found.
+        names: Name of each int, if the source says it.
 
     Raises:
-        SourceError: several kinds in one column, a label missing, or unknown to `classes`.
+        SourceError: a column has several kinds of labels, a label is missing, or a name is unknown
+            to `classes`.
     """
     kinds = {type(value) for value in values}
     number = {int, bool}
@@ -212,10 +213,10 @@ def _short(value: object) -> str:
 
 
 def relative(paths: Sequence[str], root: str | os.PathLike[str]) -> tuple[str, list[bytes]]:
-    """Keys of paths, and the folder that they are relative to.
+    """Make keys of paths; return the folder that the keys are relative to, and the keys.
 
-    That is the root; or, where a path leads out of it, the folder that root and paths share. Paths
-    are compared as text: links are not followed.
+    The folder is the root. If a path leads out of the root, the folder is the one that root and
+    paths share. Paths are compared as text: links are not followed.
 
     Args:
         paths: Absolute, or relative to the root.
@@ -234,10 +235,10 @@ def relative(paths: Sequence[str], root: str | os.PathLike[str]) -> tuple[str, l
 
 
 def keys_of(paths: Sequence[Any]) -> list[bytes] | None:
-    """Keys of images that have paths: as they are, or relative to what absolute ones share.
+    """Make keys of the paths of images; absolute paths become relative to their shared folder.
 
     Returns:
-        None where not all are paths below a folder, each another one.
+        None if a path is missing, leads out of its folder, or is there twice.
     """
     if not all(isinstance(path, str) and path and "\0" not in path for path in paths):
         return None
@@ -248,10 +249,10 @@ def keys_of(paths: Sequence[Any]) -> list[bytes] | None:
 
 
 def meta(values: dict[str, Any]) -> bytes:
-    """What else belongs to a sample, as JSON; dates and decimals as text, NaN as null.
+    """Encode metadata as JSON: dates and decimals as text, NaN as null.
 
     Raises:
-        SourceError: something that JSON cannot hold.
+        SourceError: JSON cannot hold a value.
     """
     text = json.dumps(_plain(values), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
@@ -268,6 +269,6 @@ def _plain(value: Any) -> Any:
         return [_plain(inner) for inner in value]
     if isinstance(value, _TIMES):
         return str(value)
-    if hasattr(value, "tolist"):  # numpy's and torch's
+    if callable(getattr(value, "tolist", None)):  # numpy's and torch's
         return _plain(value.tolist())
     raise SourceError(f"{type(value).__name__} {_short(value)}; JSON cannot hold it")

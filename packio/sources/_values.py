@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,25 @@ def fields_of(
         if made is not None:
             found[name] = made
     return found
+
+
+def files_of(
+    values: Iterable[Any], kinds: Iterable[str | None], root: str | os.PathLike[str]
+) -> tuple[bytes, ...]:
+    """Absolute paths of the files that fields of a sample are read from.
+
+    Args:
+        values: Of the fields, as `field` takes them.
+        kinds: Of the fields.
+        root: Folder that paths are relative to.
+    """
+    return tuple(
+        os.fsencode(os.path.abspath(os.path.join(root, value)))
+        for value, kind in zip(values, kinds, strict=True)
+        if isinstance(value, str)
+        and value.strip()
+        and (kind or _kind_of_text(value, is_path=False)) != "text"
+    )
 
 
 def _kind_of_text(text: str, *, is_path: bool) -> str:

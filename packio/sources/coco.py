@@ -109,7 +109,7 @@ class Coco(Source):
             sizes = _files.sizes(descriptor, [*keys.values()])
         return Listing(
             self.name, folder, [*keys.values()], sizes, None, names, result.unlisted,
-            warnings=result.warnings, rows=rows,
+            warnings=result.warnings, rows=rows, files=_paths(rows, folder, context.fields),
             open=functools.partial(_opened, os.path.abspath(folder), context.fields),
         )  # fmt: skip
 
@@ -302,6 +302,15 @@ def _boxes(
         areas = [entry.get("area") for entry in entries]
         found["area"] = np.array([a if _is_number(a) else np.nan for a in areas], np.float32)
     return found
+
+
+def _paths(rows: Columns, folder: Path, wanted: _Wanted) -> list[tuple[bytes, ...]] | None:
+    """Paths of the files that each sample is read from; None: of the image alone."""
+    if not wanted:
+        return None
+    kinds = [kind for _, kind in wanted.values()]
+    columns = zip(rows.columns["key"], rows.columns["fields"], strict=True)
+    return [(key, *_values.files_of(cells, kinds, folder)) for key, cells in columns]
 
 
 def _is_number(value: Any) -> bool:

@@ -94,7 +94,12 @@ class Manifest(Source):
             return result
         rows = Columns({"key": keys, "span": table.spans()}, table.further.digest())
         opened = functools.partial(_opened, root, os.path.abspath(folder), table.further)
-        return dataclasses.replace(result, rows=rows, open=opened)
+        kinds = [kind for _, kind in context.fields.values()]
+        cells = zip(*table.cells, strict=True)  # of each sample
+        files = [
+            (k, *_values.files_of(c, kinds, folder)) for k, c in zip(keys, cells, strict=False)
+        ]
+        return dataclasses.replace(result, rows=rows, open=opened, files=files or None)
 
 
 SOURCE = Manifest()

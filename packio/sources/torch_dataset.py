@@ -132,8 +132,10 @@ def _of_files(source: Any, context: Context) -> Listing | None:
     if folders is None or data is None:
         return None
     if type(source) is data.Subset:
-        whole = _of_files(source.dataset, context)
-        return None if whole is None else whole.take([int(i) for i in source.indices])
+        whole, indices = _of_files(source.dataset, context), [int(i) for i in source.indices]
+        if whole is None or len(set(indices)) < len(indices):  # a file twice has no key of its own
+            return None
+        return whole.take(indices)
     if type(source) is not folders.ImageFolder or source.transforms is not None:
         return None
     if source.loader is not folders.folder.default_loader:

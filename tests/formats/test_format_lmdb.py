@@ -149,7 +149,7 @@ def test_keys_are_as_wide_as_the_count_needs(tmp_path: Path) -> None:
 
 def test_a_map_that_grows_loses_nothing(tmp_path: Path) -> None:
     records = _records([90_000] * 600 + [100] * 12_000)
-    writer = made.writer(FORMAT, tmp_path / "out.lmdb", count=0, size=0)
+    writer: Any = made.writer(FORMAT, tmp_path / "out.lmdb", count=0, size=0)
     before = writer._map_size
     writer.add(records)
     writer.close()

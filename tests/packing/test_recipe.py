@@ -292,13 +292,13 @@ def test_append_sees_changed_annotations(tmp_path: pathlib.Path) -> None:
         return [
             Sample(0, "a.png", made.png(), "png", height=3, width=4, **values),  # type: ignore[arg-type]  # each value fits
             Sample(1, "b.png", made.png(), "png", 1, 3, 4, box_labels=np.array([0]),
-                   boxes=np.float32([[0, 0, 2, 2]])),
+                   boxes=np.array([[0, 0, 2, 2]], np.float32)),
         ]  # fmt: skip
 
     out = tmp_path / "x.tar"
     packio.pack(samples(), out, shards=2)
     assert packio.append(out, samples()).changed == ()
-    for changed in ({"label": 1}, {"meta": {"a": 2}}, {"boxes": np.float32([[0, 0, 1, 2]])},
+    for changed in ({"label": 1}, {"meta": {"a": 2}}, {"boxes": np.array([[0, 0, 1, 2]], np.float32)},
                     {"box_labels": np.array([0])}):  # fmt: skip
         assert packio.append(out, samples(**changed)).changed == ("a.png",)
 
@@ -308,14 +308,15 @@ def test_unchanged_files_are_not_read_again(
 ) -> None:
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("packio.packing.plan.seen._SETTLED", -(10**12))
-    out, read = tmp_path / "x.tar", []
+    out, read = tmp_path / "x.tar", list[int]()
     packio.pack(source, out, shards=2)
-    real = existing.read_ahead
-    monkeypatch.setattr(
-        existing,
-        "read_ahead",
-        lambda part, *a, **k: read.append(len(part.keys)) or real(part, *a, **k),
-    )
+    real = vars(existing)["read_ahead"]
+
+    def noted(part: Any, *arguments: Any, **options: Any) -> Any:
+        read.append(len(part.keys))
+        return real(part, *arguments, **options)
+
+    monkeypatch.setattr(existing, "read_ahead", noted)
     assert packio.pack(source, out, shards=2).up_to_date
     assert packio.append(out, source).unchanged == 40
     _more(source, 1)

@@ -66,6 +66,7 @@ class Table:
 
     Attributes:
         paths: Of the images, as written.
+        cells: Values of the named fields, a list for each field.
         has_more: Whether there is more than paths and labels.
         further: Reads what else there is.
     """
@@ -92,6 +93,7 @@ class Table:
                 path.absolute(), opened, self._layout, used, set(left), context.fields
             )
             self.has_more = bool(left or context.fields)
+            self.cells: list[list[Any]] = [[] for _ in context.fields]
             for block in lines.blocks(path, file, self._layout):
                 self._add(block)
         if not self.paths:
@@ -142,6 +144,8 @@ class Table:
         self._spans.append(block.spans)
         self.paths += block.column(self._layout, self._path_col)
         self._check_paths(start)
+        for cells, (column, _) in zip(self.cells, self.further.wanted.values(), strict=True):
+            cells.extend(block.column(self._layout, column))
         columns = [block.column(self._layout, name) for name in self._label_cols]
         if self._is_vector:
             self._vectors.append(np.stack([self._floats(c, start) for c in columns], axis=1))

@@ -426,6 +426,19 @@ def test_a_source_without_named_fields_refuses_them(tmp_path: pathlib.Path) -> N
         packio.pack(case.what, tmp_path / "o.lmdb", fields={"depth": "depth"})
 
 
+@pytest.mark.parametrize(("name", "make"), [("manifest", _csv), ("pairs", _pairs)])
+def test_the_files_of_fields_are_known(
+    name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
+) -> None:
+    listing = _listed(name, make(tmp_path))
+    assert listing.files is not None
+    assert listing.root is not None
+    for paths in listing.files:
+        found = [os.path.join(os.fsencode(listing.root), path) for path in paths]
+        assert len([path for path in found if path.endswith(b".npy")]) == 1
+        assert all(map(os.path.isfile, found))
+
+
 def test_the_command_line_takes_fields(tmp_path: pathlib.Path) -> None:
     case = _csv(tmp_path)
     for given, told in (

@@ -74,8 +74,6 @@ def load(kind: str, name: str) -> Any:
     """
     if name in built_in(kind):
         module = importlib.import_module(f"{PACKAGES[kind]}.{name}")
-        if kind == "formats" and "FORMAT" not in vars(module):  # a module of the old style
-            return vars(importlib.import_module(PACKAGES[kind]))["of_module"](module)
         return vars(module).get(kind[:-1].upper(), module)
     if name in _entry_points(kind):
         return _load_entry_point(kind, name)

@@ -8,21 +8,16 @@ share lies in ``blobs/``, ``chunks/`` and ``wire/``.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from packio.errors import OptionError
 from packio.index.building import Ranges as Ranges
 from packio.sample.record import Field, Place, Record
-
-if TYPE_CHECKING:
-    from packio.sample.facts import Facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,91 +255,3 @@ class Places:
         file = np.where(offset < 0, 0, self._file).astype(np.uint32)
         split = np.array(self._split, bool)
         return Ranges(file, offset, length, split if split.any() else None)
-
-
-# What follows is for formats that are modules of the old style, and goes with the last of them.
-
-_NO_FIELDS: Mapping[str, Place] = MappingProxyType({})
-
-
-class Entry(NamedTuple):
-    """One sample of a container, as the ``scan`` of a module of the old style yields it."""
-
-    name: bytes
-    file: str  # relative to the shard itself if it is a directory, else to its folder
-    offset: int  # bytes; -1: no range of bytes, `Reader` reads it
-    length: int  # bytes
-    label: int | tuple[float, ...] | None = None
-    key: bytes | None = None  # the path in the source, where the container keeps it
-    mask: tuple[str, int, int] | None = None  # file, offset, length
-    meta: bytes | None = None  # a JSON object, UTF-8
-    boxes: tuple[tuple[float, float, float, float], ...] | None = None
-    box_labels: tuple[int, ...] | None = None
-    split: bool = False  # offset and length are of raw bytes that `unsplit` takes
-    facts: Facts | None = None  # of raw pixels, whose bytes do not tell
-    fields: Mapping[str, Place] = _NO_FIELDS  # all named fields but image and mask
-
-    def as_record(self) -> Record[Place]:
-        """The same as a record."""
-        image = Place("image", self.file, self.offset, self.length, self.split, self.facts)
-        mask = {} if self.mask is None else {"mask": Place("mask", *self.mask)}
-        label: Any = self.label
-        if isinstance(label, tuple):
-            label = np.array(label, np.float32)
-        columns = {} if self.box_labels is None else {"labels": np.array(self.box_labels, np.int64)}
-        boxes = None if self.boxes is None else np.array(self.boxes, np.float32).reshape(-1, 4)
-        fields = {"image": image, **mask, **self.fields}
-        key = self.name if self.key is None else self.key
-        return Record(key, fields, label, None, boxes, columns, self.meta)
-
-
-_OLD_MAGICS = {"hdf5": b"\x89HDF\r\n\x1a\n", "pth": b"PK\x03\x04"}
-_OLD_MARKS = {
-    "n5": (b"attributes.json",), "zarr": (b"zarr.json", b".zgroup", b".zarray"),
-}  # fmt: skip
-
-
-class _OfModule(Format):
-    """A module of the old style as a format."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._name = module.__name__.rpartition(".")[2]
-        self._takes = inspect.signature(module.scan).parameters
-        self.caps = Caps(
-            module.SUFFIXES, module.IS_DIRECTORY, module.PACKAGE, module.EXTRA,
-            writes=hasattr(module, "Writer"), dies_of_damage=getattr(module, "CRASHES", False),
-            reads_by_library=hasattr(module, "Reader"), options=getattr(module, "OPTIONS", {}),
-            keeps=frozenset(("key", "label", "meta", "boxes")),
-        )  # fmt: skip
-
-    def recognise(self, head: bytes, name: str) -> bool:
-        if self._name in _OLD_MARKS:
-            lines = {line.partition(b"/")[2] or line for line in head.split(b"\n")}
-            return not lines.isdisjoint(_OLD_MARKS[self._name]) or super().recognise(head, name)
-        magic = _OLD_MAGICS.get(self._name)
-        return (magic is not None and head.startswith(magic)) or super().recognise(head, name)
-
-    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        options: dict[str, Any] = reading.names()
-        check_reading(path, reading, *self._takes)
-        if reading.trust_plain_pickle and "trust_plain_pickle" in self._takes:
-            options["trust_plain_pickle"] = True
-        for entry in self._module.scan(path, **options):
-            yield entry.as_record()
-
-    def writer(self, path: Path, **options: Any) -> Writer:
-        writer: Writer = self._module.Writer(path, **options)
-        return writer
-
-    def reader(self, path: Path, reading: Reading) -> Reader | None:
-        if not self.caps.reads_by_library:
-            return None
-        names = {n: v for n, v in reading.names().items() if n != "label"}
-        reader: Reader = self._module.Reader(path, **names)
-        return reader
-
-
-def of_module(module: Any) -> Format:
-    """The format that a module of the old style is."""
-    return _OfModule(module)

@@ -32,73 +32,25 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from packio import registry
 from packio.errors import NotAPackError
-from packio.formats import Entry
-from packio.formats.chunks import arrays, scanning, writing
-from packio.formats.chunks.arrays import Kind, Stored
-from packio.formats.chunks.layout import Array, Layout
+from packio.formats import Caps
+from packio.formats.chunks import scanning
+from packio.formats.chunks.arrays import Chunked
+from packio.formats.chunks.layout import Array, Layout, Stored
 
 if TYPE_CHECKING:
     import numpy as np
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
-
-SUFFIXES = (".n5",)
-IS_DIRECTORY = True
-PACKAGE = None
-EXTRA = None
 
 _VERSION = "4.0.0"
 _LARGEST = 2**31 - 1 - 8  # bytes of a block with its header: they are Java's arrays
 _MOST_XZ = 256 << 20  # bytes of memory to decompress with; xz -9 asks for 65 MiB
 _TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32",
           "float64")  # fmt: skip
-
-
-def _array(shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
-    return Array(shape, block, dtype.newbyteorder(">"), prefix="", separator="/", headers=True)
-
-
-def _describe_group(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {"n5": _VERSION, **attributes}
-
-
-def _describe_array(array: Array) -> dict[str, Any]:
-    return {
-        "dimensions": array.shape[::-1],
-        "blockSize": array.block[::-1],
-        "dataType": array.dtype.name,
-        "compression": {"type": "raw"},
-    }
-
-
-def _parse_array(metadata: dict[str, Any], where: str) -> Array:
-    if "dimensions" not in metadata:
-        raise NotAPackError(f"{where} is a group; expected an array")
-    return _describe(metadata, where).plain(
-        f"{where} is compressed ({_compression(metadata).get('type')!r}), so its values are no "
-        "byte ranges; write it with the compression 'raw'"
-    )
-
-
-def _describe(metadata: dict[str, Any], where: str) -> Stored:
-    compression = _compression(metadata).get("type")
-    dtype = scanning.known_type(metadata.get("dataType"), _TYPES, where)
-    shape, block = scanning.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
-    array = _array(shape[::-1], block[::-1], dtype)
-    if compression == "raw":
-        return Stored(array, array.block)
-    decode = _DECODERS.get(compression) if isinstance(compression, str) else None
-    if decode is None:
-        raise NotAPackError(
-            f"{where} is compressed ({compression!r}); expected raw, {', '.join(_DECODERS)}"
-        )
-    return Stored(array, array.block, decode)
 
 
 def _compression(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -134,63 +86,64 @@ _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
 }  # fmt: skip
 
 
-def _refuse(path: Path) -> None:
-    if (path / "zarr.json").exists() or (path / ".zgroup").exists():
-        raise NotAPackError(f"{path}/: is Zarr, not N5; name it .zarr")
+class _Layout(Layout):
+    container, metadata, largest = "n5", "attributes.json", _LARGEST
+
+    def array(self, shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
+        return Array(shape, block, dtype.newbyteorder(">"), prefix="", separator="/", headers=True)
+
+    def describe_group(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        return {"n5": _VERSION, **attributes}
+
+    def describe_array(self, array: Array) -> dict[str, Any]:
+        return {
+            "dimensions": array.shape[::-1],
+            "blockSize": array.block[::-1],
+            "dataType": array.dtype.name,
+            "compression": {"type": "raw"},
+        }
+
+    def attributes(self, metadata: dict[str, Any]) -> Any:
+        return metadata
+
+    def is_array(self, metadata: Mapping[str, Any]) -> bool:
+        return "dimensions" in metadata
+
+    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
+        compression = _compression(metadata).get("type")
+        dtype = scanning.known_type(metadata.get("dataType"), _TYPES, where)
+        shape, block = scanning.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
+        array = self.array(shape[::-1], block[::-1], dtype)
+        if compression == "raw":
+            return Stored(array, array.block)
+        decode = _DECODERS.get(compression) if isinstance(compression, str) else None
+        if decode is None:
+            raise NotAPackError(
+                f"{where} is compressed ({compression!r}); expected raw, {', '.join(_DECODERS)}"
+            )
+        otherwise = (
+            f"is compressed ({compression!r}), so its values are no byte ranges; write it with the "
+            "compression 'raw'"
+        )
+        return Stored(array, array.block, otherwise, decode)
+
+    def refuse(self, path: Path) -> None:
+        if (path / "zarr.json").exists() or (path / ".zgroup").exists():
+            raise NotAPackError(f"{path}/: is Zarr, not N5; name it .zarr")
 
 
-_LAYOUT = Layout(
-    container="n5",
-    metadata="attributes.json",
-    array=_array,
-    describe_group=_describe_group,
-    describe_array=_describe_array,
-    parse_attributes=lambda metadata: metadata,
-    parse_array=_parse_array,
-    refuse=_refuse,
-    largest=_LARGEST,
-)
+class N5(Chunked):
+    """N5 containers; blocks are raw or compressed by gzip, bzip2, xz, blosc or zstd."""
+
+    caps = Caps(
+        suffixes=(".n5",), is_directory=True, reads_by_library=True, spooled=True,
+        keeps=frozenset(("key", "label", "meta", "boxes")),
+    )  # fmt: skip
+    marks = frozenset((b"attributes.json",))
+
+    def layout(self, path: Path) -> Layout:
+        """How N5 containers are written."""
+        return _Layout()
 
 
-class Writer(writing.Writer):
-    """Write records into a new N5 container; the same records give the same bytes."""
-
-    layout: ClassVar[Layout] = _LAYOUT
-
-
-_KIND = Kind(_LAYOUT, lambda metadata: "dimensions" in metadata, _describe)
-
-
-class Reader(arrays.Reader):
-    """Read arrays of pixels whose blocks are compressed, or cut across images."""
-
-    def kind(self) -> Kind:
-        """What the container is."""
-        return _KIND
-
-
-def scan(
-    path: Path, *, image: str | None = None, label: str | None = None, layout: str = ""
-) -> Iterator[Entry]:
-    """Yield an entry for every sample, in order.
-
-    What others write is found if it has the arrays ``data`` and ``offsets``, not compressed, and no
-    sample lies in two blocks; or an array of pixels (`packio.formats.blobs.pixels`), however it is
-    cut, raw or compressed by gzip, bzip2, xz, blosc or zstd. Labels are an array of a usual name
-    beside it.
-
-    Args:
-        path: The directory: a group, or one array.
-        image: Path within it of the array of pixels.
-        label: Path within it of the labels; "" takes none.
-        layout: Order of pixels; see `packio.formats.blobs.pixels`.
-
-    Raises:
-        NotAPackError: there are no such arrays.
-        IntegrityError: a block is missing or has the wrong size, or an array does not fit another.
-        OptionError: there is nothing of a name given.
-        VersionError: written by a newer packio.
-        ReadError: a file cannot be read.
-        MissingPackageError: numcodecs does not load, which blosc and zstd need.
-    """
-    return arrays.scan(path, _KIND, image, label, layout)
+FORMAT = N5()

@@ -26,25 +26,18 @@ checked against files that zarr-python 3.1.6 and tensorstore 0.1.86 wrote.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from packio import registry
 from packio.errors import NotAPackError
-from packio.formats import Entry
-from packio.formats.chunks import arrays, scanning, writing
-from packio.formats.chunks.arrays import Kind, Stored
-from packio.formats.chunks.layout import Array, Layout
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
-
-SUFFIXES = (".zarr",)
-IS_DIRECTORY = True
-PACKAGE = None
-EXTRA = None
+from packio.formats import Caps
+from packio.formats.chunks import scanning
+from packio.formats.chunks.arrays import Chunked
+from packio.formats.chunks.layout import Array, Layout, Stored
 
 _TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
           "float16", "float32", "float64")  # fmt: skip
@@ -54,58 +47,6 @@ _CODECS_2 = ("zlib", "gzip", "bz2", "lzma", "blosc", "zstd", "lz4", "shuffle", "
              "crc32c", "adler32", "fletcher32")  # fmt: skip
 _CODECS_3 = ("bytes", "transpose", "sharding_indexed", "gzip", "zstd", "blosc", "crc32c",
              *(f"numcodecs.{name}" for name in _CODECS_2))  # fmt: skip
-
-
-def _array(shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
-    return Array(shape, block, dtype.newbyteorder("<"), prefix="c/", separator="/", headers=False)
-
-
-def _describe_group(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-
-
-def _describe_array(array: Array) -> dict[str, Any]:
-    little = {"configuration": {"endian": "little"}} if array.dtype.itemsize > 1 else {}
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": array.shape,
-        "data_type": array.dtype.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": array.block}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": [{"name": "bytes", **little}],
-        "fill_value": 0.0 if array.dtype.kind == "f" else 0,
-        "attributes": {},
-    }
-
-
-def _parse_array(metadata: dict[str, Any], where: str) -> Array:
-    if metadata.get("zarr_format") != 3 or metadata.get("node_type") != "array":
-        raise NotAPackError(
-            f"{where} is a {metadata.get('node_type')!r} of the Zarr format "
-            f"{metadata.get('zarr_format')!r}; expected an array of format 3"
-        )
-    return _describe(metadata, where).plain(
-        f"{where} goes through the codecs {_names(metadata.get('codecs'))}, so its values are "
-        "no byte ranges; write it with compressors=None, without shards or other filters"
-    )
-
-
-def _describe(metadata: dict[str, Any], where: str) -> Stored:
-    """Describe an array of version 3."""
-    dtype = scanning.known_type(metadata.get("data_type"), _TYPES, where)
-    grid, extensions = _named(metadata.get("chunk_grid")), metadata.get("storage_transformers")
-    if grid[0] != "regular" or extensions:
-        raise NotAPackError(f"{where} has a chunk grid {grid[0]!r}; expected 'regular'")
-    shape, block = scanning.shapes(metadata.get("shape"), grid[1].get("chunk_shape"), where)
-    prefix, separator = _key_encoding(metadata.get("chunk_key_encoding"), where)
-    codecs = metadata.get("codecs")
-    array = Array(shape, block, dtype, prefix, separator, headers=False)
-    if _names(codecs) == ["bytes"]:
-        order = _byte_order(codecs, dtype, where)
-        return Stored(array._replace(dtype=dtype.newbyteorder(order)), block)
-    chunk = _checked_codecs(codecs, block, where)
-    return Stored(array, chunk, library=functools.partial(_opened, 3))
 
 
 def _names(codecs: Any) -> list[Any]:
@@ -125,36 +66,6 @@ def _checked_codecs(codecs: Any, block: tuple[int, ...], where: str) -> tuple[in
     _, chunk = scanning.shapes(list(block), sharding.get("chunk_shape"), where)
     _checked_codecs(sharding.get("index_codecs"), chunk, where)
     return _checked_codecs(sharding.get("codecs"), chunk, where)
-
-
-def _describe_2(metadata: dict[str, Any], where: str) -> Stored:
-    """Describe an array of version 2.
-
-    Source: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
-    """
-    code, separator = metadata.get("dtype"), metadata.get("dimension_separator", ".")
-    known = isinstance(code, str) and code[:1] in ("<", ">", "|") and code[1:] in _CODES_2
-    if not known or separator not in (".", "/"):
-        raise NotAPackError(f"{where} has values of type {code!r}; expected one of {_CODES_2}")
-    shape, block = scanning.shapes(metadata.get("shape"), metadata.get("chunks"), where)
-    array = Array(shape, block, np.dtype(code), prefix="", separator=separator, headers=False)
-    filters = metadata.get("filters") or []
-    steps = [*(filters if isinstance(filters, list) else [filters]), metadata.get("compressor")]
-    names = [s.get("id") if isinstance(s, dict) else s for s in steps if s is not None]
-    if any(name not in _CODECS_2 for name in names):
-        raise NotAPackError(
-            f"{where} goes through the codecs {names}; expected some of {', '.join(_CODECS_2)}"
-        )
-    if not names and metadata.get("order") == "C":
-        return Stored(array, block)
-    return Stored(array, block, library=functools.partial(_opened, 2))
-
-
-def _parse_array_2(metadata: dict[str, Any], where: str) -> Array:
-    return _describe_2(metadata, where).plain(
-        f"{where} is compressed, filtered or not in C order, so its values are no byte ranges; "
-        "write it with compressor=None"
-    )
 
 
 def _opened(version: int, folder: Path) -> Callable[[int, int], np.ndarray]:
@@ -187,70 +98,104 @@ def _key_encoding(value: Any, where: str) -> tuple[str, str]:
     return ("" if name == "v2" else f"c{separator}"), separator
 
 
-def _attributes(metadata: dict[str, Any]) -> Any:
-    return metadata.get("attributes", {})
+class _Layout(Layout):
+    container, metadata = "zarr", "zarr.json"
+
+    def array(self, shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
+        little = dtype.newbyteorder("<")
+        return Array(shape, block, little, prefix="c/", separator="/", headers=False)
+
+    def describe_group(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+    def describe_array(self, array: Array) -> dict[str, Any]:
+        little = {"configuration": {"endian": "little"}} if array.dtype.itemsize > 1 else {}
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": array.shape,
+            "data_type": array.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": array.block}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "codecs": [{"name": "bytes", **little}],
+            "fill_value": 0.0 if array.dtype.kind == "f" else 0,
+            "attributes": {},
+        }
+
+    def is_array(self, metadata: Mapping[str, Any]) -> bool:
+        return metadata.get("node_type") == "array"
+
+    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
+        if metadata.get("zarr_format") != 3:
+            found = metadata.get("zarr_format")
+            raise NotAPackError(f"{where} is an array of the Zarr format {found!r}; expected 3")
+        dtype = scanning.known_type(metadata.get("data_type"), _TYPES, where)
+        grid, extensions = _named(metadata.get("chunk_grid")), metadata.get("storage_transformers")
+        if grid[0] != "regular" or extensions:
+            raise NotAPackError(f"{where} has a chunk grid {grid[0]!r}; expected 'regular'")
+        shape, block = scanning.shapes(metadata.get("shape"), grid[1].get("chunk_shape"), where)
+        prefix, separator = _key_encoding(metadata.get("chunk_key_encoding"), where)
+        codecs = metadata.get("codecs")
+        array = Array(shape, block, dtype, prefix, separator, headers=False)
+        if _names(codecs) == ["bytes"]:
+            order = _byte_order(codecs, dtype, where)
+            return Stored(array._replace(dtype=dtype.newbyteorder(order)), block)
+        chunk = _checked_codecs(codecs, block, where)
+        otherwise = (
+            f"goes through the codecs {_names(codecs)}, so its values are no byte ranges; write it "
+            "with compressors=None, without shards or other filters"
+        )
+        return Stored(array, chunk, otherwise, library=functools.partial(_opened, 3))
 
 
-_LAYOUT = Layout(
-    container="zarr",
-    metadata="zarr.json",
-    array=_array,
-    describe_group=_describe_group,
-    describe_array=_describe_array,
-    parse_attributes=_attributes,
-    parse_array=_parse_array,
-    refuse=lambda _: None,
-    largest=2**62,
-)
-_KIND = Kind(_LAYOUT, lambda metadata: metadata.get("node_type") == "array", _describe)
-_KIND_2 = Kind(
-    _LAYOUT._replace(metadata=".zarray", parse_array=_parse_array_2), lambda _: True, _describe_2
-)
+class _Layout2(_Layout):
+    """Version 2, which packio only reads.
 
-
-def _kind(path: Path) -> Kind:
-    """Tell which version a directory is of."""
-    marks = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
-    is_old = any((path / name).exists() for name in marks) or any(path.glob("*/.zarray"))
-    return _KIND_2 if is_old and not (path / "zarr.json").exists() else _KIND
-
-
-class Writer(writing.Writer):
-    """Write records into a new Zarr group; the same records give the same bytes."""
-
-    layout: ClassVar[Layout] = _LAYOUT
-
-
-class Reader(arrays.Reader):
-    """Read arrays of pixels that are compressed, or whose chunks are cut across images."""
-
-    def kind(self) -> Kind:
-        """What the container is."""
-        return _kind(self.path)
-
-
-def scan(
-    path: Path, *, image: str | None = None, label: str | None = None, layout: str = ""
-) -> Iterator[Entry]:
-    """Yield an entry for every sample, in order.
-
-    What others write, in version 2 or 3, is found if it has the arrays ``data`` and ``offsets``,
-    neither compressed nor sharded, and no sample lies in two chunks; or an array of pixels
-    (`packio.formats.blobs.pixels`), however it is cut and whichever of zarr-python's codecs it went
-    through. Labels are an array of a usual name beside it.
-
-    Args:
-        path: The directory: a group, or one array.
-        image: Path within it of the array of pixels.
-        label: Path within it of the labels; "" takes none.
-        layout: Order of pixels; see `packio.formats.blobs.pixels`.
-
-    Raises:
-        NotAPackError: there are no such arrays.
-        IntegrityError: a chunk is missing or has the wrong size, or an array does not fit another.
-        OptionError: there is nothing of a name given.
-        VersionError: written by a newer packio.
-        ReadError: a file cannot be read.
-        MissingPackageError: zarr does not load, which compressed labels need.
+    Source: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
     """
-    return arrays.scan(path, _kind(path), image, label, layout)
+
+    metadata = ".zarray"
+
+    def is_array(self, metadata: Mapping[str, Any]) -> bool:
+        return True
+
+    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
+        code, separator = metadata.get("dtype"), metadata.get("dimension_separator", ".")
+        known = isinstance(code, str) and code[:1] in ("<", ">", "|") and code[1:] in _CODES_2
+        if not known or separator not in (".", "/"):
+            raise NotAPackError(f"{where} has values of type {code!r}; expected one of {_CODES_2}")
+        shape, block = scanning.shapes(metadata.get("shape"), metadata.get("chunks"), where)
+        array = Array(shape, block, np.dtype(code), prefix="", separator=separator, headers=False)
+        filters = metadata.get("filters") or []
+        steps = [*(filters if isinstance(filters, list) else [filters]), metadata.get("compressor")]
+        names = [s.get("id") if isinstance(s, dict) else s for s in steps if s is not None]
+        if any(name not in _CODECS_2 for name in names):
+            raise NotAPackError(
+                f"{where} goes through the codecs {names}; expected some of {', '.join(_CODECS_2)}"
+            )
+        if not names and metadata.get("order") == "C":
+            return Stored(array, block)
+        otherwise = (
+            "is compressed, filtered or not in C order, so its values are no byte ranges; write it "
+            "with compressor=None"
+        )
+        return Stored(array, block, otherwise, library=functools.partial(_opened, 2))
+
+
+class Zarr(Chunked):
+    """Zarr groups of version 3, and of version 2 for reading."""
+
+    caps = Caps(
+        suffixes=(".zarr",), is_directory=True, reads_by_library=True, spooled=True,
+        keeps=frozenset(("key", "label", "meta", "boxes")),
+    )  # fmt: skip
+    marks = frozenset((b"zarr.json", b".zgroup", b".zarray"))
+
+    def layout(self, path: Path) -> Layout:
+        """How a group is written: in version 2 if that has left its files, else in version 3."""
+        marks = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+        is_old = any((path / name).exists() for name in marks) or any(path.glob("*/.zarray"))
+        return _Layout2() if is_old and not (path / "zarr.json").exists() else _Layout()
+
+
+FORMAT = Zarr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -24,7 +25,7 @@ from torch.utils.data import DataLoader
 
 import packio
 from packio import errors
-from packio.formats import hdf5, n5
+from packio.formats import Reading, hdf5, n5
 from packio.formats import zarr as zarr_format
 from packio.packs import isolation
 
@@ -45,7 +46,8 @@ SHAPE = PIXELS.shape[1:]
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of the test's own; and HDF5 is indexed here, which saves half a second each."""
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(hdf5, "CRASHES", False)
+    caps = dataclasses.replace(hdf5.FORMAT.caps, dies_of_damage=False)
+    monkeypatch.setattr(hdf5.Hdf5, "caps", caps)
 
 
 def _check(path: Path, access: str, expected: np.ndarray = PIXELS, **names: Any) -> None:
@@ -787,18 +789,19 @@ def test_no_value_of_the_metadata_is_believed(
 ) -> None:
     suffix = ".n5" if name == "attributes.json" else ".zarr"
     path = tmp_path / f"a{suffix}"
-    container = n5 if suffix == ".n5" else zarr_format
+    container = n5.FORMAT if suffix == ".n5" else zarr_format.FORMAT
     _by_library(path) if suffix == ".n5" else _zarr(path, **options)
     file = path / "images" / name
     metadata = json.loads(file.read_text())
     for value in _VALUES:
         for changed in _with(metadata, value):
             file.write_text(json.dumps(changed))
-            reader = container.Reader(path, "images")
+            reading = Reading(image="images", label="")
+            reader = container.reader(path, reading)
             try:
-                for i, entry in enumerate(container.scan(path, image="images", label="")):
-                    if entry.offset < 0:
-                        assert len(reader.get(i)) == entry.length < 1 << 20
+                for i, entry in enumerate(container.scan(path, reading)):
+                    if entry.image.offset < 0:
+                        assert len(reader.get(i)) == entry.image.length < 1 << 20
             except errors.PackioError:
                 pass
 
@@ -872,13 +875,13 @@ def _read_damaged(path: Path, seeds: Sequence[int]) -> None:
                 content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         damaged = path.with_name(f"{seed}-{path.name}")
         damaged.write_bytes(content)
-        reader = hdf5.Reader(damaged)
+        reader = hdf5.FORMAT.reader(damaged, Reading())
         try:
-            for i, entry in enumerate(hdf5.scan(damaged)):
-                if entry.offset < 0:
+            for i, entry in enumerate(hdf5.FORMAT.scan(damaged, Reading())):
+                if entry.image.offset < 0:
                     assert len(reader.get(i)) <= math.prod(SHAPE)
                 else:
-                    assert entry.offset + entry.length <= len(content)
+                    assert entry.image.offset + entry.image.length <= len(content)
         except errors.PackioError:
             pass
         damaged.unlink()

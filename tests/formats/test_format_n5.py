@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from packio import errors
-from packio.formats import Entry, Written
+from packio.formats import Written
 from packio.formats import n5 as container
 from packio.formats.blobs import blob
 from packio.formats.chunks import layout
@@ -68,7 +68,7 @@ def _full(sizes: Iterable[int]) -> list[made.Made]:
 
 def _write(path: Path, records: list[made.Made], step: int = 64, **options: Any) -> Written:
     size = sum(len(record.data) for record in records)
-    writer = container.Writer(path, count=len(records), size=size, **options)
+    writer = made.writer(container.FORMAT, path, len(records), size=size, **options)
     try:
         for i in range(0, len(records), step):
             writer.add(records[i : i + step])
@@ -77,8 +77,8 @@ def _write(path: Path, records: list[made.Made], step: int = 64, **options: Any)
         writer.abort()
 
 
-def _read(path: Path, entry: Entry | tuple[str, int, int]) -> bytes:
-    file, offset, length = entry[1:4] if isinstance(entry, Entry) else entry
+def _read(path: Path, entry: made.Found | tuple[str, int, int]) -> bytes:
+    file, offset, length = entry[1:4] if isinstance(entry, made.Found) else entry
     data = (path / file).read_bytes()[offset : offset + length]
     assert len(data) == length
     return data
@@ -157,7 +157,7 @@ def test_the_attributes_say_what_it_is(tmp_path: Path) -> None:
 def test_blocks_are_whole_but_for_the_last_and_samples_lie_in_one(tmp_path: Path) -> None:
     written = _write(tmp_path / "a.n5", _records([600, 600, 400, 5]))
     assert written.files == ("data/0", "data/1", "data/2")
-    assert list(zip(written.file, written.offset, strict=True)) == [
+    assert list(zip(*written.places["image"][:2], strict=True)) == [
         (0, 8), (1, 8), (1, 608), (2, 8),
     ]  # fmt: skip
     blocks = [(tmp_path / "a.n5" / name).read_bytes() for name in written.files]
@@ -172,7 +172,7 @@ def test_a_sample_larger_than_a_block_makes_them_all_larger(tmp_path: Path) -> N
     _write(tmp_path / "a.n5", _records([900, 5000, 900, 900]))
     assert z5py.File(str(tmp_path / "a.n5"), "r")["data"].chunks == (5000,)
     assert sorted(os.listdir(tmp_path / "a.n5/data")) == ["0", "1", "2", "attributes.json"]
-    assert [e.file for e in container.scan(tmp_path / "a.n5")] == [
+    assert [e.file for e in made.scanned(container.FORMAT, tmp_path / "a.n5")] == [
         "data/0", "data/1", "data/2", "data/2",
     ]  # fmt: skip
 
@@ -185,7 +185,7 @@ def test_a_blob_smaller_than_a_block_is_one_block_of_its_size(tmp_path: Path) ->
 def test_a_sample_too_large_for_the_format_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container.Writer, "layout", container._LAYOUT._replace(largest=50))
+    monkeypatch.setattr(container._Layout, "largest", 50)
     with pytest.raises(errors.OutputError, match=r"b'1\.jpg' has over 50 bytes"):
         _write(tmp_path / "a.n5", _records([50, 51]))
 
@@ -207,15 +207,15 @@ def test_the_files_are_those_it_tells_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0, 0]])
 def test_nothing_is_written_as_nothing(tmp_path: Path, sizes: list[int]) -> None:
     _write(tmp_path / "a.n5", _records(sizes))
-    assert [_read(tmp_path / "a.n5", e) for e in container.scan(tmp_path / "a.n5")] == [
-        b"" for _ in sizes
-    ]
+    assert [
+        _read(tmp_path / "a.n5", e) for e in made.scanned(container.FORMAT, tmp_path / "a.n5")
+    ] == [b"" for _ in sizes]
     for peer in (_by_z5py, _by_tensorstore):
         assert peer(tmp_path / "a.n5", "offsets").tolist() == [0] * (len(sizes) + 1)
 
 
 def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = container.Writer(tmp_path / "a.n5", count=3, size=3)
+    writer = made.writer(container.FORMAT, tmp_path / "a.n5", 3)
     writer.add(_records([1]))
     writer.abort()
     writer.abort()
@@ -229,10 +229,10 @@ def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
 def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "a.n5").mkdir()
     with pytest.raises(errors.CannotCreateError, match=r"a\.n5"):
-        container.Writer(tmp_path / "a.n5", count=1, size=1)
+        made.writer(container.FORMAT, tmp_path / "a.n5", 1)
 
 
-@pytest.mark.parametrize("fields", [{"label": None}, {"mask": None}, {"meta": None}], ids=str)
+@pytest.mark.parametrize("fields", [{"label": None}, {"boxes": None}, {"meta": None}], ids=str)
 def test_some_with_and_some_without_is_an_error(tmp_path: Path, fields: Any) -> None:
     a, b = _full([5, 5])
     with pytest.raises(errors.OutputError, match="all or none"):
@@ -255,7 +255,7 @@ def test_a_value_that_reads_back_differently_is_an_error(
 
 def _write_with_files_limited(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
-    writer = container.Writer(path, count=1000, size=20_000_000)
+    writer = made.writer(container.FORMAT, path, 1000)
     try:
         writer.add(_records([20_000] * 1000))
         writer.close()
@@ -281,11 +281,10 @@ def test_a_full_disk_names_path_and_space(tmp_path: Path) -> None:
 def test_scan_finds_what_was_written(tmp_path: Path) -> None:
     records, path = _full(_SIZES * 3), tmp_path / "a.n5"
     written = _write(path, records)
-    found = list(container.scan(path))
-    ranges = zip(written.file, written.offset, written.length, strict=True)
+    found = list(made.scanned(container.FORMAT, path))
+    ranges = zip(*written.places["image"][:3], strict=True)
     assert [e[1:4] for e in found] == [(written.files[f], o, n) for f, o, n in ranges]
-    assert written.masks is not None
-    masks = zip(*written.masks[:3], strict=True)
+    masks = zip(*written.places["mask"][:3], strict=True)
     assert [e.mask for e in found] == [(written.files[f], o, n) for f, o, n in masks]
     for entry, record in zip(found, records, strict=True):
         assert entry.mask is not None
@@ -301,8 +300,10 @@ def test_scan_finds_what_was_written(tmp_path: Path) -> None:
 
 def test_what_was_not_given_is_not_found(tmp_path: Path) -> None:
     _write(tmp_path / "a.n5", _records([5], label=lambda _: None))
-    (entry,) = container.scan(tmp_path / "a.n5")
-    assert entry == Entry(b"00000000", "data/0", 8, 5, key=b"0.jpg")
+    (entry,) = made.scanned(container.FORMAT, tmp_path / "a.n5")
+    assert entry[:4] == (b"0.jpg", "data/0", 8, 5)
+    assert entry[4:-1] == (None,) * 5 + (False, None)
+    assert list(entry.fields) == ["image"]
 
 
 def _create_z5py(path: Path, name: str, values: Any, block: Any, compression: str = "raw") -> None:
@@ -337,7 +338,7 @@ def test_scan_finds_what_others_write(
     create(path, "data", data, (40,))
     create(path, "offsets", np.array([3, 17, 40, 80, 99], dtype), (2,))
     create(path, "label", np.arange(1, 13, dtype=np.float32).reshape(4, 3), (3, 2))
-    found = list(container.scan(path))
+    found = list(made.scanned(container.FORMAT, path))
     assert [_read(path, e) for e in found] == [
         data[a:b].tobytes() for a, b in ((3, 17), (17, 40), (40, 80), (80, 99))
     ]
@@ -349,34 +350,34 @@ def test_a_sample_in_two_blocks_is_refused(tmp_path: Path, create: Callable[...,
     create(tmp_path / "a.n5", "data", np.ones(100, np.uint8), (40,))
     create(tmp_path / "a.n5", "offsets", np.array([0, 30, 50, 100]), (4,))
     with pytest.raises(errors.NotAPackError, match="sample 1 lies in two blocks of 40 bytes"):
-        list(container.scan(tmp_path / "a.n5"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.n5"))
 
 
 def test_compressed_data_is_refused_with_the_way_out(tmp_path: Path) -> None:
     _create_z5py(tmp_path / "a.n5", "data", np.ones(100, np.uint8), (40,), "gzip")
     with pytest.raises(errors.NotAPackError, match=r"compressed \('gzip'\).*the compression 'raw'"):
-        list(container.scan(tmp_path / "a.n5"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.n5"))
 
 
 @_CREATE
 def test_one_array_is_refused_with_the_way_out(tmp_path: Path, create: Callable[..., None]) -> None:
     create(tmp_path / "a.n5", "data", np.ones(100, np.uint8), (100,))
     with pytest.raises(errors.NotAPackError, match="one array, not a group"):
-        list(container.scan(tmp_path / "a.n5/data"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.n5/data"))
 
 
 def test_data_without_offsets_and_other_things_are_refused(tmp_path: Path) -> None:
     _create_z5py(tmp_path / "a.n5", "data", np.ones(100, np.uint8), (100,))
     with pytest.raises(errors.NotAPackError, match="no array `offsets`"):
-        list(container.scan(tmp_path / "a.n5"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.n5"))
     (tmp_path / "b.n5").mkdir()
     (tmp_path / "c.n5").touch()
     for name in ("b.n5", "c.n5", "none.n5"):
         with pytest.raises(errors.NotAPackError, match="no n5 array `data`"):
-            list(container.scan(tmp_path / name))
+            list(made.scanned(container.FORMAT, tmp_path / name))
     (tmp_path / "b.n5/zarr.json").touch()
     with pytest.raises(errors.NotAPackError, match="is Zarr, not N5"):
-        list(container.scan(tmp_path / "b.n5"))
+        list(made.scanned(container.FORMAT, tmp_path / "b.n5"))
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -384,7 +385,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     header = '{"format": "n5", "version": 99}'
     (tmp_path / "a.n5/attributes.json").write_text(json.dumps({"n5": "4.0.0", "packio": header}))
     with pytest.raises(errors.VersionError, match="newer packio"):
-        list(container.scan(tmp_path / "a.n5"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.n5"))
 
 
 # Damage
@@ -403,7 +404,7 @@ def _scan_frugally(path: Path) -> str | None:
     """Scan what may be damaged; returns the error. No other than packio's, and no memory for it."""
     tracemalloc.start()
     try:
-        list(container.scan(path))
+        list(made.scanned(container.FORMAT, path))
         return None
     except errors.PackioError as error:
         return str(error)
@@ -497,11 +498,11 @@ def test_numbers_that_point_outside_are_told(
     shutil.rmtree(path / name)
     _create_z5py(path, name, np.array(values), (10,))
     with pytest.raises(errors.IntegrityError, match=what):
-        list(container.scan(path))
+        list(made.scanned(container.FORMAT, path))
 
 
 def test_own_arrays_that_are_gone_are_missed(tmp_path: Path) -> None:
     _write(tmp_path / "a.n5", _records([3, 6]))
     shutil.rmtree(tmp_path / "a.n5/length")
     with pytest.raises(errors.IntegrityError, match="has no length"):
-        list(container.scan(tmp_path / "a.n5"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.n5"))

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from packio import errors
-from packio.formats import Entry, Written
+from packio.formats import Written
 from packio.formats import zarr as container
 from packio.formats.chunks import layout as chunks_layout
 
@@ -67,7 +67,7 @@ def _full(sizes: Iterable[int]) -> list[made.Made]:
 
 def _write(path: Path, records: list[made.Made], step: int = 64, **options: Any) -> Written:
     size = sum(len(record.data) for record in records)
-    writer = container.Writer(path, count=len(records), size=size, **options)
+    writer = made.writer(container.FORMAT, path, len(records), size=size, **options)
     try:
         for i in range(0, len(records), step):
             writer.add(records[i : i + step])
@@ -76,8 +76,8 @@ def _write(path: Path, records: list[made.Made], step: int = 64, **options: Any)
         writer.abort()
 
 
-def _read(path: Path, entry: Entry | tuple[str, int, int]) -> bytes:
-    file, offset, length = entry[1:4] if isinstance(entry, Entry) else entry
+def _read(path: Path, entry: made.Found | tuple[str, int, int]) -> bytes:
+    file, offset, length = entry[1:4] if isinstance(entry, made.Found) else entry
     data = (path / file).read_bytes()[offset : offset + length]
     assert len(data) == length
     return data
@@ -158,7 +158,7 @@ def test_the_metadata_say_what_it_is(tmp_path: Path) -> None:
 def test_chunks_are_all_whole_and_samples_lie_in_one(tmp_path: Path) -> None:
     written = _write(tmp_path / "a.zarr", _records([600, 600, 400, 5]))
     assert written.files == ("data/c/0", "data/c/1", "data/c/2")
-    assert list(zip(written.file, written.offset, strict=True)) == [
+    assert list(zip(*written.places["image"][:2], strict=True)) == [
         (0, 0), (1, 0), (1, 600), (2, 0),
     ]  # fmt: skip
     chunks = [(tmp_path / "a.zarr" / name).read_bytes() for name in written.files]
@@ -190,9 +190,9 @@ def test_the_files_are_those_it_tells_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0, 0]])
 def test_nothing_is_written_as_nothing(tmp_path: Path, sizes: list[int]) -> None:
     _write(tmp_path / "a.zarr", _records(sizes, meta=lambda _: b""))
-    assert [_read(tmp_path / "a.zarr", e) for e in container.scan(tmp_path / "a.zarr")] == [
-        b"" for _ in sizes
-    ]
+    assert [
+        _read(tmp_path / "a.zarr", e) for e in made.scanned(container.FORMAT, tmp_path / "a.zarr")
+    ] == [b"" for _ in sizes]
     for peer in (_by_zarr, _by_tensorstore):
         assert peer(tmp_path / "a.zarr", "offsets").tolist() == [0] * (len(sizes) + 1)
         if sizes:
@@ -205,8 +205,8 @@ def test_nothing_is_written_as_nothing(tmp_path: Path, sizes: list[int]) -> None
 def test_scan_finds_what_was_written(tmp_path: Path) -> None:
     records, path = _full(_SIZES * 3), tmp_path / "a.zarr"
     written = _write(path, records)
-    found = list(container.scan(path))
-    ranges = zip(written.file, written.offset, written.length, strict=True)
+    found = list(made.scanned(container.FORMAT, path))
+    ranges = zip(*written.places["image"][:3], strict=True)
     assert [e[1:4] for e in found] == [(written.files[f], o, n) for f, o, n in ranges]
     for entry, record in zip(found, records, strict=True):
         assert entry.mask is not None
@@ -221,8 +221,10 @@ def test_scan_finds_what_was_written(tmp_path: Path) -> None:
 
 def test_what_was_not_given_is_not_found(tmp_path: Path) -> None:
     _write(tmp_path / "a.zarr", _records([5], label=lambda _: None))
-    (entry,) = container.scan(tmp_path / "a.zarr")
-    assert entry == Entry(b"00000000", "data/c/0", 0, 5, key=b"0.jpg")
+    (entry,) = made.scanned(container.FORMAT, tmp_path / "a.zarr")
+    assert entry[:4] == (b"0.jpg", "data/c/0", 0, 5)
+    assert entry[4:-1] == (None,) * 5 + (False, None)
+    assert list(entry.fields) == ["image"]
 
 
 def _create(path: Path, name: str, values: Any, chunks: Any, **options: Any) -> None:
@@ -272,7 +274,7 @@ def test_scan_finds_what_others_write(
     create(path, "data", data, (40,))
     create(path, "offsets", np.array([3, 17, 40, 80, 99], dtype), (2,))
     create(path, "label", np.arange(1, 13, dtype=np.float32).reshape(4, 3), (3, 2))
-    found = list(container.scan(path))
+    found = list(made.scanned(container.FORMAT, path))
     assert [_read(path, e) for e in found] == [
         data[a:b].tobytes() for a, b in ((3, 17), (17, 40), (40, 80), (80, 99))
     ]
@@ -283,7 +285,7 @@ def test_a_sample_in_two_chunks_is_refused(tmp_path: Path) -> None:
     _create(tmp_path / "a.zarr", "data", np.ones(100, np.uint8), (40,))
     _create(tmp_path / "a.zarr", "offsets", np.array([0, 30, 50, 100]), (4,))
     with pytest.raises(errors.NotAPackError, match="sample 1 lies in two blocks of 40 bytes"):
-        list(container.scan(tmp_path / "a.zarr"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.zarr"))
 
 
 @pytest.mark.parametrize(
@@ -299,27 +301,27 @@ def test_other_codecs_are_refused_with_the_way_out(
 ) -> None:
     _create(tmp_path / "a.zarr", "data", np.ones(100, np.uint8), (40,), **options)
     with pytest.raises(errors.NotAPackError, match=rf"\[{names}\].*compressors=None"):
-        list(container.scan(tmp_path / "a.zarr"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.zarr"))
 
 
 def test_chunks_left_out_are_not_taken_for_zeros(tmp_path: Path) -> None:
     _create(tmp_path / "a.zarr", "data", np.zeros(100, np.uint8), (40,))
     _create(tmp_path / "a.zarr", "offsets", np.array([0, 40]), (2,))
     with pytest.raises(errors.IntegrityError, match=r"data/c/0: missing.*told to write them"):
-        list(container.scan(tmp_path / "a.zarr"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.zarr"))
 
 
 def test_one_array_is_refused_with_the_way_out(tmp_path: Path) -> None:
     _create(tmp_path / "a.zarr", "data", np.ones(100, np.uint8), (100,))
     with pytest.raises(errors.NotAPackError, match="one array, not a group"):
-        list(container.scan(tmp_path / "a.zarr/data"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.zarr/data"))
 
 
 def test_a_blob_of_version_2_is_read(tmp_path: Path) -> None:
     values = np.arange(100, dtype=np.uint8)
     _create(tmp_path / "a.zarr", "data", values, (100,), zarr_format=2)
     _create(tmp_path / "a.zarr", "offsets", np.array([0, 40, 100]), (3,), zarr_format=2)
-    found = list(container.scan(tmp_path / "a.zarr"))
+    found = list(made.scanned(container.FORMAT, tmp_path / "a.zarr"))
     assert [_read(tmp_path / "a.zarr", e) for e in found] == [
         values[:40].tobytes(), values[40:].tobytes(),
     ]  # fmt: skip
@@ -328,11 +330,11 @@ def test_a_blob_of_version_2_is_read(tmp_path: Path) -> None:
 def test_data_without_offsets_and_other_things_are_refused(tmp_path: Path) -> None:
     _create(tmp_path / "a.zarr", "data", np.ones(100, np.uint8), (100,))
     with pytest.raises(errors.NotAPackError, match="no array `offsets`"):
-        list(container.scan(tmp_path / "a.zarr"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.zarr"))
     (tmp_path / "b.zarr").mkdir()
     for name in ("b.zarr", "none.zarr"):
         with pytest.raises(errors.NotAPackError, match="no zarr array `data`"):
-            list(container.scan(tmp_path / name))
+            list(made.scanned(container.FORMAT, tmp_path / name))
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -341,7 +343,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         '{"format": "zarr", "version": 99}'
     )
     with pytest.raises(errors.VersionError, match="newer packio"):
-        list(container.scan(tmp_path / "a.zarr"))
+        list(made.scanned(container.FORMAT, tmp_path / "a.zarr"))
 
 
 # Damage
@@ -360,7 +362,7 @@ def _scan_frugally(path: Path) -> str | None:
     """Scan what may be damaged; returns the error. No other than packio's, and no memory for it."""
     tracemalloc.start()
     try:
-        list(container.scan(path))
+        list(made.scanned(container.FORMAT, path))
         return None
     except errors.PackioError as error:
         return str(error)
@@ -395,7 +397,7 @@ def test_a_pipe_in_place_of_a_file_is_told(whole: Path, tmp_path: Path) -> None:
         (path / name).unlink()
         os.mkfifo(path / name)
         with pytest.raises(errors.PackioError, match=name):
-            list(container.scan(path))
+            list(made.scanned(container.FORMAT, path))
 
 
 def test_flipped_bits_end_in_an_error_or_other_values(whole: Path, tmp_path: Path) -> None:

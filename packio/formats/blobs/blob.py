@@ -34,10 +34,13 @@ class Blob:
             raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
         self.length = array("q")  # bytes of each value
         self.crc32c = array("I")
+        self.present = array("B")  # 0: a sample that has no value
         self.size = 0  # bytes of all
 
-    def add(self, value: bytes) -> None:
-        """Append a value."""
+    def add(self, value: bytes | None) -> None:
+        """Append a value; None: the sample has none."""
+        self.present.append(value is not None)
+        value = value or b""
         self._file.write(value)
         self.length.append(len(value))
         self.crc32c.append(crc32c(value))

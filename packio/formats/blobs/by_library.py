@@ -1,13 +1,15 @@
-"""Samples that are not one byte range: compressed, in several chunks, or of variable length."""
+"""Images that are not one range of bytes: compressed, in several chunks, or of variable length."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packio.formats import Entry
+from packio.formats import Reading
+from packio.sample.record import Place, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,29 +21,36 @@ class Found(NamedTuple):
     """The samples of a container."""
 
     total: int
-    entries: Iterator[Entry]  # the offset is -1 where a sample must be read by `read`
-    read: Callable[[int], bytes]  # a sample by its number
+    records: Iterator[Record[Place]]  # the image's offset is -1 where `read` must read it
+    read: Callable[[int], bytes]  # an image by its number
 
 
 class Reader:
-    """Read samples through the library of their format.
+    """Read images through the library of their format.
 
-    Each process opens the container when it first reads a sample. A reader works in any number of
+    Each process opens the container when it first reads an image. A reader works in any number of
     threads, and in forked and spawned processes. It pickles as its arguments.
+
+    Args:
+        path: The container.
+        reading: As ``scan`` was given it.
+        find: Opens the container; a function of a module, or a method of a format.
+        survives_fork: Whether a forked process may use the container that its parent opened.
     """
 
-    survives_fork = False  # whether a forked process may use the container its parent opened
-
-    def __init__(self, path: Path, image: str | None = None, layout: str = "") -> None:
-        """Remember the path and the options that ``scan`` was given."""
-        self.path, self.image, self.layout = path, image, layout
+    def __init__(
+        self, path: Path, reading: Reading, find: Callable[[Path, Reading], Found], *,
+        survives_fork: bool = False,
+    ) -> None:  # fmt: skip
+        self._path, self._find, self._survives_fork = path, find, survives_fork
+        self._reading = dataclasses.replace(reading, label="")
         self._opened: tuple[int, Found] | None = None  # by which process
 
-    def __reduce__(self) -> tuple[type[Reader], tuple[Path, str | None, str]]:
-        return type(self), (self.path, self.image, self.layout)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
 
-    def get(self, record_number: int) -> bytes:
-        """Read a sample, by its position in what ``scan`` yields.
+    def get(self, number: int) -> bytes:
+        """Read an image, by its position in what ``scan`` yields.
 
         Raises:
             IndexError: the container has fewer samples.
@@ -49,17 +58,13 @@ class Reader:
             ReadError: a file cannot be read.
             MissingPackageError: the format's library does not load.
         """
-        process = 0 if self.survives_fork else os.getpid()
+        process = 0 if self._survives_fork else os.getpid()
         if self._opened is None or self._opened[0] != process:
-            self._opened = process, self.find()
+            self._opened = process, self._find(self._path, self._reading)
         found = self._opened[1]
-        if not 0 <= record_number < found.total:
-            raise IndexError(f"{self.path}: no sample {record_number}; it has {found.total}")
-        return found.read(record_number)
-
-    def find(self) -> Found:
-        """Open the container."""
-        raise NotImplementedError
+        if not 0 <= number < found.total:
+            raise IndexError(f"{self._path}: no sample {number}; it has {found.total}")
+        return found.read(number)
 
 
 class Rows:

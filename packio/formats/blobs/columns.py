@@ -1,74 +1,124 @@
-"""The columns that hdf5, pth, n5 and zarr share, beside the blob in which samples lie end to end.
+"""The arrays that hdf5, pth, n5 and zarr share: values end to end in blobs, and all beside them.
 
-The names are the same in all of these containers, N is the number of samples, and what a pack does
-not have is not there::
+The names are the same in all of these containers, so ``h5py``, ``torch.load``, zarr-python and
+others find the values by them. N is the number of samples. An array that a pack does not need is
+not there::
 
-    data        u8[bytes]           the samples, end to end
-    offsets     i64[N+1]            sample i begins at offsets[i] of data, and ends at offsets[i+1]
-                                    or, where `length` is there, after length[i] bytes
-    length      i64[N]              only where samples are not end to end (n5, zarr)
+    data        u8[bytes]           the encoded images, end to end
+    offsets     i64[N+1]            image i begins at offsets[i] of data and ends at offsets[i+1];
+                                    where `length` is there, it ends after length[i] bytes
+    length      i64[N]              only where values are not end to end (n5, zarr)
     label       i64[N] or f32[N,k]
-    key_data    u8[bytes], key_offsets   i64[N+1]   the paths in the source, end to end
-    mask_data   u8[bytes], mask_offsets  i64[N+1]   (and mask_length), as data
+    key_data    u8[bytes], key_offsets   i64[N+1]   the paths in the source
     meta_data   u8[bytes], meta_offsets  i64[N+1]   JSON objects, UTF-8
-    boxes       f32[M,4], box_labels i64[M], box_offsets i64[N+1]   XYXY in pixels
+    boxes       f32[M,4], box_offsets    i64[N+1]   XYXY in pixels
+    box_labels  i64[M]                   and box_<column> i64[M] or f32[M], as box_area
 
-Where all samples are raw pixels of one shape, ``data`` is an array of them instead, u8, u16 or f32
+A named field lies as the images do, under its own name. A mask has the name ``mask``::
+
+    <name>_data     u8[bytes]       its values, as depth_data: an encoded image or mask, a .npy
+                                    file, text in UTF-8, or other bytes
+    <name>_offsets  i64[N+1], <name>_length i64[N]    as offsets and length
+    <name>_present  u8[N]           0: the sample has no value, and no bytes in the blob; the array
+                                    is there only if a sample has none
+
+Where all images are raw pixels of one shape, ``data`` is an array of them instead, u8, u16 or f32
 [N,C,H,W], and there are neither ``offsets`` nor ``length``.
 
-Beside these there is a text named ``packio``: canonical JSON, see `header`.
+Beside the arrays there is a text named ``packio``: canonical JSON, see `Header`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, VersionError
-from packio.formats import Entry, Ranges
+from packio.formats import Ranges
 from packio.images.encodings import DTYPES, raw_facts
 from packio.sample.facts import Facts
+from packio.sample.fields import KINDS
+from packio.sample.record import IMAGE, MASK, Place, Record
 
 VERSION = 1
 
-
-class Columns(NamedTuple):
-    """All of a shard but its data and masks; None where it has none. `arrays` has the names."""
-
-    offsets: np.ndarray  # (N+1,) int64 bytes, from the start of the blob
-    length: np.ndarray  # (N,) int64 bytes
-    label: np.ndarray | None  # (N,) int64 or (N, k) float32
-    key_data: np.ndarray | None  # (bytes,) uint8
-    key_offsets: np.ndarray | None  # (N+1,) int64
-    mask_offsets: np.ndarray | None = None  # (N+1,) int64
-    mask_length: np.ndarray | None = None  # (N,) int64
-    meta_data: np.ndarray | None = None  # (bytes,) uint8
-    meta_offsets: np.ndarray | None = None  # (N+1,) int64
-    boxes: np.ndarray | None = None  # (M, 4) float32
-    box_labels: np.ndarray | None = None  # (M,) int64
-    box_offsets: np.ndarray | None = None  # (N+1,) int64
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Those there are, by name, in order, without ``length`` and ``mask_length``."""
-        hidden = ("length", "mask_length")
-        return {n: a for n, a in self._asdict().items() if a is not None and n not in hidden}
+_NAME = re.compile(r"[\w.-]+")  # of a field, and of a column of the boxes
+_FIRST = ("label", "key_data", "key_offsets")  # the order in which old packs have the arrays
+_LAST = ("meta_data", "meta_offsets", "boxes", "box_labels", "box_offsets")
+_TYPES = {  # name → types, numbers of axes; all other arrays are (n,) int64
+    "label": (("i8", "f4"), (1, 2)), "boxes": (("f4",), (2,)),
+    "key_data": (("u1",), (1,)), "meta_data": (("u1",), (1,)),
+}  # fmt: skip
 
 
-def header(container: str, count: int, classes: Sequence[str]) -> str:
-    """Make the text ``packio`` of a container: canonical JSON of its kind, version and classes."""
-    value = {"classes": list(classes), "format": container, "samples": count, "version": VERSION}
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+def prefix(field: str) -> str:
+    """What the names of the arrays of a field begin with."""
+    return "" if field == IMAGE else f"{field}_"
 
 
-def check_header(text: str, container: str, where: object) -> None:
-    """Check the text ``packio``.
+class Header(NamedTuple):
+    """What the text ``packio`` says: which fields and columns of boxes there are.
+
+    The text has the keys classes, format, samples and version; "fields" (name → kind) where there
+    are fields besides image and mask, and "box_columns" where boxes have more than labels.
+    """
+
+    fields: Mapping[str, str] = MappingProxyType({})
+    box_columns: Sequence[str] = ()
+    samples: int | None = None
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Kind of each field that may be there."""
+        return {IMAGE: "image", MASK: "mask", **self.fields}
+
+    @property
+    def arrays(self) -> list[str]:
+        """Names of the arrays that may be there, besides the blobs."""
+        ends = ("offsets", "length", "present")
+        of_fields = [prefix(name) + end for name in self.kinds for end in ends]
+        return [*of_fields, *_FIRST, *_LAST, *(f"box_{name}" for name in self.box_columns)]
+
+    @property
+    def misfit(self) -> str | None:
+        """A field or a column of boxes whose arrays cannot have its name, or None."""
+        names = (*self.fields, *self.box_columns)
+        arrays = Counter([*self.arrays, *(f"{prefix(name)}data" for name in self.kinds)])
+        for name in names:
+            if not _NAME.fullmatch(name) or name in (IMAGE, MASK):
+                return name
+            if max(arrays[f"{name}_offsets"], arrays[f"{name}_data"], arrays[f"box_{name}"]) > 1:
+                return name
+        return None
+
+    def text(self, container: str, classes: Sequence[str]) -> str:
+        """The text ``packio`` of a container."""
+        value: dict[str, Any] = {
+            "classes": list(classes), "format": container, "samples": self.samples,
+            "version": VERSION,
+        }  # fmt: skip
+        if self.fields:
+            value["fields"] = dict(self.fields)
+        if self.box_columns:
+            value["box_columns"] = list(self.box_columns)
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def read_header(text: Any, container: str, where: object) -> Header:
+    """Read and check the text ``packio``.
 
     Raises:
-        NotAPackError, VersionError: it is not that of this container, or of a newer version.
+        NotAPackError: the text is not the header of this kind of container.
+        VersionError: the container was written by a newer packio.
+        IntegrityError: a field or a column cannot have the name or the kind that is given.
     """
     try:
         value = json.loads(text)
@@ -79,152 +129,208 @@ def check_header(text: str, container: str, where: object) -> None:
         raise NotAPackError(f"{where}: the header is of {found!r}, not {container!r}")
     if version > VERSION:
         raise VersionError(f"{where}: written by a newer packio (version {version}); update packio")
+    fields, columns = value.get("fields", {}), value.get("box_columns", [])
+    if not isinstance(fields, dict) or any(kind not in KINDS for kind in fields.values()):
+        raise damaged(where, f"the header has the fields {fields!r:.200}")
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        raise damaged(where, f"the header has the columns of boxes {columns!r:.200}")
+    header = Header(fields, columns, value.get("samples"))
+    if header.misfit:
+        raise damaged(where, f"{header.misfit!r} names a field or a column of boxes")
+    return header
 
 
-_KINDS = {  # name → dtype kind and size, dimensions
-    "offsets": ("i8", 1), "length": ("i8", 1), "key_data": ("u1", 1), "key_offsets": ("i8", 1),
-    "mask_offsets": ("i8", 1), "mask_length": ("i8", 1), "meta_data": ("u1", 1),
-    "meta_offsets": ("i8", 1), "boxes": ("f4", 2), "box_labels": ("i8", 1),
-    "box_offsets": ("i8", 1),
-}  # fmt: skip
+class Values(NamedTuple):
+    """Where the values of one field lie in its blob."""
+
+    kind: str
+    offsets: np.ndarray  # (N+1,) int64 bytes, from the start of the blob
+    length: np.ndarray  # (N,) int64 bytes
+    present: np.ndarray | None = None  # (N,) uint8; None: all samples have a value
+    facts: Facts | None = None  # of an array of raw pixels
+
+    def ranges(self, begin: int) -> Ranges:
+        """Where the values lie in a file, in which the blob begins at a position in bytes."""
+        file = np.zeros(len(self.length), np.uint32)
+        return self.without_absent(Ranges(file, self.offsets[:-1] + begin, self.length))
+
+    def without_absent(self, ranges: Ranges) -> Ranges:
+        """The ranges with an offset of -1 where a sample has no value."""
+        if self.present is None:
+            return ranges
+        there = self.present != 0
+        file = np.where(there, ranges.file, 0).astype(np.uint32)
+        return ranges._replace(file=file, offset=np.where(there, ranges.offset, -1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """All of a shard but the blobs."""
+
+    values: Mapping[str, Values]  # by field, the image first
+    others: Mapping[str, np.ndarray]  # label, key_data, … by their names
+
+    def __len__(self) -> int:
+        return len(self.values[IMAGE].length)
+
+    def arrays(self, *, lengths: bool) -> dict[str, np.ndarray]:
+        """All arrays by their names, in the order in which they are written."""
+        found: dict[str, np.ndarray] = {}
+        for name, values in self.values.items():
+            of = {"offsets": values.offsets, "length": values.length, "present": values.present}
+            found |= {
+                prefix(name) + end: array for end, array in of.items()
+                if array is not None and (lengths or end != "length")
+                and (values.facts is None or end == "present")
+            }  # fmt: skip
+            if name == IMAGE:
+                found |= {n: a for n, a in self.others.items() if n in _FIRST}
+        return found | {n: a for n, a in self.others.items() if n not in _FIRST}
 
 
 def columns_of(
-    arrays: Mapping[str, np.ndarray], data_bytes: int, mask_bytes: int, where: object
-) -> Columns:
-    """Make columns of arrays read from a container, after checking them; others are ignored.
+    arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], header: Header, where: object,
+    pixels: tuple[Sequence[int], str] | None = None,
+) -> Columns:  # fmt: skip
+    """Make columns of the arrays of a container, after checking them.
 
     Args:
-        arrays: By name, as in a container; ``length`` is made from ``offsets`` if it is not there.
-        data_bytes: Size of the blob ``data``.
-        mask_bytes: Size of the blob ``mask_data``.
+        arrays: By name; where a ``length`` is not there, values are end to end.
+        sizes: Bytes of the blob of each field that is there.
+        header: What the container says of itself.
         where: The shard, for messages.
+        pixels: Shape and type of ``data``, where it is an array of pixels.
 
     Raises:
         IntegrityError: an array is missing, has another type or shape, or points outside.
     """
-    given = {n: arrays[n] for n in Columns._fields if n in arrays}
-    for name, found in given.items():
-        code, dimensions = _KINDS.get(name, (found.dtype.str[1:], found.ndim))
-        if found.dtype != np.dtype(code) or found.ndim != dimensions:
-            raise _damaged(where, f"{name} is {found.dtype} {found.shape}")
-    count = _checked_ragged(given, "offsets", data_bytes, None, where, "length")
-    _checked_ragged(given, "mask_offsets", mask_bytes, count, where, "mask_length")
-    for name, values in (("key", "key_data"), ("meta", "meta_data"), ("box", "boxes")):
-        if (values in given) != (f"{name}_offsets" in given):
-            raise _damaged(where, f"has only one of {values} and {name}_offsets")
-        if values in given:
-            size = len(given[values])
-            _checked_ragged(given, f"{name}_offsets", size, count, where)
-    _check_shapes(given, count, where)
-    optional = {n: given.get(n) for n in ("label", "key_data", "key_offsets")}
-    return Columns(**{**optional, **given})  # type: ignore[arg-type]  # required ones are checked
+    if pixels is not None:
+        image = _pixels(*pixels, where)
+    elif "offsets" in arrays:
+        image = _values("image", "", arrays, sizes.get(IMAGE, 0), None, where)
+    else:
+        raise damaged(where, "has no offsets")
+    count, values = len(image.length), {IMAGE: image}
+    for name, kind in list(header.kinds.items())[1:]:
+        if f"{name}_offsets" in arrays or name in header.fields:
+            size = sizes.get(name, 0)
+            values[name] = _values(kind, f"{name}_", arrays, size, count, where)
+    columns = ["box_labels", *(f"box_{name}" for name in header.box_columns)]
+    names = [n for n in (*_FIRST, *_LAST[:3], *columns, "box_offsets") if n in arrays]
+    others = {name: arrays[name] for name in dict.fromkeys(names)}
+    _check_shapes(others, columns, count, where)
+    for name, content in (("key", "key_data"), ("meta", "meta_data"), ("box", "boxes")):
+        if (content in others) != (f"{name}_offsets" in others):
+            raise damaged(where, f"has only one of {content} and {name}_offsets")
+        if content in others:
+            _check_offsets(others, f"{name}_offsets", len(others[content]), count, where)
+    if missing := set(columns[1:]) - others.keys():
+        raise damaged(where, f"has no {', '.join(sorted(missing))}")
+    return Columns(values, others)
 
 
-def _check_shapes(given: Mapping[str, np.ndarray], count: int, where: object) -> None:
-    label, boxes = given.get("label"), given.get("boxes")
-    if label is not None and (
-        len(label.shape) not in (1, 2)
-        or len(label) != count
-        or label.dtype != np.dtype("i8" if label.ndim == 1 else "f4")
-    ):
-        raise _damaged(where, f"label is {label.dtype} {label.shape}, of {count} samples")
-    if boxes is not None and boxes.shape[1] != 4:
-        raise _damaged(where, f"boxes is {boxes.dtype} {boxes.shape}")
-    if "box_labels" in given and (boxes is None or len(given["box_labels"]) != len(boxes)):
-        raise _damaged(where, "has not as many box_labels as boxes")
+def _values(
+    kind: str, name: str, arrays: Mapping[str, np.ndarray], size: int, count: int | None,
+    where: object,
+) -> Values:  # fmt: skip
+    offsets = _check_offsets(arrays, f"{name}offsets", size, count, where)
+    length = room = np.diff(offsets)
+    if f"{name}length" in arrays:
+        length = arrays[f"{name}length"]
+        if length.shape != room.shape or (length < 0).any() or (length > room).any():
+            raise damaged(where, f"{name}length does not fit {name}offsets")
+    present = arrays.get(f"{name}present") if name else None
+    if present is not None and (present.shape != room.shape or present.dtype.kind not in "bui"):
+        raise damaged(where, f"{name}present is {present.dtype} {present.shape}")
+    return Values(kind, offsets, length, present)
 
 
-def _checked_ragged(
-    given: dict[str, np.ndarray], name: str, size: int, count: int | None, where: object,
-    length_name: str | None = None,
-) -> int:  # fmt: skip
-    """Check offsets, add the lengths if they are asked for; return the number of values."""
-    if name not in given:
-        if count is None:
-            raise _damaged(where, f"has no {name}")
-        return count
-    offsets = given[name]
+def _check_offsets(
+    arrays: Mapping[str, np.ndarray], name: str, size: int, count: int | None, where: object
+) -> np.ndarray:
+    if name not in arrays:
+        raise damaged(where, f"has no {name}")
+    offsets = arrays[name]
+    if offsets.dtype != np.int64 or offsets.ndim != 1:
+        raise damaged(where, f"{name} is {offsets.dtype} {offsets.shape}")
     if len(offsets) == 0 or (count is not None and len(offsets) != count + 1):
-        raise _damaged(where, f"has {len(offsets)} {name}, of {count} samples")
-    length = np.diff(offsets)
-    if offsets[0] < 0 or offsets[-1] > size or (length < 0).any() or (offsets > size).any():
-        raise _damaged(where, f"{name} do not ascend within 0..{size}")
-    if length_name in given:
-        stated = given[length_name]
-        if len(stated) != len(length) or (stated < 0).any() or (stated > length).any():
-            raise _damaged(where, f"{length_name} does not fit {name}")
-    elif length_name:
-        given[length_name] = length
-    return len(length)
+        raise damaged(where, f"has {len(offsets)} {name}, of {count} samples")
+    if offsets[0] < 0 or offsets[-1] > size or (offsets[1:] < offsets[:-1]).any():
+        raise damaged(where, f"{name} do not ascend within 0..{size}")
+    return offsets
 
 
-def pixel_columns(
-    shape: Sequence[int], dtype: str, where: object
-) -> tuple[dict[str, np.ndarray], Facts]:
-    """Make ``offsets`` and ``length`` of an array of pixels, and the facts of a sample.
+def _check_shapes(
+    others: Mapping[str, np.ndarray], columns: Sequence[str], count: int, where: object
+) -> None:
+    for name, found in others.items():
+        types, axes = _TYPES.get(name, (("i8", "f4") if name in columns[1:] else ("i8",), (1,)))
+        if found.dtype not in map(np.dtype, types) or found.ndim not in axes:
+            raise damaged(where, f"{name} is {found.dtype} {found.shape}")
+    label, boxes = others.get("label"), others.get("boxes")
+    if label is not None and (len(label) != count or label.dtype != ("i8", "f4")[label.ndim - 1]):
+        raise damaged(where, f"label is {label.dtype} {label.shape}, of {count} samples")
+    if boxes is not None and boxes.shape[1] != 4:
+        raise damaged(where, f"boxes is {boxes.dtype} {boxes.shape}")
+    for name in columns:
+        if name in others and (boxes is None or len(others[name]) != len(boxes)):
+            raise damaged(where, f"has not as many {name} as boxes")
 
-    Args:
-        shape: Of the array, whose bytes are all there.
-        dtype: Of the array, as str() gives it.
-        where: The shard, for the message.
 
-    Raises:
-        IntegrityError: it is no (N, C, H, W) of little-endian pixels.
-    """
+def _pixels(shape: Sequence[int], dtype: str, where: object) -> Values:
+    """Where the rows of an array of pixels lie: (N, C, H, W), little-endian."""
     if dtype not in DTYPES or len(shape) != 4 or min(shape) < 1 or shape[1] > 255:
-        raise _damaged(where, f"data is {dtype} {tuple(shape)}")
+        raise damaged(where, f"data is {dtype} {tuple(shape)}")
     count, channels, height, width = shape
     size = math.prod(shape[1:]) * np.dtype(dtype).itemsize
     offsets = np.arange(count + 1, dtype="i8") * size
-    columns = {"offsets": offsets, "length": np.diff(offsets)}
-    return columns, raw_facts(height, width, channels, dtype)
+    facts = raw_facts(height, width, channels, dtype)
+    return Values("image", offsets, np.diff(offsets), None, facts)
 
 
-def _damaged(where: object, what: str) -> IntegrityError:
+def damaged(where: object, what: str) -> IntegrityError:
+    """An error for a container that contradicts itself."""
     return IntegrityError(f"{where}: {what}; restore or repack the file")
 
 
-def entries(
-    columns: Columns, files: Sequence[str], data: Ranges, masks: Ranges | None = None,
-    facts: Facts | None = None,
-) -> Iterator[Entry]:  # fmt: skip
-    """Yield the entry of every sample.
+def records(
+    columns: Columns, files: Sequence[str], places: Mapping[str, Ranges]
+) -> Iterator[Record[Place]]:
+    """Yield the record of every sample.
 
     Args:
         columns: As `columns_of` checked them.
-        files: Of the shard, as `Entry` wants their names.
-        data: Where the samples lie.
-        masks: Where the masks lie.
-        facts: Of the samples, where they are raw pixels.
+        files: Of the shard, as `Place` wants their names.
+        places: Where the values of each field lie.
     """
-    keys = _texts(columns.key_data, columns.key_offsets)
-    metas = _texts(columns.meta_data, columns.meta_offsets)
-    for i, (file, offset, length) in enumerate(_rows(data)):
-        name, key, meta = b"%08d" % i, next(keys), next(metas)
-        entry = Entry(name, files[file], offset, length, key=key, meta=meta, facts=facts)
-        if columns.label is not None:
-            label = columns.label[i].tolist()
-            entry = entry._replace(label=label if columns.label.ndim == 1 else tuple(label))
-        if masks is not None:
-            of, at, size = masks.file.item(i), masks.offset.item(i), masks.length.item(i)
-            entry = entry._replace(mask=(files[of], at, size))
-        if columns.boxes is not None and columns.box_offsets is not None:
-            span = slice(*columns.box_offsets[i : i + 2].tolist())
-            boxes = tuple(map(tuple, columns.boxes[span].tolist()))
-            entry = entry._replace(boxes=boxes)
-            if columns.box_labels is not None:
-                entry = entry._replace(box_labels=tuple(columns.box_labels[span].tolist()))
-        yield entry
+    others = columns.others
+    keys, metas = _texts(others, "key"), _texts(others, "meta")
+    label = others.get("label")
+    named = [(n, v.kind, v.facts, _rows(places[n])) for n, v in columns.values.items()]
+    for i in range(len(columns)):
+        fields = {}
+        for name, kind, facts, rows in named:
+            file, offset, length = next(rows)
+            if offset >= 0 or name == IMAGE:
+                fields[name] = Place(kind, files[file], offset, length, False, facts)
+        key, meta = next(keys), next(metas)
+        of = None if label is None else label.item(i) if label.ndim == 1 else label[i]
+        boxes, box_columns = _boxes(others, i)
+        key = b"%08d" % i if key is None else key
+        yield Record(key, fields, of, None, boxes, box_columns, meta)
 
 
-def one_file(columns: Columns, data: int, masks: int) -> tuple[Ranges, Ranges | None]:
-    """Tell where samples and masks lie if the blobs begin at these bytes of one file."""
-    zeros = np.zeros(len(columns.length), np.uint32)
-    ranges = Ranges(zeros, columns.offsets[:-1] + data, columns.length)
-    if columns.mask_offsets is None or columns.mask_length is None:
-        return ranges, None
-    return ranges, Ranges(zeros, columns.mask_offsets[:-1] + masks, columns.mask_length)
+def _boxes(
+    others: Mapping[str, np.ndarray], number: int
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    if "boxes" not in others:
+        return None, {}
+    span = slice(*others["box_offsets"][number : number + 2].tolist())
+    columns = {
+        name.removeprefix("box_"): values[span] for name, values in others.items()
+        if name.startswith("box_") and name != "box_offsets"
+    }  # fmt: skip
+    return others["boxes"][span], columns
 
 
 def _rows(ranges: Ranges) -> Iterator[tuple[int, int, int]]:
@@ -234,8 +340,9 @@ def _rows(ranges: Ranges) -> Iterator[tuple[int, int, int]]:
         yield from zip(*(a.tolist() for a in lists), strict=True)
 
 
-def _texts(data: np.ndarray | None, offsets: np.ndarray | None) -> Iterator[bytes | None]:
-    while data is None or offsets is None:
+def _texts(others: Mapping[str, np.ndarray], name: str) -> Iterator[bytes | None]:
+    while f"{name}_data" not in others:
         yield None
+    data, offsets = others[f"{name}_data"], others[f"{name}_offsets"]
     for i in range(len(offsets) - 1):
         yield data[offsets.item(i) : offsets.item(i + 1)].tobytes()

@@ -1,29 +1,34 @@
 """Arrays of pixels as others write them: whose axes are which, what are images, what are labels.
 
-An array of images is (N, H, W), (N, H, W, C) or (N, C, H, W), of uint8, uint16 or float32. Of four
-axes the last is C if it has 1, 3 or 4 values, else the second if that has; who knows better says so
-with ``layout``: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma between.
+An array of images is (N, H, W), (N, H, W, C) or (N, C, H, W), of uint8, uint16 or float32. In an
+array of four axes the last axis is C if it has 1, 3 or 4 values, else the second axis if that has.
+The user can say it with ``layout``: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma.
 
-A scan points at a sample where its bytes lie, if they lie as `packio.images.encodings.RAW` has
-them; if not, its offset is -1, and `packio.formats.blobs.by_library` reads it.
+A scan gives the range of an image's bytes if they lie as `packio.images.encodings.RAW` has them.
+If not, the offset is -1, and `packio.formats.blobs.by_library` reads the image.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
+from packio.formats.blobs.columns import Header, Values, columns_of, records
 from packio.images import encodings
 from packio.images.encodings import raw_facts
 from packio.sample.facts import Facts
+from packio.sample.record import IMAGE, Place, Record
 
-# By these names others have images and labels; the first that is there is taken.
+# Usual names of images, labels, and positions in a blob; the first that is there is taken.
 IMAGES = ("data", "images", "image", "x", "X")
 LABELS = ("label", "labels", "target", "targets", "y", "Y")
+OFFSETS = ("offsets", "offset", "indptr")
 
 MOST_BYTES = 1 << 30  # of an image, or of a chunk, as it is decoded
 _MOST_RATIO = 2000  # decoded bytes for each one stored: deflate comes to 1,032
@@ -33,7 +38,7 @@ CHANNELS = (1, 3, 4)
 _COLOURS = ("RGB", "BGR")
 _ENDS = (b"\xff\xd9", b"\xaeB`\x82")  # of a JPEG and a PNG
 
-Label = int | tuple[float, ...]
+Label = int | np.ndarray  # (k,) float32
 
 
 class Order(NamedTuple):
@@ -43,7 +48,7 @@ class Order(NamedTuple):
     bgr: bool = False
 
 
-def order_of(layout: str) -> Order:
+def order_of(layout: str | None) -> Order:
     """Read what the user says: "HWC", "CHW", "RGB", "BGR", "HWC,BGR" ….
 
     Raises:
@@ -94,6 +99,51 @@ def is_as_stored(dtype: np.dtype) -> bool:
     return bool(dtype == dtype.newbyteorder("<"))
 
 
+def image_at(
+    key: bytes, file: str, offset: int, length: int, facts: Facts | None = None,
+    label: Label | None = None,
+) -> Record[Place]:  # fmt: skip
+    """The record of an image whose bytes lie at an offset of a file; -1: a reader reads them."""
+    return Record(key, {IMAGE: Place("image", file, offset, length, False, facts)}, label)
+
+
+def labelled(
+    found: Iterable[Record[Place]], labels: Sequence[Label] | None
+) -> Iterator[Record[Place]]:
+    """Give each record its label."""
+    if labels is None:
+        yield from found
+        return
+    for record, label in zip(found, labels, strict=True):
+        yield dataclasses.replace(record, label=label)
+
+
+def blob_of(
+    offsets: np.ndarray, begin: int | None, size: int, path: Path, what: str
+) -> tuple[Values, Iterator[Record[Place]]]:
+    """Find images that lie end to end in one blob of a file.
+
+    Args:
+        offsets: Of the images in the blob, as they were read.
+        begin: Where the blob begins in the file; None: the blob is no range of bytes.
+        size: Bytes of the blob.
+        path: The file.
+        what: Name of the offsets, for the message.
+
+    Raises:
+        NotAPackError: the offsets are no integers.
+        IntegrityError: the offsets point outside the blob.
+    """
+    if offsets.dtype.kind not in "iu":
+        raise NotAPackError(f"{path}: {what} is {offsets.dtype}, integers are expected")
+    columns = columns_of({"offsets": offsets.astype(np.int64)}, {IMAGE: size}, Header(), path)
+    values = columns.values[IMAGE]
+    ranges = values.ranges(begin or 0)
+    if begin is None:
+        ranges = ranges._replace(offset=np.full_like(ranges.offset, -1))
+    return values, records(columns, (path.name,), {IMAGE: ranges})
+
+
 def check_labels(shape: Sequence[int], dtype: np.dtype, count: int, where: str) -> None:
     """Check that an array can be the labels of so many images, before it is read.
 
@@ -118,7 +168,7 @@ def labels_of(values: np.ndarray, where: str) -> list[Label]:
     """
     count = len(values)
     if values.dtype.kind == "f" or values.shape[1:] not in ((), (1,)):
-        return list(map(tuple, values.reshape(count, -1).astype(np.float32).tolist()))
+        return list(values.reshape(count, -1).astype(np.float32))
     if values.size and int(values.max()) >= 1 << 63:
         raise NotAPackError(f"{where} has labels up to {values.max()}, which do not fit 64 bits")
     return values.reshape(count).astype(np.int64).tolist()  # type: ignore[no-any-return]  # ints

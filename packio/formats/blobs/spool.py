@@ -1,7 +1,7 @@
 """Records on their way into a container: hdf5, pth, n5 and zarr need all of them to begin.
 
 `Spool` takes the records; its `finish` makes the columns that `packio.formats.blobs.columns`
-describes. Then a writer copies the blobs into the container (`Blob.copy`) and compares what it
+describes. Then a `Writer` copies the blobs into the container (`Blob.copy`) and compares what it
 reads there with what was added (`Blob.check`).
 """
 
@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import CannotCreateError, OutputError
+from packio.errors import OutputError
+from packio.formats import Written
 from packio.formats.blobs.blob import Blob
-from packio.formats.blobs.columns import Columns
-from packio.sample.record import Field, Record
+from packio.formats.blobs.columns import Columns, Header, Values
+from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.system.files import room_beside
 
 
@@ -40,36 +41,82 @@ class Pixels(NamedTuple):
         return {"raw": {"shape": list(self.shape[1:]), "dtype": self.dtype.name}}
 
 
+class Writer:
+    """Write records into a new container; the same records give the same bytes.
+
+    Until `close` makes the container, the values are in temporary files beside it.
+    """
+
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+        """Create the first temporary file in the folder of ``path``, the shard.
+
+        Raises:
+            CannotCreateError: the temporary file cannot be made.
+        """
+        self._path, self._classes, self._closed = path, classes, False
+        self._spool = Spool(path)
+
+    def add(self, records: Sequence[Record[Field]]) -> None:
+        """Append records.
+
+        Raises:
+            OutputError: the records cannot be written; the message tells the space left.
+        """
+        self._check_open()
+        self._spool.add(records)
+
+    def close(self) -> Written:
+        """Write the container, and compare what can be read with what was added.
+
+        Raises:
+            OutputError: the container cannot be written, or holds other bytes than were added.
+        """
+        self._check_open()
+        try:
+            with output_errors(self._path, len(self._spool)):
+                return self._write()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Let go of the temporary files; what has been written of the container stays."""
+        self._closed = True
+        self._spool.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OutputError(f"{self._path}: closed already")
+
+    def _write(self) -> Written:
+        raise NotImplementedError
+
+
 class Spool:
     """Records on their way into a container whose size has to be known before it is written.
 
-    ``data`` and ``masks`` are the `Blob` of the samples and of the masks; what is small is kept in
-    memory. The disk holds the samples twice until `close`.
+    ``blobs`` has the `Blob` of each named field; the rest is kept in memory. The disk holds the
+    values twice until `close`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Make temporary files in the folder of ``path``, the shard.
+        """Make a temporary file in the folder of ``path``, the shard.
 
         Raises:
-            CannotCreateError: they cannot be made.
+            CannotCreateError: the file cannot be made.
         """
-        self._path = path
+        self._path, self._count = path, 0
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
-        self.data = Blob(path.with_name(path.name + ".data"))
-        try:
-            self.masks = Blob(path.with_name(path.name + ".mask"))
-        except CannotCreateError:
-            self.data.close()
-            raise
+        self.kinds = {IMAGE: "image"}
+        self.blobs = {IMAGE: Blob(path.with_name(f"{path.name}.data"))}
         self._keys, self._key_lengths = bytearray(), array("q")
         self._metas, self._meta_lengths = bytearray(), array("q")
         self._labels, self._vectors = array("q"), bytearray()
         self._vector_length: int | None = None
-        self._boxes, self._box_lengths = bytearray(), array("q")
-        self._box_labels, self._box_label_lengths = bytearray(), array("q")
+        self._boxes: list[np.ndarray] = []
+        self._box_columns: dict[str, list[np.ndarray]] = {}
 
     def __len__(self) -> int:
-        return len(self.data.length)
+        return self._count
 
     def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
@@ -79,19 +126,33 @@ class Spool:
         """
         with output_errors(self._path, len(self)):
             for record in records:
-                self.data.add(record.image.data)
+                self._add_fields(record)
                 self._add_shape(record)
                 self._keys += record.key
                 self._key_lengths.append(len(record.key))
-                if record.mask is not None:
-                    self.masks.add(record.mask.data)
                 if record.meta is not None:
                     self._metas += record.meta
                     self._meta_lengths.append(len(record.meta))
                 if record.label is not None:
                     self._add_label(record.label)
                 if record.boxes is not None:
-                    self._add_boxes(record.boxes, record.box_labels)
+                    self._add_boxes(record)
+
+    def _add_fields(self, record: Record[Field]) -> None:
+        for name in record.fields.keys() - self.blobs.keys():
+            self.kinds[name] = record.fields[name].kind
+            self.blobs[name] = Blob(self._path.with_name(f"{self._path.name}.{name}"))
+            for _ in range(len(self)):
+                self.blobs[name].add(None)
+        for name, blob in self.blobs.items():
+            field = record.fields.get(name)
+            if field is not None and field.kind != self.kinds[name]:
+                raise OutputError(
+                    f"{self._path}: the field {name!r} of {record.key!r} is of kind {field.kind}, "
+                    f"it was of kind {self.kinds[name]} before"
+                )
+            blob.add(None if field is None else field.data)
+        self._count += 1
 
     def _add_shape(self, record: Record[Field]) -> None:
         shape = (record.facts.channels, record.facts.height, record.facts.width)
@@ -101,7 +162,7 @@ class Spool:
             self._shapes.add((*shape, len(record.image.data)))
 
     def pixels(self) -> Pixels | None:
-        """The samples as one array, where all of them are raw pixels of one shape and type."""
+        """The images as one array, where all of them are raw pixels of one shape and type."""
         if len(self._shapes) != 1:
             return None
         ((*shape, size),) = self._shapes
@@ -123,48 +184,69 @@ class Spool:
         self._vector_length = len(vector)
         self._vectors += vector.tobytes()
 
-    def _add_boxes(self, boxes: np.ndarray, labels: np.ndarray | None) -> None:
-        self._boxes += np.asarray(boxes, "<f4").reshape(-1, 4).tobytes()
-        self._box_lengths.append(len(boxes))
-        if labels is not None:
-            self._box_labels += np.asarray(labels, "<i8").reshape(-1).tobytes()
-            self._box_label_lengths.append(len(labels))
+    def _add_boxes(self, record: Record[Field]) -> None:
+        boxes, columns = np.asarray(record.boxes, "<f4").reshape(-1, 4), record.box_columns
+        if self._boxes and columns.keys() != self._box_columns.keys():
+            raise OutputError(
+                f"{self._path}: boxes with the columns {sorted(columns)} after boxes with "
+                f"{sorted(self._box_columns)}; all or none must have a column"
+            )
+        self._boxes.append(boxes)
+        for name, values in columns.items():
+            wide = "<f4" if np.asarray(values).dtype.kind == "f" else "<i8"
+            column = np.asarray(values, wide).reshape(-1)
+            if len(column) != len(boxes):
+                raise OutputError(
+                    f"{self._path}: {record.key!r} has {len(column)} {name} of {len(boxes)} boxes"
+                )
+            self._box_columns.setdefault(name, []).append(column)
 
-    def finish(self) -> Columns:
-        """Make the columns of all records added.
+    def finish(self) -> tuple[Columns, Header]:
+        """Make the columns of all records added, and the header of the container.
 
         Raises:
-            OutputError: only some of the records have a label, a mask, a meta or boxes.
+            OutputError: only some of the records have a label, a meta or boxes; or an array cannot
+                have the name of a field or of a column of boxes.
         """
-        key_data, key_offsets = _ragged(self._keys, self._key_lengths)
-        length = _int64(self.data.length)
-        columns = Columns(_offsets(length), length, self._label(), key_data, key_offsets)
-        if self._have("a mask", len(self.masks.length)):
-            length = _int64(self.masks.length)
-            columns = columns._replace(mask_offsets=_offsets(length), mask_length=length)
-        if self._have("a meta", len(self._meta_lengths)):
-            data, offsets = _ragged(self._metas, self._meta_lengths)
-            columns = columns._replace(meta_data=data, meta_offsets=offsets)
-        if self._have("boxes", len(self._box_lengths)):
-            columns = columns._replace(
-                boxes=np.frombuffer(bytes(self._boxes), "<f4").reshape(-1, 4),
-                box_offsets=_offsets(_int64(self._box_lengths)),
+        fields = {n: kind for n, kind in self.kinds.items() if n not in (IMAGE, MASK)}
+        columns = sorted(self._box_columns.keys() - {"labels"})
+        header = Header(fields, columns, len(self))
+        if header.misfit:
+            raise OutputError(
+                f"{self._path}: {header.misfit!r} cannot name a field or a column of boxes in this "
+                "format: letters, digits, _, - and . do, and no name that another array has; "
+                "choose another name"
             )
-        if self._have("box labels", len(self._box_label_lengths)):
-            if self._box_label_lengths != self._box_lengths:
-                raise OutputError(f"{self._path}: not as many box labels as boxes")
-            labels = np.frombuffer(bytes(self._box_labels), "<i8")
-            columns = columns._replace(box_labels=labels)
-        return columns
+        key_data, key_offsets = _ragged(self._keys, self._key_lengths)
+        others = {**self._label(), "key_data": key_data, "key_offsets": key_offsets}
+        if self._have("a meta", len(self._meta_lengths)):
+            others["meta_data"], others["meta_offsets"] = _ragged(self._metas, self._meta_lengths)
+        if self._have("boxes", len(self._boxes)):
+            others["boxes"] = np.concatenate(self._boxes)
+            for name in sorted(self._box_columns, key=lambda name: (name != "labels", name)):
+                others[f"box_{name}"] = _joined(self._box_columns[name])
+            others["box_offsets"] = _offsets(np.array([len(b) for b in self._boxes], "<i8"))
+        return Columns({name: self._values(name) for name in self._order()}, others), header
 
-    def _label(self) -> np.ndarray | None:
+    def _order(self) -> list[str]:
+        """The image, the mask, and the other fields."""
+        return sorted(self.kinds, key=lambda name: (name != IMAGE, name != MASK, name))
+
+    def _values(self, name: str) -> Values:
+        blob = self.blobs[name]
+        length, present = _int64(blob.length), np.array(blob.present, np.uint8)
+        return Values(
+            self.kinds[name], _offsets(length), length, None if present.all() else present
+        )
+
+    def _label(self) -> dict[str, np.ndarray]:
         k = self._vector_length
         vectors = 0 if k is None else len(self._vectors) // max(4 * k, 1)
         if self._have("a label that is an int", len(self._labels)):
-            return _int64(self._labels)
+            return {"label": _int64(self._labels)}
         if k is not None and self._have(f"a label of {k} numbers", vectors if k else len(self)):
-            return np.frombuffer(bytes(self._vectors), "<f4").reshape(len(self), k)
-        return None
+            return {"label": np.frombuffer(bytes(self._vectors), "<f4").reshape(len(self), k)}
+        return {}
 
     def _have(self, what: str, count: int) -> bool:
         if count not in (0, len(self)):
@@ -175,8 +257,8 @@ class Spool:
 
     def close(self) -> None:
         """Let go of the temporary files; may be called at any time, and again."""
-        self.data.close()
-        self.masks.close()
+        for blob in self.blobs.values():
+            blob.close()
 
 
 @contextlib.contextmanager
@@ -196,6 +278,12 @@ def output_errors(path: Path, count: int) -> Iterator[None]:
             f"{path}: cannot be written after {count} records: {error} ({room_beside(path)}); "
             "make room and run it again"
         ) from error
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """The values of a column of boxes: int64 if all of them are whole numbers, else float32."""
+    is_float = any(len(part) and part.dtype.kind == "f" for part in parts)
+    return np.concatenate(parts).astype("<f4" if is_float else "<i8")
 
 
 def _int64(values: array[int]) -> np.ndarray:

@@ -1,22 +1,20 @@
-"""Arrays of pixels in N5 and Zarr, as others write them: of any blocks, compressed or not.
+"""What N5 and Zarr do alike, and the arrays of pixels that others write in them.
 
-Where blocks are cut between images alone and not compressed, an image is one range of one file.
-All others are put together by `Reader`, a row of blocks at a time.
+Where blocks are cut only between images and not compressed, an image is one range of one file.
+Other images are put together by a reader, which decodes a row of blocks at a time.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from packio.errors import NotAPackError, OptionError, PackioError, ReadError
-from packio.formats import Entry
-from packio.formats.blobs import by_library as _by_library
+from packio.formats import Format, Reading
+from packio.formats.blobs import by_library
 from packio.formats.blobs.by_library import Found, Rows
 from packio.formats.blobs.pixels import (
     LABELS,
@@ -26,6 +24,7 @@ from packio.formats.blobs.pixels import (
     check_labels,
     facts_of,
     holds_many,
+    image_at,
     is_as_stored,
     labels_of,
     only,
@@ -34,91 +33,88 @@ from packio.formats.blobs.pixels import (
     unknown,
 )
 from packio.formats.chunks import scanning
-from packio.formats.chunks.blocks import (
-    Decode,
-    block_shape,
-    library_errors,
-    missing,
-    read_rows,
-)
-from packio.formats.chunks.layout import Array, Layout, blocks
+from packio.formats.chunks.blocks import block_shape, library_errors, missing, read_rows
+from packio.formats.chunks.layout import Layout, Load, Stored, blocks
 from packio.formats.chunks.scanning import read_json
+from packio.formats.chunks.writing import Writer
+from packio.sample.record import Place, Record
 
-Load = Callable[[int, int], np.ndarray]  # rows of an array, from one number up to another
-
-
-class Stored(NamedTuple):
-    """An array, and what has been done to its values."""
-
-    array: Array
-    chunk: tuple[int, ...]  # what is decoded at once: the block, or less
-    decode: Decode | None = None
-    library: Callable[[Path], Load] | None = None  # opens the array at a path
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the values lie in the blocks as they are."""
-        return self.decode is None and self.library is None
-
-    def plain(self, otherwise: str) -> Array:
-        """The array, if it is plain.
-
-        Raises:
-            NotAPackError: it is not; the message is given.
-        """
-        if not self.is_plain:
-            raise NotAPackError(otherwise)
-        return self.array
-
-
-class Kind(NamedTuple):
-    """What N5 and Zarr, 2 and 3, do differently."""
-
-    layout: Layout
-    is_array: Callable[[Mapping[str, Any]], bool]  # by its metadata
-    describe: Callable[[dict[str, Any], str], Stored]  # metadata, what to call it
-
+if TYPE_CHECKING:
+    import numpy as np
 
 _There = Mapping[str, Stored | PackioError]  # arrays, or why they are not read, by their paths
 
 
-def scan(
-    path: Path, kind: Kind, image: str | None, label: str | None, layout: str
-) -> Iterator[Entry]:
-    """Yield an entry for every sample, in order; see ``scan`` of n5 and zarr."""
-    found = _found(path, kind, image, label, layout)
-    yield from scanning.scan(path, kind.layout) if found is None else found.entries
+class Chunked(Format):
+    """What the formats N5 and Zarr do alike."""
 
+    marks: ClassVar[frozenset[bytes]]  # names of files by which a directory is recognised
 
-class Reader(_by_library.Reader):
-    """Read the images of an array whose blocks are compressed, or cut across images."""
-
-    def find(self) -> Found:
-        """Find the images, without a look at their blocks."""
-        found = _found(self.path, self.kind(), self.image, "", self.layout, check=False)
-        if found is None:
-            raise OptionError(f"{self.path}/: holds no pixels; read it with access='range'")
-        return found
-
-    def kind(self) -> Kind:
-        """What the container is."""
+    def layout(self, path: Path) -> Layout:
+        """How a container at a path, which may not exist yet, is written."""
         raise NotImplementedError
 
+    def recognise(self, head: bytes, name: str) -> bool:
+        """Tell whether a directory is of this format, by its files or by its suffix."""
+        files = {line.rpartition(b"/")[2] for line in head.split(b"\n")}
+        return not files.isdisjoint(self.marks) or super().recognise(head, name)
 
-def _found(
-    path: Path, kind: Kind, image: str | None, label: str | None, layout: str, *, check: bool = True
-) -> Found | None:
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample: of what packio writes, and of what others write.
+
+        Others' samples are found in the arrays ``data`` and ``offsets``, not compressed, if no
+        sample lies in two blocks; or in an array of pixels (`packio.formats.blobs.pixels`), however
+        the array is cut, raw or compressed. Labels are an array of a usual name beside it.
+
+        Args:
+            path: The directory: a group, or one array.
+            reading: ``image`` is the path within it of the array of pixels, ``label`` that of the
+                labels.
+
+        Raises:
+            NotAPackError: there are no such arrays.
+            IntegrityError: a block is missing or has the wrong size, or an array does not fit
+                another.
+            OptionError: there is nothing of a name given.
+            VersionError: written by a newer packio.
+            ReadError: a file cannot be read.
+            MissingPackageError: the library that undoes the compression does not load.
+        """
+        layout = self.layout(path)
+        found = _found(path, layout, reading)
+        yield from scanning.scan(path, layout) if found is None else found.records
+
+    def writer(
+        self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
+        **options: Any,
+    ) -> Writer:  # fmt: skip
+        """Begin one shard; see `packio.formats.Format.writer`."""
+        return Writer(self.layout(path), path, classes)
+
+    def reader(self, path: Path, reading: Reading) -> by_library.Reader:
+        """What reads images whose blocks are compressed, or cut across images."""
+        return by_library.Reader(path, reading, self.find)
+
+    def find(self, path: Path, reading: Reading) -> Found:
+        """Find the images, without a look at their blocks."""
+        found = _found(path, self.layout(path), reading, check=False)
+        if found is None:
+            raise OptionError(f"{path}/: holds no pixels; read it with access='range'")
+        return found
+
+
+def _found(path: Path, layout: Layout, reading: Reading, *, check: bool = True) -> Found | None:
     """The images of a container; None if it has no array of pixels."""
-    order = order_of(layout)
-    kind.layout.refuse(path)
-    if image is None and scanning.is_blob(path, kind.layout):
+    order, image, label = order_of(reading.layout), reading.image, reading.label
+    layout.refuse(path)
+    if image is None and scanning.is_blob(path, layout):
         there: _There = {}
     else:
-        there = _arrays(path, kind)
+        there = _arrays(path, layout)
     many = {n: _described(n, s) for n, s in there.items() if _may_be_images(s)}
     names = only(many, path) if image is None else [image.strip("/")]
     if names:
-        return _images(path, kind, there, names[0], label, order, check=check)
+        return _images(path, layout, there, names[0], label, order, check=check)
     for error in there.values():
         if isinstance(error, PackioError):  # it may have been the images
             raise error
@@ -127,18 +123,18 @@ def _found(
     return None
 
 
-def _arrays(path: Path, kind: Kind) -> _There:
+def _arrays(path: Path, layout: Layout) -> _There:
     """All arrays in a directory; it may be one itself, by the name of ""."""
     found: dict[str, Stored | PackioError] = {}
     for folder, inner, _ in os.walk(path):
         inner.sort()
-        metadata = read_json(Path(folder, kind.layout.metadata))
-        if metadata is None or not kind.is_array(metadata):
+        metadata = read_json(Path(folder, layout.metadata))
+        if metadata is None or not layout.is_array(metadata):
             continue
         inner.clear()  # what is in an array is its blocks
         name = os.path.relpath(folder, path)
         try:
-            stored: Stored | PackioError = kind.describe(metadata, folder)
+            stored: Stored | PackioError = layout.stored(metadata, folder)
         except NotAPackError as error:
             stored = error
         found["" if name == "." else name] = stored
@@ -165,15 +161,9 @@ def _named(option: str, name: str, there: _There, path: Path) -> Stored:
 
 
 def _images(
-    path: Path,
-    kind: Kind,
-    there: _There,
-    name: str,
-    label: str | None,
-    order: Order,
-    *,
+    path: Path, layout: Layout, there: _There, name: str, label: str | None, order: Order, *,
     check: bool,
-) -> Found:
+) -> Found:  # fmt: skip
     """The images of an array, with their labels."""
     stored, folder = _named("image", name, there, path), path / name
     array = stored.array
@@ -185,17 +175,17 @@ def _images(
     whole = array.block[1:] == array.shape[1:]
     ranged = stored.is_plain and whole and is_as_stored(array.dtype)
 
-    def entries() -> Iterator[Entry]:
+    def found() -> Iterator[Record[Place]]:
         zeros, rows = (0,) * (len(array.shape) - 1), array.block[0]
-        file, offset = os.path.join(name, kind.layout.metadata), -1
+        file, offset = os.path.join(name, layout.metadata), -1
         for i in range(count):
             if ranged:
                 file = os.path.join(name, array.block_name(i // rows, *zeros))
                 offset = array.header_bytes + i % rows * size
             of = None if labels is None else labels[i]
-            yield Entry(b"%08d" % i, file, offset, size, of, facts=facts)
+            yield image_at(b"%08d" % i, file, offset, size, facts, of)
 
-    return Found(count, entries(), Rows(_loader(stored, folder), stored.chunk[0], size))
+    return Found(count, found(), Rows(_loader(stored, folder), stored.chunk[0], size))
 
 
 def _labels(
@@ -242,7 +232,7 @@ def _loader(stored: Stored, folder: Path) -> Load:
     array = stored.array
     opened: list[Load] = []  # by the library, when first used
 
-    def by_library(first: int, stop: int) -> np.ndarray:
+    def by_its_library(first: int, stop: int) -> np.ndarray:
         with library_errors(folder):
             if not opened and stored.library is not None:
                 opened.append(stored.library(folder))
@@ -251,4 +241,4 @@ def _loader(stored: Stored, folder: Path) -> Load:
     def by_blocks(first: int, stop: int) -> np.ndarray:
         return read_rows(folder, array, first, stop, stored.decode)
 
-    return by_blocks if stored.library is None else by_library
+    return by_blocks if stored.library is None else by_its_library

@@ -6,15 +6,13 @@ import contextlib
 import math
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from packio.errors import IntegrityError, PackioError, ReadError
-from packio.formats.chunks.layout import Array, blocks
-
-Decode = Callable[[bytes, int], bytes]  # content of a block, bytes of its values → its values
+from packio.formats.chunks.layout import Array, Decode, blocks
 
 
 def opener(path: str, flags: int) -> int:

@@ -1,26 +1,31 @@
-"""What N5 and Zarr share: arrays cut into blocks, one file a block, raw.
+"""What N5 and Zarr share: arrays cut into blocks, one file a block.
 
-Which arrays there are says `packio.formats.blobs.columns`; ``_chunks_writer`` writes them,
-`packio.formats.chunks.scanning` reads them.
+`packio.formats.blobs.columns` says which arrays there are, `packio.formats.chunks.writing` writes
+them, `packio.formats.chunks.scanning` reads them.
 
-A blob of samples is cut so that no sample lies in two blocks: each block but the last takes as many
-samples as fit, in order, and what is left of it is zeros. The position of a sample counts them, so
-``data[offsets[i] : offsets[i] + length[i]]`` is sample i, for whoever reads the array as a whole,
-and one range of one file for us. A block has 64 MiB, or the size of the largest sample if that is
-more, or of the blob if that is less. A block of pixels has as many whole samples as that.
+A blob of values is cut so that no value lies in two blocks. Each block but the last takes as many
+values as fit, in order; zeros fill the rest of the block. The offsets count these zeros, so
+``data[offsets[i] : offsets[i] + length[i]]`` is image i for a library that reads the array as a
+whole, and image i is one range of one file for packio. A block has 64 MiB, or the size of the
+largest value if that is more, or of the blob if that is less. A block of pixels has as many whole
+images as fit.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from packio.errors import NotAPackError
 from packio.formats import Ranges
+
+Decode = Callable[[bytes, int], bytes]  # content of a block, bytes of its values → its values
+Load = Callable[[int, int], np.ndarray]  # rows of an array, from one number up to another
 
 _BLOCK_BYTES = 64 << 20
 
@@ -60,18 +65,74 @@ class Array(NamedTuple):
         return 4 + 4 * len(self.shape) if self.headers else 0
 
 
-class Layout(NamedTuple):
-    """What N5 and Zarr do differently."""
+class Stored(NamedTuple):
+    """An array as others may write it, and what has been done to its values."""
+
+    array: Array
+    chunk: tuple[int, ...]  # shape of what is decoded at once: the block, or less
+    otherwise: str = ""  # why the values are no byte ranges; empty: they lie in the blocks as such
+    decode: Decode | None = None
+    library: Callable[[Path], Load] | None = None  # opens the array at a path
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the values lie in the blocks as they are."""
+        return not self.otherwise
+
+    def plain(self, where: str) -> Array:
+        """The array, if it is plain.
+
+        Raises:
+            NotAPackError: it is not.
+        """
+        if self.otherwise:
+            raise NotAPackError(f"{where} {self.otherwise}")
+        return self.array
+
+
+class Layout:
+    """What N5 and Zarr, 2 and 3, do differently.
+
+    Attributes:
+        container: Name of the format.
+        metadata: Name of the file that describes a group or an array.
+        largest: Bytes that a block may have.
+    """
 
     container: str
-    metadata: str  # name of the file that describes a group or an array
-    array: Callable[[tuple[int, ...], tuple[int, ...], np.dtype], Array]
-    describe_group: Callable[[dict[str, Any]], dict[str, Any]]  # attributes → metadata
-    describe_array: Callable[[Array], dict[str, Any]]
-    parse_attributes: Callable[[dict[str, Any]], Any]  # metadata of a group → its attributes
-    parse_array: Callable[[dict[str, Any], str], Array]  # metadata, what to call it → array
-    refuse: Callable[[Path], None]  # raises if it is of another version
-    largest: int  # bytes of a block
+    metadata: str
+    largest: int = 2**62
+
+    def array(self, shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
+        """An array as packio writes it."""
+        raise NotImplementedError
+
+    def describe_group(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Metadata of a group with some attributes."""
+        raise NotImplementedError
+
+    def describe_array(self, array: Array) -> dict[str, Any]:
+        """Metadata of an array."""
+        raise NotImplementedError
+
+    def attributes(self, metadata: dict[str, Any]) -> Any:
+        """Attributes of a group with some metadata."""
+        return metadata.get("attributes", {})
+
+    def is_array(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether metadata are those of an array."""
+        return True
+
+    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
+        """The array that metadata describe.
+
+        Raises:
+            NotAPackError: packio does not read such an array.
+        """
+        raise NotImplementedError
+
+    def refuse(self, path: Path) -> None:
+        """Raise NotAPackError if a directory is of another format."""
 
 
 def block_header(shape: tuple[int, ...]) -> bytes:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.formats import Entry, Ranges
+from packio.formats import Ranges
 from packio.formats.blobs.columns import (
-    Columns,
-    check_header,
+    Header,
+    Values,
     columns_of,
-    entries,
-    pixel_columns,
+    damaged,
+    prefix,
+    read_header,
+    records,
 )
 from packio.formats.chunks.blocks import block_shape, opener, read_rows
 from packio.formats.chunks.layout import Array, Layout, blocks, place
-from packio.sample.facts import Facts
+from packio.sample.record import IMAGE, Place, Record
 
 _MOST_JSON = 64 << 20  # bytes; class names are in there
 _MOST_AXES = 8
@@ -34,53 +36,60 @@ class _Blob(NamedTuple):
 
     array: Array
     files: list[str]  # relative to the shard
-    pixels: tuple[dict[str, np.ndarray], Facts] | None  # columns instead of offsets, facts
+
+    @property
+    def pixels(self) -> tuple[Sequence[int], str] | None:
+        """Shape and type of an array of pixels."""
+        shape = self.array.shape
+        return (shape, str(self.array.dtype)) if len(shape) > 1 else None
 
 
-def scan(path: Path, layout: Layout) -> Iterator[Entry]:
-    """Yield an entry for every sample, in order; see ``scan`` of n5 and zarr."""
+def scan(path: Path, layout: Layout) -> Iterator[Record[Place]]:
+    """Yield the record of every sample that lies in a blob; see `packio.formats.chunks.arrays`."""
     layout.refuse(path)
-    header = _header(path, layout)
-    data = _blob(path, "data", layout)
-    if data is None:
+    stated = _header(path, layout)
+    header = stated or Header()
+    found = {name: _blob(path, f"{prefix(name)}data", layout) for name in header.kinds}
+    blobs = {name: blob for name, blob in found.items() if blob is not None}
+    if IMAGE not in blobs:
         raise NotAPackError(f"{path}/: no {layout.container} array `data` in it; not a pack")
-    mask = _blob(path, "mask_data", layout)
     arrays = {
         name: _comparable(name, _loaded(path, name, array))
-        for name in Columns._fields
+        for name in header.arrays
         if (array := _array(path, name, layout)) is not None
     }
-    if data.pixels is not None:
-        arrays |= data.pixels[0]
-    _check_is_whole(arrays, header, path)
-    mask_bytes = mask.array.shape[0] if mask else 0
-    columns = columns_of(arrays, data.array.bytes, mask_bytes, path)
-    if header and header.get("samples") != len(columns.length):
+    pixels = blobs[IMAGE].pixels
+    _check_is_whole(arrays, stated, path, are_pixels=pixels is not None)
+    sizes = {name: blob.array.bytes for name, blob in blobs.items()}
+    columns = columns_of(arrays, sizes, header, path, pixels)
+    if stated and header.samples != len(columns):
         raise IntegrityError(
-            f"{path}/: has {len(columns.length)} samples, its attribute packio says "
-            f"{header.get('samples')!r}; restore or repack it"
+            f"{path}/: has {len(columns)} samples, its attribute packio says "
+            f"{header.samples!r}; restore or repack it"
         )
-    files, masks = data.files, None
-    ranges = _ranges(data, columns.offsets, columns.length, f"{path}/data")
-    if mask and columns.mask_offsets is not None and columns.mask_length is not None:
-        masks = _ranges(mask, columns.mask_offsets, columns.mask_length, f"{path}/mask_data")
-        masks = masks._replace(file=masks.file + np.uint32(len(files)))
-        files = [*files, *mask.files]
-    facts = None if data.pixels is None else data.pixels[1]
-    yield from entries(columns, files, ranges, masks, facts)
+    files: list[str] = []
+    places = {}
+    for name, values in columns.values.items():
+        if name not in blobs:
+            raise damaged(f"{path}/", f"has no {prefix(name)}data")
+        ranges = _ranges(blobs[name], values, f"{path}/{prefix(name)}data")
+        ranges = ranges._replace(file=ranges.file + np.uint32(len(files)))
+        places[name] = values.without_absent(ranges)
+        files += blobs[name].files
+    yield from records(columns, files, places)
 
 
 def is_blob(path: Path, layout: Layout) -> bool:
     """Tell whether a container is packio's own, or has samples end to end and their positions."""
     metadata = read_json(path / layout.metadata)
-    attributes = layout.parse_attributes(metadata) if metadata is not None else None
+    attributes = layout.attributes(metadata) if metadata is not None else None
     if isinstance(attributes, dict) and "packio" in attributes:
         return True
     return all((path / name / layout.metadata).exists() for name in ("data", "offsets"))
 
 
-def _header(path: Path, layout: Layout) -> dict[str, Any] | None:
-    """What packio says of the container, checked; None if another wrote it."""
+def _header(path: Path, layout: Layout) -> Header | None:
+    """What packio says of the container, checked; None if another program wrote it."""
     metadata = read_json(path / layout.metadata)
     if metadata is None:
         return None
@@ -89,15 +98,12 @@ def _header(path: Path, layout: Layout) -> dict[str, Any] | None:
             f"{path}/: one array, not a group of them; packio reads encoded images, end to end in "
             "an array `data`, with their positions in an array `offsets`"
         )
-    attributes = layout.parse_attributes(metadata)
+    attributes = layout.attributes(metadata)
     if not isinstance(attributes, dict):
         raise NotAPackError(f"{path}/: its attributes are {attributes!r:.200}; expected an object")
     if "packio" not in attributes:
         return None
-    text = attributes["packio"]
-    check_header(text, layout.container, path)
-    header: dict[str, Any] = json.loads(text)
-    return header
+    return read_header(attributes["packio"], layout.container, path)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -128,7 +134,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def _array(path: Path, name: str, layout: Layout) -> Array | None:
     metadata = read_json(path / name / layout.metadata)
     if metadata is not None:
-        return layout.parse_array(metadata, f"{path}/{name}")
+        where = f"{path}/{name}"
+        if not layout.is_array(metadata):
+            raise NotAPackError(f"{where} is a group; expected an array")
+        return layout.stored(metadata, where).plain(where)
     if os.path.lexists(path / name):
         raise IntegrityError(
             f"{path}/{name}: has no {layout.metadata}, which tells what it is; restore or repack it"
@@ -170,10 +179,8 @@ def _blob(path: Path, name: str, layout: Layout) -> _Blob | None:
     array = _array(path, name, layout)
     if array is None:
         return None
-    pixels = None
-    if name == "data" and len(array.shape) == 4 and array.block[1:] == array.shape[1:]:
-        pixels = pixel_columns(array.shape, str(array.dtype), path / name)
-    elif array.dtype != np.uint8 or len(array.shape) != 1:
+    is_pixels = name == "data" and len(array.shape) == 4 and array.block[1:] == array.shape[1:]
+    if not is_pixels and (array.dtype != np.uint8 or len(array.shape) != 1):
         raise NotAPackError(
             f"{path}/{name}: an array of {array.dtype} {array.shape}; packio reads encoded images, "
             "end to end in one row of uint8 (pixels: encode them, or pack the images they are from)"
@@ -182,7 +189,7 @@ def _blob(path: Path, name: str, layout: Layout) -> _Blob | None:
     for numbers in blocks(array):
         block_shape(path / name, array, numbers)
         files.append(f"{name}/{array.block_name(*numbers)}")
-    return _Blob(array, files, pixels)
+    return _Blob(array, files)
 
 
 def _loaded(path: Path, name: str, array: Array) -> np.ndarray:
@@ -198,18 +205,21 @@ def _comparable(name: str, values: np.ndarray) -> np.ndarray:
         if values.dtype == np.uint64 and values.size and values.max() >= _LIMIT:
             raise IntegrityError(f"{name} has values up to {values.max()}, which cannot be")
         return values.astype(np.int64)
-    if name in ("label", "boxes") and values.dtype.kind == "f":
+    if values.dtype.kind == "f":
         return values.astype(np.float32)
     return values.astype(values.dtype.newbyteorder("="))
 
 
 def _check_is_whole(
-    arrays: dict[str, np.ndarray], header: dict[str, Any] | None, path: Path
+    arrays: Mapping[str, np.ndarray], header: Header | None, path: Path, *, are_pixels: bool
 ) -> None:
     """Check that the arrays of packio's own are there."""
-    needed = ["offsets"] if header is None else ["offsets", "length", "key_data", "key_offsets"]
-    if header is not None and "mask_offsets" in arrays:
-        needed.append("mask_length")
+    needed = [] if are_pixels else ["offsets"]
+    if header is not None:
+        needed += [*([] if are_pixels else ["length"]), "key_data", "key_offsets"]
+        for name in list(header.kinds)[1:]:
+            if f"{name}_offsets" in arrays or name in header.fields:
+                needed += [f"{name}_offsets", f"{name}_length"]
     missing = [name for name in needed if name not in arrays]
     if missing and header is None:
         raise NotAPackError(
@@ -219,12 +229,12 @@ def _check_is_whole(
         raise IntegrityError(f"{path}/: has no {', '.join(missing)}; restore or repack it")
 
 
-def _ranges(blob: _Blob, offsets: np.ndarray, length: np.ndarray, where: str) -> Ranges:
-    size = blob.array.block_bytes
-    across = (offsets[:-1] % size + length > size) & (length > 0)
+def _ranges(blob: _Blob, values: Values, where: str) -> Ranges:
+    size, begin = blob.array.block_bytes, values.offsets[:-1]
+    across = (begin % size + values.length > size) & (values.length > 0)
     if across.any():
         raise NotAPackError(
             f"{where}: sample {int(across.argmax())} lies in two blocks of {size} bytes; packio "
             "reads one range of one file: write it in one block, or pack the images anew"
         )
-    return place(blob.array, offsets[:-1], length)
+    return place(blob.array, begin, values.length)

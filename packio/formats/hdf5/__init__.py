@@ -1,23 +1,24 @@
-"""HDF5: one file, the samples in a single contiguous dataset of bytes, which any HDF5 tool opens.
+"""HDF5: one file, the images in a single contiguous dataset of bytes, which any HDF5 tool opens.
 
-What packio writes, at the root, is what `packio.formats.blobs.columns` describes: ``data``,
-``offsets``, ``label``, ``key_data``, ``key_offsets``; ``mask_data``, ``mask_offsets``,
-``meta_data``, ``meta_offsets``, ``boxes``, ``box_labels`` and ``box_offsets`` where the pack has
-them; and an attribute ``packio`` of the root, an ASCII string (of fixed length up to 60,000
-characters, else of variable length). All datasets are contiguous and unfiltered, so sample i is
-``offsets[i]`` to ``offsets[i + 1]`` of the bytes that begin where H5Dget_offset says ``data`` does,
-a multiple of 4,096. Everything is in the oldest form of the format (superblock version 0, as HDF5
-1.0 to 2.0 read it), without time stamps. With h5py, sample i is::
+What packio writes, at the root, are datasets of the names in `packio.formats.blobs.columns`, as
+``data``, ``offsets``, ``label``, ``mask_data`` and ``mask_offsets``; and an attribute ``packio`` of
+the root, an ASCII string (of fixed length up to 60,000 characters, else of variable length). All
+datasets are contiguous and unfiltered. Image i is ``offsets[i]`` to ``offsets[i + 1]`` of the bytes
+that begin where H5Dget_offset says ``data`` does, a multiple of 4,096. Everything is in the oldest
+form of the format (superblock version 0, as HDF5 1.0 to 2.0 read it), without time stamps. With
+h5py, image i, and the value of the named field ``depth`` of the same sample, are::
 
     file["data"][file["offsets"][i] : file["offsets"][i + 1]].tobytes()
+    file["depth_data"][file["depth_offsets"][i] : file["depth_offsets"][i + 1]].tobytes()
 
-or, where ``data`` is an array of pixels, ``file["data"][i]``.
+or, where ``data`` is an array of pixels, ``file["data"][i]``. If some samples have no ``depth``,
+``file["depth_present"][i]`` says whether sample i has one.
 
-h5py makes the file's metadata in memory. The blob is written past it, with plain system calls: what
-fails on a full disk is ours then, while HDF5 would crash the process.
+h5py makes the file's metadata in memory. packio then writes the blobs itself, with plain system
+calls: a full disk is an error of packio's, while HDF5 would crash the process.
 
-What others write is read as well: `scan` points at what is a range of bytes, h5py reads the rest
-(compressed, cut across the images, of variable length) through `Reader`.
+Files of others are read too. An image that is a range of bytes is read as such; h5py reads all
+other images (compressed, cut across the images, of variable length).
 
 Source: HDF5 File Format Specification, version 3.0,
 https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
@@ -26,27 +27,20 @@ https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from packio import registry
+from packio.formats import Caps, Format, Reading
 from packio.formats.blobs import one_file
 from packio.formats.blobs.blob import Blob
+from packio.formats.blobs.by_library import Reader
 from packio.formats.blobs.spool import Pixels
-from packio.formats.hdf5.scanning import Reader, scan
-
-__all__ = [
-    "CRASHES", "EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan",
-]  # fmt: skip
-
-SUFFIXES = (".h5", ".hdf5")
-IS_DIRECTORY = False
-PACKAGE = "h5py"
-EXTRA = "hdf5"
-CRASHES = True  # HDF5 dies of some damaged files: they are indexed in a process of their own
+from packio.formats.hdf5 import scanning
+from packio.sample.record import Place, Record
 
 _ALIGNMENT = 4096  # bytes, of every dataset at least as large; there are only a few
 _MOST_FIXED = 60_000  # bytes of an attribute in an object header, which has 64 KiB at most
@@ -55,15 +49,56 @@ _PAGE = 1 << 16  # bytes that `_Memory` holds in one piece
 _Kind = tuple[tuple[int, ...], np.dtype]  # shape and type of a dataset
 
 
+class Hdf5(Format):
+    """HDF5 files."""
+
+    caps = Caps(
+        suffixes=(".h5", ".hdf5"), package="h5py", extra="hdf5", dies_of_damage=True,
+        reads_by_library=True, keeps=frozenset(("key", "label", "meta", "boxes")), spooled=True,
+    )  # fmt: skip
+
+    def recognise(self, head: bytes, name: str) -> bool:
+        """Tell whether a file is HDF5, by its signature or its suffix."""
+        return head.startswith(b"\x89HDF\r\n\x1a\n") or super().recognise(head, name)
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample; `packio.formats.hdf5.foreign` says which files of others are read.
+
+        Args:
+            path: The file.
+            reading: ``image`` is the path within the file of the dataset of images, or of the group
+                that has a dataset for each image; ``label`` that of the labels.
+
+        Raises:
+            NotAPackError: the file is not HDF5, or has no samples.
+            IntegrityError: the file is damaged.
+            OptionError: the file has no dataset of a given name.
+            ReadError: the file cannot be read.
+            MissingPackageError: h5py does not load.
+        """
+        return scanning.scan(path, reading)
+
+    def writer(
+        self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
+        **options: Any,
+    ) -> Writer:  # fmt: skip
+        """Begin one shard; see `packio.formats.Format.writer`."""
+        return Writer(registry.require("h5py", "hdf5"), path, classes)
+
+    def reader(self, path: Path, reading: Reading) -> Reader:
+        """What reads images that are no range of bytes."""
+        return Reader(path, reading, scanning.find)
+
+
 class Writer(one_file.Writer):
     """Write records into a new file; the same records give the same bytes."""
 
     container: ClassVar[str] = "hdf5"
 
-    def __init__(self, path: Path, *, count: int, size: int, classes: Sequence[str] = ()) -> None:
+    def __init__(self, h5py: Any, path: Path, classes: Sequence[str]) -> None:
         """Create the temporary files; see `packio.formats.blobs.one_file`."""
-        self._h5py = registry.require(PACKAGE, EXTRA)
-        super().__init__(path, count=count, size=size, classes=classes)
+        self._h5py = h5py
+        super().__init__(path, classes)
 
     def fill(
         self, file: IO[bytes], blobs: Mapping[str, Blob], arrays: Mapping[str, np.ndarray],
@@ -118,7 +153,7 @@ def _create(h5py: Any, file: Any, name: str, dtype: np.dtype, shape: tuple[int, 
 
 
 class _Memory:
-    """A file in memory with holes, for h5py, which cannot run out of disk in it."""
+    """A file in memory with holes, in which h5py cannot run out of disk."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
@@ -172,7 +207,7 @@ class _Memory:
         return pieces
 
     def save(self, descriptor: int) -> None:
-        """Write it to an empty file, holes as holes."""
+        """Write the content to an empty file, holes as holes."""
         os.ftruncate(descriptor, self._size)
         for page, content in sorted(self._pages.items()):
             begin = page * _PAGE
@@ -180,3 +215,6 @@ class _Memory:
             while view:
                 count = os.pwrite(descriptor, view, begin)
                 view, begin = view[count:], begin + count
+
+
+FORMAT = Hdf5()

@@ -19,7 +19,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
-from packio.formats.blobs.columns import Columns
+from packio.formats.blobs.columns import Values
 from packio.formats.blobs.pixels import check_claim
 
 # What h5py raises for damaged files.
@@ -205,17 +205,12 @@ def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
     return found
 
 
-def slices(data: Any, columns: Columns) -> Callable[[int], bytes]:
-    """Make a function that reads a sample of a blob by its number."""
+def slices(data: Any, values: Values) -> Callable[[int], bytes]:
+    """Make a function that reads a value of a blob by its number."""
 
     def read(number: int) -> bytes:
-        begin = columns.offsets.item(number)
-        content: bytes = data[begin : begin + columns.length.item(number)].tobytes()
+        begin = values.offsets.item(number)
+        content: bytes = data[begin : begin + values.length.item(number)].tobytes()
         return content
 
     return read
-
-
-def rows(data: Any) -> Callable[[int], bytes]:
-    """Make a function that reads a sample of an array of pixels by its number."""
-    return lambda number: data[number].tobytes()

@@ -19,18 +19,21 @@ import numpy as np
 
 from packio import registry
 from packio.errors import NotAPackError, OptionError
-from packio.formats import Entry
+from packio.formats import Reading
 from packio.formats.blobs.by_library import Found, Rows
-from packio.formats.blobs.columns import columns_of, entries, one_file
 from packio.formats.blobs.pixels import (
     IMAGES,
     LABELS,
+    OFFSETS,
     Label,
     Order,
+    blob_of,
     check_labels,
     facts_of,
     holds_many,
+    image_at,
     is_as_stored,
+    labelled,
     labels_of,
     only,
     order_of,
@@ -39,28 +42,30 @@ from packio.formats.blobs.pixels import (
     without_padding,
 )
 from packio.formats.hdf5.datasets import bytes_of, chunk_offsets, datasets, described, place, slices
+from packio.sample.record import Place, Record
 
-_OFFSETS = ("offsets", "offset", "indptr")  # so the positions in a blob are called
 
-
-def found(file: Any, path: Path, image: str | None, label: str | None, layout: str) -> Found:
-    """Find the samples of a file; see ``scan``.
+def found(file: Any, path: Path, reading: Reading) -> Found:
+    """Find the samples of a file.
 
     Raises:
         NotAPackError: there are none.
         IntegrityError: the file is damaged.
         OptionError: there is nothing of a name given.
     """
-    order, there = order_of(layout), datasets(file, path)
-    names = _names_of_images(there, image, path)
-    first = there[names[0]]
-    if len(names) == 1 and _beside(there, names[0], _OFFSETS) and _is_bytes(first):
-        return _blob(there, names[0], label, path)
-    if len(names) == 1 and _holds_many(first):
-        return _array(there, names[0], label, order, path)
-    if label:
-        raise OptionError(f"{path}: label={label!r} goes with one dataset of images, not with many")
-    return _each({name: there[name] for name in names}, order, path)
+    order, there = order_of(reading.layout), datasets(file, path)
+    names = _names_of_images(there, reading.image, path)
+    name, first = names[0], there[names[0]]
+    is_blob = _is_bytes(first) and _beside(there, name, OFFSETS) is not None
+    if len(names) > 1 or not (is_blob or _holds_many(first)):
+        if reading.label:
+            raise OptionError(
+                f"{path}: label={reading.label!r} goes with one dataset of images, not with many"
+            )
+        return _each({name: there[name] for name in names}, order, path)
+    found = _blob(there, name, path) if is_blob else _array(first, order, path)
+    labels = _labels(there, name, reading.label, found.total, path)
+    return found._replace(records=labelled(found.records, labels))
 
 
 def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) -> list[str]:
@@ -71,7 +76,7 @@ def _names_of_images(there: Mapping[str, Any], image: str | None, path: Path) ->
         if not names:
             raise unknown("image", image, map(described, there.values()), path)
         return names
-    blob = [n for n in IMAGES if n in there and _is_bytes(there[n]) and _beside(there, n, _OFFSETS)]
+    blob = [n for n in IMAGES if n in there and _is_bytes(there[n]) and _beside(there, n, OFFSETS)]
     many = {
         n: described(d)
         for n, d in there.items()
@@ -114,64 +119,44 @@ def _labels(
     return labels_of(dataset[()], where)
 
 
-def _with_label(entry: Entry, label: Label) -> Entry:
-    return entry._replace(label=label)
-
-
-def _labelled(found: Iterator[Entry], labels: list[Label] | None) -> Iterator[Entry]:
-    return found if labels is None else map(_with_label, found, labels)
-
-
-def _blob(there: Mapping[str, Any], name: str, label: str | None, path: Path) -> Found:
-    data, offsets = there[name], there[str(_beside(there, name, _OFFSETS))]
+def _blob(there: Mapping[str, Any], name: str, path: Path) -> Found:
+    data, offsets = there[name], there[str(_beside(there, name, OFFSETS))]
     placed = place(data, path)
     place(offsets, path)
-    if offsets.dtype.kind not in "iu":
-        raise NotAPackError(f"{path}: {offsets.name} is {offsets.dtype}, integers are expected")
-    columns = columns_of({"offsets": offsets[()].astype("i8")}, bytes_of(data), 0, path)
-    found = entries(columns, (path.name,), *one_file(columns, placed[0] if placed else 0, 0))
-    if placed is None:
-        found = (entry._replace(offset=-1) for entry in found)
-    count = len(columns.length)
-    labels = _labels(there, name, label, count, path)
-    return Found(count, _labelled(found, labels), slices(data, columns))
+    begin = None if placed is None else placed[0]
+    values, found = blob_of(offsets[()], begin, bytes_of(data), path, offsets.name)
+    return Found(len(values.length), found, slices(data, values))
 
 
-def _array(
-    there: Mapping[str, Any], name: str, label: str | None, order: Order, path: Path
-) -> Found:
+def _array(dataset: Any, order: Order, path: Path) -> Found:
     """One dataset of many images."""
-    dataset = there[name]
     count, where = len(dataset), f"{path}: {dataset.name}"
     place(dataset, path)  # its claims are true
     if dataset.ndim == 1:
         found, read = _encoded(dataset, path)
-    else:
-        facts = facts_of(dataset.shape[1:], dataset.dtype, order, where)
-        size = size_of(facts)
-        at = _positions(dataset, size, path)
-        found = (Entry(b"%08d" % i, path.name, at(i), size, facts=facts) for i in range(count))
-        rows = dataset.chunks[0] if dataset.chunks else 1
-        read = Rows(lambda first, stop: dataset[first:stop], rows, size)
-    return Found(count, _labelled(found, _labels(there, name, label, count, path)), read)
+        return Found(count, found, read)
+    facts = facts_of(dataset.shape[1:], dataset.dtype, order, where)
+    size = size_of(facts)
+    at = _positions(dataset, size, path)
+    found = (image_at(b"%08d" % i, path.name, at(i), size, facts) for i in range(count))
+    rows = dataset.chunks[0] if dataset.chunks else 1
+    return Found(count, found, Rows(lambda first, stop: dataset[first:stop], rows, size))
 
 
-def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Entry], Callable[[int], bytes]]:
+def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callable[[int], bytes]]:
     """Encoded images, of variable or of fixed length."""
-    if dataset.dtype.hasobject:
 
-        def read(number: int) -> bytes:
-            value: bytes = np.asarray(dataset[number]).tobytes()
-            return value
-
-        return (Entry(b"%08d" % i, path.name, -1, 0) for i in range(len(dataset))), read
+    def variable(number: int) -> bytes:
+        return np.asarray(dataset[number]).tobytes()
 
     def fixed(number: int) -> bytes:
         return without_padding(dataset[number : number + 1].tobytes())
 
+    numbers = [(i, b"%08d" % i) for i in range(len(dataset))]
+    if dataset.dtype.hasobject:
+        return (image_at(key, path.name, -1, 0) for _, key in numbers), variable
     at = _positions(dataset, dataset.dtype.itemsize, path)
-    found = (Entry(b"%08d" % i, path.name, at(i), len(fixed(i))) for i in range(len(dataset)))
-    return found, fixed
+    return (image_at(key, path.name, at(i), len(fixed(i))) for i, key in numbers), fixed
 
 
 def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:
@@ -199,13 +184,12 @@ def _each(there: Mapping[str, Any], order: Order, path: Path) -> Found:
         elif not (_is_bytes(dataset) or opaque):
             raise NotAPackError(
                 f"{where} is {dtype} {dataset.shape}, not an image or its bytes; packio reads an "
-                "array of images, a blob with offsets, or a dataset for each image; name what is "
-                "the images with image=…"
+                "array of images, a blob with offsets, or a dataset for each image; name the "
+                "images with image=…"
             )
-        placed, key = place(dataset, path), os.fsencode(name)
+        placed, size = place(dataset, path), bytes_of(dataset)
         offset = placed[0] if placed is not None and is_as_stored(dtype) else -1
-        size = bytes_of(dataset)
-        found.append(Entry(key, path.name, offset, size, key=key, facts=facts))
+        found.append(image_at(os.fsencode(name), path.name, offset, size, facts))
 
     def read(number: int) -> bytes:
         value = np.asarray(values[number][()])

@@ -1,22 +1,23 @@
-"""PyTorch files: a dict of tensors as ``torch.save`` writes it, the samples in one tensor of bytes.
+"""PyTorch files: a dict of tensors as ``torch.save`` writes it, the images in one tensor of bytes.
 
-What packio writes is a dict of tensors under the names of `packio.formats.blobs.columns`:
-``data``, ``offsets``, ``label``, ``key_data``, ``key_offsets``; ``mask_data``, ``mask_offsets``,
-``meta_data``, ``meta_offsets``, ``boxes``, ``box_labels`` and ``box_offsets`` where the pack has
-them; and ``packio``, a string. It loads without packio, at once, for nothing is read but what is
-used; sample i is then::
+What packio writes is a dict of tensors under the names of `packio.formats.blobs.columns`, as
+``data``, ``offsets``, ``label``, ``mask_data`` and ``mask_offsets``; and ``packio``, a string.
+torch loads the file without packio, and at once: only bytes that are used are read. Image i, and
+the value of the named field ``depth`` of the same sample, are then::
 
     pack = torch.load("out.pth", weights_only=True, mmap=True)
     pack["data"][pack["offsets"][i] : pack["offsets"][i + 1]].clone()
+    pack["depth_data"][pack["depth_offsets"][i] : pack["depth_offsets"][i + 1]].clone()
 
-or, where ``data`` is an array of pixels, ``pack["data"][i].clone()``.
+or, where ``data`` is an array of pixels, ``pack["data"][i].clone()``. If some samples have no
+``depth``, ``pack["depth_present"][i]`` says whether sample i has one.
 
 How the bytes lie on disk: a zip archive whose members are stored, not compressed. ``data.pkl`` in
 it is a pickle of the dict, in which a tensor refers to the member ``data/K`` that holds its bytes;
-K counts tensors in the order of the dict, so the samples are ``data/0`` and the masks ``data/1``. A
-member's bytes begin 30 bytes after its local header, plus the two u16 at 26 and 28 of it. torch 2.7
-and newer write them at multiples of 4,096 bytes, older ones at multiples of 64. torch does not
-check the archive's checksums; packio's index has its own.
+K counts tensors in the order of the dict: the images are ``data/0``, then follow the blobs of the
+other fields. A member's bytes begin 30 bytes after its local header, plus the two u16 at 26 and 28
+of it. torch 2.7 and newer write them at multiples of 4,096 bytes, older ones at multiples of 64.
+torch does not check the archive's checksums; packio's index has its own.
 
 The same records give the same bytes with the same version of torch; other versions may differ.
 
@@ -28,25 +29,65 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import numpy as np
 
+from packio.formats import Caps, Format, Reading
 from packio.formats.blobs import one_file
 from packio.formats.blobs.blob import Blob
+from packio.formats.blobs.by_library import Reader
 from packio.formats.blobs.spool import Pixels
+from packio.formats.pth import scanning
 from packio.formats.pth.archive import members
-from packio.formats.pth.scanning import Reader, scan
-
-__all__ = ["EXTRA", "IS_DIRECTORY", "PACKAGE", "SUFFIXES", "Reader", "Writer", "scan"]
-
-SUFFIXES = (".pth", ".pt")
-IS_DIRECTORY = False
-PACKAGE = "torch"
-EXTRA = None
+from packio.sample.record import Place, Record
 
 _ALIGNMENT = 4096  # bytes, of every tensor
+
+
+class Pth(Format):
+    """Files of ``torch.save``."""
+
+    caps = Caps(
+        suffixes=(".pth", ".pt"), package="torch", reads_by_library=True, spooled=True,
+        keeps=frozenset(("key", "label", "meta", "boxes")),
+    )  # fmt: skip
+
+    def recognise(self, head: bytes, name: str) -> bool:
+        """Tell whether a file is a zip archive, or has the suffix."""
+        return head.startswith(b"PK\x03\x04") or super().recognise(head, name)
+
+    def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+        """Yield every sample; `packio.formats.pth.foreign` says which files of others are read.
+
+        Nothing is unpickled; see `packio.formats.pth.archive`.
+
+        Args:
+            path: The file.
+            reading: ``image`` is where the images are in the saved value: a key of the dict, a
+                position in the tuple, or a path of both, as "train/images"; ``label`` likewise.
+
+        Raises:
+            NotAPackError: the file is not torch's, holds other values than tensors and plain data,
+                or has no samples.
+            IntegrityError: the file is damaged.
+            OptionError: the saved value has no item of a given name.
+            ReadError: the file cannot be read.
+        """
+        return scanning.scan(path, reading)
+
+    def writer(
+        self, path: Path, *, count: int = 0, size: int = 0, classes: Sequence[str] = (),
+        **options: Any,
+    ) -> Writer:  # fmt: skip
+        """Begin one shard; see `packio.formats.Format.writer`."""
+        return Writer(path, classes)
+
+    def reader(self, path: Path, reading: Reading) -> Reader:
+        """What reads images that are bytes within the pickle: all of them are held in memory."""
+        return Reader(path, reading, scanning.find, survives_fork=True)
 
 
 class Writer(one_file.Writer):
@@ -130,3 +171,6 @@ def _aligned() -> Iterator[None]:
         yield
     finally:
         config.save.storage_alignment = before
+
+
+FORMAT = Pth()

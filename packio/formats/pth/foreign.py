@@ -24,25 +24,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import NotAPackError, OptionError
-from packio.formats import Entry
+from packio.formats import Reading
 from packio.formats.blobs.by_library import Found
-from packio.formats.blobs.columns import columns_of, entries, one_file
 from packio.formats.blobs.pixels import (
     IMAGES,
     LABELS,
+    OFFSETS,
     Label,
     Order,
+    blob_of,
     check_labels,
     facts_of,
     holds_many,
+    image_at,
+    labelled,
     labels_of,
+    order_of,
     size_of,
     unknown,
 )
 from packio.formats.pth.archive import Archive, Opaque, Tensor
 from packio.formats.wire import Span
-
-_OFFSETS = ("offsets", "offset", "indptr")
+from packio.sample.record import Place, Record
 
 
 class _Parts(NamedTuple):
@@ -53,9 +56,7 @@ class _Parts(NamedTuple):
     offsets: Any = None
 
 
-def found(
-    value: Any, archive: Archive, path: Path, image: str | None, label: str | None, order: Order
-) -> Iterator[Entry]:
+def found(value: Any, archive: Archive, path: Path, reading: Reading) -> Iterator[Record[Place]]:
     """Find the samples in what was saved.
 
     Raises:
@@ -63,7 +64,11 @@ def found(
         IntegrityError: labels and images do not go together.
         OptionError: there is nothing of a name given.
     """
-    parts = _chosen(value, image, path)
+    parts, order, label = (
+        _chosen(value, reading.image, path),
+        order_of(reading.layout),
+        reading.label,
+    )
     if label is not None:
         parts = parts._replace(labels=_named(value, label, "label", path)[1] if label else None)
     if parts.offsets is not None:
@@ -74,8 +79,7 @@ def found(
         samples = _each(parts.images, archive, order, path)
     if parts.labels is None:
         return iter(samples)
-    labels = _labels(parts.labels, len(samples), archive, path)
-    return (e._replace(label=n) for e, n in zip(samples, labels, strict=True))
+    return labelled(samples, _labels(parts.labels, len(samples), archive, path))
 
 
 def read(value: Any, archive: Archive, path: Path, image: str | None) -> Found:
@@ -109,7 +113,7 @@ def _chosen(value: Any, image: str | None, path: Path) -> _Parts:
 
 def _parts(value: Any) -> _Parts:
     if isinstance(value, dict):
-        return _Parts(*(_first(value, names) for names in (IMAGES, LABELS, _OFFSETS)))
+        return _Parts(*(_first(value, names) for names in (IMAGES, LABELS, OFFSETS)))
     if _is_row(value) and value:
         if all(map(_is_pair, value)):
             return _Parts(*zip(*value, strict=True))
@@ -178,22 +182,18 @@ def _kind(value: Any) -> str:
     return value.name if isinstance(value, Opaque) else type(value).__name__
 
 
-def _blob(images: Any, offsets: Any, archive: Archive, path: Path) -> list[Entry]:
+def _blob(images: Any, offsets: Any, archive: Archive, path: Path) -> list[Record[Place]]:
     if not _is_encoded(images) or not _is_tensor(offsets):
         raise NotAPackError(f"{path}: has offsets, but no blob of bytes; {_EXPECTED}")
     begin, size = archive.range_of(images, "the blob")
-    values = archive.array(offsets, "offsets")
-    if values.dtype.kind not in "iu":
-        raise NotAPackError(f"{path}: offsets are {values.dtype}, integers are expected")
-    columns = columns_of({"offsets": values.astype(np.int64)}, size, 0, path)
-    return list(entries(columns, (path.name,), *one_file(columns, begin, 0)))
+    return list(blob_of(archive.array(offsets, "offsets"), begin, size, path, "offsets")[1])
 
 
 def _is_encoded(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 1 and value.dtype == "uint8"
 
 
-def _array(images: Tensor, archive: Archive, order: Order, path: Path) -> list[Entry]:
+def _array(images: Tensor, archive: Archive, order: Order, path: Path) -> list[Record[Place]]:
     """A tensor of pixels."""
     what = "the tensor of images"
     last = images.permuted(0, 2, 3, 1) if images.ndim == 4 else images
@@ -205,12 +205,12 @@ def _array(images: Tensor, archive: Archive, order: Order, path: Path) -> list[E
     facts = facts_of(images.shape[1:], dtype, order, str(path))
     begin, size = archive.range_of(images, what)[0], size_of(facts)
     return [
-        Entry(b"%08d" % i, path.name, begin + i * size, size, facts=facts)
+        image_at(b"%08d" % i, path.name, begin + i * size, size, facts)
         for i in range(images.shape[0])
     ]
 
 
-def _each(images: Any, archive: Archive, order: Order, path: Path) -> list[Entry]:
+def _each(images: Any, archive: Archive, order: Order, path: Path) -> list[Record[Place]]:
     """A list of images."""
     if not _is_row(images):
         raise NotAPackError(f"{path}: holds {_kind(images)}; {_EXPECTED}")
@@ -228,7 +228,7 @@ def _each(images: Any, archive: Archive, order: Order, path: Path) -> list[Entry
             raise NotAPackError(
                 f"{path}: {what} is {_kind(image)} ({_described(image)}); {_EXPECTED}"
             )
-        samples.append(Entry(b"%d" % i, path.name, offset, size, facts=facts))
+        samples.append(image_at(b"%d" % i, path.name, offset, size, facts))
     return samples
 
 

@@ -154,8 +154,8 @@ class Table:
         if is_json and not self.has_more:
             self.has_more = not all(r.keys() <= self.further.used for r in block.records)
         for name in () if is_json else list(self.further.numbers):
-            cells = {*filter(None, block.column(self._layout, name))}
-            if not all(map(lines.is_number, cells)):
+            found = {*filter(None, block.column(self._layout, name))}
+            if not all(map(lines.is_number, found)):
                 self.further.numbers.remove(name)
 
     def _check_paths(self, start: int) -> None:

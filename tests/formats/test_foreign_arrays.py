@@ -504,7 +504,7 @@ def test_the_command_takes_names(tmp_path: Path) -> None:
         [*command, "--label", "x"], check=False, cwd=tmp_path, capture_output=True, text=True
     )
     assert wrong.returncode == 2
-    assert "label='x' is not in it; there are: test/frames" in " ".join(wrong.stderr.split())
+    assert "--label x is not in it; there are: test/frames" in " ".join(wrong.stderr.split())
     subprocess.run([*command, "--label", "train/what"], check=True, cwd=tmp_path)
     _check(tmp_path / "a.h5", "range")
 
@@ -690,7 +690,7 @@ def test_claims_of_hdf5_are_not_believed(
         make(file)
         file["fill"] = np.zeros(1 << 20, "u1")  # in which a wrong position would be
     with pytest.raises((errors.IntegrityError, errors.NotAPackError), match=reason):
-        list(hdf5.scan(tmp_path / "a.h5", image="images"))
+        list(hdf5.FORMAT.scan(tmp_path / "a.h5", Reading(image="images")))
 
 
 @pytest.mark.parametrize("move", [b"same", b"beyond"])
@@ -705,7 +705,7 @@ def test_chunks_that_overlap_or_lie_outside_are_told(tmp_path: Path, move: bytes
     new = first if move == b"same" else (len(content) - 5).to_bytes(8, "little")
     path.write_bytes(content.replace(second, new))
     with pytest.raises(errors.IntegrityError, match="chunks that overlap, or that lie outside"):
-        list(hdf5.scan(path))
+        list(hdf5.FORMAT.scan(path, Reading()))
 
 
 def test_an_unknown_filter_is_named(tmp_path: Path) -> None:
@@ -716,7 +716,7 @@ def test_an_unknown_filter_is_named(tmp_path: Path) -> None:
     lzf = (32000).to_bytes(2, "little")
     path.write_bytes(content.replace(lzf, (32777).to_bytes(2, "little")))
     with pytest.raises(errors.NotAPackError, match=r"filter 32777.*hdf5plugin"):
-        list(hdf5.scan(path))
+        list(hdf5.FORMAT.scan(path, Reading()))
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".n5"])
@@ -915,7 +915,8 @@ def test_a_library_that_hangs_is_given_up() -> None:
 def test_errors_come_back_from_the_process_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdf5, "CRASHES", True)
+    caps = dataclasses.replace(hdf5.FORMAT.caps, dies_of_damage=True)
+    monkeypatch.setattr(hdf5.Hdf5, "caps", caps)
     (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"?" * 99)
     with pytest.raises(errors.NotAPackError, match=r"a\.h5: h5py does not open it"):
         packio.open(tmp_path / "a.h5")
@@ -938,5 +939,6 @@ def test_a_script_without_a_guard_opens_hdf5(tmp_path: Path) -> None:
 
 
 def test_a_name_of_any_bytes_is_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5, "CRASHES", True)
+    caps = dataclasses.replace(hdf5.FORMAT.caps, dies_of_damage=True)
+    monkeypatch.setattr(hdf5.Hdf5, "caps", caps)
     _check(_h5(tmp_path / "caf\udce9.h5"), "range")

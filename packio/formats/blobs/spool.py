@@ -141,6 +141,7 @@ class Spool:
     def _add_fields(self, record: Record[Field]) -> None:
         for name in record.fields.keys() - self.blobs.keys():
             self.kinds[name] = record.fields[name].kind
+            self._header()  # the name is checked before it names a file
             self.blobs[name] = Blob(self._path.with_name(f"{self._path.name}.{name}"))
             for _ in range(len(self)):
                 self.blobs[name].add(None)
@@ -200,23 +201,26 @@ class Spool:
                     f"{self._path}: {record.key!r} has {len(column)} {name} of {len(boxes)} boxes"
                 )
             self._box_columns.setdefault(name, []).append(column)
+        if len(self._boxes) == 1:
+            self._header()  # checks the names
+
+    def _header(self) -> Header:
+        """The header of the container; an OutputError if an array cannot have a name."""
+        fields = {name: self.kinds[name] for name in self._order() if name not in (IMAGE, MASK)}
+        header = Header(fields, sorted(self._box_columns.keys() - {"labels"}), len(self))
+        if header.misfit:
+            raise OutputError(
+                f"{self._path}: {header.misfit!r} cannot name a field or a column of boxes in this "
+                "format: expected letters, digits, _, - or ., and no name that another array has"
+            )
+        return header
 
     def finish(self) -> tuple[Columns, Header]:
         """Make the columns of all records added, and the header of the container.
 
         Raises:
-            OutputError: only some of the records have a label, a meta or boxes; or an array cannot
-                have the name of a field or of a column of boxes.
+            OutputError: only some of the records have a label, a meta or boxes.
         """
-        fields = {n: kind for n, kind in self.kinds.items() if n not in (IMAGE, MASK)}
-        columns = sorted(self._box_columns.keys() - {"labels"})
-        header = Header(fields, columns, len(self))
-        if header.misfit:
-            raise OutputError(
-                f"{self._path}: {header.misfit!r} cannot name a field or a column of boxes in this "
-                "format: letters, digits, _, - and . do, and no name that another array has; "
-                "choose another name"
-            )
         key_data, key_offsets = _ragged(self._keys, self._key_lengths)
         others = {**self._label(), "key_data": key_data, "key_offsets": key_offsets}
         if self._have("a meta", len(self._meta_lengths)):
@@ -226,7 +230,7 @@ class Spool:
             for name in sorted(self._box_columns, key=lambda name: (name != "labels", name)):
                 others[f"box_{name}"] = _joined(self._box_columns[name])
             others["box_offsets"] = _offsets(np.array([len(b) for b in self._boxes], "<i8"))
-        return Columns({name: self._values(name) for name in self._order()}, others), header
+        return Columns({name: self._values(name) for name in self._order()}, others), self._header()
 
     def _order(self) -> list[str]:
         """The image, the mask, and the other fields."""

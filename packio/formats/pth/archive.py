@@ -205,9 +205,9 @@ class Archive:
         if not value.plain or not value.is_contiguous:
             raise NotAPackError(f"{self._path}: {what} is not a plain, contiguous tensor")
         size, offset = math.prod(value.shape) * dtype.itemsize, value.offset * dtype.itemsize
-        if size == 0:
-            return 0, 0
         begin, stored = self._members.get(f"data/{value.key}", (0, 0))
+        if size == 0:
+            return begin, 0
         if offset + size > stored:
             raise IntegrityError(
                 f"{self._path}: {what} ({size} bytes) is not within the file; restore or repack it"

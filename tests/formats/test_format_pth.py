@@ -205,7 +205,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_value_that_reads_back_differently_is_an_error(tmp_path: Path) -> None:
-    writer = made.writer(container.FORMAT, tmp_path / "out.pth", 3)
+    writer: Any = made.writer(container.FORMAT, tmp_path / "out.pth", 3)
     writer.add(_records([10, 9000, 20_000_000, 30]))
     writer._spool.blobs["image"].crc32c[2] ^= 1
     with pytest.raises(errors.OutputError, match=r"out\.pth: record 2 reads back differently"):

@@ -125,7 +125,7 @@ def test_the_archive_is_sound_and_its_tensors_are_aligned(tmp_path: Path) -> Non
         assert all(b"out" not in info.filename.encode() for info in archive.infolist())
         assert all(str(tmp_path).encode() not in archive.read(n) for n in archive.namelist())
     aligned = 4096 if hasattr(torch.utils, "serialization") else 64
-    assert written.offset[0] % aligned == 0
+    assert written.places["image"].offset[0] % aligned == 0
 
 
 def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:

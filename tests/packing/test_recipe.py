@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 from collections import Counter
+from typing import Any
 
 import made
 import numpy as np
@@ -16,10 +17,12 @@ from PIL import Image
 
 import packio
 from packio.errors import BadImagesError, LockedError, OptionError, OutputError, OutputExistsError
-from packio.packing.plan import existing, preflight
+from packio.packing.plan import existing
+from packio.packing.run import reading
 from packio.sample.recipe import Recipe, merged
 from packio.sample.record import Field
 from packio.sample.sample import Sample
+from packio.sources import Listing
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def _more(source: pathlib.Path, count: int, name: str = "new") -> None:
         (source / "class 0" / f"{name}{i}.png").write_bytes(made.png(60, 50, i + 1))
 
 
-def _jpeg(width: int = 60, height: int = 40, **options: object) -> bytes:
+def _jpeg(width: int = 60, height: int = 40, **options: Any) -> bytes:
     file = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
     Image.fromarray(pixels).save(file, "JPEG", **options)
@@ -46,13 +49,13 @@ def test_append_makes_samples_as_the_packs_of_before_were_made(
 ) -> None:
     other = made.image_tree(tmp_path / "other", 6, 3, most=50, seed=2)
     one, two, out = (tmp_path / f"{n}.tar" for n in ("one", "two", "out"))
-    options = {"resize": "short=8", "enlarge": True, "encode": "png"}
+    options: dict[str, Any] = {"resize": "short=8", "enlarge": True, "encode": "png"}
     packio.pack(source, one, shards=2, **options)
     packio.pack(_prefixed(other), two, shards=2, **options)
     if verb == "convert":
         packio.convert(one, out, shards=2)
     else:
-        more = {"shards": 2} if verb == "copy" else {}
+        more: dict[str, Any] = {"shards": 2} if verb == "copy" else {}
         packio.merge(out, [one, two], by=verb, **more)
     _more(source, 2)
     packio.append(out, source)
@@ -83,7 +86,7 @@ def test_packs_made_in_different_ways_are_not_appended_to(
     ids=str,
 )  # fmt: skip
 def test_what_was_left_out_does_not_come_back(
-    choice: dict[str, object], source: pathlib.Path, tmp_path: pathlib.Path
+    choice: dict[str, Any], source: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     twin = next(source.rglob("0.png"))
     shutil.copy(twin, twin.with_name("twin.png"))
@@ -131,7 +134,7 @@ def _rich(tmp_path: pathlib.Path, suffix: str = ".tar") -> pathlib.Path:
     exif[0x0112] = 6
     samples = [
         Sample(i, f"{i}.jpg", _jpeg(60, 40, exif=exif, quality=80 + i), "jpeg", i % 2, 40, 60, 6,
-               boxes=np.float32([[0, 0, 9, 9]]), box_labels=np.array([i % 2]),
+               boxes=np.array([[0, 0, 9, 9]], np.float32), box_labels=np.array([i % 2]),
                box_columns={"crowd": np.array([i])}, meta={"n": i})
         for i in range(10)
     ]  # fmt: skip
@@ -190,7 +193,7 @@ def test_orientations_that_bytes_cannot_tell_are_kept(suffix: str, tmp_path: pat
 def test_merge_keeps_everything(by: str, tmp_path: pathlib.Path) -> None:
     rich = _rich(tmp_path)
     other = [Sample(0, "other.jpg", _jpeg(), "jpeg", 1, 40, 60, meta={"n": 9},
-                    boxes=np.float32([[1, 1, 2, 2]]), box_labels=np.array([0]),
+                    boxes=np.array([[1, 1, 2, 2]], np.float32), box_labels=np.array([0]),
                     box_columns={"crowd": np.array([1])})]  # fmt: skip
     packio.pack(other, tmp_path / "o.tar", stats=0, classes_from=["b", "a"], split={"test": 1.0})
     packio.merge(tmp_path / "all.tar", [rich, tmp_path / "o.tar"], by=by)
@@ -211,7 +214,10 @@ def test_finishing_with_other_options_deletes_nothing(
     out = tmp_path / "x.tar"
     for i in (1, 2):
         packio.pack(source, out, shards=4, part=(i, 2), resize="short=2", check="decode")
-    for wrong in ({}, {"resize": "short=2"}, {"resize": "short=3", "check": "decode"}):
+    wrongs: list[dict[str, Any]] = [
+        {}, {"resize": "short=2"}, {"resize": "short=3", "check": "decode"}
+    ]  # fmt: skip
+    for wrong in wrongs:
         with pytest.raises(OutputExistsError, match=r"what differs: (check|encoding)"):
             packio.pack(source, out, shards=4, finish=True, **wrong)
     with pytest.raises(OptionError, match="finishing needs"):
@@ -227,7 +233,7 @@ def test_finishing_needs_no_room_for_what_is_written(
     packio.pack(source, out, shards=2, part=(1, 1))
     real = os.statvfs(tmp_path)
     full = os.statvfs_result((*real[:4], 0, *real[5:]))
-    monkeypatch.setattr(preflight.os, "statvfs", lambda _: full)
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
     with pytest.raises(OutputError, match="are free"):
         packio.pack(source, tmp_path / "y.tar", shards=2)
     assert packio.pack(source, out, shards=2, finish=True).packed == 40
@@ -286,11 +292,11 @@ def test_append_sees_other_files_under_old_names(
 
 
 def test_append_sees_changed_annotations(tmp_path: pathlib.Path) -> None:
-    def samples(**changed: object) -> list[Sample]:
-        values = {"label": 0, "meta": {"a": 1}, "boxes": np.float32([[0, 0, 1, 1]]),
+    def samples(**changed: Any) -> list[Sample]:
+        values = {"label": 0, "meta": {"a": 1}, "boxes": np.array([[0, 0, 1, 1]], np.float32),
                   "box_labels": np.array([1]), **changed}  # fmt: skip
         return [
-            Sample(0, "a.png", made.png(), "png", height=3, width=4, **values),  # type: ignore[arg-type]  # each value fits
+            Sample(0, "a.png", made.png(), "png", height=3, width=4, **values),
             Sample(1, "b.png", made.png(), "png", 1, 3, 4, box_labels=np.array([0]),
                    boxes=np.array([[0, 0, 2, 2]], np.float32)),
         ]  # fmt: skip
@@ -298,8 +304,11 @@ def test_append_sees_changed_annotations(tmp_path: pathlib.Path) -> None:
     out = tmp_path / "x.tar"
     packio.pack(samples(), out, shards=2)
     assert packio.append(out, samples()).changed == ()
-    for changed in ({"label": 1}, {"meta": {"a": 2}}, {"boxes": np.array([[0, 0, 1, 2]], np.float32)},
-                    {"box_labels": np.array([0])}):  # fmt: skip
+    moved = np.array([[0, 0, 1, 2]], np.float32)
+    changes: list[dict[str, Any]] = [
+        {"label": 1}, {"meta": {"a": 2}}, {"boxes": moved}, {"box_labels": np.array([0])}
+    ]  # fmt: skip
+    for changed in changes:
         assert packio.append(out, samples(**changed)).changed == ("a.png",)
 
 
@@ -310,13 +319,13 @@ def test_unchanged_files_are_not_read_again(
     monkeypatch.setattr("packio.packing.plan.seen._SETTLED", -(10**12))
     out, read = tmp_path / "x.tar", list[int]()
     packio.pack(source, out, shards=2)
-    real = vars(existing)["read_ahead"]
+    real = reading.read_ahead
 
-    def noted(part: Any, *arguments: Any, **options: Any) -> Any:
+    def counted(part: Listing, *arguments: Any, **options: Any) -> Any:
         read.append(len(part.keys))
         return real(part, *arguments, **options)
 
-    monkeypatch.setattr(existing, "read_ahead", noted)
+    monkeypatch.setattr("packio.packing.plan.existing.read_ahead", counted)
     assert packio.pack(source, out, shards=2).up_to_date
     assert packio.append(out, source).unchanged == 40
     _more(source, 1)

@@ -97,7 +97,7 @@ def test_joined_datasets_keep_the_names_of_boxes(coco: list[pathlib.Path]) -> No
 
 def _hot(numbers: range, vectors: list[list[float]]) -> list[Sample]:
     return [
-        Sample(i, f"{i}.png", made.png(4 + i, 3), "png", np.float32(v), 3, 4 + i)
+        Sample(i, f"{i}.png", made.png(4 + i, 3), "png", np.array(v, np.float32), 3, 4 + i)
         for i, v in zip(numbers, vectors, strict=True)
     ]
 

@@ -144,8 +144,8 @@ class Table:
         self._spans.append(block.spans)
         self.paths += block.column(self._layout, self._path_col)
         self._check_paths(start)
-        for cells, (column, _) in zip(self.cells, self.further.wanted.values(), strict=True):
-            cells.extend(block.column(self._layout, column))
+        for found, (column, _) in zip(self.cells, self.further.wanted.values(), strict=True):
+            found.extend(block.column(self._layout, column))
         columns = [block.column(self._layout, name) for name in self._label_cols]
         if self._is_vector:
             self._vectors.append(np.stack([self._floats(c, start) for c in columns], axis=1))
@@ -154,8 +154,8 @@ class Table:
         if is_json and not self.has_more:
             self.has_more = not all(r.keys() <= self.further.used for r in block.records)
         for name in () if is_json else list(self.further.numbers):
-            found = {*filter(None, block.column(self._layout, name))}
-            if not all(map(lines.is_number, found)):
+            texts = {*filter(None, block.column(self._layout, name))}
+            if not all(map(lines.is_number, texts)):
                 self.further.numbers.remove(name)
 
     def _check_paths(self, start: int) -> None:

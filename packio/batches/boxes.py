@@ -15,7 +15,8 @@ import torch
 from packio.images import arithmetic, tensors
 from packio.images.arithmetic import Condition, Integer, Real
 from packio.images.frames import Place, turns
-from packio.packs.packs import Pack, Rows
+from packio.packs.packs import Pack
+from packio.packs.rows import Rows
 
 
 class Boxes(NamedTuple):

@@ -22,7 +22,8 @@ from packio.images import planes, regions
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Cut, Wanted
-from packio.packs.packs import Pack, Row
+from packio.packs.packs import Pack
+from packio.packs.rows import Row
 from packio.system.threads import Threads
 
 _MOST = 1 << 30  # bytes of pixels that are decoded at once; 1,900 images of 500 x 375

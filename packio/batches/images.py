@@ -16,7 +16,8 @@ from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Part, Wanted
 from packio.packs import raw
-from packio.packs.packs import Pack, Row
+from packio.packs.packs import Pack
+from packio.packs.rows import Row
 from packio.sample.facts import Facts
 from packio.system.threads import Threads, alone
 
@@ -24,6 +25,7 @@ from packio.system.threads import Threads, alone
 # to 1.1 times as many as one thread; of 128 pixels and more 1.0 to 1.8 (batches need the GIL).
 _LITTLE = 10_000
 _SOME = 16  # images that are looked at
+_SIDES = ("image/height", "image/width")
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
 Column = torch.Tensor | list[torch.Tensor]  # (N, …), or N values
@@ -174,7 +176,7 @@ def are_little(pack: Pack) -> bool:
     if not len(pack) or not pack.reads_ahead:
         return False
     some = np.linspace(0, len(pack) - 1, min(len(pack), _SOME), dtype=np.int64)
-    height, width = (pack.index_file.column(side).take(some) for side in ("height", "width"))
+    height, width = (pack.index_file.column(n).take(some) for n in _SIDES)
     return bool(np.median(height.astype(np.int64) * width) < _LITTLE)
 
 

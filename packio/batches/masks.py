@@ -20,7 +20,8 @@ from packio.images import tensors
 from packio.images.frames import Place
 from packio.images.geometry import Geometry
 from packio.images.pixels import nearest, oriented
-from packio.packs.packs import Pack, Row
+from packio.packs.packs import Pack
+from packio.packs.rows import Row
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:

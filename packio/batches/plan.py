@@ -23,7 +23,7 @@ from packio.images.frames import Place
 from packio.images.geometry import Geometry, Numbers
 from packio.images.regions import Wanted
 from packio.index.indexfile import SEEKABLE
-from packio.packs.packs import Row, Rows
+from packio.packs.rows import Row, Rows
 from packio.system.threads import Threads, each
 
 FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow

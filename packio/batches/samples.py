@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from packio.batches import boxes, device, images, masks, plan
 from packio.batches.images import Column
 from packio.batches.plan import Draw, Plan, Recipe
-from packio.packs.packs import Pack, Row, Rows
+from packio.packs.packs import Pack
+from packio.packs.rows import Row, Rows
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def make(
     if not fields:
         return made
     planned = Plan(recipe, pack.rows(positions), draw)
-    pack = pack.fetched(planned.rows, images="image" in fields, masks="mask" in fields)
+    pack = pack.fetched(
+        {n: pack.rows(positions, n) for n in ("image", "mask") if n in fields & pack.fields.keys()}
+    )
     if "image" in fields and on is not None:
         _add(made, "image", device.make(pack, planned, threads, on))
     elif "image" in fields:

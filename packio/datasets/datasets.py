@@ -25,7 +25,7 @@ from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
 from packio.packs import local_copy as copies
 from packio.packs import packs
-from packio.packs.packs import Row
+from packio.packs.rows import Row
 from packio.storage.ram import RamCache
 from packio.system import workers
 

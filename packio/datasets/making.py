@@ -15,7 +15,8 @@ from packio.batches.plan import Draw, Recipe
 from packio.batches.samples import Samples
 from packio.datasets import outputs
 from packio.datasets.options import FLOATS
-from packio.packs.packs import Pack, Row
+from packio.packs.packs import Pack
+from packio.packs.rows import Row
 from packio.system.threads import Threads, automatic_threads
 
 if TYPE_CHECKING:

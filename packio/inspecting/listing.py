@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.datasets.selection import selected
-from packio.packs.packs import Pack, Row
+from packio.packs.packs import Pack
+from packio.packs.rows import Row
 
 _NEIGHBOURS = 200  # keys before and after an unknown key, in sorted order, that are compared
 _SEARCHED = 1_000_000  # samples whose keys are searched for the file name of an unknown key

@@ -8,17 +8,16 @@ import itertools
 import json
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
 from packio.formats import Format, Reading
-from packio.images import encodings
 from packio.index.indexfile import (
     PROGRESSIVE,
     SEEKABLE,
@@ -27,9 +26,10 @@ from packio.index.indexfile import (
     Keys,
     crc32c,
 )
-from packio.index.lookup import KeyBytes, Numbers
+from packio.index.lookup import KeyBytes
 from packio.packs import locating
-from packio.sample.facts import UNKNOWN, Facts
+from packio.packs.rows import Row, Rows, RowTable
+from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sample.sample import Sample, made
@@ -42,54 +42,6 @@ from packio.storage.urls import Url
 if TYPE_CHECKING:
     from packio.packs.raw import RawRows
     from packio.storage.ram import RamCache
-
-
-class Row(NamedTuple):
-    """What the index says of one sample."""
-
-    position: int  # in the pack
-    file: int
-    offset: int  # bytes
-    length: int  # bytes
-    crc32c: int
-    height: int  # pixels, as stored
-    width: int  # pixels, as stored
-    channels: int
-    orientation: int  # 1..8
-    flags: int  # bits of packio.index.indexfile
-    encoding: str
-    dtype: str
-
-
-_ROW_COLUMNS = tuple(f"{IMAGE}/{name}" for name in Row._fields[1:])
-_new_row = functools.partial(tuple.__new__, Row)  # of an iterable: a third of the time of _make
-
-
-class Rows(list[Row]):
-    """What the index says of some samples: a row for each, and the numbers of all in columns.
-
-    Args:
-        rows: The rows.
-        columns: Name → (N,) integers of the rows, as far as they are at hand.
-    """
-
-    def __init__(
-        self, rows: Iterable[Row], columns: Mapping[str, np.ndarray] | None = None
-    ) -> None:
-        super().__init__(rows)
-        self._columns = columns or {}
-
-    def column(self, name: str) -> np.ndarray:
-        """One number of each row, (N,) int64."""
-        if name in self._columns:
-            return self._columns[name].astype(np.int64)
-        at = Row._fields.index(name)
-        return np.array([row[at] for row in self], np.int64)
-
-    def file_order(self) -> list[int]:
-        """Positions in the list by file and offset: the order to read the samples in."""
-        order: list[int] = np.lexsort((self.column("offset"), self.column("file"))).tolist()
-        return order
 
 
 def open(  # noqa: A001 (public name)
@@ -132,6 +84,7 @@ class Pack(Sequence[Sample]):
 
     Attributes:
         fields: Kind of each named field: "image", "mask", "array", "text" or "bytes".
+        box_columns: Names of the columns that boxes have, as "labels" and "crowd".
         ram: What `keep_in_ram` keeps, and how much of it; None: nothing.
     """
 
@@ -162,13 +115,16 @@ class Pack(Sequence[Sample]):
         _check_identity(self.index_file, self.format, self._shards, root)
         self.access = access or self.index_file.metadata.get("access", "range")
         self._readers = self._own_readers(root)
-        self._columns = [self.index_file.column(name) for name in _ROW_COLUMNS]
         self._label = self.index_file.column("label") if "label" in self.index_file else None
         self._count = len(self.index_file)
-        self._numbers, self._keys = Numbers(self._columns), KeyBytes(self.index_file)
+        self._keys = KeyBytes(self.index_file)
         self.fields = self.index_file.fields
+        self._tables = {name: RowTable(self.index_file, name) for name in self.fields}
+        self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
+        self._slots = {name: i * self._count for i, name in enumerate(self.fields)}
         self._others = [name for name in self.fields if name not in (IMAGE, MASK)]
-        self._box_columns = [n for n in self.index_file.box_columns if n != "labels"]
+        self.box_columns = self.index_file.box_columns
+        self._box_columns = [n for n in self.box_columns if n != "labels"]
         self._splits = list(self.index_file.metadata.get("splits") or [])
         self._has_belongings = (
             bool(self._splits)
@@ -258,16 +214,15 @@ class Pack(Sequence[Sample]):
             {name: value for name, value in values.items() if value is not None},
         )  # fmt: skip
 
-    def row(self, index: int) -> Row:
+    def row(self, index: int, name: str = IMAGE) -> Row:
         """Look up what the index says of one sample; see `rows`."""
-        position = self._position(operator.index(index))
-        *numbers, encoding, dtype = self._numbers(position)
-        return _new_row((position, *numbers, *self._names(encoding, dtype)))
+        return self._table(name).row(self._position(operator.index(index)))
 
-    def _names(self, encoding: int, dtype: int) -> tuple[str, str]:
-        if dtype >= len(encodings.DTYPES):  # an IndexError would end a for loop
-            raise IntegrityError(f"{self.path}: column dtype has the unknown code {dtype}")
-        return encodings.NAMES.get(encoding, "unknown"), encodings.DTYPES[dtype]
+    def _table(self, name: str) -> RowTable:
+        if name not in self._tables:
+            known = ", ".join(self.fields)
+            raise OptionError(f"{self.path}: no field {name!r}; there are: {known}")
+        return self._tables[name]
 
     def positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions in the pack, (N,) int64 from 0 on; negative indices count from the end.
@@ -283,20 +238,19 @@ class Pack(Sequence[Sample]):
             return wanted % size
         return wanted
 
-    def rows(self, indices: Sequence[int] | np.ndarray) -> Rows:
+    def rows(self, indices: Sequence[int] | np.ndarray, name: str = IMAGE) -> Rows:
         """Look up what the index says of some samples; negative indices count from the end.
+
+        Args:
+            indices: Of the samples.
+            name: Of the field that the rows describe.
 
         Raises:
             IndexError: an index is out of range.
             IntegrityError: the index is damaged there.
+            OptionError: the pack has no field of this name.
         """
-        wanted = self.positions(indices)
-        columns = [column.take(wanted) for column in self._columns]
-        *numbers, encoding, dtype = (column.tolist() for column in columns)
-        known = {pair: self._names(*pair) for pair in {*zip(encoding, dtype, strict=True)}}
-        names = [known[pair] for pair in zip(encoding, dtype, strict=True)]
-        each = zip(wanted.tolist(), *numbers, *zip(*names, strict=True), strict=True)
-        return Rows(map(_new_row, each), dict(zip(Row._fields[1:-2], columns, strict=False)))
+        return self._table(name).rows(self.positions(indices))
 
     @functools.cached_property
     def raw_rows(self) -> RawRows | None:
@@ -323,11 +277,12 @@ class Pack(Sequence[Sample]):
         if self.raw_rows is None:
             self.ram = ram.shared(self.digest, len(self), len(self.fields), room)
 
-    def read(self, row: Row, *, check: bool = True) -> bytes:
+    def read(self, row: Row, name: str = IMAGE, *, check: bool = True) -> bytes:
         """Read the encoded bytes of a sample.
 
         Args:
             row: As `rows` gave it.
+            name: Of the field that the row describes.
             check: Compare the CRC32C.
 
         Raises:
@@ -335,28 +290,30 @@ class Pack(Sequence[Sample]):
             ReadError: the file cannot be read.
         """
         crc = row.crc32c if check else None
-        return self._data(row.position, row.file, row.offset, row.length, crc, row.flags)
+        return self._data(row.position, row.file, row.offset, row.length, crc, row.flags, name)
 
     def _data(
-        self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int
-    ) -> bytes:
+        self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int,
+        name: str = IMAGE,
+    ) -> bytes:  # fmt: skip
         if self.ram is not None and crc is not None:
-            kept = self.ram.get(position, crc)
+            kept = self.ram.get(self._slots[name] + position, crc)
             if kept is not None:
                 return kept
-        if self._readers:
+        if self._readers and name == IMAGE:
             data = self._record(position, offset)
         else:
             data = self._files.read(file, offset, length)
             if flags & SPLIT_RECORD:
                 data = self.format.unsplit(data)
         if crc is not None and crc32c(data) != crc:
+            what = "" if name == IMAGE else f"{name} of "
             raise IntegrityError(
-                f"{self._files.path(file)}: record {position} ({self.key(position)!r}, "
+                f"{self._files.path(file)}: {what}record {position} ({self.key(position)!r}, "
                 f"{length} bytes at {offset}) is damaged: CRC32C differs"
             )
         if self.ram is not None and crc is not None:
-            self.ram.put(position, data)
+            self.ram.put(self._slots[name] + position, data)
         return data
 
     def _record(self, position: int, offset: int) -> bytes:
@@ -389,19 +346,10 @@ class Pack(Sequence[Sample]):
 
     def facts(self, name: str, index: int) -> Facts:
         """What the index says of the pixels of a field of kind image or mask."""
-        position = self._position(index)
-        column = self.index_file.column
-        if f"{name}/height" not in self.index_file:  # version 1 has the encoding of masks only
-            encoding, _ = self._names(column(f"{name}/encoding").item(position), 0)
-            return UNKNOWN._replace(encoding=encoding)
-        names = ("height", "width", "channels", "orientation", "flags", "encoding", "dtype")
-        height, width, channels, orientation, flags, *codes = (
-            column(f"{name}/{n}").item(position) for n in names
-        )
-        encoding, dtype = self._names(*codes)
+        row = self.row(index, name)
         return Facts(
-            encoding, height, width, channels, dtype, orientation,
-            progressive=bool(flags & PROGRESSIVE), seekable=bool(flags & SEEKABLE),
+            row.encoding, row.height, row.width, row.channels, row.dtype, row.orientation,
+            progressive=bool(row.flags & PROGRESSIVE), seekable=bool(row.flags & SEEKABLE),
         )  # fmt: skip
 
     def read_field(self, name: str, index: int) -> bytes | None:
@@ -411,36 +359,8 @@ class Pack(Sequence[Sample]):
             OptionError: the pack has no field of this name.
             IntegrityError: the bytes are not those that were packed.
         """
-        position = self._position(index)
-        if name not in self.fields:
-            known = ", ".join(self.fields)
-            raise OptionError(f"{self.path}: no field {name!r}; there are: {known}")
-        if name == IMAGE:
-            return self.read(self.row(position))
-        file, offset, length, crc = self._place(name, position)
-        if offset < 0:
-            return None
-        slot = list(self.fields).index(name) * len(self) + position
-        if self.ram is not None and (kept := self.ram.get(slot, crc)) is not None:
-            return kept
-        data = self._files.read(file, offset, length)
-        flags = f"{name}/flags"
-        if flags in self.index_file and self.index_file.column(flags).item(position) & SPLIT_RECORD:
-            data = self.format.unsplit(data)
-        if crc32c(data) != crc:
-            raise IntegrityError(
-                f"{self._files.path(file)}: {name} of record {position} ({self.key(position)!r}, "
-                f"{length} bytes at {offset}) is damaged: CRC32C differs"
-            )
-        if self.ram is not None:
-            self.ram.put(slot, data)
-        return data
-
-    def _place(self, name: str, position: int) -> tuple[int, int, int, int]:
-        """File, offset and length in bytes, CRC32C of a field's value."""
-        names = (f"{name}/{n}" for n in ("file", "offset", "length", "crc32c"))
-        file, offset, length, crc = (self.index_file.column(n).item(position) for n in names)
-        return file, offset, length, crc
+        row = self.row(index, name)
+        return None if row.offset < 0 and name != IMAGE else self.read(row, name)
 
     def record(self, index: int) -> Record[Field]:
         """The record of a sample, all of it, as packing takes it.
@@ -507,27 +427,25 @@ class Pack(Sequence[Sample]):
         """Read the encoded bytes of some samples, in file order; return them as asked for."""
         rows = self.rows(indices)
         data: list[bytes] = [b""] * len(rows)
-        pack = self.fetched(rows)
+        pack = self.fetched({IMAGE: rows})
         for i in rows.file_order():
             data[i] = pack.read(rows[i])
         return data
 
-    def fetched(self, rows: Sequence[Row], *, images: bool = True, masks: bool = False) -> Pack:
+    def fetched(self, rows: Mapping[str, Sequence[Row]]) -> Pack:
         """This pack, with the bytes of some samples at hand, or on their way, read at once.
 
         At a URL they are fetched; of files on a disk the system is told which ranges come next.
 
         Args:
-            rows: Of the samples.
-            images, masks: Which of their bytes.
+            rows: Name of a field → what the index says of its values; see `rows`.
         """
         if not self.reads_ahead:
             return self
-        ranges = [row[1:4] for row in self._missing(rows, 0)] if images else []  # file, offset, …
-        if masks and MASK in self.fields:
-            missing = self._missing(rows, len(self))
-            places = (self._place(MASK, row.position) for row in missing)
-            ranges += [place[:3] for place in places if place[1] >= 0]
+        ranges = [
+            row[1:4] for name in rows for row in self._missing(rows[name], self._slots[name])
+            if row.offset >= 0
+        ]  # file, offset, length  # fmt: skip
         if isinstance(self._files, RemoteFiles):
             pack = object.__new__(Pack)
             pack.__dict__.update(self.__dict__)

@@ -145,7 +145,7 @@ def _files(pack: Pack) -> list[Path]:
             f"{pack.path}: not on a disk, so it has no page cache; a dataset takes it there with "
             "local_copy=, or keeps it in memory with cache='ram'"
         )
-    numbers = [index.column(n).array() for n in ("file", "mask_file") if n in index]
+    numbers = [index.column(f"{name}/file").array() for name in pack.fields]
     used: list[int] = np.unique(np.concatenate(numbers)).tolist()
     return [index.path, *map(storage.path, used)]
 

@@ -10,6 +10,7 @@ import torch
 
 import packio
 from packio.packs import packs
+from packio.packs.rows import Rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,9 +80,9 @@ def test_an_index_that_says_no_height_is_found_out(
     packio.pack(image_folder, tmp_path / "x.lmdb")
     rows, row = packs.Pack.rows, packs.Pack.row
     monkeypatch.setattr(
-        packs.Pack, "rows", lambda s, i: packs.Rows(r._replace(height=0) for r in rows(s, i))
+        packs.Pack, "rows", lambda s, *i: Rows(r._replace(height=0) for r in rows(s, *i))
     )
-    monkeypatch.setattr(packs.Pack, "row", lambda s, i: row(s, i)._replace(height=0))
+    monkeypatch.setattr(packs.Pack, "row", lambda s, *i: row(s, *i)._replace(height=0))
     for crop in (
         packio.RandomResizedCrop(8), packio.Resize(8), packio.ResizeCenterCrop(8),
         packio.CenterCrop(8), packio.RandomCrop(8), None,

@@ -22,6 +22,7 @@ from packio.errors import DecodeError, IntegrityError, LimitError, MissingPackag
 from packio.images import decoders, planes, tensors
 from packio.images.decoders import nvjpeg
 from packio.packs import packs
+from packio.packs.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -330,11 +331,11 @@ def test_an_index_that_lies_about_a_size_is_found_out(
     ds = _dataset(turned[False], "batching", crop=GEOMETRIES[name])
     rows = packs.Pack.rows
 
-    def lying(self: packs.Pack, indices: Any) -> packs.Rows:
-        found = rows(self, indices)
+    def lying(self: packs.Pack, *given: Any) -> Rows:
+        found = rows(self, *given)
         height, width = (max(side + d, 1) for side, d in zip(found[1][5:7], change, strict=True))
         found[1] = found[1]._replace(height=height, width=width)
-        return packs.Rows(found)
+        return Rows(found)
 
     height, width = ds.pack.row(1).height, ds.pack.row(1).width
     assert ds.pack.rows([0, 1])[1][5:7] == (height, width)

@@ -315,9 +315,11 @@ def test_too_many_pixels_are_refused_before_decoding(lmdb: Path) -> None:
 
 def test_masks_alone_read_no_image(lmdb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = packio.PackDataset(lmdb, crop=packio.RandomCrop(9), seed=1).gather([1, 2, 3])
-    monkeypatch.setattr(packio.Pack, "read", None)
+    read, names = packio.Pack.read, set()
+    monkeypatch.setattr(packio.Pack, "read", lambda s, r, n: names.add(n) or read(s, r, n))
     ds = packio.PackDataset(lmdb, crop=packio.RandomCrop(9), seed=1, fields="mask")
     assert torch.equal(ds.gather([1, 2, 3]), expected[1])
+    assert names == {"mask"}
 
 
 def test_float_images_leave_masks_alone(lmdb: Path) -> None:

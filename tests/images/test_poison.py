@@ -26,6 +26,7 @@ from packio.images.frames import Frame
 from packio.images.geometry import Geometry, Numbers
 from packio.images.jpeg.restarts import make_seekable
 from packio.packs import packs
+from packio.packs.rows import Row
 from packio.sample.sample import Sample
 
 if TYPE_CHECKING:
@@ -309,8 +310,8 @@ def test_an_index_that_lies_about_a_size_is_found_out(
     case = _case(pack, name, {"fidelity": fidelity, "on_error": "raise"})
     rows = packs.Pack.rows
 
-    def lying(self: packs.Pack, indices: Any) -> list[packs.Row]:
-        found = rows(self, indices)
+    def lying(self: packs.Pack, *given: Any) -> list[Row]:
+        found = rows(self, *given)
         for i, row in enumerate(found):
             if row.position == 2:
                 height, width = max(row.height + change[0], 1), max(row.width + change[1], 1)

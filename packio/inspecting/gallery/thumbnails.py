@@ -14,7 +14,7 @@ from packio.sample.facts import Facts
 if TYPE_CHECKING:
     from PIL import Image
 
-    from packio.packs.packs import Row
+    from packio.packs.rows import Row
 
 _QUALITY = 80  # of the JPEG
 

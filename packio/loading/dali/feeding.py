@@ -20,7 +20,9 @@ from packio.images.jpeg import header as jpeg_header
 from packio.images.pixels import oriented
 from packio.images.regions import Wanted
 from packio.index.indexfile import SEEKABLE
-from packio.packs.packs import Pack, Row
+from packio.packs.packs import Pack
+from packio.packs.rows import Row
+from packio.sample.record import IMAGE
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class Feeder:
             positions = self._chosen[positions]
         rows = self._pack.rows(positions)
         draw = by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
-        plan, pack = Plan(self._recipe, rows, draw), self._pack.fetched(rows)
+        plan, pack = Plan(self._recipe, rows, draw), self._pack.fetched({IMAGE: rows})
         data = [np.empty(0, np.uint8)] * len(rows)
         places = np.zeros((len(rows), 12), np.int32)
 

@@ -16,7 +16,7 @@ from packio.images.decoders import Decoder
 from packio.images.frames import Place
 from packio.images.geometry import Geometry
 from packio.index.indexfile import SEEKABLE, crc32c
-from packio.packs import packs
+from packio.packs.rows import Row
 
 _LOOKED_AT = 64  # images whose stages are timed
 _ROUNDS = 3  # over these images; the fastest round counts
@@ -40,7 +40,7 @@ class Gain(NamedTuple):
 class _Work(NamedTuple):
     """One image, and the crop of it to make."""
 
-    row: packs.Row
+    row: Row
     data: bytes
     wanted: regions.Wanted
 
@@ -68,7 +68,7 @@ class StageTimer:
         if not self._works:
             raise OptionError(f"{self._pack.path}: none of {len(chosen)} images can be decoded")
 
-    def _wanted(self, row: packs.Row, number: int, *, cuttable: bool) -> regions.Wanted:
+    def _wanted(self, row: Row, number: int, *, cuttable: bool) -> regions.Wanted:
         upright = (row.width, row.height) if row.orientation >= 5 else (row.height, row.width)
         frame = self._crop.frame(*upright, draws.Lane(0, number, 0))
         return regions.want(

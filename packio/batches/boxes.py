@@ -7,8 +7,6 @@ together.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 
@@ -18,25 +16,22 @@ from packio.images.frames import Place, turns
 from packio.packs.packs import Pack
 from packio.packs.rows import Rows
 
-
-class Boxes(NamedTuple):
-    """Boxes of some samples."""
-
-    boxes: list[torch.Tensor]  # (k, 4) float32 each
-    labels: list[torch.Tensor] | None  # (k,) int64 each
+LABELS = "box_labels"  # what datasets call the column "labels"
 
 
-def make(pack: Pack, rows: Rows, place: Place) -> Boxes:
+def make(pack: Pack, rows: Rows, place: Place) -> dict[str, list[torch.Tensor]]:
     """Move the boxes of some samples by one view of each; leave out those that are not seen.
 
     Args:
         pack: The samples' pack.
-        rows: The samples.
+        rows: The samples' images.
         place: What the view takes of them: columns, or numbers for a single sample.
 
     Returns:
-        Boxes, clipped to what the view shows of the image. Boxes are dropped, with their labels, if
-        nothing of them is left, if they have no width or height, or if they are not finite.
+        "boxes": (k, 4) float32 of each sample, clipped to what the view shows of the image. Each
+        column of the boxes by its name, (k,) int64 or float32; "box_labels" are the labels. A box
+        is dropped, with its value in every column, if nothing of it is left, if it has no width or
+        height, or if it is not finite.
     """
     found = [pack.boxes(row.position) for row in rows]
     each = [boxes for boxes, _ in found if boxes is not None]
@@ -47,11 +42,17 @@ def make(pack: Pack, rows: Rows, place: Place) -> Boxes:
         moves[:, i] = column
     kept, boxes = moved(stored, moves[owner])
     counts = np.bincount(owner[kept], minlength=len(rows)).tolist()
-    if "box_labels" not in pack.index_file:
-        return Boxes(_split(boxes, counts), None)
-    ids = [labels for _, labels in found if labels is not None]
-    labels = np.concatenate([np.zeros(0, np.int64), *ids])[kept]
-    return Boxes(_split(boxes, counts), _split(labels, counts))
+    columns = {"boxes": _split(boxes, counts)}
+    if "labels" in pack.box_columns:
+        ids = [labels for _, labels in found if labels is not None]
+        labels = np.concatenate([np.zeros(0, np.int64), *ids])[kept]
+        columns[LABELS] = _split(labels, counts)
+    if set(pack.box_columns) - {"labels"}:
+        others = [pack.more_of_boxes(row.position) for row in rows]
+        for name in others[0] if others else ():
+            values = np.concatenate([more[name] for more in others])[kept]
+            columns[name] = _split(values, counts)
+    return columns
 
 
 def _split(values: np.ndarray, counts: list[int]) -> list[torch.Tensor]:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 
 from packio.batches import images
-from packio.batches.images import CHANNELS, Column, Made
+from packio.batches.columns import Column, Made
+from packio.batches.images import CHANNELS
 from packio.batches.plan import Plan, Recipe
 from packio.errors import DecodeError
 from packio.images import planes, regions

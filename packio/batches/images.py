@@ -1,14 +1,15 @@
-"""The images of a batch: read in file order, decoded in threads, into one contiguous tensor."""
+"""The images of one field of a batch: read in file order, decoded in threads, into one tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from packio.batches import plan as plans
+from packio.batches.columns import Column, Made, together
 from packio.batches.plan import FLIPS, Draw, Plan, Recipe
 from packio.errors import DecodeError, OptionError
 from packio.images import regions, tensors
@@ -17,8 +18,9 @@ from packio.images.geometry import Geometry
 from packio.images.regions import Part, Wanted
 from packio.packs import raw
 from packio.packs.packs import Pack
-from packio.packs.rows import Row
+from packio.packs.rows import Row, Rows
 from packio.sample.facts import Facts
+from packio.sample.record import IMAGE
 from packio.system.threads import Threads, alone
 
 # Pixels of an image, as stored. Of JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6
@@ -28,20 +30,6 @@ _SOME = 16  # images that are looked at
 _SIDES = ("image/height", "image/width")
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
-Column = torch.Tensor | list[torch.Tensor]  # (N, …), or N values
-
-
-class Made(NamedTuple):
-    """One field of a batch.
-
-    Attributes:
-        views: One column a view: (N, …), or a list of N tensors where sizes differ.
-        errors: Slot → what is wrong with that sample; its values mean nothing.
-    """
-
-    views: list[Column]
-    errors: dict[int, Exception]
-
 
 class _View(NamedTuple):
     """One view of a batch's images while they are made."""
@@ -50,41 +38,60 @@ class _View(NamedTuple):
     images: list[np.ndarray | None]  # (C, H, W) each: slices of the batch, or None until made
 
 
-def make(pack: Pack, plan: Plan, threads: Threads | None, out: torch.Tensor | None = None) -> Made:
+def make(
+    pack: Pack, plan: Plan, threads: Threads | None, out: torch.Tensor | None = None,
+    name: str = IMAGE, but: Collection[int] = (),
+) -> Made:  # fmt: skip
     """Make the images of some samples.
 
     Args:
         pack: Where they are read from.
-        plan: Of the samples.
+        plan: Of the field.
         threads: Threads that decode; None: this one.
         out: Where the only view goes: (N, C, H, W) of the images' dtype, contiguous.
+        name: Of the field.
+        but: Slots to leave out.
+
+    Returns:
+        For each view (N, C, H, W), or a list of N (C, H, W) where they may differ in size or type,
+        with None for a sample that lacks the field.
 
     Raises:
         OptionError: ``out`` does not fit.
     """
     recipe, rows, each_wanted = plan.recipe, plan.rows, plan.each_wanted
-    views = [_new_view(recipe, crop, len(rows), out) for crop in recipe.views]
+    alike = recipe.decoder.mode in CHANNELS and (name == IMAGE or _are_alike(rows))
+    views = [_new_view(recipe, crop if alike else None, len(rows), out) for crop in recipe.views]
     images = [view.images for view in views]
 
     def work(slot: int) -> None:
-        wanted = each_wanted[slot]
-        parts = _parts(pack, recipe, rows[slot], wanted)
+        row, wanted = rows[slot], each_wanted[slot]
+        if row.offset < 0 and name != IMAGE:
+            return
+        parts = _parts(pack, recipe, row, wanted, name)
         for view, part, one in zip(images, parts, wanted, strict=True):
             view[slot] = regions.render(part, one, view[slot])
 
-    errors = plan.make_each(work, threads)
-    return Made([_finished(view) for view in views], errors)
+    errors = plan.make_each(work, threads, but)
+    pairs = zip(views, recipe.views, strict=True)
+    return Made([_finished(view, crop, {*errors, *but}) for view, crop in pairs], errors)
 
 
-def _finished(view: _View) -> Column:
+def _are_alike(rows: Rows) -> bool:
+    """Whether all samples have a further image, of 8 bits: those can be one tensor of bytes."""
+    return all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
+
+
+def _finished(view: _View, crop: Geometry | None, bad: Collection[int]) -> Column:
     if view.batch is not None:
         return view.batch
-    return [torch.empty(0) if i is None else torch.from_numpy(i) for i in view.images]
+    values = [None if image is None else torch.from_numpy(image) for image in view.images]
+    return together(values, bad) if crop is not None else values
 
 
 def _new_view(recipe: Recipe, crop: Geometry | None, count: int, out: torch.Tensor | None) -> _View:
     size = crop.output_size if crop is not None else None
-    if size is None or recipe.decoder.mode not in CHANNELS:
+    if size is None:
         if out is not None:
             raise OptionError("out=: the images may differ in size or type; expected a crop")
         return _View(None, [None] * count)
@@ -92,34 +99,36 @@ def _new_view(recipe: Recipe, crop: Geometry | None, count: int, out: torch.Tens
     return _View(batch, list(batch.numpy()))
 
 
-def make_one(pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
-    """Make the images of one sample, (C, H, W), one a view, as `make` would.
+def make_one(
+    pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted], name: str = IMAGE
+) -> list[torch.Tensor]:
+    """Make the images of a field of one sample, (C, H, W), one a view, as `make` would.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad.
     """
     with alone():
-        parts = _parts(pack, recipe, row, wanted)
+        parts = _parts(pack, recipe, row, wanted, name)
         pairs = zip(parts, wanted, strict=True)
         return [torch.from_numpy(regions.render(part, one, None)) for part, one in pairs]
 
 
-def _parts(pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted]) -> list[Part]:
+def _parts(pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted], name: str) -> list[Part]:
     """Read a sample, and decode what its views need.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad; the message names it.
     """
-    rows = pack.raw_rows
+    rows = pack.raw_rows if name == IMAGE else None
     if rows is not None and _is_as_decoded(rows.facts, recipe.decoder):
         return [regions.of_pixels(rows.pixels(row.position))] * len(wanted)
-    data = pack.read(row)
+    data, decoder = pack.read(row, name), recipe.decoder_of(name, row)
     try:
         if len(wanted) == 1:
-            return [regions.decode(recipe.decoder, data, row, wanted[0])]
-        return regions.decode_all(recipe.decoder, data, row, wanted)
+            return [regions.decode(decoder, data, row, wanted[0])]
+        return regions.decode_all(decoder, data, row, wanted)
     except DecodeError as error:
-        raise pack.named(error, row) from error
+        raise pack.named(error, row, "sample" if name == IMAGE else f"{name} of sample") from error
 
 
 def make_raw(

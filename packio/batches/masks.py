@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from packio.batches.images import Column, Made
+from packio.batches import columns
+from packio.batches.columns import Column, Made
 from packio.batches.plan import Plan, Recipe
 from packio.errors import DecodeError, LimitError
-from packio.images import tensors
 from packio.images.frames import Place
-from packio.images.geometry import Geometry
 from packio.images.pixels import nearest, oriented
 from packio.packs.packs import Pack
-from packio.packs.rows import Row
+from packio.packs.rows import Row, Rows
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
@@ -93,54 +92,60 @@ def _axis(
     return slice(first, stop), source
 
 
-def make(pack: Pack, plan: Plan, threads: Threads | None, but: Collection[int] = ()) -> Made:
+def make(
+    pack: Pack, plan: Plan, rows: Rows, name: str, threads: Threads | None,
+    but: Collection[int] = (),
+) -> Made:  # fmt: skip
     """Make the masks of some samples.
 
     Args:
         pack: Where they are read from.
-        plan: Of the samples.
+        plan: Of the samples' images.
+        rows: The samples' masks.
+        name: Of the field.
         threads: Threads that decode; None: this one.
         but: Slots to leave out.
 
     Returns:
-        For each view (N, H, W), or a list of N (H, W) where they may differ in size; uint8, or
-        int32 if an id or the border needs it.
+        For each view (N, H, W), or a list of N (H, W) where they differ in size; uint8, or int32
+        if an id or the border needs it.
     """
-    recipe, rows, each_place = plan.recipe, plan.rows, plan.each_place
-    views = [[torch.empty(0)] * len(rows) for _ in recipe.views]
+    recipe, images, each_place = plan.recipe, plan.rows, plan.each_place
 
-    def work(slot: int) -> None:
-        made = make_one(pack, recipe, rows[slot], each_place[slot])
-        for view, mask in zip(views, made, strict=True):
-            view[slot] = mask
+    def one(slot: int) -> list[torch.Tensor]:
+        return make_one(pack, recipe, images[slot], rows[slot], name, each_place[slot])
 
-    errors = plan.make_each(work, threads, but)
-    bad = {*errors, *but}
-    pairs = zip(views, recipe.views, strict=True)
-    return Made([_together(view, crop, bad) for view, crop in pairs], errors)
+    made = columns.make(Plan(recipe, rows, plan.places), one, threads, but)
+    return made._replace(views=[widened(view) for view in made.views])
 
 
-def _together(masks: list[torch.Tensor], crop: Geometry | None, bad: Collection[int]) -> Column:
-    """One tensor of the widest type among the masks, if the geometry makes all of one size."""
-    size = crop.output_size if crop is not None else None
-    good = [mask for slot, mask in enumerate(masks) if slot not in bad]
-    if size is None or not good:
-        return masks
-    dtype = max((mask.dtype for mask in good), key=lambda dtype: dtype.itemsize)
-    batch = tensors.new_batch((len(masks), *size), dtype)
-    for slot, mask in enumerate(masks):
-        if slot not in bad:
-            batch[slot] = mask
-    return batch
+def widened(column: Column) -> Column:
+    """Masks of one type: int32, if any of them is."""
+    if isinstance(column, torch.Tensor):
+        return column
+    if not any(mask is not None and mask.dtype == torch.int32 for mask in column):
+        return column
+    wide = [None if mask is None else mask.to(torch.int32) for mask in column]
+    bad = [slot for slot, mask in enumerate(wide) if mask is None]
+    return columns.together(wide, bad)
 
 
-def make_one(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> list[torch.Tensor]:
+def make_one(
+    pack: Pack, recipe: Recipe, image: Row, row: Row, name: str, places: Sequence[Place]
+) -> list[torch.Tensor]:
     """Make the masks of one sample, (H, W), one a view; all border if the sample has none.
+
+    Args:
+        pack: Where the mask is read from.
+        recipe: What to make.
+        image, row: The image and the mask of the sample.
+        name: Of the field.
+        places: Of the image, one a view.
 
     Raises:
         DecodeError, IntegrityError: the mask is bad; the message names the sample.
     """
-    ids = _read(pack, recipe, row)
+    ids = None if row.offset < 0 else _read(pack, recipe, image, row, name)
     narrow = np.uint8 if 0 <= recipe.ignore_index < 1 << 8 else np.int32
     made = []
     for place in places:
@@ -154,20 +159,20 @@ def make_one(pack: Pack, recipe: Recipe, row: Row, places: Sequence[Place]) -> l
     return made
 
 
-def _read(pack: Pack, recipe: Recipe, row: Row) -> np.ndarray | None:
-    """Class ids as stored; None where the sample has no mask.
+def _read(pack: Pack, recipe: Recipe, image: Row, row: Row, name: str) -> np.ndarray | None:
+    """Class ids as stored; None where the mask is empty.
 
     Raises:
         DecodeError, IntegrityError: see `make_one`.
     """
-    data = pack.mask(row.position)
+    data = pack.read(row, name)
     if not data:
         return None
     try:
-        if row.height * row.width > recipe.decoder.max_pixels:
+        if image.height * image.width > recipe.decoder.max_pixels:
             raise LimitError(
-                f"{row.width}x{row.height} pixels, the limit is {recipe.decoder.max_pixels:,}"
+                f"{image.width}x{image.height} pixels, the limit is {recipe.decoder.max_pixels:,}"
             )
-        return decode(data, (row.height, row.width))
+        return decode(data, (image.height, image.width))
     except DecodeError as error:
-        raise pack.named(error, row, "mask of sample") from error
+        raise pack.named(error, row, f"{name} of sample") from error

@@ -1,23 +1,31 @@
-"""The samples of a batch: all fields that are cut and mirrored together, by one plan."""
+"""The samples of a batch: the fields that are asked for, made by one plan.
+
+Images, masks and boxes are cut and mirrored together. Arrays, text and bytes stay as they are.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packio.batches import boxes, device, images, masks, plan
-from packio.batches.images import Column
+import torch
+
+from packio.batches import boxes, columns, device, images, masks, plan, values
+from packio.batches.columns import Column, Made
 from packio.batches.plan import Draw, Plan, Recipe
 from packio.packs.packs import Pack
 from packio.packs.rows import Row, Rows
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
-FIELDS = ("image", "mask", "boxes", "box_labels")  # what a recipe makes
+BOXES = "boxes"  # the kind of the boxes and of their columns
+SEEN = (*PIXELS, BOXES)  # kinds of which each view has a value of its own
 
-Columns = dict[str, list[Column]]  # field → one a view
+Columns = dict[str, list[Column]]  # field → one a view; a single one of a kind that is not SEEN
 
 
 class Samples(NamedTuple):
@@ -25,12 +33,17 @@ class Samples(NamedTuple):
 
     Attributes:
         columns: Field → one column a view: images (N, C, H, W) or N (C, H, W), masks (N, H, W) or N
-            (H, W), boxes N (k, 4), their labels N (k,).
+            (H, W), boxes N (k, 4), their labels N (k,). Of arrays, text and bytes a single column.
         errors: Slot → what is wrong with that sample; its values mean nothing.
     """
 
     columns: Columns
     errors: dict[int, Exception]
+
+    def add(self, name: str, made: Made) -> None:
+        """Add a field."""
+        self.columns[name] = made.views
+        self.errors.update(made.errors)
 
 
 def make(
@@ -46,69 +59,101 @@ def make(
         draw: Of the random numbers.
         threads: Threads that decode; None: this one.
         out: Where the only view's images go.
-        on: Device that decodes, as of `packio.batches.device.make`; None: the processor.
+        on: Device that decodes the images of the field "image", as of
+            `packio.batches.device.make`; None: the processor.
 
     Raises:
         OptionError: ``out`` does not fit.
     """
-    made = Samples({}, {})
-    fields = set(recipe.fields)
-    if "image" in fields:
+    made, kinds = Samples({}, {}), dict(recipe.fields)
+    if IMAGE in kinds:
         at_once = images.make_raw(pack, recipe, positions, draw, out)
         if at_once is not None:
-            _add(made, "image", at_once)
-            fields.remove("image")
-    if not fields:
+            made.add(IMAGE, at_once)
+            del kinds[IMAGE]
+    if not kinds:
         return made
-    planned = Plan(recipe, pack.rows(positions), draw)
-    pack = pack.fetched(
-        {n: pack.rows(positions, n) for n in ("image", "mask") if n in fields & pack.fields.keys()}
-    )
-    if "image" in fields and on is not None:
-        _add(made, "image", device.make(pack, planned, threads, on))
-    elif "image" in fields:
-        _add(made, "image", images.make(pack, planned, threads, out))
-    if "mask" in fields:
-        _add(made, "mask", masks.make(pack, planned, threads, made.errors))
-    if fields & {"boxes", "box_labels"}:
+    planned = Plan.drawn(recipe, pack.rows(positions), draw)
+    rows = {
+        name: planned.rows if name == IMAGE else pack.rows(positions, name)
+        for name, kind in kinds.items() if kind != BOXES
+    }  # fmt: skip
+    pack = pack.fetched(rows)
+    for name in sorted(rows, key=lambda name: name != IMAGE):
+        if name == IMAGE and on is not None:
+            made.add(name, device.make(pack, planned, threads, on))
+        elif name == IMAGE:
+            made.add(name, images.make(pack, planned, threads, out))
+        else:
+            but = set(made.errors)
+            made.add(name, _further(pack, planned, rows[name], name, threads, but))
+    if BOXES in kinds.values():
         for place in planned.places:
-            _add_boxes(made.columns, boxes.make(pack, planned.rows, place))
+            _add_boxes(made.columns, kinds, boxes.make(pack, planned.rows, place))
     return made
 
 
-def _add(made: Samples, field: str, found: images.Made) -> None:
-    made.columns[field] = found.views
-    made.errors.update(found.errors)
+def _further(
+    pack: Pack, planned: Plan, rows: Rows, name: str, threads: Threads | None,
+    but: Collection[int],
+) -> Made:  # fmt: skip
+    """Make a field other than the image.
+
+    Args:
+        pack: Where the values are read from.
+        planned: The plan of the samples' images.
+        rows: The samples' values.
+        name: Of the field.
+        threads: Threads that work; None: this one.
+        but: Slots to leave out.
+    """
+    kind = planned.recipe.fields[name]
+    if kind == "image":
+        return images.make(pack, planned.of(rows), threads, None, name, but)
+    if kind == "mask":
+        return masks.make(pack, planned, rows, name, threads, but)
+    as_packed = Plan(planned.recipe, rows, planned.places)
+    return columns.make(
+        as_packed, lambda slot: [values.make_one(pack, rows[slot], name)], threads, but
+    )
 
 
-def _add_boxes(columns: Columns, made: boxes.Boxes) -> None:
-    """Add one view's boxes, and their labels."""
-    columns.setdefault("boxes", []).append(made.boxes)
-    if made.labels is not None:
-        columns.setdefault("box_labels", []).append(made.labels)
+def _add_boxes(
+    into: Columns, kinds: Mapping[str, str], made: dict[str, list[torch.Tensor]]
+) -> None:
+    """Add one view's boxes and columns of theirs, as far as they are asked for."""
+    for name, column in made.items():
+        if kinds.get(name) == BOXES:
+            into.setdefault(name, []).append(column)
 
 
-def make_one(
-    pack: Pack, recipe: Recipe, row: Row, key: int, lane: int = 0
-) -> dict[str, list[torch.Tensor]]:
+def make_one(pack: Pack, recipe: Recipe, row: Row, key: int, lane: int = 0) -> dict[str, list[Any]]:
     """Make one sample, as `make` would with `Draw` (key, [lane]): field → one value a view.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad.
     """
     places = plan.places_of_one(recipe, row, key, lane)
-    values: dict[str, list[torch.Tensor]] = {}
-    if "image" in recipe.fields:
-        wanted = plan.wanted_of_one(recipe, row, places)
-        values["image"] = images.make_one(pack, recipe, row, wanted)
-    if "mask" in recipe.fields:
-        values["mask"] = masks.make_one(pack, recipe, row, places)
-    if recipe.fields & {"boxes", "box_labels"}:
-        columns: Columns = {}
-        for place in places:
-            _add_boxes(columns, boxes.make(pack, Rows([row]), place))
-        values |= {name: [view[0] for view in views] for name, views in columns.items()}
-    return values
+    made: dict[str, list[Any]] = {}
+    moved: Columns = {}
+    for name, kind in recipe.fields.items():
+        own = row if name == IMAGE or kind == BOXES else pack.row(row.position, name)
+        if kind == "mask":
+            made[name] = masks.make_one(pack, recipe, row, own, name, places)
+        elif kind == BOXES and not moved:
+            for place in places:
+                _add_boxes(moved, recipe.fields, boxes.make(pack, Rows([row]), place))
+        elif kind == "image" and name != IMAGE and own.offset < 0:
+            made[name] = [None] * len(places)
+        elif kind == "image":
+            there = places
+            if name != IMAGE:
+                there = plan.places_of_further(recipe, places, row, own)
+            wanted = plan.wanted_of_one(recipe, own, there)
+            made[name] = images.make_one(pack, recipe, own, wanted, name)
+        elif kind != BOXES:
+            made[name] = [values.make_one(pack, own, name)]
+    return made | {name: [view[0] for view in views] for name, views in moved.items()}
 
 
 def replace(samples: Samples) -> list[int]:
@@ -117,14 +162,16 @@ def replace(samples: Samples) -> list[int]:
     Returns:
         For each slot, the slot whose sample is there now.
     """
-    columns, errors = samples
-    size = max(len(column) for views in columns.values() for column in views)
+    each = [column for views in samples.columns.values() for column in views]
+    size = max(map(len, each))
     source = list(range(size))
-    for slot in sorted(errors):
+    for slot in sorted(samples.errors):
         good = slot
-        while good in errors:
+        while good in samples.errors:
             good = (good + 1) % size
         source[slot] = good
-        for column in (c for views in columns.values() for c in views):
-            column[slot] = column[good].clone() if isinstance(column, list) else column[good]
+        for column in each:
+            value = column[good]
+            own = isinstance(column, list) and isinstance(value, torch.Tensor)
+            column[slot] = value.clone() if own else value
     return source

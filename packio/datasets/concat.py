@@ -33,7 +33,9 @@ class ConcatPacks(BatchedDataset):
     others a list. Random numbers are those of one dataset with this seed. Datasets may be of any
     formats, splits, and parts (`PackDataset.where`, `PackDataset.subset`), also of one pack.
 
-    The field "index" counts through the packs, one behind the other.
+    The field "index" counts through the packs, one behind the other. All datasets give the same
+    fields, of the same kinds. A named field that only some of the packs have is left out of
+    ``fields=``, or its samples are left to a dataset of their own.
 
     Args:
         datasets: `PackDataset` and its kind, with the same fields, output, dtype and number of
@@ -188,7 +190,7 @@ class ConcatPacks(BatchedDataset):
         positions = np.empty_like(wanted)
         for share in shares:
             positions[share.slots] = self._packs.starts[share.number] + share.positions
-        columns = joining.joined(shares, len(wanted), out)
+        columns = joining.joined(shares, len(wanted), out, self._fields.kinds)
         errors = {int(s.slots[slot]): e for s in shares for slot, e in s.made.errors.items()}
         if errors:
             source = self._replace(Samples(columns, errors), owners)
@@ -263,6 +265,7 @@ def _kind(dataset: PackDataset) -> dict[str, Any]:
     options = dataset.options
     return {
         "fields": dataset._fields.assemble({name: name for name in dataset._fields.names}),
+        "kinds of fields": dataset._fields.kinds,
         "output": options["output"],
         "dtype": options["dtype"],
         "views": None if options["views"] is None else len(options["views"]),

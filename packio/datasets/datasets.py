@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from packio.batches.plan import Draw, Recipe
-from packio.batches.samples import FIELDS
+from packio.batches.samples import SEEN
 from packio.datasets import fields as sample_fields
 from packio.datasets import options, selection
 from packio.datasets.batching import BatchedDataset, Gathered
@@ -163,7 +163,7 @@ class PackDataset(BatchedDataset):
         recipe = Recipe(
             self._options["views"] or (self._options["crop"],), hflip, vflip,
             Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",
-            frozenset(FIELDS).intersection(self._fields.names), ignore_index,
+            self._fields.kinds, ignore_index,
         )  # fmt: skip
         self._maker = Maker(
             self.pack, recipe, output=output, dtype=dtype, threads=threads, skip=on_error == "skip"
@@ -309,14 +309,17 @@ class PackDataset(BatchedDataset):
         values: dict[str, Any] = {}
         for name in self._fields.names:
             if name in made:
-                values[name] = tuple(made[name]) if self._several else made[name][0]
+                several = self._several and self._fields.kinds[name] in SEEN
+                values[name] = tuple(made[name]) if several else made[name][0]
+            elif name in self._fields.meta:
+                values[name] = meta.get(name)
             elif name == "label":
                 label = self.pack.label(row.position)
                 values[name] = label if isinstance(label, int) else torch.as_tensor(label)
             elif name in ("key", "index"):
                 values[name] = row.position if name == "index" else self.pack.key(row.position)
             else:
-                values[name] = meta.get(name)
+                values[name] = self.pack.split_of(row.position)
         return self._fields.assemble(self._transformed(values))
 
     def _gathered(
@@ -343,7 +346,7 @@ class PackDataset(BatchedDataset):
 
     def _transformed(self, values: dict[str, Any], owner: int = 0) -> dict[str, Any]:
         if self.transforms is not None:
-            values |= self._apply.joint(self.transforms, values)
+            values |= self._apply.joint(self.transforms, values, self._fields.kinds)
         if self.transform is not None and "image" in values:
             image = values["image"]
             views = image if self._several else (image,)

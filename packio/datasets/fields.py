@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from packio.batches.boxes import LABELS
+from packio.batches.samples import BOXES
 from packio.errors import OptionError
 from packio.packs.packs import Pack
 
-NAMES = ("image", "mask", "label", "boxes", "box_labels", "key", "index")
+NAMES = ("image", "mask", "label", "boxes", "box_labels", "key", "index", "split")
+_NEVER_META = NAMES[:-1]  # packs had metadata of the name "split" before they had splits
 
 Spec = str | Sequence[str] | Mapping[str, str]
 
@@ -21,22 +24,27 @@ class Fields:
     Args:
         spec: A field's name (the bare value), a sequence of names (a tuple), or a mapping of
             output names to fields (a dict).
+        kinds: Name → kind of the fields that `packio.batches` can make.
+        described: Names of what the index says of each sample, as "key".
 
     Attributes:
         names: The fields, in order.
+        kinds: Name → kind of those that are made.
         meta: The fields that are keys of the samples' metadata.
 
     Raises:
         OptionError: no field.
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, kinds: Mapping[str, str], described: Sequence[str]) -> None:
         self._is_bare = isinstance(spec, str)
         self._outs: tuple[str, ...] | None = None  # the keys of a dict
         self.names: tuple[str, ...] = (spec,) if isinstance(spec, str) else tuple(spec)
         if isinstance(spec, Mapping):
             self._outs, self.names = tuple(spec), tuple(spec.values())
-        self.meta = tuple(name for name in self.names if name not in NAMES)
+        self.kinds = {name: kinds[name] for name in self.names if name in kinds}
+        known = {*self.kinds, *described}
+        self.meta = tuple(name for name in self.names if name not in known)
         if not self.names:
             raise OptionError(f"fields={spec!r}: expected names out of {', '.join(NAMES)}")
 
@@ -81,24 +89,38 @@ def of_pack(spec: Spec | None, pack: Pack) -> Fields:
     Raises:
         OptionError: the pack does not have one of the fields.
     """
-    there = [name for name in NAMES if _has(pack, name)]
+    kinds = _kinds(pack)
+    there = [name for name in NAMES if name in kinds or name in _described(pack)]
+    there += [name for name in kinds if name not in there]
     if spec is None:
         usual = tuple(name for name in ("image", "mask", "label") if name in there)
-        return Fields(usual if len(usual) > 1 else "image")
-    fields = Fields(spec)
+        return Fields(usual if len(usual) > 1 else "image", kinds, _described(pack))
+    fields = Fields(spec, kinds, _described(pack))
     meta = (pack.meta(0) if len(pack) else None) or {}
-    for name in fields.names:
-        if name not in there and (name in NAMES or not (name in meta or _in_meta(pack, name))):
+    for name in fields.meta:
+        if name in _NEVER_META or not (name in meta or _in_meta(pack, name)):
             raise OptionError(
                 f"fields={spec!r}: {pack.path} has no {name!r}; it has {', '.join(there)}"
-                + "".join(f", {key}" for key in meta if key not in NAMES)
+                + "".join(f", {key}" for key in meta if key not in there)
             )
     return fields
 
 
-def _has(pack: Pack, name: str) -> bool:
-    column = {"mask": "mask_offset", "label": "label", "boxes": "boxes", "box_labels": "box_labels"}
-    return name not in column or column[name] in pack.index_file
+def _kinds(pack: Pack) -> dict[str, str]:
+    """Name → kind of all that can be made of a pack's samples."""
+    kinds = dict.fromkeys(pack.box_columns, BOXES)
+    if "boxes" in pack.index_file:
+        kinds["boxes"] = BOXES
+    if kinds.pop("labels", None):
+        kinds[LABELS] = BOXES
+    return kinds | pack.fields
+
+
+def _described(pack: Pack) -> tuple[str, ...]:
+    """Names of what the index says of each sample."""
+    label = ("label",) if "label" in pack.index_file else ()
+    split = ("split",) if "split" in pack.index_file else ()
+    return (*label, "key", "index", *split)
 
 
 def _in_meta(pack: Pack, name: str) -> bool:

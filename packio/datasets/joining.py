@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from packio.batches import images
-from packio.batches.images import Column
+from packio.batches.columns import Column
 from packio.batches.samples import Columns, Samples
 from packio.datasets import classnames, selection
 from packio.errors import OptionError
 from packio.packs.packs import Pack
+from packio.sample.record import IMAGE
 from packio.sample.relabelling import Relabelling
 
 
@@ -52,6 +54,11 @@ class JoinedPacks:
         number = int(np.searchsorted(self._ends, index, "right"))
         return self._packs[number].meta(index - self.starts[number])
 
+    def split_of(self, index: int) -> str | None:
+        """Name of the split of a sample."""
+        number = int(np.searchsorted(self._ends, index, "right"))
+        return self._packs[number].split_of(index - self.starts[number])
+
     def take_labels(self, indices: np.ndarray) -> np.ndarray:
         """Labels of some samples."""
         numbers = np.searchsorted(self._ends, indices, "right")
@@ -85,7 +92,9 @@ class JoinedPacks:
         return share._replace(made=made)
 
 
-def joined(parts: Sequence[Share], count: int, out: torch.Tensor | None) -> Columns:
+def joined(
+    parts: Sequence[Share], count: int, out: torch.Tensor | None, kinds: Mapping[str, str]
+) -> Columns:
     """Put the columns of the parts of a batch together; a single part stays as it is."""
     if len(parts) == 1 and out is None:
         return parts[0].made.columns
@@ -93,37 +102,52 @@ def joined(parts: Sequence[Share], count: int, out: torch.Tensor | None) -> Colu
     for name in parts[0].made.columns:
         each = [part.made.columns[name] for part in parts]
         columns[name] = [
-            _together(name, [p.slots for p in parts], views, count, out)
+            _together(
+                kinds[name], [p.slots for p in parts], views, count, out if name == IMAGE else None
+            )
             for views in zip(*each, strict=True)
         ]
     return columns
 
 
 def _together(
-    name: str, slots: Sequence[np.ndarray], columns: Sequence[Column], count: int,
-    out: torch.Tensor | None,
+    kind: str, slots: Sequence[np.ndarray], columns: Sequence[Column], count: int,
+    given: torch.Tensor | None,
 ) -> Column:  # fmt: skip
     """One view's column of a field: a tensor, if the parts are tensors of one shape."""
-    if name == "mask" and any(value.dtype == torch.int32 for c in columns for value in c[:1]):
+    if kind == "mask" and any(map(_is_wide, columns)):
         columns = [_as_int32(column) for column in columns]
     whole = [c for c in columns if isinstance(c, torch.Tensor)]
-    given = out if name == "image" else None
     if len(whole) == len(columns) and len({(c.shape[1:], c.dtype) for c in whole}) == 1:
         batch = images.given_or_new((count, *whole[0].shape[1:]), whole[0].dtype, given)
-        into = batch.view(torch.uint8).numpy()  # torch's index_copy_ takes 20 ms for bytes
+        into = _bytes_of(batch)  # torch's index_copy_ takes 20 ms for bytes
         for at, tensor in zip(slots, whole, strict=True):
-            into[at] = tensor.view(torch.uint8).numpy()
+            into[at] = _bytes_of(tensor)
         return batch
     if given is not None:
         raise OptionError("out=: the images differ in size or type; expected a crop to one size")
-    values = [torch.empty(0)] * count
+    values: list[Any] = [None] * count
     for at, column in zip(slots, columns, strict=True):
         for slot, value in zip(at.tolist(), column, strict=True):
             values[slot] = value
     return values
 
 
+def _bytes_of(batch: torch.Tensor) -> np.ndarray:
+    """(N, bytes of each) of a contiguous (N, …) tensor; a view."""
+    flat = batch.reshape(len(batch), math.prod(batch.shape[1:]))
+    array: np.ndarray = flat.view(torch.uint8).numpy()
+    return array
+
+
+def _is_wide(column: Column) -> bool:
+    """Whether masks have ids of more than 8 bits."""
+    if isinstance(column, torch.Tensor):
+        return column.dtype == torch.int32
+    return any(mask is not None and mask.dtype == torch.int32 for mask in column)
+
+
 def _as_int32(column: Column) -> Column:
     if isinstance(column, torch.Tensor):
         return column.to(torch.int32)
-    return [mask.to(torch.int32) for mask in column]
+    return [None if mask is None else mask.to(torch.int32) for mask in column]

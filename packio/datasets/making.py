@@ -17,6 +17,7 @@ from packio.datasets import outputs
 from packio.datasets.options import FLOATS
 from packio.packs.packs import Pack
 from packio.packs.rows import Row
+from packio.sample.record import IMAGE
 from packio.system.threads import Threads, automatic_threads
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Maker:
         self.is_random = recipe.is_random
         self._output, self._dtype, self._wanted_threads = output, dtype, threads
         self._is_little = images.are_little(pack)
+        self._images = [name for name, kind in recipe.fields.items() if kind == "image"]
         self._threads: Threads | None = None
         self._counters = _new_counters()
 
@@ -110,30 +112,33 @@ class Maker:
         if not self.recipe.fields:
             return Samples({}, {})
         given = None if self._dtype in FLOATS else out
-        before = self.recipe.decoder.fallbacks
+        before = self.recipe.fallbacks
         try:
             made = samples.make(self.pack, self.recipe, positions, draw, threads, given, device)
         finally:
             self._count_fallbacks(before)
-        if "image" in made.columns:
-            views = made.columns["image"]
-            made.columns["image"] = [outputs.scaled(view, self._dtype, out) for view in views]
+        for name in self._images:
+            into = out if name == IMAGE else None
+            views = made.columns[name]
+            made.columns[name] = [outputs.scaled(view, self._dtype, into) for view in views]
         return made
 
     def make_one(self, row: Row, key: int, lane: int) -> dict[str, list[Any]]:
         """Make one sample: field → a value a view, in the form asked for."""
         if not self.recipe.fields:
             return {}
-        before = self.recipe.decoder.fallbacks
+        before = self.recipe.fallbacks
         try:
             made = samples.make_one(self.pack, self.recipe, row, key, lane)
         finally:
             self._count_fallbacks(before)
-        if self._dtype in FLOATS and "image" in made:
-            made["image"] = [outputs.scaled(view, self._dtype) for view in made["image"]]
+        if self._dtype in FLOATS:
+            for name in self._images:
+                made[name] = [outputs.scaled(view, self._dtype) for view in made[name]]
         if self._output == "tensor":
             return made
-        return {n: [outputs.values(n, [v], self._output)[0] for v in made[n]] for n in made}
+        kinds = self.recipe.fields
+        return {n: [outputs.values(kinds[n], [v], self._output)[0] for v in made[n]] for n in made}
 
     def replace(self, made: Samples, positions: np.ndarray) -> np.ndarray:
         """Put a good sample of the batch in the place of each bad one; count and report it.
@@ -161,8 +166,8 @@ class Maker:
         self._count(_REPLACED, len(errors))
 
     def _count_fallbacks(self, before: int) -> None:
-        if self.recipe.decoder.fallbacks != before:
-            self._count(_FALLBACKS, self.recipe.decoder.fallbacks - before)
+        if self.recipe.fallbacks != before:
+            self._count(_FALLBACKS, self.recipe.fallbacks - before)
 
     def _count(self, counter: int, number: int) -> None:
         info = torch.utils.data.get_worker_info()

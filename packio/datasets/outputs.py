@@ -9,21 +9,25 @@ import numpy as np
 import torch
 
 from packio.batches import images
-from packio.batches.samples import FIELDS, Columns
+from packio.batches.columns import Column
+from packio.batches.samples import SEEN, Columns
 from packio.datasets.fields import Fields
 from packio.datasets.options import FLOATS
+from packio.sample.fields import PIXELS
 
 
 def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
     """Scale integer images to 0..1 in a float type; floating-point ones are only converted.
 
     Args:
-        view: A tensor, or a list of them.
+        view: A tensor, None, or a list of them.
         dtype: The dataset's; nothing is done if it is no float type.
         out: Where a single tensor's values go.
     """
     if dtype not in FLOATS:
         return view
+    if view is None:  # the sample has no such image
+        return None
     if isinstance(view, list):
         return [scaled(image, dtype) for image in view]
     if view.dtype.is_floating_point and out is None:
@@ -40,25 +44,30 @@ def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> An
     return out.copy_(view.to(torch.float32).div_(limit))
 
 
-def values(field: str, column: torch.Tensor | Sequence[torch.Tensor], output: str) -> list[Any]:
+def values(kind: str, column: Column, output: str) -> list[Any]:
     """The values of one view's column, one a sample, in the form asked for.
 
     Args:
-        field: "image", "mask", "boxes" or "box_labels".
-        column: (N, …), or N tensors.
-        output: "tensor", "numpy" or "pil"; under "pil", boxes are arrays.
+        kind: Of the field.
+        column: (N, …), or N values.
+        output: "tensor", "numpy" or "pil"; under "pil", boxes and arrays are NumPy arrays.
     """
     each = list(column.unbind(0) if isinstance(column, torch.Tensor) else column)
     if output == "tensor":
         return each
-    arrays = [tensor.numpy() for tensor in each]
-    if field == "image":
-        arrays = [np.ascontiguousarray(a.transpose(1, 2, 0)) for a in arrays]
-    if output == "numpy" or field not in ("image", "mask"):
-        return arrays
+    return [_formed(kind, v, output) if isinstance(v, torch.Tensor) else v for v in each]
+
+
+def _formed(kind: str, tensor: torch.Tensor, output: str) -> Any:
+    """A tensor as a NumPy array or a Pillow image."""
+    array = tensor.numpy()
+    if kind == "image":
+        array = np.ascontiguousarray(array.transpose(1, 2, 0))
+    if output == "numpy" or kind not in PIXELS:
+        return array
     from PIL import Image
 
-    return [Image.fromarray(a[:, :, 0] if a.shape[2:] == (1,) else a) for a in arrays]
+    return Image.fromarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
 
 
 class Annotations(Protocol):
@@ -69,6 +78,9 @@ class Annotations(Protocol):
 
     def meta(self, index: int) -> dict[str, Any] | None:
         """Metadata of a sample."""
+
+    def split_of(self, index: int) -> str | None:
+        """Name of the split of a sample."""
 
     def take_labels(self, indices: np.ndarray) -> np.ndarray:
         """Labels of some samples."""
@@ -107,9 +119,11 @@ class Outputs:
         pack, each = self._pack, positions.tolist()
         metas = [pack.meta(i) or {} for i in each] if self._fields.meta else []
         for name in (n for n in self._fields.names if n not in but):
-            if name in FIELDS:
-                views = [values(name, view, self._output) for view in made[name]]
-                found[name] = list(zip(*views, strict=True)) if self._several else views[0]
+            if kind := self._fields.kinds.get(name):
+                views = [values(kind, view, self._output) for view in made[name]]
+                found[name] = list(zip(*views, strict=True)) if self._has_views(name) else views[0]
+            elif name in self._fields.meta:
+                found[name] = [meta.get(name) for meta in metas]
             elif name == "label":
                 labels = self._labels(positions)
                 found[name] = labels.tolist() if labels.ndim == 1 else list(labels)
@@ -118,8 +132,12 @@ class Outputs:
             elif name == "index":
                 found[name] = each
             else:
-                found[name] = [meta.get(name) for meta in metas]
+                found[name] = [pack.split_of(i) for i in each]
         return found
+
+    def _has_views(self, name: str) -> bool:
+        """Whether the values of a field are tuples, one value a view."""
+        return self._several and self._fields.kinds.get(name) in SEEN
 
     def batch(
         self, made: Columns, positions: np.ndarray,
@@ -150,30 +168,44 @@ class Outputs:
             ready["label"] = self._labels(positions)
         for name, views in made.items():
             if self._output == "tensor" and all(isinstance(v, torch.Tensor) for v in views):
-                ready[name] = list(views) if self._several else views[0]
+                ready[name] = list(views) if self._has_views(name) else views[0]
         return ready
 
     def _assembled(self, columns: Mapping[str, Sequence[Any]], ready: dict[str, Any]) -> Any:
         batch = dict(ready)
         for name, column in ((n, c) for n, c in columns.items() if n not in ready):
-            if self._several and name in FIELDS:
-                batch[name] = [_batched(name, view) for view in zip(*column, strict=True)]
+            kind = self._fields.kinds.get(name) or ("" if name in self._fields.meta else name)
+            if self._has_views(name):
+                batch[name] = [_batched(kind, view) for view in zip(*column, strict=True)]
             else:
-                batch[name] = _batched(name, column)
+                batch[name] = _batched(kind, column)
         return self._fields.batch(batch)
 
     def _labels(self, positions: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(self._pack.take_labels(positions))
 
 
-def _batched(field: str, column: Sequence[Any]) -> Any:
+def _is_numeric(value: Any) -> bool:
+    """Whether a value is a tensor, or an array that torch can make a tensor of."""
+    return isinstance(value, torch.Tensor) or (
+        isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+    )
+
+
+def _batched(kind: str, column: Sequence[Any]) -> Any:
     """What `packio.collate` makes of the values of a field, or of one view of it.
 
-    Images and masks of one shape, labels and positions are collated as torch's default_collate
-    does. Images and masks of several shapes, and all other fields, become a list.
+    Labels, positions, and images, masks and arrays of one shape are collated as torch's
+    default_collate does. Images, masks and arrays of several shapes or types, or of which a sample
+    has none, become a list; so do all other values.
+
+    Args:
+        kind: Of the field; "label" or "index".
+        column: The values, one a sample.
     """
-    if field in ("image", "mask"):
+    alike = kind in ("label", "index")
+    if kind in PIXELS and not any(value is None for value in column):
         alike = len({tuple(getattr(value, "shape", ())) for value in column}) == 1
-    else:
-        alike = field in ("label", "index")
+    elif kind == "array" and all(map(_is_numeric, column)):
+        alike = len({(tuple(value.shape), value.dtype) for value in column}) == 1
     return torch.utils.data.default_collate(list(column)) if alike else list(column)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
+from packio.batches.boxes import LABELS
+from packio.batches.samples import BOXES
 from packio.errors import TransformError
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
-
-JOINT = ("image", "mask", "boxes", "box_labels", "label")  # what joint transforms are called with
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE, MASK
 
 _BY_NAME = {"boxes": "bboxes"}  # albumentations' names, where they are not ours
 
@@ -41,20 +43,23 @@ class Apply:
             raise TransformError(_explanation(transform, image, error)) from error
         return self._contiguous(transform, value)
 
-    def joint(self, transforms: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply transforms to an image, its mask, boxes and labels; results are contiguous.
+    def joint(
+        self, transforms: Callable[..., Any], values: Mapping[str, Any], kinds: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Apply transforms to images, masks, boxes and labels; results are contiguous.
 
         Args:
-            transforms: Called with the values of JOINT that are there, in that order; returns as
-                many values. Albumentations' are called with keywords, boxes as ``bboxes``.
+            transforms: Called with the values of `joint_names`, in that order; returns as many
+                values. Albumentations' are called with keywords, boxes as ``bboxes``.
             values: The sample's fields.
+            kinds: Kinds of the fields.
 
         Raises:
             TransformError: the transforms failed, or returned something else.
         """
-        names = [name for name in JOINT if name in values]
+        names = joint_names(values, kinds)
         made: Any
-        given = _as_tv_tensors({name: values[name] for name in names})
+        given = _as_tv_tensors({name: values[name] for name in names}, kinds)
         try:
             if _is_albumentations(transforms):
                 found = transforms(**{_BY_NAME.get(name, name): given[name] for name in names})
@@ -90,20 +95,35 @@ def _is_albumentations(transform: Any) -> bool:
     return type(transform).__module__.partition(".")[0] == "albumentations"
 
 
-def _as_tv_tensors(values: dict[str, Any]) -> dict[str, Any]:
+def joint_names(values: Iterable[str], kinds: Mapping[str, str]) -> list[str]:
+    """What joint transforms are called with, in order.
+
+    The image, the mask, further images and masks, the boxes, their labels, further columns of the
+    boxes, the label: as far as a sample has them.
+
+    Args:
+        values: Names of the sample's fields, in the order asked for.
+        kinds: Kinds of the fields.
+    """
+    names = list(values)
+    pixels = [name for name in names if kinds.get(name) in PIXELS]
+    boxes = [name for name in names if kinds.get(name) == BOXES]
+    order = (IMAGE, MASK, *pixels, "boxes", LABELS, *boxes, "label")
+    return [name for name in dict.fromkeys(order) if name in names]
+
+
+def _as_tv_tensors(values: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
     """Wrap tensors so that torchvision's transforms know their kinds, if torchvision is there."""
     tv = _tv_tensors()
-    image, mask, boxes = (values.get(name) for name in ("image", "mask", "boxes"))
     if tv is None:
         return values
-    size = mask if image is None else image
-    wrapped = dict(values)
-    if isinstance(image, torch.Tensor):
-        wrapped["image"] = tv.Image(image)
-    if isinstance(mask, torch.Tensor):
-        wrapped["mask"] = tv.Mask(mask)
-    if isinstance(boxes, torch.Tensor) and size is not None:
-        wrapped["boxes"] = tv.BoundingBoxes(boxes, format="XYXY", canvas_size=size.shape[-2:])
+    wrapped, size = dict(values), None
+    for name, value in values.items():
+        if kinds.get(name) in PIXELS and isinstance(value, torch.Tensor):
+            wrapped[name] = (tv.Image if kinds[name] == "image" else tv.Mask)(value)
+            size = value.shape[-2:] if size is None else size
+    if isinstance(boxes := values.get("boxes"), torch.Tensor) and size is not None:
+        wrapped["boxes"] = tv.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
     return wrapped
 
 

@@ -23,6 +23,7 @@ from packio.images.arithmetic import (
     is_column,
     larger,
     nowhere,
+    rounded,
     smaller,
     where,
 )
@@ -61,10 +62,10 @@ class Frame(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What one view takes of one sample: of all its images and masks, and of its boxes.
+    """What one view takes of one picture; a mask and boxes have the place of their sample's image.
 
     Attributes:
-        frame: In the upright image.
+        frame: In the upright picture.
         orientation: Exif's, 1..8, to turn the stored image by.
         hflip, vflip: Whether the output is mirrored left-right, top-bottom.
     """
@@ -106,6 +107,25 @@ def _is_plain(value: Any) -> bool:
 def whole(height: Integer, width: Integer) -> Frame:
     """The frame that takes an image as it is."""
     return Frame(0, 0, height, width, height, width, 0, 0, height, width)
+
+
+def scaled(frame: Frame, size: tuple[Integer, Integer], to: tuple[Integer, Integer]) -> Frame:
+    """The same part of another picture of the same scene, made into an output of the same size.
+
+    Args:
+        frame: Of an upright image, or of several.
+        size: (height, width) of this image, pixels.
+        to: (height, width) of the other picture, upright. The same size gives the same frame.
+    """
+    top, height = _scaled_side(frame.top, frame.height, size[0], to[0])
+    left, width = _scaled_side(frame.left, frame.width, size[1], to[1])
+    return frame._replace(top=top, left=left, height=height, width=width)
+
+
+def _scaled_side(start: Integer, length: Integer, of: Integer, to: Integer) -> Any:
+    """First pixel and number of pixels of a side, which are at least one pixel of the side."""
+    first = smaller(rounded(start * to / of), to - 1)
+    return first, larger(rounded((start + length) * to / of) - first, 1)
 
 
 def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:

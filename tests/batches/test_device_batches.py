@@ -304,7 +304,7 @@ def test_bad_images_are_replaced_as_always(damaged: pathlib.Path) -> None:
 def test_a_slot_of_a_bad_image_is_black(damaged: pathlib.Path) -> None:
     ds = _dataset(damaged, "batching", crop=GEOMETRIES["larger center crop"])
     rows = ds.pack.rows(range(10))
-    planned = plan.Plan(ds._maker.recipe, rows, plan.Draw(0, np.arange(10)))
+    planned = plan.Plan.drawn(ds._maker.recipe, rows, plan.Draw(0, np.arange(10)))
     with decoders._cuda.side_stream(torch.device(DEVICE)) as stream:
         made = device.make(ds.pack, planned, None, stream)
     (images,) = made.views

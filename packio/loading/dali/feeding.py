@@ -91,7 +91,7 @@ class Feeder:
             positions = self._chosen[positions]
         rows = self._pack.rows(positions)
         draw = by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
-        plan, pack = Plan(self._recipe, rows, draw), self._pack.fetched({IMAGE: rows})
+        plan, pack = Plan.drawn(self._recipe, rows, draw), self._pack.fetched({IMAGE: rows})
         data = [np.empty(0, np.uint8)] * len(rows)
         places = np.zeros((len(rows), 12), np.int32)
 

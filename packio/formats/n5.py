@@ -2,7 +2,7 @@
 
 What packio writes: the arrays of `packio.formats.blobs.columns`, raw, cut as
 `packio.formats.chunks.layout` says, and the attribute ``packio`` of the root, a text. Raw pixels
-are an array of them only where they are uint8: of wider ones, the bytes would be in the other
+are an array of them only if they are uint8: wider numbers would have their bytes in the other
 order.
 
 How the bytes lie on disk. A directory is a group; one whose ``attributes.json`` has the four below

@@ -54,10 +54,10 @@ class Output:
         return self._descriptor < 0
 
     def append(self, *pieces: bytes) -> None:
-        """Append bytes; they reach the file by the mebibyte.
+        """Append bytes; they are written to the file a mebibyte at a time.
 
         Raises:
-            OutputError: they cannot be written; the message tells the space left.
+            OutputError: the bytes cannot be written; the message tells the space left.
         """
         if self.closed:
             raise OutputError(f"{self.path}: closed already")
@@ -84,7 +84,7 @@ class Output:
         """Write what is left, and read everything back while it is synced to the disk.
 
         Raises:
-            OutputError: it cannot be written, or what can be read is not what was written.
+            OutputError: the file cannot be written, or reads back differently.
         """
         if self.closed:
             raise OutputError(f"{self.path}: closed already")
@@ -110,7 +110,7 @@ class Output:
             raise OutputError(f"{self.path}: {position} bytes were written, and more are there")
 
     def abort(self) -> None:
-        """Let go of the file and of what has not been written; the file stays."""
+        """Close the file without the bytes that are not written yet; the file stays."""
         self._pieces, self._held = [], 0
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -139,7 +139,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a new small file.
 
     Raises:
-        OutputError: it cannot be written; the message tells the space left.
+        OutputError: the file cannot be written; the message tells the space left.
     """
     with _output_errors(path), path.open("xb") as file:
         file.write(content)
@@ -164,8 +164,8 @@ class Input:
         """Read a range.
 
         Raises:
-            IntegrityError: the file ends before it does.
-            ReadError: it cannot be read.
+            IntegrityError: the range goes beyond the end of the file.
+            ReadError: the file cannot be read.
         """
         if offset + length > self.size:
             raise IntegrityError(
@@ -194,7 +194,7 @@ def opened(path: Path) -> Iterator[Input]:
     """Open a file for reading.
 
     Raises:
-        ReadError: it cannot be opened.
+        ReadError: the file cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait

@@ -21,11 +21,11 @@ _TO_COPY_BY_HAND = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, e
 class Blob:
     """Values end to end in a nameless temporary file, with their lengths and checksums.
 
-    The file has no name from the start, so nothing is left of it, whatever happens.
+    The file has no name from the start, so nothing is left of it after a crash.
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the file in the folder of ``path``, a name that is free there."""
+        """Create the file under the name ``path``, which is free, and remove the name at once."""
         self._where = path
         try:
             self._file = path.open("x+b", buffering=1 << 20)

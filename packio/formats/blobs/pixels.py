@@ -42,17 +42,17 @@ Label = int | np.ndarray  # (k,) float32
 
 
 class Order(NamedTuple):
-    """What the user says of the order of pixels."""
+    """The order of pixels, as far as the user gives it."""
 
-    planes: bool | None = None  # (C, H, W), or (H, W, C); None: see for yourself
+    planes: bool | None = None  # (C, H, W), or (H, W, C); None: decide by the shape
     bgr: bool = False
 
 
 def order_of(layout: str | None) -> Order:
-    """Read what the user says: "HWC", "CHW", "RGB", "BGR", "HWC,BGR" ….
+    """Read the layout that the user gives: "HWC", "CHW", "RGB", "BGR", "HWC,BGR" ….
 
     Raises:
-        OptionError: it is none of them.
+        OptionError: the layout is none of these.
     """
     words = layout.upper().split(",") if layout else []
     axes, colours = [w for w in words if w in ("HWC", "CHW")], [w for w in words if w in _COLOURS]
@@ -62,10 +62,10 @@ def order_of(layout: str | None) -> Order:
 
 
 def facts_of(shape: Sequence[int], dtype: np.dtype, order: Order, where: str) -> Facts:
-    """Tell what an image is, by the shape of its array: (H, W), (H, W, C) or (C, H, W).
+    """Tell the facts of an image by the shape of its array: (H, W), (H, W, C) or (C, H, W).
 
     Raises:
-        NotAPackError: it can be no image, is too large to be one, or its order cannot be told.
+        NotAPackError: the array is no image or too large, or the order of its axes is not clear.
     """
     said = f"{where} has images of the shape {tuple(shape)}, {dtype}"
     if dtype.name not in encodings.DTYPES:
@@ -148,8 +148,8 @@ def check_labels(shape: Sequence[int], dtype: np.dtype, count: int, where: str) 
     """Check that an array can be the labels of so many images, before it is read.
 
     Raises:
-        NotAPackError: it is not of numbers.
-        IntegrityError: it has more of them, or less.
+        NotAPackError: the array does not hold numbers.
+        IntegrityError: the array has not one label for each image.
     """
     if dtype.kind not in "biuf" or len(shape) not in (1, 2) or 0 in shape[1:]:
         raise NotAPackError(
@@ -175,7 +175,7 @@ def labels_of(values: np.ndarray, where: str) -> list[Label]:
 
 
 def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> None:
-    """Compare what compressed samples claim to be with the bytes that there are.
+    """Compare the size that compressed samples claim with the bytes that are stored.
 
     Args:
         count: Of samples.
@@ -185,7 +185,7 @@ def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> N
         where: Of the array, for the message.
 
     Raises:
-        IntegrityError: it cannot be true, or would fill the memory.
+        IntegrityError: the claim cannot be true, or would fill the memory.
     """
     most = _MOST_RATIO * stored + MOST_BYTES
     if chunk > MOST_BYTES or count * size > most or count > stored + _FEW:
@@ -196,7 +196,7 @@ def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> N
 
 
 def without_padding(value: bytes) -> bytes:
-    """An encoded image of a fixed-length value: without the zeros after a JPEG's or PNG's end."""
+    """Cut the zeros after the end of a JPEG or PNG that lies in a value of fixed length."""
     bare = value.rstrip(b"\0")
     return bare if bare.endswith(_ENDS) else value
 
@@ -208,7 +208,7 @@ def holds_many(shape: Sequence[int], dtype: np.dtype) -> bool:
 
 
 def only(many: Mapping[str, str], where: object) -> list[str]:
-    """Choose the images among arrays that can be: the one of a usual name, or the only one.
+    """Choose the array of images: the one that has a usual name, or the only one.
 
     Args:
         many: Descriptions of the arrays, by their paths.
@@ -218,7 +218,7 @@ def only(many: Mapping[str, str], where: object) -> list[str]:
         One name, or none.
 
     Raises:
-        NotAPackError: there are several.
+        NotAPackError: several arrays can be the images.
     """
     names = [n for n in many if n.rpartition("/")[2] in IMAGES] or list(many)
     if len(names) > 1:
@@ -228,7 +228,7 @@ def only(many: Mapping[str, str], where: object) -> list[str]:
 
 
 def unknown(option: str, name: str, there: Iterable[str], where: object) -> OptionError:
-    """An error for a name of the user's that is not there; ``there`` describes what is."""
+    """An error for a name that is not in a container; ``there`` describes the names that are."""
     shown = list(there)
     more = f", … ({len(shown)} in all)" if len(shown) > 20 else ""
     return OptionError(

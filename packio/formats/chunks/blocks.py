@@ -16,7 +16,7 @@ from packio.formats.chunks.layout import Array, Decode, blocks
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file; of a pipe in its place, do not wait for the writer."""
+    """Open a file; if a pipe is in its place, do not wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -24,8 +24,8 @@ def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[i
     """Check that a block is there and as long as it should be; returns its shape.
 
     Raises:
-        IntegrityError: it is not.
-        ReadError: it cannot be read.
+        IntegrityError: the block is missing, or has another size.
+        ReadError: the block cannot be read.
     """
     path = folder / array.block_name(*numbers)
     try:
@@ -59,7 +59,7 @@ def header_shape(
     """Read the header of an N5 block; returns its shape.
 
     Raises:
-        IntegrityError: it is no such header, or does not fit the array.
+        IntegrityError: the bytes are no header, or the header does not fit the array.
     """
     axes = len(array.shape)
     if len(header) == array.header_bytes:
@@ -142,7 +142,7 @@ def _block(
 
 @contextlib.contextmanager
 def library_errors(where: Path) -> Iterator[None]:
-    """Make an IntegrityError of whatever a library of compression raises."""
+    """Turn every error of a library of compression into an IntegrityError."""
     try:
         yield
     except PackioError:

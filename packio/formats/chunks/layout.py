@@ -167,7 +167,7 @@ def cut(length: np.ndarray, unit: int = 1) -> tuple[int, list[int], np.ndarray]:
 
 
 def small_block(values: np.ndarray) -> tuple[int, ...]:
-    """Choose the block of an array that is no blob: whole rows, all of them if they are few."""
+    """Choose the block of an array that is no blob: as many whole rows as 64 MiB hold."""
     row_bytes = max(values.itemsize * math.prod(values.shape[1:]), 1)
     rows = max(min(_BLOCK_BYTES // row_bytes, len(values)), 1)
     return (rows, *(max(n, 1) for n in values.shape[1:]))
@@ -199,5 +199,5 @@ def _numbers(grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield ()
         return
     for first in _numbers(grid[:-1]):
-        for last in range(grid[-1]):  # itertools.product would make a tuple of any range at once
+        for last in range(grid[-1]):  # itertools.product and numpy.ndindex take no endless ranges
             yield (*first, last)

@@ -107,12 +107,12 @@ def _header(path: Path, layout: Layout) -> Header | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read the file that describes a group or an array; None if it is not there.
+    """Read the file that describes a group or an array; None if there is no such file.
 
     Raises:
-        NotAPackError: it is no JSON object.
-        IntegrityError: it is no JSON.
-        ReadError: it cannot be read.
+        NotAPackError: the file is no JSON object.
+        IntegrityError: the file is no JSON.
+        ReadError: the file cannot be read.
     """
     try:
         with open(path, "rb", opener=opener) as file:
@@ -149,7 +149,7 @@ def known_type(name: Any, known: Sequence[str], where: str) -> np.dtype:
     """Return the type of an array's values, in native byte order.
 
     Raises:
-        NotAPackError: it is none of those known.
+        NotAPackError: packio does not know the type.
     """
     if name not in known:
         raise NotAPackError(f"{where} has values of type {name!r}; expected one of {known}")
@@ -161,7 +161,7 @@ def shapes(shape: Any, block: Any, where: str) -> tuple[tuple[int, ...], tuple[i
     """Check the shapes of an array and of a block.
 
     Raises:
-        NotAPackError: they are no shapes.
+        NotAPackError: the values are no shapes.
     """
     for values, least in ((shape, 0), (block, 1)):
         if (

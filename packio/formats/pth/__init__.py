@@ -107,7 +107,7 @@ class Writer(one_file.Writer):
 
 
 class _Sink:
-    """A file for torch, which cannot stand that writing fails: the error is raised afterwards."""
+    """A file for torch, which crashes if writing fails: `check` raises the error afterwards."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

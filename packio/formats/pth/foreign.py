@@ -64,11 +64,8 @@ def found(value: Any, archive: Archive, path: Path, reading: Reading) -> Iterato
         IntegrityError: labels and images do not go together.
         OptionError: there is nothing of a name given.
     """
-    parts, order, label = (
-        _chosen(value, reading.image, path),
-        order_of(reading.layout),
-        reading.label,
-    )
+    parts, label = _chosen(value, reading.image, path), reading.label
+    order = order_of(reading.layout)
     if label is not None:
         parts = parts._replace(labels=_named(value, label, "label", path)[1] if label else None)
     if parts.offsets is not None:
@@ -150,7 +147,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _named(value: Any, name: str, option: str, path: Path) -> tuple[Any, Any]:
-    """What is at a path in what was saved, and what it is in."""
+    """The value that holds the item at a path in the saved value, and the item."""
     if isinstance(value, dict) and name in value:
         return value, value[name]
     around = None

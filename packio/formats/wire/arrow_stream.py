@@ -1,16 +1,16 @@
-"""What `pyarrow.serialize` wrote, read without pyarrow (which has unlearned it, in version 12).
+"""Values that `pyarrow.serialize` wrote, read without pyarrow, which dropped it in version 12.
 
 A payload is a header of int32, the numbers of tensors, sparse tensors, arrays and buffers, all 0
 for plain values (16 bytes; 12 or 8 in old ones), then an Arrow IPC stream of one record batch of
 one column of one row. A Python value is a dense union, whose child is chosen by its type: bytes are
 binary, an int is int64, a tuple or list is a list of such unions, a dict a list of structs of key
-and value; until pyarrow 0.10 at least, there is a struct of one field around each list. The types
-of a union count its children, whatever type ids the schema gives them.
+and value. pyarrow 0.10 and older put a struct of one field around each list. The types of a union
+are positions of its children, whatever type ids the schema gives them.
 
 The stream is two messages, schema and batch: u32 0xFFFFFFFF (missing before 0.15), u32 size, so
 many bytes of a flatbuffer, then the body. In the body each column has, children after parents, its
-buffers: validity, then offsets and content, as its type has them; the flatbuffer has a list of
-their offset and length. So a binary's bytes are one range, and are left where they are.
+buffers: validity, then offsets and content, as its type has them. The flatbuffer lists the offset
+and the length of each buffer. So a binary's bytes are one range of the payload, and are not copied.
 
 Sources: https://arrow.apache.org/docs/format/Columnar.html, sections "Serialization and
 Interprocess Communication" and "Buffer Listing for Each Layout"; format/Message.fbs, Schema.fbs of
@@ -51,7 +51,7 @@ def read(data: bytes) -> Any:
     """Read the value of a payload; bytes come as a `Span` of ``data``.
 
     Raises:
-        Malformed: it is none, or holds what no sample has.
+        Malformed: the bytes are no payload, or hold values that no sample has.
     """
     start = _start(data)
     if start is None:

@@ -1,6 +1,6 @@
 """tf.train.Example on the wire: written and walked without protobuf; see `packio.formats.tfrecord`.
 
-The messages, of which all fields are number 1 unless told::
+The messages; a field without a number has the number 1::
 
     Example { Features }   Features { map<string, Feature> }   an entry of a map { key; value = 2 }
     Feature { one of: BytesList; FloatList = 2; Int64List = 3 }
@@ -8,8 +8,8 @@ The messages, of which all fields are number 1 unless told::
 
 A field is a varint ``number << 3 | wire type`` and its content: wire type 0 a varint, 1 eight
 bytes, 2 a varint length and as many bytes, 5 four bytes. Numbers in lists are packed into one field
-of wire type 2, or are a field each. Fields that are not known are skipped; of what comes twice
-lists are joined, and of the rest the last holds.
+of wire type 2, or are a field each. Unknown fields are skipped. If a list comes twice, the two are
+joined; if another field comes twice, the last one holds.
 
 Sources: https://protobuf.dev/programming-guides/encoding/ and, for the messages,
 tensorflow/core/example/feature.proto and example.proto.
@@ -34,7 +34,7 @@ _FIXED = {1: 8, 5: 4}  # wire type → bytes
 
 
 def varint(number: int) -> bytes:
-    """Encode an int of 64 bits, the negative ones as 2**64 more, as protobuf's int64 is."""
+    """Encode an int of 64 bits; a negative int is encoded as 2**64 more, as protobuf's int64."""
     number &= 0xFFFF_FFFF_FFFF_FFFF
     encoded = bytearray()
     while number > 0x7F:
@@ -68,7 +68,7 @@ def encode(features: Iterable[tuple[bytes, int, bytes]]) -> tuple[list[bytes], d
 
 @functools.lru_cache(4096)  # labels, sizes, names have few lengths: saves 10 of 27 µs a record
 def _head(key: bytes, kind: int, size: int) -> bytes:
-    """All of a map's entry that comes before the content."""
+    """The bytes of a map's entry before the content."""
     head = b"\n" + varint(size) if size or kind == BYTES else b""  # an empty list has no field
     head = _TAG_OF_KIND[kind] + varint(len(head) + size) + head
     head = b"\n" + varint(len(key)) + key + b"\x12" + varint(len(head) + size) + head
@@ -128,10 +128,10 @@ class Example:
 
     Attributes:
         features: Key → ranges of the Feature's message, in the data.
-        is_sequence: It has a field 2, as a SequenceExample has.
+        is_sequence: The message has a field 2, as a SequenceExample has.
 
     Raises:
-        Malformed: it is none.
+        Malformed: the message is no Example.
     """
 
     __slots__ = ("data", "features", "is_sequence")
@@ -169,7 +169,7 @@ class Example:
         self.features[key] = values
 
     def lists(self, key: bytes) -> tuple[int, list[Range]]:
-        """Kind and lists of a feature; kind 0 if it has none, or is not there."""
+        """Kind and lists of a feature; kind 0 if the feature has no list, or is not there."""
         kind = 0
         lists: list[Range] = []
         for start, stop in self.features.get(key, ()):
@@ -182,7 +182,7 @@ class Example:
         return kind, lists
 
     def single(self, key: bytes) -> Range | None:
-        """Where the value of a feature of bytes lies; None if it has not just one."""
+        """Where the value of a feature of bytes lies; None unless the feature has exactly one."""
         kind, lists = self.lists(key)
         if kind != BYTES:
             return None
@@ -196,7 +196,7 @@ class Example:
         return found
 
     def numbers(self, key: bytes) -> list[int] | list[float] | None:
-        """The numbers of a feature of ints or floats; None if it is none."""
+        """The numbers of a feature; None if the feature is not of ints or floats."""
         kind, lists = self.lists(key)
         if kind == INT64:
             return [n for start, stop in lists for n in self._ints(start, stop)]

@@ -180,3 +180,11 @@ def test_the_example_format_packs_and_the_example_source_lists(
 def test_the_tables_of_the_readme_are_those_measured() -> None:
     text = (REPOSITORY / "README.md").read_text()
     assert readme_tables.filled(text) == text
+
+
+def test_the_architecture_page_names_files_that_exist() -> None:
+    text = (REPOSITORY / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
+    assert len(named) > 20
+    places = [REPOSITORY, REPOSITORY / "packio"]
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []

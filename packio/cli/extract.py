@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +13,21 @@ from packio.cli import _options as option
 from packio.cli._output import counted, escaped
 from packio.cli._progress import ProgressLine
 
+if TYPE_CHECKING:
+    from packio.inspecting.extracting import ExtractReport
+
 
 def run(
     pack: option.Pack,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
     classes: option.Classes = None,
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Extract only these, as image,mask,label: fields, label, split, boxes, meta.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT, with ALL that is in it, in one step.")
     ] = False,
@@ -25,24 +36,42 @@ def run(
 ) -> None:
     """Write the samples of a pack into a folder. A sample's key is its path; its bytes stay equal.
 
-    OUT appears in one step, when all of it is written and on disk. Nothing is written outside OUT.
-    A class without samples becomes an empty folder.
+    A field lies beside the image: the mask of cat/1.jpg is cat/1.mask.png. What no file says
+    (labels, splits, boxes, metadata) is in OUT/packio.jsonl, one line a sample. The command ends
+    with the command that packs OUT again. OUT appears in one step, when everything is on disk.
+    Nothing is written outside OUT. A class without samples becomes an empty folder.
 
     Example: packio extract photos.lmdb photos
 
     Example: packio extract photos.lmdb pets --class cats --class dogs
+
+    Example: packio extract photos.lmdb photos --fields image
     """
     from packio.inspecting.extracting import extract
 
+    chosen = None if fields is None else [name.strip() for name in fields.split(",")]
     with ProgressLine(quiet=quiet) as progress:
-        report = extract(pack, out, classes=classes or None, overwrite=overwrite, progress=progress)
+        report = extract(
+            pack, out, classes=classes or None, fields=chosen, overwrite=overwrite,
+            progress=progress,
+        )  # fmt: skip
     if as_json:
-        values = {name: getattr(report, name) for name in type(report).__slots__}
-        print(json.dumps(values | {"out": str(report.out)}))
+        print(json.dumps(dataclasses.asdict(report), default=str))
     elif not quiet:
-        empty = f", empty classes: {report.empty_classes:,}" if report.empty_classes else ""
-        print(f"{escaped(str(out))}/: {counted(report.samples, 'file')}{empty}, "
-              f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")  # fmt: skip
-        if report.seekable:
-            print(f"{report.seekable:,} of them are seekable JPEGs: pixels as in the source, bytes "
-                  "as in the pack")  # fmt: skip
+        _print(report)
+
+
+def _print(report: ExtractReport) -> None:
+    empty = f", empty classes: {report.empty_classes:,}" if report.empty_classes else ""
+    files = sum(report.fields.values())
+    each = ", ".join(f"{escaped(name)} {count:,}" for name, count in report.fields.items())
+    print(f"{escaped(str(report.out))}/: {counted(files, 'file')}{empty}, "
+          f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")  # fmt: skip
+    if len(report.fields) > 1:
+        print(f"files by field: {each}")
+    if report.seekable:
+        print(f"{report.seekable:,} of them are seekable JPEGs: pixels as in the source, bytes "
+              "as in the pack")  # fmt: skip
+    if report.table is not None:
+        told = ", ".join(("keys", *report.annotations, *list(report.fields)[1:]))
+        print(f"{report.table.name}: {told}\npack it again: {report.command}")

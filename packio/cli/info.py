@@ -64,6 +64,7 @@ def run(
 def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield escaped(summary["path"]), list(_pack(summary))
     yield "Images", list(_images(summary))
+    yield "Fields", list(_fields(summary))
     yield "Classes", list(_classes(summary))
     yield "Made from", list(_origin(summary))
 
@@ -91,12 +92,24 @@ def _images(summary: dict[str, Any]) -> _Lines:
     yield "oriented", f"{summary['oriented']:,} with an Exif orientation other than 1"
     yield "progressive", f"{summary['progressive']:,}"
     yield "seekable", f"{summary['seekable']:,}"
-    if summary["splits"]:
-        yield "splits", ", ".join(f"{name}: {n:,}" for name, n in summary["splits"].items())
     if (found := summary["statistics"]) is not None:
         for name in ("mean", "std"):
             channels = ", ".join(f"{value:.4f}" for value in found[name])
             yield name, f"({channels}) of {found['images']:,} images, values 0..1, R, G, B"
+
+
+def _fields(summary: dict[str, Any]) -> _Lines:
+    for name, field in summary["fields"].items():
+        lacking = f", lacking in {field['lacking']:,}" if field["lacking"] else ""
+        encodings = "".join(f", {what}: {n:,}" for what, n in field.get("encodings", {}).items())
+        yield escaped(name), f"{field['kind']}, {_size(field['bytes'])}{encodings}{lacking}"
+    if (boxes := summary["boxes"]) is not None:
+        columns = f", with {', '.join(map(escaped, boxes['columns']))}" if boxes["columns"] else ""
+        yield "boxes", f"{boxes['count']:,} in {boxes['samples']:,} samples{columns}"
+    if (meta := summary["metadata"]) is not None:
+        yield "metadata", f"of {meta['samples']:,} samples, {_size(meta['bytes'])}"
+    if summary["splits"]:
+        yield "splits", ", ".join(f"{name}: {n:,}" for name, n in summary["splits"].items())
 
 
 def _classes(summary: dict[str, Any]) -> _Lines:

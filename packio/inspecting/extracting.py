@@ -1,4 +1,11 @@
-"""Extracting: the samples of a pack as files again, each at the path that is its key."""
+"""Extracting: the samples of a pack as files again, and what no file says in one table.
+
+The image of a sample lies at the path that is the sample's key. Any other field lies beside the
+image: ``cat/1.jpg`` has its mask in ``cat/1.mask.png``, its field ``caption`` in
+``cat/1.caption.txt``. If two samples differ in their ending only, the later one has the whole key
+in the name: ``cat/1.png.mask.png``. Labels, splits, boxes and metadata are in ``packio.jsonl``; see
+`packio.inspecting.annotations`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -20,13 +28,27 @@ from packio.errors import (
     OutputError,
     OutputExistsError,
 )
-from packio.index import indexfile
+from packio.images import encodings
+from packio.index.indexfile import SEEKABLE
+from packio.inspecting.annotations import (
+    ANNOTATIONS,
+    CLASS_NAMES,
+    TABLE,
+    Annotations,
+    packing_command,
+    present,
+)
 from packio.packs import packs
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE
 from packio.storage import workshop
 from packio.storage.folder import path_problem
 from packio.system.progress import Progress, ProgressCallback
 
 _PROGRESS_SECONDS = 0.1  # between two calls of the callback
+_ENDINGS = {"array": ".npy", "text": ".txt", "bytes": ".bin"}  # by kind of field
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,17 +57,25 @@ class ExtractReport:
 
     Attributes:
         out: The folder.
-        samples: Files written.
-        bytes: In them.
+        samples: Samples extracted.
+        fields: Files written, by name of the field.
+        bytes: In these files.
+        table: Path of ``packio.jsonl``; None if there was nothing to write into it.
+        annotations: What is in the table beside the names of files: "label", "split", …
+        command: Packs the table again, with everything; None without a table.
         empty_classes: Folders made for classes that have no sample.
-        seekable: JPEGs among the files that carry the restart markers of ``seekable=True``: their
+        seekable: JPEGs among the files that carry the restart markers of ``seekable=True``. Their
             pixels are the source's, their bytes are the pack's.
         seconds: The whole run took.
     """
 
     out: Path
     samples: int
+    fields: dict[str, int]
     bytes: int
+    table: Path | None
+    annotations: tuple[str, ...]
+    command: str | None
     empty_classes: int
     seekable: int
     seconds: float
@@ -56,18 +86,21 @@ def extract(
     out: str | os.PathLike[str],
     *,
     classes: Iterable[str] | None = None,
+    fields: Iterable[str] | None = None,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ExtractReport:
     """Write the samples of a pack into a folder, byte for byte, at the paths that are their keys.
 
-    The folder appears in one step when all of it is written and synced; until then it is built in
-    ``out.packio-tmp``. Classes without samples become empty folders.
+    The folder appears in one step when all files are written and synced. Until then the folder is
+    built in ``out.packio-tmp``. Classes without samples become empty folders.
 
     Args:
         pack: An open pack, or the path of one.
         out: The folder to make; it may exist if it is empty.
         classes: Names of classes to extract; None extracts all.
+        fields: Names of fields, and any of "label", "split", "boxes" and "meta". None extracts
+            everything; labels that the folders' names say are then not written again.
         overwrite: Replace a folder that is not empty, with everything in it.
         progress: Called with a `Progress` about ten times a second, and at the end.
 
@@ -75,16 +108,18 @@ def extract(
         OutputExistsError: ``out`` is not empty.
         IntegrityError: a key is no path below a folder, or a sample's bytes are damaged.
         OutputError: writing fails, as on a full disk; nothing stays behind.
-        OptionError: no such class, or ``out`` and the pack lie within each other.
+        OptionError: no such class or field, or ``out`` and the pack lie within each other.
         LockedError: another process writes to ``out``.
     """
     if isinstance(pack, (str, os.PathLike)):
         with packs.open(pack) as opened:
-            return extract(opened, out, classes=classes, overwrite=overwrite, progress=progress)
+            return extract(
+                opened, out, classes=classes, fields=fields, overwrite=overwrite, progress=progress
+            )
     names = None if classes is None else list(classes)
     target = Path(os.path.realpath(out))
     _check_place(pack, target, overwrite=overwrite)
-    run = _Run(pack, target, names, progress)
+    run = _Run(pack, target, names, None if fields is None else list(fields), progress)
     with workshop.opened(target) as shop:
         run.into(shop.built)
         run.report_progress("publishing")
@@ -96,47 +131,100 @@ class _Run:
     """One extraction: what is chosen, and how much of it is done."""
 
     def __init__(
-        self,
-        pack: packs.Pack,
-        out: Path,
-        classes: list[str] | None,
+        self, pack: packs.Pack, out: Path, classes: list[str] | None, fields: list[str] | None,
         progress: ProgressCallback | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._pack, self._out, self._classes, self._progress = pack, out, classes, progress
         self._began, self._called = time.monotonic(), 0.0
-        self._total = self._total_bytes = 0
+        self._annotations = _annotations(pack, classes, fields)
+        self._fields = [n for n in pack.fields if fields is None or n in fields]
+        self._others = [name for name in self._fields if name != IMAGE]
+        self._has_table = bool(self._others or self._annotations)
+        self._samples = self._total = self._total_bytes = 0
         for rows in selected(pack, classes):
-            self._total += len(rows)
-            self._total_bytes += int(pack.index_file.column("length").take(rows).sum())
-        self._done = self._bytes = self._empty = self._seekable = 0
+            self._samples += len(rows)
+            for name in self._fields:
+                there = self._column(name, "offset", rows) >= 0
+                self._total += int(np.count_nonzero(there))
+                self._total_bytes += int(self._column(name, "length", rows)[there].sum())
+        self._written = dict.fromkeys(self._fields, 0)
+        self._bytes = self._empty = self._seekable = 0
+
+    def _column(self, field: str, name: str, rows: np.ndarray) -> np.ndarray:
+        return self._pack.index_file.column(f"{field}/{name}").take(rows)
 
     def into(self, folder: Path) -> None:
         """Write everything chosen into a folder that does not exist yet."""
         folder.mkdir()
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for rows in selected(self._pack, self._classes):
-                self._write_rows(root, rows)
+            if IMAGE in self._fields:  # all images first: no other file may take a key's place
+                for rows in selected(self._pack, self._classes):
+                    self._seekable += np.count_nonzero(
+                        self._column(IMAGE, "flags", rows) & SEEKABLE
+                    )
+                    self._write_field(root, IMAGE, rows)
+            if self._has_table:
+                self._write_table(root)
             for name in _empty_classes(self._pack, self._classes):
                 self._make(name, lambda name: _make_parents(root, name + b"/"))
                 self._empty += 1
         finally:
             os.close(root)
 
-    def _write_rows(self, root: int, indices: np.ndarray) -> None:
-        rows = self._pack.rows(indices)
-        flags = self._pack.index_file.column("flags").take(indices)
-        self._seekable += int(np.count_nonzero(flags & indexfile.SEEKABLE))
-        for i in rows.file_order():
-            data = self._pack.read(rows[i])
-            key = self._pack.key_bytes(rows[i].position)
-            self._make(key, functools.partial(_write, root, data))
-            self._done += 1
+    def _write_table(self, root: int) -> None:
+        """Write the table, and all fields but the image."""
+        lines, table = Annotations(self._pack, self._annotations), os.fsencode(TABLE)
+        self._make(table, functools.partial(_write, root, b""))
+        with open(os.open(table, os.O_WRONLY | _FLAGS, dir_fd=root), "wb") as file:
+            for rows in selected(self._pack, self._classes):
+                self._write_rows(root, lines, rows, file)
+        if lines.has_classes:
+            text = b"".join(os.fsencode(name) + b"\n" for name in self._pack.classes)
+            self._make(os.fsencode(CLASS_NAMES), functools.partial(_write, root, text))
+
+    def _write_rows(self, root: int, lines: Annotations, rows: np.ndarray, file: BinaryIO) -> None:
+        files: dict[int, dict[str, bytes]] = {row: {} for row in rows.tolist()}
+        for name in self._others:
+            for row, path in self._write_field(root, name, rows).items():
+                files[row][name] = path
+        file.writelines(lines.line(row, paths) for row, paths in files.items())
+
+    def _write_field(self, root: int, name: str, rows: np.ndarray) -> dict[int, bytes]:
+        """Write the files of one field, in the order of the container; return their paths."""
+        paths: dict[int, bytes] = {}
+        order = np.lexsort((self._column(name, "offset", rows), self._column(name, "file", rows)))
+        for row in rows[order].tolist():
+            data = self._pack.read_field(name, row)
+            if data is None:
+                continue
+            write = functools.partial(_write, root, data)
+            names = self._names(name, row)
+            paths[row] = next(path for path in names if self._make(path, write, last=names[-1]))
+            self._written[name] += 1
             self._bytes += len(data)
             if time.monotonic() - self._called >= _PROGRESS_SECONDS:
                 self.report_progress("writing")
+        return paths
 
-    def _make(self, key: bytes, make: Callable[[bytes], None]) -> None:
+    def _names(self, field: str, row: int) -> list[bytes]:
+        """Paths that the file of a field may have, the best first."""
+        key, kind = self._pack.key_bytes(row), self._pack.fields[field]
+        if field == IMAGE:
+            return [key]
+        ending = _ENDINGS.get(kind, ".bin")
+        if kind in PIXELS:
+            ending = encodings.SUFFIXES.get(self._pack.facts(field, row).encoding, ".bin")
+        return [stem + os.fsencode(f".{field}{ending}") for stem in (os.path.splitext(key)[0], key)]
+
+    def _make(
+        self, key: bytes, make: Callable[[bytes], None], *, last: bytes | None = None
+    ) -> bool:
+        """Make a file or a folder.
+
+        Returns:
+            False if the name is taken, and is not the last one to try.
+        """
         problem = path_problem(key)
         if problem is not None:
             raise IntegrityError(
@@ -146,6 +234,8 @@ class _Run:
         try:
             make(key)
         except FileExistsError as error:
+            if last not in (None, key):
+                return False
             raise OutputError(
                 f"{self._out}: {os.fsdecode(key)!r} exists; another key is the same to this "
                 "file system (case, Unicode form), or is a folder; nothing was extracted"
@@ -155,22 +245,64 @@ class _Run:
                 f"{self._out}: {error.strerror} while writing {os.fsdecode(key)!r}; "
                 "nothing was extracted"
             ) from error
+        return True
 
     def report_progress(self, stage: str) -> None:
         """Call the callback, if there is one."""
         self._called = time.monotonic()
         if self._progress is not None:
             seconds = self._called - self._began
+            done = sum(self._written.values())
             self._progress(
-                Progress(self._done, self._total, self._bytes, self._total_bytes, 0, seconds, stage)
+                Progress(done, self._total, self._bytes, self._total_bytes, 0, seconds, stage)
             )
 
     def report(self) -> ExtractReport:
         """Sum up."""
-        seconds = time.monotonic() - self._began
+        table = command = None
+        if self._has_table:
+            table = self._out / TABLE
+            command = packing_command(self._out, self._pack, self._annotations, self._others)
         return ExtractReport(
-            self._out, self._done, self._bytes, self._empty, self._seekable, seconds
-        )
+            self._out, self._samples, self._written, self._bytes, table, tuple(self._annotations),
+            command, self._empty, int(self._seekable), time.monotonic() - self._began,
+        )  # fmt: skip
+
+
+def _annotations(
+    pack: packs.Pack, classes: list[str] | None, fields: list[str] | None
+) -> list[str]:
+    """Which of `ANNOTATIONS` to write.
+
+    Raises:
+        OptionError: the pack has no such field.
+    """
+    there = present(pack.index_file)
+    if fields is None:
+        say_label = not _told_by_folders(pack, classes)
+        others = len(pack.fields) > 1 or set(there) - {"label"}
+        return there if say_label or others else []
+    for name in fields:
+        if name not in pack.fields and name not in ANNOTATIONS:
+            known = ", ".join([*pack.fields, *ANNOTATIONS])
+            raise OptionError(f"{pack.path}: no field {name!r}; expected some of {known}")
+    return [name for name in there if name in fields]
+
+
+def _told_by_folders(pack: packs.Pack, classes: list[str] | None) -> bool:
+    """Tell whether each label is the first folder in its key, so that the path says the label."""
+    labels, names = pack.labels, [os.fsencode(name) for name in pack.classes]
+    if labels is None:
+        return True
+    if labels.ndim != 1 or (pack.metadata.get("source") or {}).get("kind") != "image_folder":
+        return False
+    for rows in selected(pack, classes):
+        for row, label in zip(rows.tolist(), pack.take_labels(rows).tolist(), strict=True):
+            if not 0 <= label < len(names) or not pack.key_bytes(row).startswith(
+                names[label] + b"/"
+            ):
+                return False
+    return True
 
 
 def _check_place(pack: packs.Pack, out: Path, *, overwrite: bool) -> None:
@@ -194,12 +326,11 @@ def _check_place(pack: packs.Pack, out: Path, *, overwrite: bool) -> None:
 
 
 def _write(root: int, data: bytes, key: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(key, flags, 0o666, dir_fd=root)
+        descriptor = os.open(key, _NEW, 0o666, dir_fd=root)
     except FileNotFoundError:  # tried first: most folders are there already
         _make_parents(root, key)
-        descriptor = os.open(key, flags, 0o666, dir_fd=root)
+        descriptor = os.open(key, _NEW, 0o666, dir_fd=root)
     with open(descriptor, "wb") as file:
         file.write(data)
 

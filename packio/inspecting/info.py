@@ -9,6 +9,8 @@ import numpy as np
 from packio.images import encodings
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE
 from packio.packs.packs import Pack
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE
 
 
 def describe(pack: Pack) -> dict[str, Any]:
@@ -16,10 +18,10 @@ def describe(pack: Pack) -> dict[str, Any]:
 
     Returns:
         Values that JSON takes: "samples", "bytes" (of all images), "classes", "labels", "sizes",
-        "encodings", "splits", "source", "options", "digest" and others.
+        "fields", "boxes", "encodings", "splits", "source", "options", "digest" and others.
     """
     metadata, index = pack.metadata, pack.index_file
-    length = index.column("length").array()
+    length = index.column("image/length").array()
     index_bytes = index.path.stat().st_size
     per_sample = round(index_bytes / max(len(pack), 1), 1)
     return {
@@ -34,10 +36,13 @@ def describe(pack: Pack) -> dict[str, Any]:
         "classes": {"count": len(pack.classes), "names": pack.classes},
         "labels": _labels(pack.labels, len(pack.classes)),
         "sizes": {
-            "height": _spread(index.column("height").array()),
-            "width": _spread(index.column("width").array()),
+            "height": _spread(index.column("image/height").array()),
+            "width": _spread(index.column("image/width").array()),
             "bytes": _spread(length),
         },
+        "fields": {name: _field(pack, name) for name in pack.fields},
+        "boxes": _boxes(pack),
+        "metadata": _metadata(pack),
         **_kinds(pack),
         "splits": _splits(pack),
         "statistics": metadata.get("statistics"),
@@ -59,13 +64,46 @@ def _spread(values: np.ndarray) -> dict[str, float] | None:
     }
 
 
+def _field(pack: Pack, name: str) -> dict[str, Any]:
+    """Kind of a field, how many samples have the field and lack it, bytes, encodings of pixels."""
+    column, by_number = pack.index_file.column, name == IMAGE and pack.access != "range"
+    length = column(f"{name}/length").array()
+    there = column(f"{name}/offset").array() >= 0
+    have = len(pack) if by_number else int(np.count_nonzero(there))
+    found = {"kind": pack.fields[name], "samples": have, "lacking": len(pack) - have,
+             "bytes": int(length.sum())}  # fmt: skip
+    if pack.fields[name] in PIXELS:
+        counts = np.bincount(column(f"{name}/encoding").array()[there], minlength=1)
+        found["encodings"] = _named(counts, encodings.NAMES)
+    return found
+
+
+def _boxes(pack: Pack) -> dict[str, Any] | None:
+    """Count the boxes and the samples that have any; name the columns of the boxes."""
+    if "boxes" not in pack.index_file:
+        return None
+    counts = np.diff(pack.index_file.column("box_offsets").array())
+    columns = list(pack.index_file.box_columns)
+    return {"count": int(counts.sum()), "samples": int(np.count_nonzero(counts)),
+            "columns": columns}  # fmt: skip
+
+
+def _metadata(pack: Pack) -> dict[str, int] | None:
+    """Count the samples that have metadata, and the bytes of the metadata."""
+    if "meta_data" not in pack.index_file:
+        return None
+    lengths = np.diff(pack.index_file.column("meta_offsets").array())
+    return {"samples": int(np.count_nonzero(lengths)), "bytes": int(lengths.sum())}
+
+
 def _kinds(pack: Pack) -> dict[str, Any]:
     """Count the samples of each encoding, pixel type and orientation."""
     columns = ("encoding", "channels", "dtype", "orientation")
     counts = {
-        name: np.bincount(pack.index_file.column(name).array(), minlength=1) for name in columns
+        name: np.bincount(pack.index_file.column(f"image/{name}").array(), minlength=1)
+        for name in columns
     }
-    flags = pack.index_file.column("flags").array()
+    flags = pack.index_file.column("image/flags").array()
     return {
         "encodings": _named(counts["encoding"], encodings.NAMES),
         "channels": _named(counts["channels"], {}),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import itertools
+import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import fielded
 import numpy as np
 import pytest
 from PIL import Image
@@ -26,6 +31,7 @@ from packio.errors import (
 from packio.index import indexfile
 from packio.index.columns import ragged
 from packio.inspecting.extracting import extract
+from packio.sample.fields import decode
 from packio.storage import workshop
 
 if TYPE_CHECKING:
@@ -135,6 +141,112 @@ def test_packing_what_was_extracted_gives_the_same_pack(
     again = packio.pack(tmp_path / "out", tmp_path / "again.lmdb", on_error="skip")
     with packio.open(made / "made.lmdb") as pack:
         assert again.digest == pack.digest
+
+
+@pytest.fixture
+def rich(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A pack with fields of every kind, labels, splits, boxes and metadata."""
+    return fielded.write(tmp_path / "rich")
+
+
+def _lines(out: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "packio.jsonl").read_text().splitlines()]
+
+
+def test_each_field_is_a_file_beside_the_image(rich: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    report = extract(rich, tmp_path / "out")
+    tree = _tree(tmp_path / "out")
+    endings = {
+        "image": b".png", "mask": b".mask.png", "depth": b".depth.png", "caption": b".caption.txt",
+        "latent": b".latent.npy", "blob": b".blob.bin",
+    }  # fmt: skip
+    expected = {
+        record.key.removesuffix(b".png") + endings[name]: field.data
+        for record in fielded.records() for name, field in record.fields.items()
+    }  # fmt: skip
+    found = {n: d for n, d in tree.items() if d is not None and not n.startswith(b"packio.")}
+    assert found == expected
+    assert report.fields == {n: 6 - (n in ("mask", "caption")) for n in endings}
+    assert report.bytes == sum(map(len, expected.values()))
+
+
+def test_the_table_says_what_no_file_says(rich: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    report = extract(rich, tmp_path / "out")
+    assert report.annotations == ("label", "split", "boxes", "meta")
+    assert (tmp_path / "out" / "packio.classes.txt").read_text() == "cat\ndog\n"
+    lines = _lines(tmp_path / "out")
+    for line, record in zip(lines, fielded.records(), strict=True):
+        assert os.fsencode(line["key"]) == record.key
+        assert line["label"] == fielded.CLASSES[record.label]
+        assert line["split"] == fielded.SPLITS[record.split]
+        assert np.array_equal(np.float32(line["boxes"]).reshape(-1, 4), record.boxes)
+        named = [fielded.CLASSES[label] for label in record.box_columns["labels"]]
+        assert line["boxes/labels"] == named
+        assert line["boxes/crowd"] == record.box_columns["crowd"].tolist()
+        assert np.array_equal(np.float32(line["boxes/area"]), record.box_columns["area"])
+        assert line["meta"] == json.loads(record.meta)
+        assert line.keys() & fielded.records()[0].fields.keys() == record.fields.keys() - {"image"}
+        if "caption" in record.fields:
+            assert line["caption"] == decode(record.fields["caption"])
+        for name in record.fields.keys() - {"image", "caption"}:
+            path = tmp_path / "out" / line[name]
+            assert path.read_bytes() == record.fields[name].data
+
+
+def test_only_the_fields_asked_for_are_extracted(
+    rich: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    report = extract(rich, tmp_path / "images", fields=["image"])
+    files = {n for n, data in _tree(tmp_path / "images").items() if data is not None}
+    assert files == {record.key for record in fielded.records()}
+    assert (report.table, report.command, report.annotations) == (None, None, ())
+    extract(rich, tmp_path / "some", fields=["mask", "split"])
+    assert _lines(tmp_path / "some")[1].keys() == {"key", "mask", "split"}
+    assert len(_tree(tmp_path / "some")) == 2 + 5 + 1  # folders, masks, the table
+    with pytest.raises(OptionError, match="latent"):
+        extract(rich, tmp_path / "none", fields=["latents"])
+
+
+def test_fields_of_images_that_differ_in_their_ending_only_are_kept_apart(
+    tmp_path: pathlib.Path,
+) -> None:
+    a, b, c, *_ = fielded.records()
+    keys = (b"a.png", b"a.jpg", b"a.caption.txt")
+    given = [dataclasses.replace(r, key=k) for r, k in zip((a, b, c), keys, strict=True)]
+    extract(fielded.write(tmp_path / "pack", given), tmp_path / "out")
+    lines = _lines(tmp_path / "out")
+    assert [line["latent"] for line in lines] == [
+        "a.latent.npy", "a.jpg.latent.npy", "a.caption.latent.npy",
+    ]  # fmt: skip
+    for line, record in zip(lines, given, strict=True):
+        assert (tmp_path / "out" / line["key"]).read_bytes() == record.image.data
+        assert (tmp_path / "out" / line["latent"]).read_bytes() == record.fields["latent"].data
+
+
+def test_the_command_says_what_was_written_and_how_to_pack_it_again(
+    rich: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    done = _packio("extract", rich, tmp_path / "out dir")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"34 files" in done.stdout
+    assert b"mask 5" in done.stdout
+    assert b"packio.jsonl: keys, label, split, boxes, meta, blob, caption" in done.stdout
+    command = shlex.split(done.stdout.decode().partition("pack it again: ")[2])
+    assert command[:3] == ["packio", "pack", str(tmp_path / "out dir" / "packio.jsonl")]
+    assert command[command.index("--classes-from") + 1].endswith("out dir/packio.classes.txt")
+    wanted = {"mask=mask:mask", "depth=depth:image", "caption=caption:text", "latent=latent:array",
+              "blob=blob:bytes"}  # fmt: skip
+    assert {b for a, b in itertools.pairwise(command) if a == "--field"} == wanted
+
+
+def test_labels_that_no_folder_says_are_in_the_table(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    pairs = [(made / "source" / "plain" / "deep" / "0" / "er" / f"{i}.png", i) for i in (0, 2, 4)]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{p},{n}\n" for p, n in pairs))
+    packio.pack(tmp_path / "list.csv", tmp_path / "x.tar")
+    assert extract(tmp_path / "x.tar", tmp_path / "out").annotations == ("label",)
+    assert [line["label"] for line in _lines(tmp_path / "out")] == [0, 2, 4]
 
 
 def test_only_the_classes_asked_for_are_extracted(

@@ -124,7 +124,7 @@ def _entries(
     began, done, read, bad = time.monotonic(), 0, 0, 0
     waiting: deque[Future[dict[str, Any]]] = deque()
     todo = iter(indices.tolist())
-    total = int(pack.index_file.column("length").take(indices).sum())
+    total = int(pack.index_file.column("image/length").take(indices).sum())
     with (
         warnings.catch_warnings(),
         ThreadPool(min(8, processors.usable()), "packio-sheet") as pool,

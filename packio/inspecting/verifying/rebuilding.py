@@ -131,6 +131,8 @@ def _lost(old: Index | None, new: Index) -> Iterator[str]:
     for column, words in _OPTIONAL.items():
         if column not in new and (old is None or column in old):
             yield words
+    if old is not None:
+        yield from (f"field {n}" for n in old.fields if n not in {*new.fields, "mask"})
     if not new.metadata["classes"] and (old is None or old.metadata.get("classes")):
         yield "names of classes"
     yield "source, plan and options of the packing run"

@@ -14,7 +14,8 @@ from packio.images import encodings
 from packio.images.decoders import Decoder, Stored
 from packio.index.indexfile import SPLIT_RECORD, crc32c
 from packio.inspecting.verifying.findings import Findings
-from packio.sample.record import IMAGE
+from packio.sample.fields import PIXELS, decode
+from packio.sample.record import IMAGE, Field
 from packio.storage.local import LocalFiles
 from packio.system.files import read_at
 from packio.system.pools import ThreadPool
@@ -103,7 +104,7 @@ def tell(found: Findings, name: str, values: Values, i: int, problem: str) -> No
 
 
 def decode_images(found: Findings, pool: ThreadPool) -> None:
-    """Decode all images whose bytes are theirs."""
+    """Decode all values whose bytes are those that were packed."""
     found.meter.begin("decoding", 0)
     names, sizes = [t[0] for t in found.table], [t[1] for t in found.table]
     decoder = Decoder("auto", "UNCHANGED")
@@ -111,7 +112,8 @@ def decode_images(found: Findings, pool: ThreadPool) -> None:
         for shard, positions in found.shards:
             if found.by_record and not found.files_of(shard, positions) <= found.intact:
                 continue  # its library may crash over it
-            work = functools.partial(_decode_one, found, decoder, _get(found, files, shard))
+            get = _get(found, files, shard)
+            work = functools.partial(_decode_sample, found, decoder, get, files)
             for start in range(0, len(positions), _CHUNK):
                 list(pool.map(work, positions[start : start + _CHUNK]))
 
@@ -126,12 +128,33 @@ def _get(found: Findings, files: LocalFiles, shard: str) -> Callable[[int, int, 
     return lambda _, number, __: reader.get(number)
 
 
+def _decode_sample(
+    found: Findings, decoder: Decoder, get: Callable[[int, int, int], bytes], files: LocalFiles,
+    position: int,
+) -> None:  # fmt: skip
+    """Decode the image of a sample, then the sample's other fields."""
+    _decode_one(found, decoder, get, position)
+    for number, kind in enumerate(found.kinds):
+        place = [int(a[position]) for a in (kind.file, kind.offset, kind.length)]
+        if kind.name == IMAGE or place[1] < 0 or position in found.bad:
+            continue
+        try:
+            data = bytes(_unsplit(found, number, position, files.read(*place)))
+            if found.index.fields[kind.name] in PIXELS:
+                decoder(data, encodings.read_facts(data))
+            else:
+                decode(Field(found.index.fields[kind.name], data))
+        except (DecodeError, IntegrityError, ReadError) as error:
+            problem = f"{kind.name}: does not decode: {error}"
+            found.tell_of_sample(position, found.place(position, number), problem)
+
+
 def _decode_one(
     found: Findings, decoder: Decoder, get: Callable[[int, int, int], bytes], position: int
 ) -> None:
     if position in found.bad:
         return
-    item = {n: found.index.column(n).item(position) for n in _STORED}
+    item = {n: found.index.column(f"image/{n}").item(position) for n in _STORED}
     try:
         data = bytes(
             _unsplit(found, 0, position, get(item["file"], item["offset"], item["length"]))

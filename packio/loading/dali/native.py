@@ -45,7 +45,7 @@ def problem(pack: Pack, crop: Any) -> str | None:
         return f"DALI needs {absent[0]}, which is not there"
     if pack.labels is not None and pack.labels.ndim != 1:
         return "DALI's readers give one number as a label"
-    codes = np.unique(pack.index_file.column("encoding").array()).tolist()
+    codes = np.unique(pack.index_file.column("image/encoding").array()).tolist()
     others = {encodings.NAMES.get(code, "unknown") for code in codes} - set(_ENCODINGS)
     if others:
         return f"DALI does not decode {', '.join(sorted(others))}"

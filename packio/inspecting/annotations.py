@@ -1,0 +1,133 @@
+r"""What a sample has beside its files: lines of JSON that `extract` writes, to be packed again.
+
+``packio.jsonl`` has one JSON object a line, one line a sample, in the order of the pack::
+
+    {"key": "cat/1.jpg", "label": "cat", "split": "train", "boxes": [[0.0, 0.0, 3.5, 4.0]],
+     "boxes/labels": ["dog"], "boxes/crowd": [0], "meta": {"place": "attic"},
+     "mask": "cat/1.mask.png", "caption": "two cats"}
+
+* ``key``: path of the image, relative to the folder; bytes that are not UTF-8 are ``\udc80`` to
+  ``\udcff`` (PEP 383).
+* ``label``: name of the class if all labels of the samples are classes; else a number, or a list of
+  numbers.
+* ``split``: name of the split.
+* ``boxes``: XYXY in pixels of the stored image; ``boxes/NAME``: one value a box. ``boxes/labels``
+  are names of classes if all of them are classes; else numbers.
+* ``meta``: a JSON object.
+* Any other name is a field; its value is the text itself, or the path of the field's file, relative
+  to the folder.
+
+What a sample lacks is left out. ``packio.classes.txt`` has the names of all classes in their order,
+one a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio.index.indexfile import Index
+from packio.packs.packs import Pack
+from packio.sample.fields import decode
+from packio.sample.record import IMAGE
+
+TABLE, CLASS_NAMES = "packio.jsonl", "packio.classes.txt"
+ANNOTATIONS = ("label", "split", "boxes", "meta")  # of these, each pack has some
+_COLUMNS = {"label": "label", "split": "split", "boxes": "boxes", "meta": "meta_data"}
+
+
+def present(index: Index) -> list[str]:
+    """Which of `ANNOTATIONS` a pack has."""
+    return [name for name in ANNOTATIONS if _COLUMNS[name] in index]
+
+
+class Annotations:
+    """Makes the lines of ``packio.jsonl``.
+
+    Args:
+        pack: The pack.
+        names: Which of `ANNOTATIONS` to tell.
+    """
+
+    def __init__(self, pack: Pack, names: Collection[str]) -> None:
+        self._pack, self._names = pack, names
+        index, classes = pack.index_file, pack.classes
+        self._class_of: Callable[[Any], Any] = lambda label: label
+        self._box_class_of = self._class_of
+        if "label" in names and _are_classes(pack.labels, classes):
+            self._class_of = lambda label: classes[label]
+        if "boxes/labels" in index and _are_classes(index.column("boxes/labels").array(), classes):
+            self._box_class_of = lambda label: classes[label]
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether lines speak of classes, so that a list of their names is needed."""
+        return bool(self._pack.classes) and bool({"label", "boxes"} & set(self._names))
+
+    def line(self, position: int, files: Mapping[str, bytes]) -> bytes:
+        """The line of one sample.
+
+        Args:
+            position: Of the sample.
+            files: Name of a field → path of its file, for all fields but the image.
+        """
+        pack, names = self._pack, self._names
+        told: dict[str, Any] = {"key": pack.key(position)}
+        if "label" in names:
+            label = pack.label(position)
+            if isinstance(label, np.ndarray):
+                told["label"] = label.tolist()
+            else:
+                told["label"] = self._class_of(label)
+        if "split" in names:
+            told["split"] = pack.split_of(position)
+        if "boxes" in names:
+            told |= self._boxes(position)
+        if "meta" in names:
+            told["meta"] = pack.meta(position)
+        for name, path in files.items():
+            field = pack.field(name, position) if pack.fields[name] == "text" else None
+            told[name] = os.fsdecode(path) if field is None else decode(field)
+        told = {name: value for name, value in told.items() if value is not None}
+        return json.dumps(told).encode("ascii") + b"\n"
+
+    def _boxes(self, position: int) -> dict[str, Any]:
+        boxes, labels = self._pack.boxes(position)
+        if boxes is None:
+            return {}
+        found: dict[str, Any] = {"boxes": boxes.tolist()}
+        if labels is not None:
+            found["boxes/labels"] = [self._box_class_of(label) for label in labels.tolist()]
+        more = self._pack.more_of_boxes(position)
+        return found | {f"boxes/{name}": column.tolist() for name, column in more.items()}
+
+
+def _are_classes(labels: np.ndarray | None, classes: list[str]) -> bool:
+    if labels is None or labels.ndim != 1 or not classes:
+        return False
+    return not len(labels) or bool(0 <= labels.min() <= labels.max() < len(classes))
+
+
+def packing_command(out: Path, pack: Pack, names: Collection[str], fields: Collection[str]) -> str:
+    """The command that packs an extracted folder again.
+
+    Args:
+        out: The folder.
+        pack: That was extracted.
+        names: Which of `ANNOTATIONS` are in ``packio.jsonl``.
+        fields: Names of the fields that were written.
+    """
+    words = ["packio", "pack", str(out / TABLE), "NEW.tar", "--path-col", "key"]
+    words += ["--label-col", "label" if "label" in names else ""]
+    if (out / CLASS_NAMES).is_file():
+        words += ["--classes-from", str(out / CLASS_NAMES)]
+    for name in fields:
+        if name != IMAGE:
+            words += ["--field", f"{name}={name}:{pack.fields[name]}"]
+    return shlex.join(words)

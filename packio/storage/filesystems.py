@@ -1,9 +1,9 @@
-"""File systems of other machines: what of a pack is better read from a disk of this one.
+"""Network file systems: an index there is copied to a local disk before it is mapped.
 
-An index is mapped: over a network each page of it that is touched is a request, and a server that
-goes away ends the process by a signal. So the index of a pack there is copied into the user's
-cache, once a machine and version, and mapped from there; where the cache is on such a file system,
-too, it is mapped where it is (PACKIO_CACHE_DIR can name a folder on a disk).
+If an index is mapped over a network, each touched page is a request, and a server that goes away
+kills the process by a signal. packio therefore copies the index into the user's cache, once for
+each machine and version, and maps the copy. If the cache is on a network file system too, the index
+is mapped where it is; PACKIO_CACHE_DIR can name a folder on a local disk.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from packio.errors import PackioError
@@ -24,7 +25,7 @@ _KINDS = frozenset({
     "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs",
     "wekafs",
 })  # fmt: skip
-# Of fuse's, what only shows other folders of this machine; what it is over is not told.
+# FUSE file systems that only show other folders of this machine.
 _NEAR = frozenset({
     "fuse.bindfs", "fuse.encfs", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.lxcfs",
     "fuse.mergerfs", "fuse.ntfs-3g", "fuse.portal", "fuse.squashfuse", "fuse.squashfuse_ll",
@@ -34,13 +35,13 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def kind(path: str | os.PathLike[str], mounts: str | None = None) -> str:
-    """Name of the file system that a path is on, as "ext4" or "nfs4"; "" if that is not known.
+    """Name of the file system that holds a path, as "ext4" or "nfs4"; "" if the name is unknown.
 
     Args:
-        path: Need not exist; symbolic links are followed.
-        mounts: Text of mountinfo; None takes that of this process.
+        path: The path need not exist; symbolic links are followed.
+        mounts: Text of mountinfo; None reads the mountinfo of this process.
 
-    Source: proc_pid_mountinfo(5): mount point in the fifth field, type behind a lone hyphen.
+    Source: proc_pid_mountinfo(5): the mount point is the fifth field, the type follows a lone "-".
     """
     real, best, name = os.path.realpath(path), "", ""
     for line in (_mounts() if mounts is None else mounts).splitlines():
@@ -49,7 +50,7 @@ def kind(path: str | os.PathLike[str], mounts: str | None = None) -> str:
             continue
         point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), before.split()[4])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # of several at one point the last is seen
+        if inside and len(point) >= len(best):  # the last mount at a point hides the others
             best, name = point, after.split()[0]
     return name
 
@@ -62,13 +63,13 @@ def _mounts() -> str:
 
 
 def is_far(path: str | os.PathLike[str], mounts: str | None = None) -> bool:
-    """Tell whether a path is on another machine's disks, or many machines'; see `kind`."""
+    """Tell whether a path is on a network file system; see `kind`."""
     name = kind(path, mounts)
     return name in _KINDS or (name.startswith("fuse.") and name not in _NEAR)
 
 
 def advice(out: Path, container: str) -> str | None:
-    """What to say to somebody who packs into a container there; None: nothing."""
+    """Advice for packing into a container at this place; None if there is none to give."""
     if container != "lmdb" or not is_far(out):
         return None
     return (
@@ -78,7 +79,7 @@ def advice(out: Path, container: str) -> str | None:
 
 
 def nearby(index: Path) -> Path | None:
-    """A copy of an index in the user's cache, made if need be; None where it needs no copy."""
+    """Copy an index into the user's cache, unless the copy is there; None if no copy is needed."""
     try:
         if not is_far(index) or is_far(cache.folder()):
             return None
@@ -87,30 +88,36 @@ def nearby(index: Path) -> Path | None:
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
         copy = cache.folder("near") / f"{digest}{INDEX_SUFFIX}"
         if not copy.is_file():
-            _copy(index, copy)
-    except (OSError, PackioError):  # no room, or the index is damaged: who maps it is told
+            store_index(copy, lambda temporary: shutil.copyfile(index, temporary))
+    except (OSError, PackioError):  # no room, or a damaged index, which opening it will tell
         return None
     return copy
 
 
 def shard_index(folder: Path, name: str) -> Path:
-    """The index of one shard of a pack in a folder, or a copy of it that is nearer."""
+    """Path of the index of one shard of a pack in a folder, or of its copy on a local disk."""
     path = folder / name
     return nearby(path) or path
 
 
-def _copy(index: Path, copy: Path) -> None:
-    """Copy an index, check all of it, and put it in place in one step.
+def store_index(path: Path, fill: Callable[[Path], object]) -> None:
+    """Put a copy of an index into the user's cache in one step, and check every byte of the copy.
+
+    Args:
+        path: Of the copy.
+        fill: Writes the copy to the path it is given.
 
     Raises:
-        OSError: it cannot be read or written.
-        PackioError: it is damaged.
+        OSError: the copy cannot be written.
+        PackioError: the index is damaged; the message names the copy.
     """
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    temporary = copy.with_name(f"{copy.name}.tmp-{os.getpid()}-{threading.get_ident()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
     try:
-        shutil.copyfile(index, temporary)
+        fill(temporary)
         Index(temporary).check()
-        temporary.replace(copy)
+        temporary.replace(path)
+    except PackioError as error:
+        raise type(error)(str(error).replace(str(temporary), str(path), 1)) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,19 +1,20 @@
-"""Encoded bytes kept in memory once they were read, by all processes that read a pack together.
+"""Encoded bytes kept in memory once they were read, shared by all processes that read a pack.
 
-``cache="ram"`` of a dataset. One anonymous file in memory (memfd_create(2)), which is in no folder
-and so leaves nothing behind, however its processes end; nor is it bound by /dev/shm's size. They
-have it by descriptor: inherited by fork, handed over where multiprocessing spawns. It holds::
+This is ``cache="ram"`` of a dataset: one anonymous file in memory (memfd_create(2)). The file is in
+no folder, so nothing stays behind however its processes end, and the size of /dev/shm does not
+limit the file. A forked process inherits the file's descriptor; multiprocessing hands the
+descriptor to a spawned process. The file holds::
 
-    int64 (4096, 2)     hits and misses, a row for each thread, as far as the rows go
-    int64 (slots, 2)    position in this file and length of what is kept in a slot; position 0: none
-    bytes               what is kept, one behind the other, in the order in which it came
+    int64 (4096, 2)     hits and misses; each thread counts in one row, threads may share a row
+    int64 (slots, 2)    position in this file and length of the bytes in a slot; position 0: empty
+    bytes               the kept bytes, one sample behind the other, in the order they came
 
-A sample is put in by one write at the end of the file, which the kernel makes one at a time, of all
-processes; then its length and, last, its position are set. Who takes one out takes no lock. A
-process that is killed on its way leaves some bytes that nothing points to. Every sample's CRC32C is
-compared when it is taken out: what another has not finished, or what memory has lost, is read
-again where it came from. Nothing is thrown out: where samples are drawn at random, none is worth
-more than another.
+To keep a sample, a process appends the bytes with one write, which the kernel makes one at a time.
+The process then sets the length and, last, the position. Reading takes no lock. A process that is
+killed in between leaves some bytes that no slot points to. The CRC32C of a sample is compared at
+each reading: if another process has not finished the sample, or memory has lost bits, the sample is
+read from the pack again. Nothing is ever thrown out: samples drawn at random are all equally worth
+keeping.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
 from multiprocessing import context, reduction
 from typing import Any
 
@@ -38,22 +38,22 @@ from packio.system import memory, processors
 _ROWS = 4096  # of counters
 _SHARE = 0.5  # of the memory that is available, for all caches of this machine's ranks
 
-# Caches of this process, by pack and size, as long as a dataset uses them: so that train and val of
-# one pack have one. A forked process goes on with its parent's; one that is spawned is given its.
+# Caches of this process by pack and size, as long as a dataset uses them, so that the train and val
+# datasets of one pack share a cache. A forked process keeps its parent's; a spawned one gets them.
 _caches: weakref.WeakValueDictionary[object, RamCache] = weakref.WeakValueDictionary()
 
 
 def shared(digest: str, samples: int, kinds: int, room: int | None) -> RamCache:
-    """The cache of a pack, of this size, in this process; made if it is not there yet.
+    """Return this process's cache of a pack, of this size; make the cache if there is none.
 
     Args:
         digest: Of the pack.
         samples, kinds: As of `RamCache`.
-        room: Bytes that may be kept; None takes half of the memory that is available, or an equal
-            part of that where torchrun has started several processes (LOCAL_WORLD_SIZE).
+        room: Bytes that may be kept; None takes half of the available memory, divided by the
+            number of processes that torchrun started on this machine (LOCAL_WORLD_SIZE).
 
     Raises:
-        OutputError: the system gives no memory for it.
+        OutputError: the system gives no memory for the cache.
     """
     name = digest, room
     found = _caches.get(name)
@@ -65,14 +65,14 @@ def shared(digest: str, samples: int, kinds: int, room: int | None) -> RamCache:
 class RamCache:
     """Bytes in memory that forked and spawned processes share; made by `shared`.
 
-    Pickled for a process that multiprocessing spawns it is the same cache there; pickled otherwise,
-    as for another machine, an empty one of the same size.
+    Pickled for a process that multiprocessing spawns, the cache is the same one there. Pickled for
+    any other process, as on another machine, the cache is empty there, and of the same size.
 
     Args:
-        samples: Of the pack.
-        kinds: 2 where they have masks: slots from ``samples`` on are theirs; else 1.
-        room: Bytes that may be kept; what is being put in at the same moment can exceed it.
-        descriptor: Of the file, which is this object's to close.
+        samples: Number of samples in the pack.
+        kinds: Number of fields. The slots of field k begin at ``k * samples``.
+        room: Bytes that may be kept; processes that write at the same moment can exceed the limit.
+        descriptor: Of the file; this object closes the descriptor.
 
     Attributes:
         room: As above.
@@ -82,7 +82,7 @@ class RamCache:
         self._samples, self._kinds, self.room = samples, kinds, room
         self._descriptor, self._begin = descriptor, _table_bytes(samples, kinds)
         closing = weakref.finalize(self, os.close, descriptor)
-        closing.atexit = False  # threads may be reading then; the system closes it
+        closing.atexit = False  # threads may still read at exit; the system closes the file
         self._map = mmap.mmap(descriptor, self._begin)
         self._numbers = memoryview(self._map).cast("q")
 
@@ -100,11 +100,11 @@ class RamCache:
         )
 
     def get(self, slot: int, crc: int) -> bytes | None:
-        """Take out what is kept in a slot; None if that is nothing, or damaged.
+        """Return the bytes in a slot; None if the slot is empty or the bytes are damaged.
 
         Args:
-            slot: Position of a sample; from the number of samples on, of its mask.
-            crc: CRC32C that it has to have.
+            slot: Position of the sample, plus the number of samples times that of the field.
+            crc: CRC32C of the bytes.
         """
         numbers, place = self._numbers, 2 * (_ROWS + slot)
         row = 2 * (threading.get_native_id() % _ROWS)
@@ -118,7 +118,7 @@ class RamCache:
         return None
 
     def holds(self, slot: int) -> bool:
-        """Tell whether something is kept in a slot."""
+        """Tell whether a slot holds bytes."""
         return self._numbers[2 * (_ROWS + slot)] != 0
 
     def put(self, slot: int, data: bytes) -> None:
@@ -127,19 +127,19 @@ class RamCache:
             return
         try:
             position = self._append(data)
-        except OSError:  # the system has no room, though there should be some: it may have later
+        except OSError:  # the system has no room now; there may be room later
             return
         place = 2 * (_ROWS + slot)
         self._numbers[place + 1] = len(data)
         self._numbers[place] = position
 
     def _append(self, data: bytes) -> int:
-        """Write at the end of the file; return the position.
+        """Write at the end of the file; return the position of the first byte.
 
-        Opened for this write alone, the file has a position of its own: no other thread moves it.
+        The file is opened for this write alone, so that no other thread moves the file's position.
 
         Raises:
-            OSError: not all of it could be written.
+            OSError: not all bytes could be written.
         """
         path = f"/proc/self/fd/{self._descriptor}"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -158,17 +158,17 @@ class RamCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept, of images and masks."""
+        """Bytes that are kept, of all fields."""
         return os.fstat(self._descriptor).st_size - self._begin
 
     @property
     def hits(self) -> int:
-        """Images and masks that were found here, by all processes."""
+        """Values that all processes found here."""
         return int(self._counters()[:, 0].sum())
 
     @property
     def misses(self) -> int:
-        """Images and masks that were not, and were read from the pack, by all processes."""
+        """Values that all processes did not find here, and read from the pack."""
         return int(self._counters()[:, 1].sum())
 
     def _counters(self) -> np.ndarray:
@@ -179,12 +179,12 @@ class RamCache:
 
 
 def _table_bytes(samples: int, kinds: int) -> int:
-    """Bytes of counters and places, before what is kept."""
+    """Bytes of counters and slots, which come before the kept bytes."""
     return 16 * (_ROWS + samples * kinds)
 
 
 def _made(samples: int, kinds: int, room: int | None) -> RamCache:
-    """An empty cache; see `shared`."""
+    """Make an empty cache; see `shared`."""
     descriptor, most = _file(_table_bytes(samples, kinds))
     free = memory.available()
     if room is None:
@@ -195,43 +195,46 @@ def _made(samples: int, kinds: int, room: int | None) -> RamCache:
 
 
 def _attached(samples: int, kinds: int, room: int, handed_over: Any) -> RamCache:
-    """The cache of the process that spawned this one."""
+    """Open the cache of the process that spawned this one."""
     return RamCache(samples, kinds, room, handed_over.detach())
 
 
 def _file(size: int) -> tuple[int, float]:
-    """An unnamed file of so many bytes in memory, and how many more it can take.
+    """Make an unnamed file of some bytes in memory; return its descriptor and the bytes left.
 
-    Python may be built without memfd_create: then a file in /dev/shm that has lost its name, or,
-    where that is full or missing, in the folder for temporary files.
+    Some builds of Python lack memfd_create. The file is then made without a name in /dev/shm or, if
+    /dev/shm is full or missing, in the folder for temporary files.
 
     Raises:
         OutputError: there is no room.
     """
-    makers: list[Callable[[], int]] = [
-        lambda: _unnamed("/dev/shm"),  # noqa: S108 (the file has no name there)
-        lambda: _unnamed(tempfile.gettempdir()),
-    ]
-    if hasattr(os, "memfd_create"):
-        makers.insert(0, lambda: os.memfd_create("packio"))
-    problem: OSError | None = None
-    for make in makers:
+    places = (None, "/dev/shm", tempfile.gettempdir())  # noqa: S108 (the file has no name there)
+    problem: Exception | None = None
+    for folder in places:
         try:
-            descriptor = make()
-        except OSError as error:
+            descriptor = _unnamed(folder)
+        except (OSError, AttributeError) as error:
             problem = error
             continue
         try:
-            os.posix_fallocate(descriptor, 0, size)  # else touching it could be a signal
+            os.posix_fallocate(descriptor, 0, size)  # else touching a page could end the process
         except OSError as error:
             os.close(descriptor)
             problem = error
             continue
-        disk = os.fstatvfs(descriptor)  # a memfd's has no size
+        disk = os.fstatvfs(descriptor)  # the file system of a memfd has no size
         return descriptor, disk.f_bavail * disk.f_frsize if disk.f_blocks else math.inf
     raise OutputError(f"cache='ram': no {size:,} bytes for its table: {problem}") from problem
 
 
-def _unnamed(folder: str) -> int:
+def _unnamed(folder: str | None) -> int:
+    """Make an unnamed file in a folder, or in memory alone.
+
+    Raises:
+        AttributeError: this Python was built without memfd_create.
+        OSError: there is no room, or no such folder.
+    """
+    if folder is None:
+        return os.memfd_create("packio")
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())

@@ -1,35 +1,34 @@
-"""A pack at a URL: its index, kept in the user's cache, and its files, read by byte range."""
+"""A pack at a URL: the index is copied into the user's cache, the files are read by byte range."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError, UnfinishedPackError
-from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
-from packio.storage import urls
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX
+from packio.storage import filesystems, urls
 from packio.storage.urls import Url
 from packio.system import cache
 
-_GAP, _PIECE = 64 << 10, 8 << 20  # bytes: ranges so close are read as one, up to so many
-_FEW = 4  # files, which are asked about one by one
+_GAP, _PIECE = 64 << 10, 8 << 20  # bytes: gap between ranges read as one, and length of such a read
+_FEW = 4  # files whose sizes are asked for one by one; of more files, the folder is listed
 
 Range = tuple[int, int, int]  # number of a file, offset and length in bytes
 
 
 def located(url: Url) -> tuple[Path, Url]:
-    """The index of the pack at a URL, in the user's cache, and what its paths are relative to.
+    """Return the index of the pack at a URL, in the user's cache, and the root of its paths.
 
     Raises:
         NotAPackError, UnfinishedPackError: there is none.
         ReadError: the service does not answer, or refuses to.
     """
-    refused: PermissionError | None = None  # what those may get who may not list, for nothing there
+    refused: PermissionError | None = None  # some services refuse what does not exist
     with urls.errors_as(ReadError, url):
         for index, root in index_places(url):
             try:
@@ -52,26 +51,26 @@ def located(url: Url) -> tuple[Path, Url]:
 
 
 def has_index(url: Url) -> bool:
-    """Tell whether there is the index of a pack at a URL."""
+    """Tell whether there is a pack's index at a URL."""
     with urls.errors_as(ReadError, url):
         return any(urls.is_file(index) for index, _ in index_places(url))
 
 
 def index_places(url: Url) -> tuple[tuple[Url, Url], ...]:
-    """Where the index of a pack may be, each with what its paths are relative to then."""
+    """Places where the index of a pack may be, each with the root of the index's paths."""
     return (url.with_name(url.name + INDEX_SUFFIX), url.parent), (url / INDEX_NAME, url)
 
 
 def marker(url: Url) -> Url:
-    """What is beside a pack while it is uploaded."""
+    """URL of the object that is beside a pack while the pack is uploaded."""
     return url.with_name(url.name + UNFINISHED_SUFFIX)
 
 
 def cached_index(url: Url, found: Mapping[str, Any]) -> Path:
-    """Where an index is in the user's cache, by its URL and version.
+    """Path of an index in the user's cache, by its URL and version.
 
-    Its time of modification is 0 where it was downloaded: when the pack's source was looked at is
-    known only where it was packed.
+    A downloaded index gets the modification time 0: only the machine that packed knows when packio
+    looked at the source.
     """
     name = hashlib.sha256(f"{url}\0{urls.version(found)}".encode("utf-8", "surrogateescape"))
     return cache.folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
@@ -83,25 +82,23 @@ def _downloaded(url: Url, found: Mapping[str, Any]) -> Path:
         return path
     fs, name = urls.filesystem(url)
     data = urls.read(fs, name, 0, found.get("size"), is_end=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
-    try:
+
+    def fill(temporary: Path) -> None:
         temporary.write_bytes(data)
         os.utime(temporary, ns=(0, 0))
-        Index(temporary).check()
-        temporary.replace(path)
+
+    try:
+        filesystems.store_index(path, fill)
     except PackioError as error:
-        raise type(error)(str(error).replace(str(temporary), str(url), 1)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise type(error)(str(error).replace(str(path), str(url), 1)) from error
     return path
 
 
 def shard_index(root: Url, name: str) -> Path:
-    """The index of one shard of a pack at a URL, in the user's cache.
+    """Path of the index of one shard of a pack at a URL, in the user's cache.
 
     Raises:
-        IntegrityError: it is not there.
+        IntegrityError: there is no such index.
         ReadError: the service does not answer.
     """
     url = root / name
@@ -113,13 +110,13 @@ def shard_index(root: Url, name: str) -> Path:
 
 
 class RemoteFiles:
-    """Some files at URLs. Safe in threads and after fork; pickles.
+    """The files of a pack at URLs. Safe in threads and after fork; pickles.
 
     Args:
-        root: What the paths are relative to.
+        root: URL that the paths are relative to.
         paths: Of the files.
-        sizes: Their sizes in bytes; reads beyond are refused.
-        held: Ranges at hand, and their bytes.
+        sizes: Bytes of each file; a read beyond the end is refused.
+        held: Ranges that were fetched already → their bytes.
     """
 
     def __init__(
@@ -133,7 +130,7 @@ class RemoteFiles:
         return RemoteFiles, (self._root, self._paths, self._sizes)
 
     def check(self) -> None:
-        """Compare the size of every file with what it should be, where the service tells.
+        """Compare the size of every file with the index, if the service tells sizes.
 
         Raises:
             IntegrityError: a file is missing, or has another size.
@@ -142,7 +139,7 @@ class RemoteFiles:
         with urls.errors_as(ReadError, self._root), contextlib.suppress(PermissionError):
             if len(self._paths) > _FEW:
                 found = urls.below(self._root)
-                if not found:  # it does not list, as many that speak HTTP
+                if not found:  # many HTTP servers do not list folders
                     return
             else:
                 found = {n: e for n in self._paths if (e := urls.info(self._root / n)) is not None}
@@ -165,7 +162,7 @@ class RemoteFiles:
 
         Raises:
             IntegrityError: the range reaches beyond the file.
-            ReadError: it cannot be read, in several attempts.
+            ReadError: several attempts to read the range failed.
         """
         held = self._held.get((file, offset, length))
         if held is not None:
@@ -183,13 +180,13 @@ class RemoteFiles:
         return file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]
 
     def fetched(self, ranges: Sequence[Range]) -> RemoteFiles:
-        """The same files with some ranges at hand, read at the same time.
+        """Return the same files with some ranges fetched, all at the same time.
 
-        What does not come, or not whole, is read again by itself when it is asked for.
+        A range that does not come, or does not come whole, is read alone when `read` asks for it.
         """
         pieces = _pieces(sorted(r for r in set(ranges) if r[2] and self._has(r)))
         bodies: list[Any] = []
-        with contextlib.suppress(Exception):  # reading one by one will tell
+        with contextlib.suppress(Exception):  # `read` will raise the error
             at = {piece.file: urls.filesystem(self.path(piece.file)) for piece in pieces}
             if pieces:
                 bodies = at[pieces[0].file][0].cat_ranges(
@@ -213,7 +210,7 @@ class RemoteFiles:
 
 
 class _Piece(NamedTuple):
-    """Ranges that are read as one."""
+    """Ranges of one file that are read by one request."""
 
     file: int
     start: int
@@ -222,7 +219,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(ranges: Sequence[Range]) -> list[_Piece]:
-    """Join ranges, sorted, that are close to each other."""
+    """Join sorted ranges that are close to each other."""
     pieces: list[_Piece] = []
     for file, offset, length in ranges:
         piece = _Piece(file, offset, offset + length, [])

@@ -1,13 +1,13 @@
 """URLs, as fsspec knows them: ``s3://``, ``gs://``, ``https://``, ``memory://`` and many more.
 
-Credentials, endpoints and timeouts are fsspec's business: its configuration (``FSSPEC_S3`` and the
-like, https://filesystem-spec.readthedocs.io/en/latest/features.html#configuration), and that of the
-service, as ``AWS_PROFILE``. Its chained URLs work, too: ``filecache::s3://bucket/train.tar`` keeps
-whole files here. ``file://`` is the plain path.
+Credentials, endpoints and timeouts are set in fsspec's configuration (``FSSPEC_S3`` and the like,
+https://filesystem-spec.readthedocs.io/en/latest/features.html#configuration) and in the service's,
+as ``AWS_PROFILE``. fsspec's chained URLs work: ``filecache::s3://bucket/train.tar`` keeps whole
+files on this machine. ``file://`` is the plain path.
 
-Every operation asks fsspec for its file system, which it makes once, and anew in a forked process:
-0.1 ms beside the network's several. What goes wrong for the moment is tried again; what came is
-checked for its length.
+Every operation asks fsspec for the file system. fsspec makes a file system once in each process;
+asking takes 0.1 ms, a request several. A request that fails is tried again, and the length of the
+answer is checked.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _URL = re.compile(r"(?:\w+::)*[A-Za-z][A-Za-z0-9+.-]+:/")
 _SLASHES = re.compile(r"((?:^|::)[A-Za-z][A-Za-z0-9+.-]+):/+")
 _LOCAL = re.compile(r"(?:file|local):(?://)?")
 _WAITS = (0.1, 0.4, 1.6, 6.4)  # seconds between attempts, about
-_PATIENCE = 300  # seconds after which nothing is tried again
-_FINAL = (  # another attempt would give the same
+_PATIENCE = 300  # seconds after which no request is tried again
+_FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
     NotImplementedError, ImportError, TypeError,
 )  # fmt: skip
-# What tells that an object was written again, whatever the service calls it; the best comes first.
+# Names that services give to an object's version, the best first.
 _STAMPS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime",
            "created")  # fmt: skip
 
 
 class LengthError(OSError):
-    """An answer has another length than what was asked for."""
+    """An answer has another length than the range that was asked for."""
 
 
 class Url(PosixPath):
@@ -52,7 +52,7 @@ class Url(PosixPath):
 
 
 def place(path: str | os.PathLike[str]) -> Path:
-    """A path as what it means: a `Url`, also where pathlib has had it, or a plain path."""
+    """Return a `Url` if the text is a URL, even after pathlib joined the slashes; else a path."""
     text = os.fspath(path)
     if not _URL.match(text):
         return Path(path)
@@ -64,17 +64,17 @@ def place(path: str | os.PathLike[str]) -> Path:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """As `place`; a plain path is made absolute."""
+    """Return what `place` does, with a plain path made absolute."""
     found = place(path)
     return found if isinstance(found, Url) else Path(os.path.abspath(found))
 
 
 def filesystem(url: str | os.PathLike[str]) -> tuple[Any, str]:
-    """The file system that fsspec has for a URL, and what the URL is called there.
+    """Return fsspec's file system for a URL, and the path of the URL in that file system.
 
     Raises:
         MissingPackageError: fsspec, or its package for this kind of URL, is not installed.
-        OptionError: it knows no such kind of URL.
+        OptionError: fsspec knows no such kind of URL.
     """
     fsspec, text = registry.require("fsspec", "remote"), os.fspath(url)
     try:
@@ -89,7 +89,7 @@ def filesystem(url: str | os.PathLike[str]) -> tuple[Any, str]:
 
 
 def retried(work: Callable[[], T]) -> T:
-    """Call something until it succeeds: five times at most, waiting longer each time."""
+    """Call a function until it succeeds, at most five times; each wait is longer than the last."""
     began = time.monotonic()
     for wait in _WAITS:
         try:
@@ -105,7 +105,12 @@ def retried(work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def errors_as(kind: type[PackioError], where: object) -> Iterator[None]:
-    """Raise whatever goes wrong as an error of packio's."""
+    """Raise any error within the block as an error of packio.
+
+    Args:
+        kind: Of the error.
+        where: URL, which begins the message.
+    """
     try:
         yield
     except PackioError:
@@ -115,7 +120,7 @@ def errors_as(kind: type[PackioError], where: object) -> Iterator[None]:
 
 
 def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What a service says of an object, or of a folder: its "type", "size", …; None: not there."""
+    """Ask for the "type", "size", … of an object or a folder; None if there is none."""
 
     def ask() -> dict[str, Any] | None:
         fs, path = filesystem(url)
@@ -130,13 +135,13 @@ def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def is_file(url: str | os.PathLike[str]) -> bool:
-    """Whether there is an object of this name."""
+    """Tell whether there is an object with this URL."""
     found = info(url)
     return found is not None and found["type"] == "file"
 
 
 def below(url: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """What a service says of all objects below a URL, by their names relative to it."""
+    """Ask for the "type", "size", … of all objects below a URL, by their names relative to it."""
 
     def ask() -> dict[str, dict[str, Any]]:
         fs, path = filesystem(url)
@@ -152,22 +157,26 @@ def below(url: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 def version(found: Mapping[str, Any]) -> str:
-    """What changes where an object is written anew, as far as `info` tells; "" if it does not."""
+    """Text that changes when an object is written again; "" if the service tells no version.
+
+    Args:
+        found: As `info` returns it.
+    """
     stamp = next((f"{n} {found[n]}" for n in _STAMPS if found.get(n)), "")
     return stamp and f"{stamp} {found.get('size')}"
 
 
 def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = False) -> bytes:
-    """Read a range of an object, all of it.
+    """Read a whole range of an object.
 
     Args:
-        fs, path: As `filesystem` gives them.
-        offset, length: Bytes; a length of None is all there is, as far as the service says.
-        is_end: The object ends there: it has grown if there is more.
+        fs, path: As `filesystem` returns them.
+        offset, length: Bytes; a length of None reads to the end.
+        is_end: The range ends where the object ends; more bytes mean that the object has grown.
 
     Raises:
-        LengthError: more or fewer bytes come, again and again.
-        Exception: what the service says, after several attempts.
+        LengthError: in each attempt, more or fewer bytes came.
+        Exception: the service's error, after several attempts.
     """
     if length == 0:
         return b""

@@ -1,6 +1,6 @@
 """Decoders: encoded bytes → pixels, one library a file.
 
-`DecoderPlugin` is the contract of a decoder module; `Decoder` uses one, with Pillow behind it.
+`DecoderPlugin` is the contract of a decoder module. `Decoder` tries one module, then Pillow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DecoderPlugin(Protocol):
 
     @property
     def PACKAGE(self) -> str:  # noqa: N802 (a constant of a module)
-        """Importable name of the package that it needs, as "cv2"."""
+        """Importable name of the package that the module needs, as "cv2"."""
         ...
 
     @property
@@ -43,21 +43,21 @@ class DecoderPlugin(Protocol):
 
     @property
     def ENCODINGS(self) -> frozenset[str]:  # noqa: N802 (a constant of a module)
-        """Encodings that it decodes: keys of `packio.images.encodings.CODES`, as "jpeg"."""
+        """Encodings that the module decodes: keys of `packio.images.encodings.CODES`."""
         ...
 
     @property
     def MODES(self) -> frozenset[str]:  # noqa: N802 (a constant of a module)
-        """Modes that it gives: some of `MODES`.
+        """Modes that the module decodes to: some of `MODES`.
 
-        GRAY is asked of it for gray images only, as libraries differ in how they turn colours
-        into gray.
+        The module decodes to GRAY only what is stored as gray: libraries differ in how they turn
+        colours into gray.
         """
         ...
 
     @property
     def EXACT(self) -> bool:  # noqa: N802 (a constant of a module)
-        """Whether its pixels are bit-identical to Pillow's wherever it succeeds."""
+        """Whether the pixels of each image that it decodes are bit-identical to Pillow's."""
         ...
 
     def version(self) -> str:
@@ -72,7 +72,7 @@ class DecoderPlugin(Protocol):
         """Decode one image.
 
         Args:
-            data: The encoded bytes; a bytearray if they were cut out of a larger JPEG.
+            data: The encoded bytes; a bytearray if the bytes were cut out of a larger JPEG.
             mode: One of the module's ``MODES``.
 
         Returns:
@@ -80,8 +80,8 @@ class DecoderPlugin(Protocol):
             UNCHANGED also uint16 or float32.
 
         Raises:
-            DecodeError: it cannot decode this image, or its library leaves the slightest doubt;
-                Pillow then decodes the image.
+            DecodeError: the library cannot decode the image, or may not decode it exactly. Pillow
+                then decodes the image.
         """
         ...
 
@@ -89,8 +89,8 @@ class DecoderPlugin(Protocol):
     def decode_fast(self) -> DecodeFast | None:
         """``decode_fast(data, mode, scale)`` for JPEGs, or None.
 
-        It gives pixels at 1/scale of the size (1, 2, 4 or 8; each side rounded up), with whatever
-        the library does faster and less exactly. It raises DecodeError as ``decode`` does.
+        The function returns pixels with each side divided by the scale (1, 2, 4 or 8) and rounded
+        up, and may decode less exactly. It raises DecodeError as ``decode`` does.
         """
         ...
 
@@ -98,18 +98,18 @@ class DecoderPlugin(Protocol):
     def decode_batch(self) -> DecodeBatch | None:
         """``decode_batch(datas, mode, device)`` for many JPEGs at once, as on a GPU, or None.
 
-        It gives (C, H, W) uint8 tensors on a torch.device, complete when it returns. ``datas`` are
-        bytearrays that ``size`` has passed. It raises DecodeError if any of them fails; they are
-        then tried in halves, down to the one that fails. One thread calls it at a time, within
-        `packio.images.decoders._cuda.side_stream`.
+        The function returns (C, H, W) uint8 tensors on a torch.device, complete when it returns.
+        ``datas`` are bytearrays that ``size`` accepted. If a JPEG fails, the function raises
+        DecodeError; packio then tries the halves, down to the JPEG that fails. One thread calls the
+        function at a time, within `packio.images.decoders._cuda.side_stream`.
         """
         ...
 
     @property
     def size(self) -> Size | None:
-        """``size(data, mode)``, (height, width) of the pixels, from the header; None as above.
+        """``size(data, mode)`` reads (height, width) from the header; None without decode_batch.
 
-        It raises DecodeError for an image that ``decode_batch`` should not be given.
+        The function raises DecodeError for an image that ``decode_batch`` should not get.
         """
         ...
 
@@ -162,14 +162,18 @@ class Stored(NamedTuple):
 
 
 class Decoder:
-    """A chosen decoder with Pillow behind it: what the first cannot do, the second decides.
+    """A chosen decoder, and Pillow for the images that the chosen decoder cannot decode.
 
     Safe to call from several threads; pickles as its options.
 
     Args:
-        name: A decoder's name, or "auto": per encoding the fastest that is bit-identical to Pillow.
+        name: Name of a decoder. "auto" takes, for each encoding, the fastest decoder whose pixels
+            are bit-identical to Pillow's.
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
-        max_pixels: Refuse images with more pixels than this.
+        max_pixels: Refuse images with more pixels.
+
+    Attributes:
+        fallbacks: Images that Pillow decoded because the chosen decoder could not.
 
     Raises:
         OptionError: no such decoder or mode.
@@ -199,14 +203,14 @@ class Decoder:
 
         Args:
             data: The encoded bytes.
-            stored: What its header says.
+            stored: What the index, or the header, says.
 
         Returns:
             (H, W, C) uint8, C-contiguous; RGB order; uint16 or float32 only under UNCHANGED.
 
         Raises:
-            DecodeError: it is damaged, too large (LimitError), or its pixels do not fit the
-                mode (ModeError).
+            DecodeError: the image is damaged, has too many pixels (LimitError), or has pixels that
+                do not fit the mode (ModeError).
         """
         self._check(stored)
         if stored.encoding in RAW:
@@ -229,12 +233,12 @@ class Decoder:
 
         Args:
             data: The encoded bytes.
-            stored: What its header says.
-            scale: 1, 2, 4 or 8: how many pixels of each side become one, if the library can.
+            stored: What the index, or the header, says.
+            scale: 1, 2, 4 or 8: the sides are divided by this number, if the library can.
 
         Returns:
-            (H, W, C) pixels, each side divided by the scale and rounded up, and the scale: 1 where
-            it cannot be.
+            (H, W, C) pixels, each side divided by the scale and rounded up; and the scale, which is
+            1 if the library cannot decode at a smaller size.
 
         Raises:
             DecodeError: see `__call__`.
@@ -251,19 +255,19 @@ class Decoder:
 
     @property
     def decodes_batches(self) -> bool:
-        """Whether it has `decode_batch`."""
+        """Whether the chosen decoder decodes batches."""
         return self._batching is not None
 
     @property
     def fallback(self) -> Decoder:
-        """What decodes the images that `decode_batch` cannot: Pillow, with the same options."""
+        """Pillow with the same options, for the images that `decode_batch` cannot decode."""
         return Decoder("pillow", self.mode, max_pixels=self.max_pixels)
 
     def takes(self, stored: Described) -> bool:
-        """Whether `decode_batch` may have an image; those that it may not are counted.
+        """Tell whether `decode_batch` takes an image; an image that it refuses is counted.
 
         Raises:
-            DecodeError: nobody may: see `__call__`.
+            DecodeError: no decoder may take the image; see `__call__`.
         """
         self._check(stored)
         takes = self._batching is not None and self._fits(self._batching, stored)
@@ -272,7 +276,7 @@ class Decoder:
         return takes
 
     def size(self, data: bytes) -> tuple[int, int] | None:
-        """(height, width) of the pixels of an image that `takes` allows; None: not so plain."""
+        """(height, width) of an image that `takes` allows; None if only Pillow should decode it."""
         if self._batching is None or self._batching.size is None:
             return None
         try:
@@ -284,10 +288,14 @@ class Decoder:
     def decode_batch(
         self, datas: Sequence[bytearray], device: torch.device
     ) -> list[torch.Tensor | None]:
-        """Decode JPEGs, all of which have a `size`, on a device.
+        """Decode JPEGs on a device.
+
+        Args:
+            datas: The encoded bytes; `size` returned a size for each.
+            device: Holds the pixels.
 
         Returns:
-            (C, H, W) uint8 of each, on the device; None for those that could not be decoded.
+            For each JPEG (C, H, W) uint8 on the device, or None if it could not be decoded.
         """
         if self._batching is None or self._batching.decode_batch is None:
             return [None] * len(datas)
@@ -330,5 +338,5 @@ def _restore(name: str, mode: str, max_pixels: int) -> Decoder:
 
 
 def automatic(encoding: str) -> str:
-    """Name the decoder that "auto" takes for an encoding: never one that differs from Pillow."""
+    """Name the decoder that "auto" takes for an encoding; its pixels are equal to Pillow's."""
     return _calibration.fastest(encoding) or ("simplejpeg" if encoding == "jpeg" else "pillow")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _VERSION = 1
-# Names on PyPI, where they are not the importable name.
+# Names of distributions that differ from the importable name.
 _DISTRIBUTIONS = {
     "PIL": ("pillow",),
     "cv2": (
@@ -73,7 +73,7 @@ def fastest(encoding: str) -> str | None:
 
 
 def save(results: Iterable[Measured]) -> pathlib.Path:
-    """Save measurements of this machine; they replace its earlier ones of the same encodings.
+    """Save measurements of this machine; they replace earlier ones of the same encodings.
 
     Returns:
         The file written.

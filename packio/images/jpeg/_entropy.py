@@ -1,13 +1,13 @@
-"""Entropy-coded data written anew with other restart intervals; compiled by numba.
+"""Writes entropy-coded data again with other restart intervals; compiled by numba.
 
-Huffman codes are followed, coefficients are not decoded. The DC coefficient of a block is coded as
-its difference from that of the last block of its component in the segment, so these differences
-change where a segment begins. All other bits are copied, 56 at a time.
+The code follows Huffman codes and decodes no coefficients. The DC coefficient of a block is coded
+as the difference from the previous block of the same component in the segment. So only the
+differences at the beginnings of segments change. All other bits are copied, 56 at a time.
 
-A reader is (next byte, bits taken from the data and not yet used, how many), a writer is (bytes
-written, bits not yet written, how many); bits are held in a uint64 from the highest on. Functions
-return -1 where the data are not as they must be. They do not read or write outside their arrays:
-what they read ends within a block of the last byte, and `PADDING` follows that.
+A reader is (next byte, bits that were loaded and not used, their number). A writer is (bytes
+written, bits that were not written, their number). Bits are held in a uint64 from the highest on.
+Functions return -1 if the data are damaged. They never read or write outside their arrays: they
+read at most one block beyond the last byte, and `PADDING` is longer than a block.
 
 Source: ITU-T T.81 (1992), annexes B.1.1.5 (byte stuffing), C (Huffman tables), F.1.2 and F.2.2
 (coding of differences and coefficients). Filling a reader without a branch: Fabian Giesen, "Reading
@@ -43,7 +43,7 @@ def _compiled(function: _Function) -> _Function:
     """Compile a function when it is first called; keep the result for other processes."""
     try:
         compiled: _Function = numba.njit(function, nogil=True, cache=True)
-    except RuntimeError:  # there is no folder in which it could keep it
+    except RuntimeError:  # there is no folder to keep the result in
         compiled = numba.njit(function, nogil=True)
     return compiled
 
@@ -53,9 +53,9 @@ def expand(specification: Array, table: Array) -> int:
     """Expand a Huffman table.
 
     Args:
-        specification: (16 + n,) uint8, as in DHT: how many codes of each length, their symbols.
-        table: (65536,) uint16, zeros; takes, for the next 16 bits, symbol << 8 | length of its
-            code, and keeps 0 where no code begins with them.
+        specification: (16 + n,) uint8, as in DHT: the number of codes of each length, then symbols.
+        table: (65536,) uint16, zeros. The entry of the next 16 bits becomes symbol << 8 | length of
+            the code that they begin with; it stays 0 if they begin with no code.
     """
     code, at = 0, 16
     for length in range(1, 17):
@@ -71,13 +71,14 @@ def expand(specification: Array, table: Array) -> int:
 
 @_compiled
 def combine(table: Array, skips: Array) -> None:
-    """Combine the AC codes that begin in the same few bits, to skip them in one step.
+    """Combine the AC codes that fit into PREFIX bits, so that one step skips all of them.
 
     Args:
-        table: What `expand` makes.
-        skips: (1 << PREFIX,) uint16, zeros; takes, for the next bits, how many (_BITS) the symbols
-            have whose codes lie in them, with the bits behind these codes; _LAST if the last one
-            ends the block; how many coefficients they are << _STEP. 0 where there is none.
+        table: As `expand` fills it.
+        skips: (1 << PREFIX,) uint16, zeros. The entry of the next bits combines three values: the
+            number of bits of all codes in them, with the bits behind these codes (mask _BITS);
+            _LAST if the last code ends the block; the number of coefficients << _STEP. The entry
+            stays 0 if no whole code is in the bits.
     """
     for prefix in range(len(skips)):
         bits, coefficients = 0, 0
@@ -132,11 +133,11 @@ def _has_ff(word: Word) -> bool:
 
 @_compiled
 def unstuff(data: Array, at: int, clean: Array, ends: Array) -> int:
-    """Take byte stuffing and restart markers out of a scan.
+    """Remove byte stuffing and restart markers from a scan.
 
     Args:
         data: (N,) uint8, the file.
-        at: The byte in it at which the entropy-coded data begin.
+        at: The byte of ``data`` at which the entropy-coded data begin.
         clean: (N - at + 8,) uint8 or more; takes the data.
         ends: (segments,) int64; takes the byte in ``clean`` behind each segment.
 
@@ -169,17 +170,16 @@ def unstuff(data: Array, at: int, clean: Array, ends: Array) -> int:
 
 @_compiled
 def _fill(clean: Array, reader: Bits) -> Bits:
-    """Have the reader hold 56 bits or more."""
+    """Load bits until the reader holds 56 or more."""
     at, bits, count = reader
     return at + ((63 - count) >> 3), bits | _load(clean, at) >> count, count | 56
 
 
 @_compiled
 def _skip_ac(clean: Array, reader: Bits, tables: Array, skips: Array, number: int) -> Bits:
-    """Go on behind the AC coefficients of a block; the reader's next byte is -1 on failure.
+    """Skip the AC coefficients of a block; on failure the reader's next byte is -1.
 
-    Its loop is where the time goes: that it is written out, and in this order, makes it a third
-    faster.
+    This loop takes most of the time. Two steps written out in this order make it a third faster.
     """
     at, bits, count = reader
     k = 1
@@ -189,7 +189,7 @@ def _skip_ac(clean: Array, reader: Bits, tables: Array, skips: Array, number: in
         count |= 56
         skip = np.int64(skips[number, bits >> (64 - PREFIX)])
         after = k + (skip >> _STEP)
-        if skip == 0 or after > 63:  # a long code; or the codes of the next block are in there, too
+        if skip == 0 or after > 63:  # a long code; or the bits reach into the next block
             entry = np.int64(tables[number, bits >> 48])
             length, size, run = entry & 0xFF, entry >> 8 & 15, entry >> 12
             if length == 0 or (size == 0 and run != 0 and run != 15):  # noqa: PLR1714 (faster)
@@ -207,7 +207,7 @@ def _skip_ac(clean: Array, reader: Bits, tables: Array, skips: Array, number: in
         if skip & _LAST:
             return at, bits, count
         k = after
-        # There are bits for a second one: one has PREFIX + 15 bits at most.
+        # The bits left are enough for a second step, which takes PREFIX + 15 bits at most.
         skip = np.int64(skips[number, bits >> (64 - PREFIX)])
         after = k + (skip >> _STEP)
         if skip == 0 or after > 63:
@@ -221,7 +221,7 @@ def _skip_ac(clean: Array, reader: Bits, tables: Array, skips: Array, number: in
 
 @_compiled
 def _put(out: Array, writer: Bits, bits: Word, count: int) -> Bits:
-    """Write the first bits, up to 56, of a word in which 0 follow, with byte stuffing."""
+    """Write the first bits of a word, at most 56, with byte stuffing; all other bits are 0."""
     size, held, held_count = writer
     held |= bits >> held_count
     count += held_count
@@ -241,7 +241,7 @@ def _put(out: Array, writer: Bits, bits: Word, count: int) -> Bits:
 
 @_compiled
 def _copy(out: Array, writer: Bits, clean: Array, start: int, stop: int) -> Bits:
-    """Write what lies between two bits of the data."""
+    """Copy the bits from ``start`` to ``stop`` of the data."""
     while start < stop:
         count = min(stop - start, 56)
         bits = _load(clean, start >> 3) << (start & 7) >> (64 - count) << (64 - count)
@@ -262,7 +262,7 @@ def _end_segment(out: Array, writer: Bits, marker: int) -> Bits:
 
 @_compiled
 def _difference(bits: Word, tables: Array, number: int) -> tuple[int, int]:
-    """Decode a DC difference: (its value, how many bits it takes), 0 bits for what is none."""
+    """Decode a DC difference: (value, number of bits); 0 bits if there is no valid code."""
     entry = np.int64(tables[number, bits >> 48])
     length, size = entry & 0xFF, entry >> 8
     if length == 0 or size >= SIZES:
@@ -277,7 +277,7 @@ def _difference(bits: Word, tables: Array, number: int) -> tuple[int, int]:
 def _put_difference(
     out: Array, writer: Bits, value: int, codes: Array, number: int
 ) -> tuple[Bits, int]:
-    """Write a DC difference: (writer, its size), -1 for a size that has no code."""
+    """Write a DC difference: (writer, size); the size is -1 if the table has no code for it."""
     size = 0
     while abs(value) >> size:
         size += 1
@@ -299,27 +299,27 @@ def recut(  # noqa: C901 (two scans at once, each with its segments)
     """Write a scan with other restart intervals.
 
     Args:
-        clean, ends: What `unstuff` makes of it; ``clean`` has PADDING more bytes.
-        restarts: MCUs between its restart markers.
+        clean, ends: As `unstuff` fills them; ``clean`` has PADDING more bytes.
+        restarts: MCUs between the restart markers of the scan as it was.
         mcus: MCUs in all.
         interval: MCUs between the restart markers to be written.
-        blocks: (blocks in an MCU, 3) uint64, of each: component, DC table, AC table.
-        dc_tables: (D, 65536) uint16, what `expand` makes.
-        dc_codes: (D, SIZES) int64, the code to be written for each size << 5 | its length; or 0.
-        ac_tables: (A, 65536) uint16, what `expand` makes.
-        ac_skips: (A, 1 << PREFIX) uint16, what `combine` makes of them.
+        blocks: (blocks in an MCU, 3) uint64, for each block: component, DC table, AC table.
+        dc_tables: (D, 65536) uint16, as `expand` fills it.
+        dc_codes: (D, SIZES) int64, for each size the code to write << 5 | its length; 0: no code.
+        ac_tables: (A, 65536) uint16, as `expand` fills it.
+        ac_skips: (A, 1 << PREFIX) uint16, as `combine` fills it.
         out: (M,) uint8; takes the entropy-coded data and EOI. M is at least twice the bytes of
-            ``clean``, and ROOM for each segment of either scan.
-        lengths: (segments,) int64; takes their lengths in bytes, markers included.
-        used: (D,) int64, zeros; takes 1 << size for each size that was coded.
+            ``clean``, and ROOM for each segment of the old scan and of the new one.
+        lengths: (segments,) int64; takes the lengths of the new segments in bytes, with markers.
+        used: (D,) int64, zeros; bit ``size`` is set if a difference of this size was written.
 
     Returns:
-        How many bytes were written.
+        Number of bytes written; -1 if the data are damaged.
     """
     read, written = np.zeros(4, np.int64), np.zeros(4, np.int64)  # last DC of each component
     reader, writer = (0, _U64(0), 0), (0, _U64(0), 0)
-    position, copied = 0, 0  # bits of ``clean``: how far read, how far written or replaced
-    begun, source, target = 0, 0, 0  # byte of ``out`` at which the segment began; segments ended
+    position, copied = 0, 0  # bits of ``clean`` that were read; that were copied or replaced
+    begun, source, target = 0, 0, 0  # byte of ``out`` where the segment began; segments that ended
     for mcu in range(mcus):
         if mcu == (source + 1) * restarts:
             if 8 * ends[source] - position >= 8:

@@ -1,11 +1,11 @@
-"""The JPEGs that can be cut: one scan, sequential, Huffman-coded.
+"""The header and the segments of JPEGs that can be cut: one scan, sequential, Huffman-coded.
 
-Restart markers divide the entropy-coded data of a scan into segments of as many MCUs (minimum coded
-units: 8 to 32 pixels high and wide) as the marker DRI says. No segment is needed to decode another.
-Each ends with a marker of two bytes, RST0 to RST7 in turn; the last one with EOI.
+Restart markers divide the entropy-coded data of a scan into segments. The marker DRI says how many
+MCUs a segment has (minimum coded units: 8 to 32 pixels high and wide). A segment can be decoded
+without the others. It ends with a marker of two bytes: RST0 to RST7 in turn; the last one with EOI.
 
 Seekable JPEGs list the lengths of their segments in one or more APP9 markers: the identifier
-``PACKIO``, 0, 1, then a big-endian uint16 a segment that counts the segment's own marker, too.
+``PACKIO``, 0, 1, then a big-endian uint16 for each segment, which counts the segment's marker too.
 
 Source: ITU-T T.81 (1992), annexes A.2 (MCUs), B.2 (markers), F.1.1.5 and F.2.1.3 (restarts).
 """
@@ -30,28 +30,28 @@ _MAX_BLOCKS = 10  # in an MCU of several components
 
 
 class Scan(NamedTuple):
-    """What stands before the entropy-coded data."""
+    """The header of a JPEG: all that stands before the entropy-coded data."""
 
     markers: list[tuple[int, int, int]]  # (marker, first byte, byte behind); SOS is the last
     start: int  # byte at which the entropy-coded data begin
     height: int  # pixels
     width: int  # pixels
-    blocks: list[int]  # of each component, how many are in an MCU
+    blocks: list[int]  # for each component, the blocks in an MCU
     tables: bytes  # of each component, DC table << 4 | AC table
     mcu_height: int  # pixels
     mcu_width: int  # pixels
     rows: int  # of MCUs
     columns: int  # of MCUs
-    interval: int  # MCUs a segment; 0: there is one segment
-    lengths: bytes  # what the APP9 markers hold behind their identifier
+    interval: int  # MCUs in a segment; 0: there is one segment
+    lengths: bytes  # contents of the APP9 markers behind the identifier
 
 
 def parse(data: bytes) -> Scan | None:
     """Read the header of a JPEG.
 
     Returns:
-        None where it is damaged or of another kind: progressive, arithmetic, lossless, 12 bits
-        deep, of several scans, with a height that comes later (DNL), with bytes between markers.
+        None if the JPEG is damaged or cannot be cut: progressive, arithmetic, lossless, 12 bits
+        deep, with several scans, with a height that comes later (DNL), or bytes between markers.
     """
     if data[:2] != SOI:
         return None
@@ -96,7 +96,9 @@ def _described(
         or selectors[::2] != components[::3]
     ):
         return None
-    factors = components[1::3] if count > 1 else b"\x11"  # a lone component's mean nothing
+    factors = (
+        components[1::3] if count > 1 else b"\x11"
+    )  # of a lone component, the factors mean nothing
     across, down = [f >> 4 for f in factors], [f & 15 for f in factors]
     blocks = [h * v for h, v in zip(across, down, strict=True)]
     mcu_height, mcu_width = 8 * max(down), 8 * max(across)
@@ -109,14 +111,14 @@ def _described(
 
 
 def segment_ends(data: bytes, scan: Scan) -> np.ndarray | None:
-    """Find the segments of a scan with restarts: by its APP9 markers, or else by searching.
+    """Find the segments of a scan with restarts, by the APP9 markers or else by searching.
 
-    Every marker is looked at. None of these pairs of bytes stands within a segment, so where as
-    many as there should be lie one behind another, in turn, the segments are those of the scan.
+    Every marker is checked. These pairs of bytes never stand within a segment. So if the right
+    number of them follow each other in turn, the segments are those of the scan.
 
     Returns:
-        (segments + 1,) int64: where the first segment begins, then where each ends, its marker
-        included; ascending, all within ``data``. None where they are not as they should be.
+        (segments + 1,) int64: the byte where the first segment begins, then the byte behind each
+        segment's marker; ascending, all within ``data``. None if a marker is not in its place.
     """
     count = -(-scan.rows * scan.columns // scan.interval)
     if scan.lengths:
@@ -137,11 +139,11 @@ def segment_ends(data: bytes, scan: Scan) -> np.ndarray | None:
 
 
 def pairs(data: bytes | bytearray) -> np.ndarray:
-    """View every two bytes that follow each other as a marker: (len - 1,) big-endian uint16."""
+    """View each pair of neighbouring bytes as a marker: (len - 1,) big-endian uint16."""
     view: np.ndarray = np.ndarray(len(data) - 1, ">u2", data, 0, (1,))
     return view
 
 
 def restarts(count: int) -> bytes:
-    """Write down the markers of as many restarts: RST0 to RST7 in turn."""
+    """The bytes of so many restart markers: RST0 to RST7 in turn."""
     return (_RESTARTS * (count // 8 + 1))[: 2 * count]

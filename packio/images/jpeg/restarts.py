@@ -1,7 +1,7 @@
-"""JPEGs made seekable: a restart marker every few MCUs, so that a window can be cut out of them.
+"""Seekable JPEGs: with a restart marker every few MCUs, so that a window can be cut out.
 
-Nothing is lost: the coefficients stay as they are, so every decoder makes the same pixels of them,
-and the file grows by little more than 1 %. How restarts are marked: see `packio.images.jpeg._scan`.
+Nothing is lost: the coefficients stay equal, so every decoder makes the same pixels. The file grows
+by a little more than 1 %. `packio.images.jpeg._scan` says how restarts are marked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from packio import registry
 from packio.errors import MissingPackageError
 from packio.images.jpeg import _scan
 
-# As measured on RandomResizedCrop of photos of 500x375 and 4000x3000 pixels: shorter segments make
-# it no faster, and each costs 6 bytes.
+# Measured with RandomResizedCrop on photos of 500x375 and 4000x3000 pixels: shorter segments are
+# not faster to crop, and each segment costs 6 bytes.
 _LEAST_BYTES = 300  # in a segment, on average
 _MOST_ACROSS = 16  # segments in a row of MCUs
 
@@ -32,20 +32,20 @@ _AC = 0x10  # the class of a Huffman table, beside its number; 0 for DC
 
 
 def make_seekable(data: bytes, *, check: bool = False) -> bytes:
-    """Put restart markers into a JPEG, in place of those that it may have, without loss.
+    """Put restart markers into a JPEG, without loss; restart markers that were there are replaced.
 
-    The first call in a process loads numba, which takes half a second; the first one ever compiles
-    for ten seconds. Several threads may call it at once; it releases the GIL.
+    The first call in a process loads numba, which takes half a second. The first call ever compiles
+    for ten seconds. Several threads may call the function at once; it releases the GIL.
 
     Args:
         data: The JPEG.
-        check: Decode it before and after, and return ``data`` where the pixels differ.
+        check: Decode the JPEG before and after, and return ``data`` if the pixels differ.
 
     Returns:
-        A JPEG with the same coefficients and, but for those of restarts, the same markers. Or
-        ``data`` itself: if it is seekable already; if it is progressive, arithmetic, 12 bits deep,
-        of several scans or pictures, damaged, or no JPEG; if it is too small for two segments; or
-        if one would have more than 65,535 bytes.
+        A JPEG with the same coefficients, and the same markers but for the restarts. Or ``data``
+        itself if the JPEG is seekable already; is progressive, arithmetic or 12 bits deep; has
+        several scans or pictures; is damaged or no JPEG; is too small for two segments; or would
+        get a segment of more than 65,535 bytes.
 
     Raises:
         MissingPackageError: numba is not installed.
@@ -60,7 +60,7 @@ def make_seekable(data: bytes, *, check: bool = False) -> bytes:
 
 
 def is_seekable(data: bytes) -> bool:
-    """Tell whether `make_seekable` made a JPEG, and its restart markers are where it put them."""
+    """Tell whether `make_seekable` made a JPEG, with all restart markers in their places."""
     scan = _scan.parse(data)
     return scan is not None and _has_all_markers(data, scan)
 
@@ -70,8 +70,8 @@ def compiling_told(tell: Callable[[int], None]) -> Iterator[None]:
     """Tell when `make_seekable` compiles.
 
     Args:
-        tell: Called with 1 where a function begins to be compiled in this process, with -1 when it
-            is; such calls may lie in each other. Not called without numba, which compiles nothing.
+        tell: Called with 1 when the compiling of a function begins in this process, and with -1
+            when it ends. Such pairs may lie within each other. Without numba there are no calls.
 
     Source: https://numba.readthedocs.io/en/stable/developer/event_api.html
     """
@@ -82,7 +82,7 @@ def compiling_told(tell: Callable[[int], None]) -> Iterator[None]:
         return
 
     class Listener(event.Listener):  # type: ignore[misc,name-defined]  # numba has no types
-        """Passes it on."""
+        """Passes numba's events on."""
 
         def on_start(self, _: object) -> None:
             tell(1)
@@ -99,7 +99,7 @@ def _has_all_markers(data: bytes, scan: _scan.Scan) -> bool:
 
 
 def _has_pictures(data: bytes, scan: _scan.Scan) -> bool:
-    """Tell whether other pictures follow the first, at offsets that are in its header (MPF)."""
+    """Tell whether the header lists more pictures behind the first one, by offset (MPF)."""
     return any(m == _scan.APP2 and data.startswith(b"MPF\0", at + 4) for m, at, _ in scan.markers)
 
 
@@ -112,7 +112,7 @@ def _kernels() -> ModuleType:
 
 
 def _recut(data: bytes, scan: _scan.Scan) -> bytes | None:
-    """Make a JPEG with other restarts; None where it is damaged, or has one segment."""
+    """Make a JPEG with other restarts; None if the JPEG is damaged or gets one segment only."""
     kernels = _kernels()
     tables = _tables(data, scan)
     mcus, size = scan.rows * scan.columns, len(data) - scan.start
@@ -139,7 +139,7 @@ def _recut(data: bytes, scan: _scan.Scan) -> bytes | None:
 
 
 def _interval(scan: _scan.Scan, size: int) -> int:
-    """Choose how many MCUs a segment has: a part of a row, or rows.
+    """Choose how many MCUs a segment has: an even part of an MCU row, or whole rows.
 
     Args:
         scan: The scan.
@@ -154,11 +154,11 @@ def _interval(scan: _scan.Scan, size: int) -> int:
 def _header(
     data: bytes, scan: _scan.Scan, interval: int, lengths: np.ndarray, tables: dict[int, bytes]
 ) -> list[bytes]:
-    """Put together what stands before the entropy-coded data.
+    """Make the parts of the header, which stands before the entropy-coded data.
 
     Args:
         data: The JPEG as it was.
-        scan: Its header.
+        scan: The JPEG's header, parsed.
         interval: MCUs between restarts.
         lengths: (segments,) int64 bytes.
         tables: Huffman tables to be added, by class and number.
@@ -194,7 +194,7 @@ class _Tables(NamedTuple):
 
 
 def _tables(data: bytes, scan: _scan.Scan) -> _Tables | None:
-    """Read the tables that a scan uses; None where one is missing or makes no sense."""
+    """Read the tables that a scan uses; None if a table is missing or makes no sense."""
     found = _specifications(data, scan)
     dc = sorted({selector >> 4 for selector in scan.tables})
     ac = sorted({_AC | selector & 15 for selector in scan.tables})
@@ -227,7 +227,9 @@ def _specifications(data: bytes, scan: _scan.Scan) -> dict[int, bytes] | None:
     return found
 
 
-@functools.lru_cache(maxsize=8)  # encoders have few; arrays are only read: safe with threads
+@functools.lru_cache(
+    maxsize=8
+)  # encoders use few tables; the arrays are only read, so threads are safe
 def _dc_arrays(*specifications: bytes) -> tuple[np.ndarray, np.ndarray] | None:
     lookups = _lookups(specifications)
     codes = np.array([_codes(_completed(specification)) for specification in specifications])
@@ -254,16 +256,16 @@ def _lookups(specifications: tuple[bytes, ...]) -> np.ndarray | None:
 
 
 def _completed(specification: bytes) -> bytes:
-    """Give a DC table codes for the sizes that it lacks, behind those that it has.
+    """Add codes to a DC table for the sizes that have none; all codes that were there stay.
 
     Returns:
-        A table in which all codes are as they were; the same one where there is no room.
+        The specification of the new table; the old one if there is no room for more codes.
     """
     counts, lacking = list(specification[:16]), _lacking(specification)
     free = (1 << 16) - sum(count << (15 - i) for i, count in enumerate(counts))  # codes of 16 bits
     longest = max((i for i, count in enumerate(counts) if count), default=0)
     for i in range(longest, 16):
-        if free >> (15 - i) > len(lacking):  # one more, for all ones are no code
+        if free >> (15 - i) > len(lacking):  # one more than needed: all ones are no code
             counts[i] += len(lacking)
             return bytes(counts) + specification[16:] + lacking
     return specification
@@ -275,7 +277,7 @@ def _lacking(specification: bytes) -> bytes:
 
 
 def _codes(specification: bytes) -> list[int]:
-    """Code of each size of a DC difference << 5 | its length; 0 for none."""
+    """For each size of a DC difference, its code << 5 | the code's length in bits; 0: no code."""
     codes, code, position = [0] * 12, 0, 16
     for length, count in enumerate(specification[:16], 1):
         code <<= 1
@@ -288,7 +290,7 @@ def _codes(specification: bytes) -> list[int]:
 
 
 def _missing(tables: _Tables, sizes: np.ndarray) -> dict[int, bytes]:
-    """Completed tables, by number, for those that lack the code of a size that was written."""
+    """Completed tables by number, if the table had no code for a size that was written."""
     return {
         number: _completed(specification)
         for (number, specification), written in zip(tables.dc, sizes.tolist(), strict=True)

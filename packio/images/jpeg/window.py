@@ -1,9 +1,9 @@
-"""The part of a JPEG's bytes that a box of its pixels needs, as a JPEG of its own.
+"""Windows: the part of a JPEG's bytes that a box of its pixels needs, as a small JPEG.
 
-A JPEG with restart markers (`packio.images.jpeg.restarts` puts them in, some cameras do) is cut
-between its segments without being decoded. The window holds the segments that the box touches, and
-those of the neighbouring chroma samples from which decoders interpolate; so its pixels are those of
-the whole image.
+A JPEG with restart markers can be cut between its segments without being decoded. Restart markers
+come from `packio.images.jpeg.restarts` and from some cameras. The window holds the segments that
+the box touches, and the segments of the neighbouring chroma samples, from which decoders
+interpolate. So the pixels of the window are equal to those of the whole image.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from packio.images.jpeg import _scan
 
 _KEPT = frozenset({_scan.DHT, _scan.DQT, _scan.DRI, _scan.SOS, _scan.APP0, _scan.APP14})
-_TOO_NARROW = 2  # chroma samples a row; with no more, libjpeg-turbo does not interpolate
+_TOO_NARROW = 2  # chroma samples in a row; libjpeg-turbo interpolates only if there are more
 
 
 class _Cut(NamedTuple):
-    """Which segments to keep; they are the cells of a grid."""
+    """Which segments to keep; the segments are the cells of a grid."""
 
     across: int  # cells in a row of the whole image
     cell_height: int  # pixels
@@ -37,17 +37,18 @@ def window(
     """Cut out the part of a JPEG that holds a box.
 
     Args:
-        data: The JPEG. Only its header and the places where it is cut are looked at.
+        data: The JPEG. Only the header and the bytes around each cut are read.
         box: (top, left, height, width) in pixels as stored, before orientation, within the image.
         size: (height, width) that the image should have, if known.
 
     Returns:
-        A JPEG (a bytearray, where it was cut: another copy would take as long as all the rest), and
-        the top and left in the whole image of its first pixel. It has the tables, the
-        markers that say what the colours are (JFIF, Adobe) and no other metadata. It is ``data, 0,
-        0`` where that cannot be cut (it has no restart markers, none where rows of MCUs end, or not
-        all of them where they should be), where nothing can be left out, where it has another size,
-        and where the header is unusual or damaged: who decodes it is to say so.
+        A JPEG, and the top and left of its first pixel in the whole image. The JPEG has the tables
+        and the markers of the colours (JFIF, Adobe), and no other metadata. It is a bytearray,
+        because another copy would take as long as the cutting.
+
+        The result is ``data, 0, 0`` if the box needs the whole image, or if the JPEG cannot be cut:
+        there are no restart markers, none at the ends of MCU rows, or one is missing; the size is
+        not ``size``; the header is unusual or damaged, which the decoder will say.
     """
     scan = _scan.parse(data)
     if scan is None or size not in (None, (scan.height, scan.width)):
@@ -63,16 +64,18 @@ def window(
 
 
 def _cut(scan: _scan.Scan, box: tuple[int, int, int, int]) -> _Cut | None:
-    """Find the cells that a box needs; None where there is no grid, or it needs all of it."""
+    """Find the cells that a box needs; None if there is no grid, or if the box needs all cells."""
     if not scan.interval or (scan.columns % scan.interval and scan.interval % scan.columns):
         return None
     top, left, height, width = box
     cell_height = max(scan.interval // scan.columns, 1) * scan.mcu_height
     cell_width = min(scan.interval, scan.columns) * scan.mcu_width
     down, across = -(-scan.height // cell_height), -(-scan.width // cell_width)
-    # A chroma sample is as many pixels as there are blocks; that next to the box has to be there.
+    # A chroma sample spans as many pixels as the MCU has blocks. The samples next to the box stay.
     reach_y, reach_x = scan.mcu_height // 8 - 1, scan.mcu_width // 8 - 1
-    narrow = scan.width - _TOO_NARROW * (reach_x + 1) - 1  # where too narrow a window would begin
+    narrow = (
+        scan.width - _TOO_NARROW * (reach_x + 1) - 1
+    )  # a window that begins further right is too narrow
     row = max(top - reach_y, 0) // cell_height
     column = max(min(left - reach_x, narrow), 0) // cell_width
     rows = min(-(-(top + height + reach_y) // cell_height), down) - row
@@ -94,14 +97,14 @@ def _header(data: bytes, scan: _scan.Scan, height: int, width: int) -> bytes:
 
 
 def _joined(data: bytes, header: bytes, ends: np.ndarray, cut: _Cut) -> bytearray:
-    """Put a header before the cells that are kept, and give these new markers."""
+    """Put the header before the cells that are kept, and number their restart markers anew."""
     first = cut.row * cut.across + cut.column
     last = first + cut.rows * cut.across
     starts = ends[first : last : cut.across].tolist()
     stops = ends[first + cut.columns : last + cut.columns : cut.across].tolist()
     view, parts = memoryview(data), [memoryview(header)]
     parts += [view[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    out = bytearray().join(parts)  # the one copy that is made
+    out = bytearray().join(parts)  # the only copy
     lengths = (ends[1:] - ends[:-1]).reshape(-1, cut.across)
     rows, columns = slice(cut.row, cut.row + cut.rows), slice(cut.column, cut.column + cut.columns)
     kept = lengths[rows, columns].cumsum() + (len(header) - 2)

@@ -36,52 +36,51 @@ READERS = ("auto", "native", "packio")
 class DaliLoader:
     """Batches of a pack, decoded, cropped, resized and mirrored by NVIDIA DALI.
 
-    Yields images (N, C, H, W), RGB, with their labels, (N,) int64 or (N, k) float32, where the pack
-    has any; on the device. The last batch of an epoch has the samples that are left. Each iteration
-    is another epoch. Batches are the caller's own: later ones do not touch them.
+    A batch is images (N, C, H, W), RGB, on the device. If the pack has labels, a batch is a pair of
+    images and labels, (N,) int64 or (N, k) float32. The last batch of an epoch has the samples that
+    are left. Each iteration is another epoch. A batch stays as it is when the next one is made.
 
     **reader="packio"** reads any pack. Order, boxes and flips are those of ``packio.Loader`` over a
-    ``packio.PackDataset`` with the same seed, crop, hflip and vflip; decoded on the processor
-    without resizing, so are the pixels. CRC32C is compared on every read. A JPEG or PNG goes to
-    DALI when it has its end mark and its header says what the index says; all else (other
-    encodings, raw pixels, CMYK, alpha, doubtful headers, PNGs to be turned by Exif) packio decodes
-    and DALI only crops and resizes. If DALI fails on a batch nevertheless, it is started again, the
-    batch is decoded by packio, and the sample that is bad there is raised, or replaced; DALI does
-    not see it again. So no image ends an epoch that ``on_error="skip"`` should survive. Exif's
-    orientation is obeyed as by PackDataset.
+    ``packio.PackDataset`` with the same seed, crop, hflip and vflip. Pixels are equal too if they
+    are decoded on the processor and not resized. CRC32C is compared on every read. DALI decodes a
+    JPEG or PNG that has its end mark and a header that agrees with the index. packio decodes all
+    other images (other encodings, raw pixels, CMYK, alpha, doubtful headers, PNGs that Exif turns),
+    and DALI only crops and resizes them. If DALI fails on a batch, the loader starts DALI again and
+    packio decodes the batch; the bad sample is raised or replaced, and never given to DALI again.
+    So ``on_error="skip"`` survives every bad image. Exif's orientation is obeyed as by PackDataset.
 
-    **reader="native"** leaves reading to DALI: TFRecord, RecordIO, tar and LMDB of Datums with
-    packio's index files, images of encodings that DALI decodes, labels of one number. Order, boxes
-    and flips are DALI's own: shuffled in a buffer of 1,024 samples, of the rank's part of the pack;
-    boxes of RandomResizedCrop, Resize, ResizeCenterCrop and CenterCrop. Nothing is checked; any
-    error is a DecodeError with what DALI says.
+    **reader="native"** lets DALI read: TFRecord, RecordIO, tar and LMDB of Datums with packio's
+    index files, images that DALI decodes, labels of one number. Order, boxes and flips are DALI's
+    own: DALI shuffles the rank's part of the pack in a buffer of 1,024 samples, and draws boxes for
+    RandomResizedCrop, Resize, ResizeCenterCrop and CenterCrop. Nothing is checked; any error is a
+    DecodeError with DALI's message.
 
-    **reader="auto"** is "packio" for every pack: only it checks, shuffles all and survives bad
-    images, and it costs about 0.1 ms of a processor a sample, in threads of its own. Try "native"
-    where a process is to decode many thousands of images a second.
+    **reader="auto"** takes "packio" for every pack: only this reader checks, shuffles the whole
+    pack and survives bad images. It costs about 0.1 ms of a processor a sample, in threads of its
+    own. Try "native" if a process has to decode many thousands of images a second.
 
     Args:
-        pack: A `packio.Pack`, or the path of one.
-        batch_size: Samples a batch.
-        crop: What to take of each image and how large; its output has one size.
+        pack: A `packio.Pack`, or the path of a pack.
+        batch_size: Samples in a batch.
+        crop: Chooses the box of each image; all outputs have one size.
         hflip, vflip: Probabilities of mirroring left-right and top-bottom.
         device: "gpu" (torch's current one, or as "cuda:1"), or "cpu".
         reader: "auto", "native" or "packio".
         shuffle: Whether the order is random.
-        seed: Of order, crops and flips; the same on all ranks. None takes one from torch's
-            generator; with several ranks, the order's is then 0, so that they share the order.
-        rank, world_size: This process among all; None: as torch.distributed says, if it is there.
-            With "packio" as `packio.ShuffleSampler` shares; with "native" each rank has a part of
-            its own, one sample more or less.
-        drop_last: Leave out a last batch that is smaller; of all ranks alike.
+        seed: Of order, crops and flips; the same on all ranks. None takes a seed from torch's
+            generator; with several ranks, the order's seed is then 0, so that they share it.
+        rank, world_size: Number of this process, and of all; None asks torch.distributed. With
+            "packio", ranks share the pack as with `packio.ShuffleSampler`; with "native", each rank
+            has a fixed part of the pack, and parts differ by one sample at most.
+        drop_last: Leave out a last batch that is smaller, on all ranks alike.
         on_error: "raise", or "skip": a bad sample is replaced by another of its batch, with a
             warning, and counted in `replaced`. Not with "native".
         exif_orientation: Turn images upright.
         split: Name of a split, in a pack that has splits. Not with "native".
-        threads: Of DALI, and of reading; "auto": the processors that this process may use.
-        prefetch_factor: Batches read ahead of DALI, which works on two more.
-        hw_decoder_load: Share of the JPEGs, 0..1, for the GPU's JPEG engine, where it has one.
-        dtype, memory_format, normalize: What is done to images; see `packio.DevicePrefetcher`.
+        threads: Threads of DALI, and as many that read; "auto": the processors of this process.
+        prefetch_factor: Batches read ahead of DALI; DALI works on two more.
+        hw_decoder_load: Share of the JPEGs, 0..1, for the JPEG engine of a GPU that has one.
+        dtype, memory_format, normalize: Change the images as `packio.DevicePrefetcher` does.
         max_pixels: Refuse larger images.
 
     Attributes:
@@ -92,7 +91,7 @@ class DaliLoader:
 
     Raises:
         MissingPackageError: DALI is not installed.
-        OptionError: an argument that cannot be meant; no GPU; a pack that is not for "native".
+        OptionError: an argument makes no sense; there is no GPU; "native" cannot read the pack.
         DecodeError, IntegrityError: while iterating: a bad sample, named.
     """
 
@@ -124,7 +123,7 @@ class DaliLoader:
     ) -> None:
         self.device = _device(device)
         _check_options({**locals(), "device": self.device})
-        graphs.module("")  # complains now if it is not there
+        graphs.module("")  # raises now if DALI is not installed
         self.pack = pack if isinstance(pack, Pack) else packs.open(pack)
         self.reader = "packio" if reader == "auto" else reader
         drawn = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
@@ -144,7 +143,7 @@ class DaliLoader:
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
         )  # fmt: skip
         if seed is None and sampler.world_size > 1:
-            sampler.seed = 0  # as torch's DistributedSampler: what one rank draws no other has
+            sampler.seed = 0  # as torch's DistributedSampler: ranks cannot share a drawn seed
         self._native: native.Native | None = None
         if self.reader == "native":
             self._native = native.Native(
@@ -168,7 +167,7 @@ class DaliLoader:
         self._ahead = prefetch_factor
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Number of batches in a whole epoch."""
         return len(self._epochs) if self._native is None else len(self._native)
 
     def __iter__(self) -> Iterator[Any]:
@@ -204,23 +203,23 @@ class DaliLoader:
         return self._epochs.next
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next; without it they are counted."""
+        """Say which epoch is next; without a call the epochs are counted."""
         self._epochs.set(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this stands, as `packio.Loader.state_dict`.
+        """Return the position in the epoch, as `packio.Loader.state_dict` does.
 
         Raises:
-            OptionError: with reader="native", which cannot begin within an epoch.
+            OptionError: the reader is "native", which cannot begin within an epoch.
         """
         self._check_resumes()
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, as `packio.Loader.load_state_dict`.
+        """Continue from a state, as `packio.Loader.load_state_dict` does.
 
         Raises:
-            OptionError: the state is of another order, or reader="native".
+            OptionError: the state belongs to another order, or the reader is "native".
         """
         self._check_resumes()
         self._epochs.load_state_dict(state)
@@ -230,7 +229,7 @@ class DaliLoader:
             raise OptionError("reader='native' cannot go on within an epoch; reader='packio' can")
 
     def close(self) -> None:
-        """Let go of DALI's pipeline and of the pack's files; iterating opens them again."""
+        """Close DALI's pipeline and the pack's files; iterating opens them again."""
         self._runner.close()
         self.pack.close()
 
@@ -247,7 +246,7 @@ class DaliLoader:
 
 
 def _device(wanted: torch.device | str) -> torch.device:
-    """The device, of a GPU with its number."""
+    """Return the device; a GPU has its number."""
     device = torch.device("cuda" if wanted == "gpu" else wanted)
     if device.type == "cuda":
         if not torch.cuda.is_available():
@@ -263,10 +262,10 @@ def _device(wanted: torch.device | str) -> torch.device:
 
 
 def _check_options(given: dict[str, Any]) -> None:
-    """Refuse what cannot be meant.
+    """Check the arguments.
 
     Raises:
-        OptionError: it is such.
+        OptionError: arguments exclude each other, or a value makes no sense.
     """
     load, threads, native_reader = given["hw_decoder_load"], given["threads"], given["reader"]
     problems: dict[str, bool] = {

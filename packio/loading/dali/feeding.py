@@ -1,8 +1,8 @@
-"""What DALI is fed with: encoded images that it can decode, and the boxes to decode of them.
+"""Batches for DALI: encoded images that DALI can decode, and the box of each.
 
-Reading, checking and drawing are packio's. Images that DALI's decoder might not take, or not decode
-as packio does, packio decodes itself; they go on to DALI as PNM, which is their pixels with a line
-before them (Netpbm, "PPM Format Specification").
+packio reads, checks and draws. If DALI's decoder might refuse an image, or decode it otherwise than
+packio does, packio decodes the image and gives DALI the pixels as PNM: one line of text, then the
+pixels (Netpbm, "PPM Format Specification").
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from packio.batches.draws import Drawn
     from packio.images.frames import Box, Place
 
-_TRAILER = 64  # bytes in which a file's end mark has to be, beside what some cameras add
+_TRAILER = 64  # bytes at the end that must have the end mark; some cameras add bytes behind it
 
 
 class Fed(NamedTuple):
     """A batch on its way through DALI.
 
     Attributes:
-        indices: As asked for.
-        positions: (N,) the samples in the pack; of bad ones, those that stand in for them.
+        indices: As the sampler gave them.
+        positions: (N,) positions of the samples in the pack; replacements instead of bad samples.
         data: N arrays of uint8, encoded.
         places: (N, 12) int32, see `packio.loading.dali.graphs.fed`.
-        errors: What was wrong with those that are replaced.
-        settled: Whether packio decoded all of it.
+        errors: One for each sample that was replaced.
+        settled: Whether packio decoded the whole batch.
     """
 
     indices: list[int]
@@ -57,14 +57,14 @@ class Feeder:
 
     Args:
         pack: Where samples are read from.
-        recipe: What to make of them; of one view.
-        chosen: Positions in the pack of the samples there are; None: all.
+        recipe: How to crop, flip and decode; one view.
+        chosen: Positions of the samples to take; None takes the whole pack.
         seed: Of the crops and flips.
-        threads: That read; None: this one.
-        skip: Whether bad samples are replaced by others of their batch, not raised.
+        threads: Threads that read; None reads in the calling thread.
+        skip: Replace a bad sample by another one of the batch, instead of raising the error.
 
     Attributes:
-        seed: As given; may be set.
+        seed: As above; may be set.
     """
 
     def __init__(
@@ -73,17 +73,17 @@ class Feeder:
     ) -> None:  # fmt: skip
         self._pack, self._recipe, self._chosen, self.seed = pack, recipe, chosen, seed
         self._threads, self._skip = threads, skip
-        self._ours: set[int] = set()  # samples on which DALI has failed: never again
+        self._ours: set[int] = set()  # samples that DALI failed on, which packio decodes
 
     def __call__(self, indices: list[int], *, settle: bool = False) -> Fed:
         """Make a batch.
 
         Args:
             indices: As `packio.ShuffleSampler` gives them.
-            settle: Decode it here, because DALI failed on it: who of it is bad?
+            settle: Decode all samples here: DALI failed on the batch, and this finds the bad one.
 
         Raises:
-            DecodeError, IntegrityError: a sample is bad, and it is not to be replaced, or all are.
+            DecodeError, IntegrityError: a sample is bad and not to be replaced, or all are bad.
         """
         drawn = cast("list[Drawn]", indices)
         positions = np.array(indices, np.int64)
@@ -114,7 +114,7 @@ class Feeder:
     def _sample(
         self, pack: Pack, row: Row, place: Place, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
-        """Encoded bytes and place of one sample."""
+        """Read one sample; return the bytes for DALI, and the place."""
         data, seekable = pack.read(row), bool(row.flags & SEEKABLE)
         wanted = regions.want(
             place, row.height, row.width, "nearest", cuttable=seekable, fast=False
@@ -134,7 +134,7 @@ class Feeder:
         return np.frombuffer(data, np.uint8), (*box, *frame[4:10], wanted.hflip, wanted.vflip)
 
     def _decoded(self, data: bytes, row: Row, wanted: Wanted) -> tuple[bytes, Box]:
-        """Decode what is needed of an image: a PNM of it, and the box that is all of that."""
+        """Decode the part of an image that its box needs; return a PNM, whose box is all of it."""
         part = regions.decode(self._recipe.decoder, data, row, wanted)
         pixels = oriented(regions.boxed(part, wanted), wanted.orientation)
         height, width = pixels.shape[:2]
@@ -146,7 +146,7 @@ def _pixels(row: Row) -> int:
 
 
 def _is_plain(data: bytes, row: Row) -> bool:
-    """Tell whether DALI's decoder may have it: a whole JPEG or PNG that is what the index says."""
+    """Tell whether DALI may decode an image: a whole JPEG or PNG that agrees with the index."""
     if row.dtype != "uint8" or row.channels not in (1, 3):
         return False
     end = data[-_TRAILER:]

@@ -1,8 +1,8 @@
-"""DALI's graphs: encoded images, and where to cut them, into batches of one size.
+"""DALI's graphs: from encoded images and their boxes to batches of one size.
 
-A graph decodes what a crop needs and nothing beyond it, resizes with antialiasing, cuts or pads
-with black, and mirrors. JPEGs are decoded with smooth ("fancy") chroma upsampling, as libjpeg and
-Pillow do by default, and DALI on a GPU only where it is asked to.
+A graph decodes only the part that a crop needs, resizes with antialiasing, cuts or pads with black,
+and mirrors. JPEGs are decoded with smooth ("fancy") chroma upsampling, which is the default of
+libjpeg and Pillow, but not of DALI on a GPU.
 
 Source: DALI 2.4, operators reference (``fn.decoders.image_slice``, ``fn.decoders.
 image_random_crop``, ``fn.external_source``, ``fn.resize``, ``fn.slice``).
@@ -20,8 +20,8 @@ from packio import registry
 from packio.errors import OptionError
 from packio.images.geometry import CenterCrop, Geometry, RandomResizedCrop, Resize, ResizeCenterCrop
 
-AHEAD = 2  # batches that DALI works on
-PLACE = 12  # numbers of a sample's place, see `fed`
+AHEAD = 2  # batches that DALI works on at a time
+PLACE = 12  # numbers in the place of a sample, see `fed`
 _INTERPOLATIONS = {"bilinear": "INTERP_LINEAR", "bicubic": "INTERP_CUBIC"}
 
 
@@ -36,17 +36,17 @@ def module(name: str) -> ModuleType:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What all graphs of a loader have in common.
+    """Options that all graphs of a loader share.
 
     Attributes:
-        batch_size: Samples a batch, at most.
-        threads: Of DALI's, on the processor.
-        gpu: Number of the GPU; None: all happens on the processor.
-        crop: What is taken of each image.
+        batch_size: Most samples in a batch.
+        threads: Number of DALI's threads on the processor.
+        gpu: Number of the GPU; None decodes on the processor.
+        crop: Chooses the box of each image.
         hflip, vflip: Probabilities.
         upright: Whether Exif's orientation is obeyed.
-        channels_last: Whether pixels come as (N, H, W, C), not (N, C, H, W).
-        hw_decoder_load: Share of the JPEGs for the GPU's JPEG engine; None: DALI's default.
+        channels_last: Whether pixels come as (N, H, W, C) instead of (N, C, H, W).
+        hw_decoder_load: Share of the JPEGs for the GPU's JPEG engine; None takes DALI's default.
     """
 
     batch_size: int
@@ -74,7 +74,7 @@ class Options:
         """Build a pipeline.
 
         Args:
-            outputs: Makes the graph.
+            outputs: Makes the graph; returns the graph's outputs.
             seed: Of DALI's own random numbers.
         """
         pipeline = module("").Pipeline(
@@ -87,7 +87,7 @@ class Options:
         return pipeline
 
     def decoder(self) -> dict[str, Any]:
-        """Arguments of all of DALI's image decoders."""
+        """Arguments that all image decoders of DALI take."""
         arguments: dict[str, Any] = {
             "device": "cpu" if self.gpu is None else "mixed",
             "jpeg_fancy_upsampling": True,
@@ -104,22 +104,23 @@ class Options:
         return module(".fn").resize(images, interp_type=how, antialias=True, **size)
 
     def mirrored(self, images: Any, hflip: Any, vflip: Any) -> Any:
-        """Mirror images by ints that say so, and put them into the order wanted."""
+        """Mirror images where the ints are 1, and bring the axes into the order of the options."""
         fn = module(".fn")
         images = fn.flip(images, horizontal=hflip, vertical=vflip)
         return images if self.channels_last else fn.transpose(images, perm=[2, 0, 1])
 
 
 def fed(options: Options, source: Callable[[], tuple[Any, Any]]) -> Any:
-    """Build a pipeline that is fed with encoded images and their places.
+    """Build a pipeline that gets encoded images and their places from packio.
 
     Args:
         options: Of the loader.
-        source: Gives the next batch: a list of N uint8 arrays, the encoded images, which stay as
-            they are until the batch comes out; and (N, 12) int32, the place of each: top, left,
-            height and width of the box in the upright image; height and width to resize that to;
-            top, left, height and width of the output in the result, black beyond it; and whether
-            the output is mirrored left-right, and top-bottom. Raises StopIteration at the end.
+        source: Returns the next batch, or raises StopIteration. A batch is a list of N uint8 arrays
+            and an (N, 12) int32 array. The arrays are the encoded images, which must not change
+            until the batch comes out. The 12 numbers are the place of an image: top, left, height
+            and width of the box in the upright image; height and width of the resized box; top,
+            left, height and width of the output in the resized box, with black beyond the edges; 1
+            to mirror the output left-right; 1 to mirror the output top-bottom.
 
     Raises:
         MissingPackageError: DALI is not installed, or does not load.

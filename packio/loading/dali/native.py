@@ -1,8 +1,8 @@
-"""DALI's own readers over packs whose containers it knows, by the index files that packio writes.
+"""DALI's own readers, for packs in containers that DALI knows, with the index files of packio.
 
-* TFRecord: ``NAME.idx`` beside each file. Tar, as WebDataset: ``NAME.idx``, too.
-* RecordIO: ``STEM.idx``; of several files ``NAME.all.idx``, one of all together.
-* LMDB of Datums (``packio pack --values datum``), as Caffe's: no index.
+* TFRecord, and tar as WebDataset writes it: ``NAME.idx`` beside each file.
+* RecordIO: ``STEM.idx``; for several files one index of all, ``NAME.all.idx``.
+* LMDB of Datums as Caffe writes it (``packio pack --values datum``): no index.
 
 Source: DALI 2.4, operators reference (``fn.readers``); rank i of n reads the samples from ``i N //
 n`` to ``(i + 1) N // n`` ("sharding"), padded to whole batches of the longest ("pad_last_batch").
@@ -26,13 +26,13 @@ from packio.loading.dali.running import said
 from packio.packs.packs import Pack
 from packio.storage.urls import Url
 
-SHUFFLED = 1024  # samples of the buffer that the next one is taken from
+SHUFFLED = 1024  # samples in the buffer that DALI draws from
 _ENCODINGS = ("jpeg", "png", "webp", "bmp", "tiff", "pnm", "jp2")
 _MEMBERS = ("jpg", "png", "webp", "bmp", "tif", "ppm", "jp2", "img")  # suffixes in a tar
 
 
 def problem(pack: Pack, crop: Any) -> str | None:
-    """Say why DALI's own readers cannot read a pack; None where they can."""
+    """Say why DALI's own readers cannot read a pack; None if they can."""
     name = pack.metadata["format"]
     if name not in _READERS:
         return f"DALI has no reader for {name}"
@@ -55,14 +55,14 @@ def problem(pack: Pack, crop: Any) -> str | None:
 
 
 class Native:
-    """Batches by DALI's own readers. Each epoch has a pipeline of its own, and its seed.
+    """Batches by DALI's own readers. Each epoch has its own pipeline, with its own seed.
 
     Args:
-        pack: What is read.
+        pack: The pack.
         options: Of the graph.
         seed: Of order, crops and flips.
-        rank, world_size: Which part of the pack.
-        shuffle, drop_last: As of `packio.DaliLoader`.
+        rank, world_size: Number of the part of the pack, and number of parts.
+        shuffle, drop_last: As `packio.DaliLoader` has them.
 
     Raises:
         OptionError: DALI cannot read this pack.
@@ -84,17 +84,17 @@ class Native:
         self._sizes = [min(size, own - start) for start in range(0, own, size)]
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Number of batches in an epoch."""
         return len(self._sizes)
 
     def batches(self, epoch: int) -> Iterator[tuple[int, Any, torch.Tensor | None]]:
         """Run an epoch.
 
         Yields:
-            N; images as DALI has them, padding after the first N; labels (N,) int64, if any.
+            N; images as DALI has them, with padding after the first N; labels (N,) int64, or None.
 
         Raises:
-            DecodeError: what DALI says went wrong.
+            DecodeError: DALI failed; the message is DALI's.
         """
         try:
             pipeline = self._pipeline(epoch)
@@ -120,7 +120,7 @@ class Native:
 
 
 def _labels(labels: Any, size: int) -> torch.Tensor:
-    found = [np.asarray(labels.at(i)) for i in range(size)]  # each of one number, or its digits
+    found = [np.asarray(labels.at(i)) for i in range(size)]  # of each, a number or its digits
     numbers = [int(bytes(v)) if v.dtype == np.uint8 else int(v.item()) for v in found]
     return torch.tensor(numbers, dtype=torch.int64)
 
@@ -131,7 +131,7 @@ def _files(pack: Pack) -> list[str]:
 
 
 def _indexes(pack: Pack) -> list[Path]:
-    """Index files that DALI needs."""
+    """Paths of the index files that DALI needs."""
     files, name = [Path(file) for file in _files(pack)], pack.metadata["format"]
     if name == "lmdb":
         return []

@@ -1,4 +1,4 @@
-"""Running DALI: batches through a pipeline, into torch, and on where an image has broken it."""
+"""Running DALI: batches go through a pipeline into torch; a broken pipeline is built again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from packio.loading.devices import Preparation
 
 
 class _Feed:
-    """What a pipeline asks for the next batch. It does not know the pipeline: no cycle."""
+    """Source of a pipeline's batches, without a reference to the pipeline: no cycle."""
 
     def __init__(self) -> None:
         self.source: Iterator[Fed] = iter(())
-        self.waiting: deque[Fed] = deque()  # in DALI; their bytes are not copied
-        self.error: Exception | None = None  # that ended the source
+        self.waiting: deque[Fed] = deque()  # in DALI, which reads their bytes in place
+        self.error: Exception | None = None  # the error that ended the source
 
     def __call__(self) -> tuple[Any, Any]:
         try:
@@ -28,16 +28,19 @@ class _Feed:
         except StopIteration:
             raise
         except Exception as error:
-            self.error = error  # raised where its batch would have come, not now
+            self.error = error  # raised after the batches before it have come out
             raise StopIteration from error
         self.waiting.append(batch)
         return batch.data, batch.places
 
     def rest(self, settle: Callable[[list[int]], Fed]) -> Iterator[Fed]:
-        """What has not come out, the first of it settled; then what has not gone in.
+        """Yield the batches that were in DALI, the first doubtful one settled; then the source's.
+
+        Args:
+            settle: Makes a batch anew from its indices, decoded by packio.
 
         Raises:
-            DecodeError: all that was in DALI is settled, so the error is not the images'.
+            Exception: the error that ended the source.
         """
         for number, batch in enumerate(self.waiting):
             if not batch.settled:
@@ -51,14 +54,15 @@ class _Feed:
 
 
 class Runner:
-    """A pipeline that batches are sent through, again and again.
+    """Sends batches through a pipeline, one epoch after the other.
 
-    After any error DALI's pipelines are of no use. Another one is built then; the batch that failed
-    is settled, which finds the sample that is bad, and all go in again.
+    After an error a pipeline of DALI does not work any more. The runner then builds another one.
+    packio decodes the batch that failed, which finds the bad sample, and all batches that were in
+    the old pipeline go into the new one.
 
     Args:
-        build: Builds a pipeline that asks its argument for batches.
-        settle: Makes a batch anew, decoded, from its indices.
+        build: Builds a pipeline that calls its argument for batches.
+        settle: Makes a batch anew from its indices, decoded by packio.
     """
 
     def __init__(self, build: Callable[[Any], Any], settle: Callable[[list[int]], Fed]) -> None:
@@ -66,14 +70,14 @@ class Runner:
         self._idle: tuple[Any, _Feed] | None = None
 
     def close(self) -> None:
-        """Let go of the pipeline; it is built again when there is something to run."""
+        """Drop the pipeline; `run` builds another one."""
         self._idle = None
 
     def run(self, batches: Iterator[Fed]) -> Iterator[tuple[Fed, Any]]:
-        """Send batches through; yields each with its images, as DALI has them.
+        """Send batches through; yield each batch with its images, as DALI has them.
 
         Raises:
-            DecodeError, IntegrityError: of the batches; or DALI fails for another reason.
+            DecodeError, IntegrityError: a sample is bad; or DALI fails for another reason.
         """
         pipeline, feed = self._idle or self._new()
         self._idle = None
@@ -98,7 +102,7 @@ class Runner:
             pipeline.reset()
             self._idle = pipeline, feed
         finally:
-            pipeline = None  # it ends before the bytes that it reads do
+            pipeline = None  # DALI reads the batches' bytes: it must end before they are freed
 
     def _new(self) -> tuple[Any, _Feed]:
         feed = _Feed()
@@ -106,22 +110,22 @@ class Runner:
 
 
 def said(error: RuntimeError) -> str:
-    """What an error of DALI's says, without the way to it."""
+    """The message of an error of DALI, without the stack trace."""
     lines = str(error).partition("encountered:")[2] or str(error)
     return " ".join(line.strip() for line in lines.splitlines() if "no longer valid" not in line)
 
 
 class Handover:
-    """DALI's batches as tensors of torch's, which stay what they are.
+    """Turns DALI's batches into tensors that later batches do not change.
 
-    On the processor without a copy: DALI makes each batch in new memory, and gives it away. On a
-    GPU with one, on a stream of its own: DALI may use a batch's memory again when the tensor is
-    gone, without waiting for work on streams that it does not know.
+    On the processor nothing is copied: DALI makes each batch in new memory. On a GPU the batch is
+    copied, on a stream of its own: once the tensor is freed, DALI uses the memory again without
+    waiting for work on streams that DALI does not know.
 
     Args:
-        device: Where DALI makes them.
-        prepare: What is done to them there.
-        channels_last: Whether they come as (N, H, W, C).
+        device: On which DALI makes the batches.
+        prepare: Converts and normalizes them there.
+        channels_last: Whether DALI's batches are (N, H, W, C).
     """
 
     def __init__(self, device: torch.device, prepare: Preparation, *, channels_last: bool) -> None:
@@ -129,7 +133,7 @@ class Handover:
         self._stream: Any = None  # a torch.cuda.Stream, once there is one
 
     def __call__(self, size: int, images: Any, labels: torch.Tensor | None) -> Any:
-        """The first images of a batch, (size, C, H, W), with labels if there are any."""
+        """Return the first images of a batch, (size, C, H, W), with labels if there are any."""
         if self._device.type == "cpu":
             made = self._prepared(size, images)
             return made if labels is None else (made, labels)

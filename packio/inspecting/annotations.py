@@ -32,19 +32,54 @@ from typing import Any
 
 import numpy as np
 
-from packio.index.indexfile import Index
+from packio.datasets.selection import selected
+from packio.errors import OptionError
 from packio.packs.packs import Pack
 from packio.sample.fields import decode
 from packio.sample.record import IMAGE
 
 TABLE, CLASS_NAMES = "packio.jsonl", "packio.classes.txt"
-ANNOTATIONS = ("label", "split", "boxes", "meta")  # of these, each pack has some
+ANNOTATIONS = ("label", "split", "boxes", "meta")  # a pack has some of these
 _COLUMNS = {"label": "label", "split": "split", "boxes": "boxes", "meta": "meta_data"}
 
 
-def present(index: Index) -> list[str]:
-    """Which of `ANNOTATIONS` a pack has."""
-    return [name for name in ANNOTATIONS if _COLUMNS[name] in index]
+def annotations_of(pack: Pack, classes: list[str] | None, fields: list[str] | None) -> list[str]:
+    """Which of `ANNOTATIONS` to write.
+
+    Args:
+        pack: The pack.
+        classes: Names of the classes that are extracted; None: all.
+        fields: Names that the user asked for; None: everything that no file says.
+
+    Raises:
+        OptionError: the pack has no such field.
+    """
+    there = [name for name in ANNOTATIONS if _COLUMNS[name] in pack.index_file]
+    if fields is None:
+        say_label = not _told_by_folders(pack, classes)
+        others = len(pack.fields) > 1 or set(there) - {"label"}
+        return there if say_label or others else []
+    for name in fields:
+        if name not in pack.fields and name not in ANNOTATIONS:
+            known = ", ".join([*pack.fields, *ANNOTATIONS])
+            raise OptionError(f"{pack.path}: no field {name!r}; expected some of {known}")
+    return [name for name in there if name in fields]
+
+
+def _told_by_folders(pack: Pack, classes: list[str] | None) -> bool:
+    """Tell whether each label is the first folder in its key, so that the path says the label."""
+    labels, names = pack.labels, [os.fsencode(name) for name in pack.classes]
+    if labels is None:
+        return True
+    if labels.ndim != 1 or (pack.metadata.get("source") or {}).get("kind") != "image_folder":
+        return False
+    for rows in selected(pack, classes):
+        for row, label in zip(rows.tolist(), pack.take_labels(rows).tolist(), strict=True):
+            if not 0 <= label < len(names) or not pack.key_bytes(row).startswith(
+                names[label] + b"/"
+            ):
+                return False
+    return True
 
 
 class Annotations:

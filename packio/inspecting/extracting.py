@@ -31,21 +31,19 @@ from packio.errors import (
 from packio.images import encodings
 from packio.index.indexfile import SEEKABLE
 from packio.inspecting.annotations import (
-    ANNOTATIONS,
     CLASS_NAMES,
     TABLE,
     Annotations,
+    annotations_of,
     packing_command,
-    present,
 )
 from packio.packs import packs
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.storage import workshop
 from packio.storage.folder import path_problem
-from packio.system.progress import Progress, ProgressCallback
+from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
-_PROGRESS_SECONDS = 0.1  # between two calls of the callback
 _ENDINGS = {"array": ".npy", "text": ".txt", "bytes": ".bin"}  # by kind of field
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
@@ -136,7 +134,7 @@ class _Run:
     ) -> None:  # fmt: skip
         self._pack, self._out, self._classes, self._progress = pack, out, classes, progress
         self._began, self._called = time.monotonic(), 0.0
-        self._annotations = _annotations(pack, classes, fields)
+        self._annotations = annotations_of(pack, classes, fields)
         self._fields = [n for n in pack.fields if fields is None or n in fields]
         self._others = [name for name in self._fields if name != IMAGE]
         self._has_table = bool(self._others or self._annotations)
@@ -203,7 +201,7 @@ class _Run:
             paths[row] = next(path for path in names if self._make(path, write, last=names[-1]))
             self._written[name] += 1
             self._bytes += len(data)
-            if time.monotonic() - self._called >= _PROGRESS_SECONDS:
+            if time.monotonic() - self._called >= PROGRESS_SECONDS:
                 self.report_progress("writing")
         return paths
 
@@ -267,42 +265,6 @@ class _Run:
             self._out, self._samples, self._written, self._bytes, table, tuple(self._annotations),
             command, self._empty, int(self._seekable), time.monotonic() - self._began,
         )  # fmt: skip
-
-
-def _annotations(
-    pack: packs.Pack, classes: list[str] | None, fields: list[str] | None
-) -> list[str]:
-    """Which of `ANNOTATIONS` to write.
-
-    Raises:
-        OptionError: the pack has no such field.
-    """
-    there = present(pack.index_file)
-    if fields is None:
-        say_label = not _told_by_folders(pack, classes)
-        others = len(pack.fields) > 1 or set(there) - {"label"}
-        return there if say_label or others else []
-    for name in fields:
-        if name not in pack.fields and name not in ANNOTATIONS:
-            known = ", ".join([*pack.fields, *ANNOTATIONS])
-            raise OptionError(f"{pack.path}: no field {name!r}; expected some of {known}")
-    return [name for name in there if name in fields]
-
-
-def _told_by_folders(pack: packs.Pack, classes: list[str] | None) -> bool:
-    """Tell whether each label is the first folder in its key, so that the path says the label."""
-    labels, names = pack.labels, [os.fsencode(name) for name in pack.classes]
-    if labels is None:
-        return True
-    if labels.ndim != 1 or (pack.metadata.get("source") or {}).get("kind") != "image_folder":
-        return False
-    for rows in selected(pack, classes):
-        for row, label in zip(rows.tolist(), pack.take_labels(rows).tolist(), strict=True):
-            if not 0 <= label < len(names) or not pack.key_bytes(row).startswith(
-                names[label] + b"/"
-            ):
-                return False
-    return True
 
 
 def _check_place(pack: packs.Pack, out: Path, *, overwrite: bool) -> None:

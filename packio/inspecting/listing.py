@@ -56,7 +56,7 @@ def _keys(pack: Pack, indices: np.ndarray) -> list[bytes]:
 def keys_near(pack: Pack, key: bytes) -> list[tuple[int, bytes]]:
     """Find the keys that resemble an unknown one most.
 
-    Compared are its neighbours in sorted order, and keys that contain its file name.
+    The candidates are the key's neighbours in sorted order, and keys that contain its file name.
 
     Returns:
         Up to 5 pairs of index and key, the most similar first.

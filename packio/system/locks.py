@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any
 
 
 class ForkSafeLock:
@@ -41,6 +40,4 @@ def _renew_all() -> None:
         lock.renew()
 
 
-_register: Any = getattr(os, "register_at_fork", None)  # not on Windows
-if _register is not None:
-    _register(after_in_child=_renew_all)
+os.register_at_fork(after_in_child=_renew_all)

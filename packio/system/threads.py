@@ -112,8 +112,7 @@ class _OpenCV:
 
 
 _OPENCV = _OpenCV()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_OPENCV.reset)
+os.register_at_fork(after_in_child=_OPENCV.reset)
 
 
 @contextlib.contextmanager

@@ -47,15 +47,7 @@ def version() -> str:
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain image with OpenCV.
-
-    Args:
-        data: The encoded bytes.
-        mode: "RGB", "GRAY" for a gray image, or "UNCHANGED".
-
-    Returns:
-        (H, W, C) uint8, or uint16 for 16-bit PNG under UNCHANGED; C-contiguous, orientation not
-        applied.
+    """Decode a plain image with OpenCV; see `DecoderPlugin.decode`.
 
     Raises:
         DecodeError: damaged, or not plain: OpenCV treats palettes, transparency, CMYK and

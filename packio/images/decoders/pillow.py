@@ -33,15 +33,7 @@ def version() -> str:
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode an image with Pillow.
-
-    Args:
-        data: The encoded bytes.
-        mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
-
-    Returns:
-        (H, W, C) uint8, C-contiguous, orientation not applied. Under UNCHANGED, palettes become RGB
-        or RGBA, CMYK becomes RGB, 16-bit images are uint16, floating-point ones float32.
+    """Decode an image with Pillow; see `DecoderPlugin.decode`.
 
     Raises:
         DecodeError: whatever Pillow says is wrong with it.

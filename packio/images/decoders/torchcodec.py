@@ -46,14 +46,7 @@ def version() -> str:
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain JPEG or PNG with TorchCodec.
-
-    Args:
-        data: The encoded bytes.
-        mode: "RGB", or "GRAY" for a gray image.
-
-    Returns:
-        (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
+    """Decode a plain JPEG or PNG with TorchCodec; see `DecoderPlugin.decode`.
 
     Raises:
         DecodeError: damaged, not plain, or with an orientation in its Exif data.

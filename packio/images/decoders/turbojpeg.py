@@ -87,14 +87,9 @@ def version() -> str:
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain JPEG with PyTurboJPEG, every warning of libjpeg-turbo taken as an error.
+    """Decode a plain JPEG with PyTurboJPEG; see `DecoderPlugin.decode`.
 
-    Args:
-        data: The JPEG's bytes.
-        mode: "RGB", or "GRAY" for a gray JPEG.
-
-    Returns:
-        (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
+    A warning of libjpeg-turbo is an error.
 
     Raises:
         DecodeError: damaged, or not plain.

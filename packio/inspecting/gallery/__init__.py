@@ -1,7 +1,7 @@
-"""A contact sheet: thumbnails of a pack's samples in one HTML file that needs nothing else.
+"""Contact sheets: thumbnails of a pack's samples in one HTML file without any other file.
 
-Everything that comes from the pack travels as JSON and is put into the page as text, never as
-markup; a Content Security Policy lets no script run but the sheet's own, and nothing be fetched.
+Everything from the pack is in the page as JSON, and is shown as text, never as markup. A Content
+Security Policy allows the sheet's own script only, and no requests.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from packio.system import processors
 from packio.system.pools import ThreadPool
 from packio.system.progress import Progress, ProgressCallback
 
-_DENSITY = 2  # pixels of a thumbnail for one of the page: sharp on fine screens, and enlarged
-_AHEAD = 32  # thumbnails being made
+_DENSITY = 2  # pixels of a thumbnail for one pixel of the page, for fine screens and enlarging
+_AHEAD = 32  # thumbnails that are made at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class SheetReport:
 
     Attributes:
         out: The HTML file.
-        shown: Samples in it.
-        samples: Samples to choose from: all of the pack, or of the classes asked for.
-        broken: Samples shown by their error, as they could not be read or decoded.
+        shown: Number of samples in the sheet.
+        samples: Number of samples to choose from: of the pack, or of the classes asked for.
+        broken: Number of samples that could not be read or decoded; the sheet shows their errors.
         bytes: Of the HTML file.
     """
 
@@ -67,13 +67,13 @@ def write_contact_sheet(
         pack: An open pack, or the path of one.
         out: The HTML file; an earlier one is replaced.
         classes: Names of classes to show; None shows all.
-        limit: Show this many samples, spread evenly.
+        limit: Most samples to show; they are spread evenly over the pack.
         size: Longer edge of a thumbnail, pixels on the page.
         progress: Called with a `Progress` about ten times a second, and at the end.
 
     Raises:
         OptionError: no such class, or a limit or size below 1.
-        OutputExistsError: ``out`` is something else than an HTML file.
+        OutputExistsError: ``out`` exists and is no HTML file.
         OutputError: writing fails.
     """
     if isinstance(pack, (str, os.PathLike)):
@@ -120,7 +120,7 @@ def _write(path: Path, text: bytes) -> None:
 def _entries(
     pack: packs.Pack, indices: np.ndarray, size: int, progress: ProgressCallback | None
 ) -> Iterator[dict[str, Any]]:
-    """Make the thumbnails in threads, in order, a few ahead."""
+    """Make the entries of the sheet in order; threads make some thumbnails ahead."""
     began, done, read, bad = time.monotonic(), 0, 0, 0
     waiting: deque[Future[dict[str, Any]]] = deque()
     todo = iter(indices.tolist())

@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).parent
 
 
 def readable(name: bytes) -> str:
-    """A key or a name for people: bytes that are not UTF-8 become escapes."""
+    """Text of a key or a name; bytes that are not UTF-8 become escapes."""
     return name.decode("utf-8", "backslashreplace")
 
 

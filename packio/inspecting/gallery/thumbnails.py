@@ -20,7 +20,7 @@ _QUALITY = 80  # of the JPEG
 
 
 def make_thumbnail(data: bytes, edge: int, row: Row | Facts) -> bytes:
-    """Make a JPEG of at most ``edge`` pixels a side, upright, of a sample's bytes."""
+    """Decode a sample and make an upright JPEG of at most ``edge`` pixels a side."""
     from PIL import Image
 
     with _opened(data, row) as image:
@@ -38,7 +38,7 @@ def make_thumbnail(data: bytes, edge: int, row: Row | Facts) -> bytes:
     return file.getvalue()
 
 
-# What makes an image upright; Exif 2.32, section 4.6.4, tag 0x0112.
+# Orientation → the turns that make an image upright; Exif 2.32, section 4.6.4, tag 0x0112.
 _TURNS = {
     2: ("FLIP_LEFT_RIGHT",),
     3: ("ROTATE_180",),

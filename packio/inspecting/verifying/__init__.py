@@ -1,11 +1,11 @@
-"""Verifying: every byte of a pack against its index; all damages are told, not only the first.
+"""Verifying: compare every byte of a pack with the index, and report all damages.
 
-The index is checked first (CRC32C of each block of each column), then each file is read once, from
-its beginning to its end: size and SHA-256 of the whole, CRC32C of each record and mask in it. So
-every flipped bit is found, and one in a record is told with the record's key; records that are no
-ranges of bytes (compressed ones) are covered by the SHA-256 of their files. Where a file is not as
-it was written, its format walks what lies around the records. Memory: a few MiB a thread, and about
-60 bytes for each sample of the files that are being read.
+First the index is checked: the CRC32C of each block of each column. Then each file is read once
+from beginning to end: size and SHA-256 of the file, CRC32C of each field of each sample. So every
+flipped bit is found; if the bit is in a sample, the report names the sample's key. The SHA-256 of a
+file covers compressed samples, which are no ranges of bytes. If a file has changed, the format then
+walks the container. Memory: a few MiB a thread, and about 60 bytes for each sample of the files
+that are being read.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ def verify(
     num_workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> VerifyReport:
-    """Check all of a pack: index, files, records, masks; report everything that is damaged.
+    """Check the index, the files and every field of a pack; report everything that is damaged.
 
     Args:
         path: A pack.
-        decode: Decode every image as well; only this tells of images that were bad when packed.
-        structure: Walk the container by its own format where a file is not as it was written, to
-            tell what is wrong in it; "always" walks intact files too.
-        rebuild_index: Where the index is missing or damaged, make it anew of what the container
-            holds, once all of that has been walked and decoded and nothing is wrong with it; the
-            warnings tell what cannot be restored. An index whose checksums hold is left alone.
+        decode: Decode every value as well: only this finds images that were bad when packed.
+        structure: If a file has changed, walk the container by its own format, to tell what is
+            wrong in the file; "always" walks unchanged files too.
+        rebuild_index: If the index is missing or damaged, make a new index from the container,
+            after every sample of the container was read and decoded without an error. Warnings say
+            what the container cannot restore. An index whose checksums are right is left alone.
         num_workers: Threads; None takes one for each processor, at most 16.
         progress: Called with a `Progress` about ten times a second, from any of the threads.
 
     Returns:
-        A report; its ``ok`` tells whether the pack is as it was written.
+        A report; ``ok`` tells whether the pack is as it was written.
 
     Raises:
-        NotAPackError: nothing there, or nothing that could be a pack.
+        NotAPackError: there is nothing at the path, or no pack.
         UnfinishedPackError: packing into this path was interrupted or is going on.
         ReadError: the index cannot be read.
-        OptionError: an argument that cannot be meant.
+        OptionError: the value of an argument makes no sense.
         OSError: the new index cannot be written.
     """
     began = time.monotonic()
@@ -92,7 +92,7 @@ def verify(
 def _check(
     found: Findings, threads: int, *, decode: bool, structure: bool | Literal["always"]
 ) -> int:
-    """Check everything that can be checked; return how many bytes were read."""
+    """Run all checks that the damages found so far allow; return the number of bytes read."""
     whole = check_index(found)
     with ThreadPool(threads, "packio-verify") as pool:
         size = check_files(found, pool)

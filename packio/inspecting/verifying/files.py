@@ -1,4 +1,4 @@
-"""Files: size and SHA-256 of each, and the checksums of all that is in it, in one reading."""
+"""Checks of files: size and SHA-256 of a file, and CRC32C of each value in it, in one reading."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from packio.inspecting.verifying.findings import Findings
 from packio.inspecting.verifying.records import Span, Values, problem_of, tell, values_of
 from packio.system.pools import ThreadPool
 
-_SPAN = 4 << 20  # bytes read at once; more where a record is larger
+_SPAN = 4 << 20  # bytes read at once; more if a value is larger
 
 
 def check_files(found: Findings, pool: ThreadPool) -> int:
-    """Check all files and the values in them; return how many bytes they have."""
+    """Check all files and the values in them; return the number of bytes."""
     found.meter.begin("reading", sum(size for _, size, _ in found.table))
     try:
         return sum(pool.map(lambda number: _check_file(found, number), range(len(found.table))))
     except BaseException:
-        found.stopped = True  # a large file would be read to its end
+        found.stopped = True  # else threads would read a large file to its end
         raise
 
 
 def _check_file(found: Findings, number: int) -> int:
-    """Check one file and all that is in it; return how many bytes it has."""
+    """Check one file and all values in it; return the number of bytes."""
     name, expected, digest = found.table[number]
     values = values_of(found, number)
     try:
@@ -56,7 +56,7 @@ def _check_file(found: Findings, number: int) -> int:
 def _lose(
     found: Findings, name: str, values: Values, problem: str, *, unreadable: bool = False
 ) -> int:
-    """Tell of a file that is not there, and note its samples."""
+    """Report a file that cannot be read, and note that its samples are bad."""
     lost = set(values.position.tolist())
     found.bad |= lost
     problem += f"; {len(lost)} samples have bytes in it" if lost else ""
@@ -68,7 +68,7 @@ def _lose(
 def _read_through(
     found: Findings, file: BinaryIO, size: int, values: Values
 ) -> tuple[bytes, list[tuple[int, str]]]:
-    """Read a file once: its SHA-256, and which of the values in it are damaged and how."""
+    """Read a file once; return its SHA-256, and the number and problem of each damaged value."""
     digest, problems, begin, first = hashlib.sha256(), [], 0, 0
     while (begin < size or first < len(values.offset)) and not found.stopped:
         stop, last = begin + _SPAN, len(values.offset)
@@ -90,7 +90,7 @@ def _read_through(
 
 
 def look_for_strangers(found: Findings) -> None:
-    """Warn of files in a directory pack that the index does not list."""
+    """Warn about files in a directory pack that the index does not list."""
     if found.index.path.name != INDEX_NAME:
         return
     known = {name for name, _, _ in found.table} | {INDEX_NAME}

@@ -1,4 +1,4 @@
-"""What is known of a pack while it is verified, and what has been found wrong with it so far."""
+"""Findings: what `verify` knows about a pack, and the damages it has found so far."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from packio.errors import IntegrityError
 from packio.formats import Format, Reading
 from packio.index.indexfile import Index
 from packio.inspecting.verifying.report import Damage, of_file
-from packio.system.progress import Progress, ProgressCallback
-
-_PROGRESS_SECONDS = 0.1  # between two calls of the callback
+from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
 
 class Kind(NamedTuple):
@@ -31,7 +29,7 @@ class Kind(NamedTuple):
 
 
 class Findings:
-    """A pack whose index opens, and what is wrong with it; threads may tell at the same time.
+    """A pack whose index opens, and its damages. Several threads may add damages at once.
 
     Attributes:
         index: Of the pack.
@@ -39,14 +37,14 @@ class Findings:
         root: Folder that the names of files are relative to.
         meter: Counts what is done.
         table: Name, bytes and SHA-256 of each file.
-        shards: Name of each, and the positions of its samples.
-        format: Of the container, once the metadata are found good.
-        reading: How to take what the container says.
-        by_record: Records are no ranges of bytes, but what the format's Reader gives by number.
+        shards: Name of each shard, and the positions of its samples.
+        format: Of the container, once the metadata have been checked.
+        reading: The options with which the container was indexed.
+        by_record: Images are no ranges of bytes: the format's Reader returns them by number.
         kinds: The fields, the image first, once the index is found good.
         damages, warnings: As in the report.
-        intact: Numbers of the files that are as they were written.
-        bad: Positions of the samples whose bytes are not theirs.
+        intact: Numbers of the files whose size and SHA-256 agree with the index.
+        bad: Positions of the samples whose bytes are damaged.
         stopped: An interrupt came, or the callback failed.
     """
 
@@ -73,7 +71,7 @@ class Findings:
         self.damages.append(of_file(name, problem, unreadable=unreadable))
 
     def tell_of_sample(self, position: int, place: tuple[str, int, int], problem: str) -> None:
-        """Note a damage of a sample; ``place`` is file, offset and length."""
+        """Note a damage of a sample; ``place`` is file, offset and length in bytes."""
         name, offset, length = place
         self.damages.append(Damage(name, position, self._key(position), offset, length, problem))
 
@@ -113,7 +111,7 @@ class Findings:
 
 
 def reading_of(index: Index) -> Reading:
-    """How the container was taken when it was indexed."""
+    """The options with which a container was indexed."""
     if index.metadata.get("source", {}).get("kind") != "reindex":
         return Reading()
     said = index.metadata.get("options", {})
@@ -130,7 +128,7 @@ class Meter:
         self.begin("reading", 0)
 
     def begin(self, stage: str, total_bytes: int) -> None:
-        """Count anew, for the next stage."""
+        """Begin the next stage, and count from 0 again."""
         self._stage, self._total_bytes = stage, total_bytes
         self._done = self._done_bytes = 0
 
@@ -142,7 +140,7 @@ class Meter:
             self._done += samples
             self._done_bytes += size
             now = time.monotonic()
-            if now - self._called >= _PROGRESS_SECONDS or self._done == self._samples:
+            if now - self._called >= PROGRESS_SECONDS or self._done == self._samples:
                 self._called = now
                 self._progress(
                     Progress(

@@ -1,4 +1,4 @@
-"""The index: where it is, whether it opens, and whether it is sound in itself."""
+"""Checks of the index: its place, whether it opens, its checksums, and its numbers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from packio.packs import indexing, locating
 
 
 def located(path: Path) -> Path:
-    """Where the index of the pack at a path is, or would be.
+    """Path of a pack's index, which may be missing.
 
     Raises:
-        NotAPackError: nothing there, or nothing that could be a pack.
+        NotAPackError: there is nothing at the path, or no pack.
         UnfinishedPackError: packing into this path was interrupted or is going on.
     """
     locating.check_finished(path)
@@ -41,18 +41,18 @@ def opened(path: Path) -> Index:
     """Open an index.
 
     Raises:
-        IntegrityError: it is missing or damaged.
-        NotAPackError: damaged, or none of packio's.
-        VersionError: written by a newer packio.
-        ReadError: it cannot be read.
+        IntegrityError: the index is missing or damaged.
+        NotAPackError: the file is damaged, or no index of packio.
+        VersionError: a newer packio wrote the index.
+        ReadError: the index cannot be read.
     """
     if not path.is_file():
-        raise IntegrityError(f"{path}: missing; `packio reindex` makes one of what the files hold")
+        raise IntegrityError(f"{path}: missing; `packio reindex` makes an index from the files")
     return Index(path)
 
 
 def check_index(found: Findings) -> bool:
-    """Check all that the index says; return whether what it says of records can be relied on."""
+    """Check the index; return whether the places of the samples can be relied on."""
     if not check_bytes(found) or not _check_owner(found):
         return False
     found.kinds = list(_kinds(found.index))
@@ -63,7 +63,7 @@ def check_index(found: Findings) -> bool:
 
 
 def check_bytes(found: Findings) -> bool:
-    """Check that the index is as it was written, and take from it what is known of files."""
+    """Check that the index is as it was written, and read the tables of shards and files."""
     _check_columns(found)
     _check_metadata(found)
     _check_table(found)
@@ -87,7 +87,7 @@ def _check_columns(found: Findings) -> None:
 
 
 def _check_metadata(found: Findings) -> None:
-    """Look at what the index says of formats and shards."""
+    """Read the format and the shards from the metadata."""
     metadata, first = found.index.metadata, 0
     try:
         for shard in metadata["shards"]:
@@ -126,7 +126,7 @@ def _check_numbers(found: Findings) -> None:
 
 
 def _check_blocks(found: Findings) -> None:
-    """Compare the checksums of blocks of raw rows with those of the rows, which files have."""
+    """Compare the checksums of blocks of raw rows with the checksums of the rows."""
     if COLUMN not in found.index:
         return
     length, crc = found.kinds[0].length, found.kinds[0].crc
@@ -141,10 +141,10 @@ def _check_blocks(found: Findings) -> None:
 
 
 def _of_blocks(crcs: np.ndarray, rows: int, row_bytes: int) -> np.ndarray:
-    """CRC32C of each block of rows, from the (N,) uint32 CRC32Cs of the rows; nothing is read.
+    """Compute the CRC32C of each block of rows from the CRC32Cs of the rows, (N,) uint32.
 
-    That of A and B end to end is that of B, and of A what as many zeros as B has bytes make of it,
-    less what they make of nothing: a function linear in each bit.
+    No bytes are read: crc(A + B) = crc(B) ^ shift(crc(A)). The shift by the length of B is linear
+    in each bit; it is the effect of as many zero bytes, without their effect on crc(b"").
     """
     zeros = bytes(row_bytes)
     none = google_crc32c.extend(0, zeros)

@@ -1,4 +1,4 @@
-"""Making a damaged or missing index anew, where the container is sound."""
+"""Making a new index in place of a missing or damaged one, if the container is sound."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _OPTIONAL = {
 
 @dataclasses.dataclass(frozen=True)
 class Rebuilt:
-    """What came of it.
+    """Result of `rebuild`.
 
     Attributes:
-        done: There is a new index.
-        damages: Why there is none: of the old index, and of the container.
-        warnings: One line each.
+        done: Whether there is a new index.
+        damages: Of the old index and of the container; the reasons why there is no new index.
+        warnings: Lines about what the new index lacks.
     """
 
     done: bool = False
@@ -59,12 +59,12 @@ class Rebuilt:
 
 
 def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt:
-    """Make the index of a container anew if it is missing or damaged, and the container sound.
+    """Make a new index if the index is missing or damaged and the container is sound.
 
     Args:
         path: Of the pack; absolute.
         index_path: Of the index.
-        threads: How many to decode with.
+        threads: Number of threads that decode.
         meter: Counts what is done.
 
     Raises:
@@ -94,7 +94,7 @@ def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt
 def _examined(
     path: Path, index_path: Path, meter: Meter
 ) -> tuple[Index | None, tuple[Damage, ...]]:
-    """The index, as far as it opens, and its damages; none where another packio reads it."""
+    """The index, if it opens, and its damages; no damages if a newer packio wrote the index."""
     try:
         index = opened(index_path)
     except VersionError:
@@ -109,7 +109,7 @@ def _examined(
 def _made(
     path: Path, index_path: Path, old: Index | None, reading: Reading, losses: list[str]
 ) -> Iterator[str]:
-    """Make the new index; say what became of the old one, and what is lost with it."""
+    """Make the new index; say where the old index is, and what is lost with it."""
     name = index_path.name
     if index_path.exists():
         aside = index_path.with_name(name.removesuffix(INDEX_SUFFIX) + ".damaged" + INDEX_SUFFIX)
@@ -127,7 +127,7 @@ def _made(
 
 
 def _lost(old: Index | None, new: Index) -> Iterator[str]:
-    """What the old index had, or may have had, and the new one has not."""
+    """Name what the old index had, or may have had, and the new index lacks."""
     for column, words in _OPTIONAL.items():
         if column not in new and (old is None or column in old):
             yield words
@@ -213,5 +213,5 @@ def walk_once(path: str, container: str, reading: dict[str, Any]) -> None:
 
 
 def _seconds(path: Path) -> float:
-    """After which a library is taken to hang."""
+    """Seconds after which a library is considered to hang."""
     return 120 + path.stat().st_size / 1e6

@@ -1,4 +1,4 @@
-"""Records and masks: their checksums, and whether their images decode."""
+"""Checks of values: the checksum of each field of each sample, and whether it decodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHUNK = 1024  # samples that are decoded at once
 
 
 class Values(NamedTuple):
-    """The records and masks of one file, by offset."""
+    """The values that lie in one file, by offset."""
 
     position: np.ndarray  # (n,) of the sample
     offset: np.ndarray  # (n,) bytes
@@ -35,7 +35,7 @@ class Values(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A piece of a file, read."""
+    """A piece of a file that has been read."""
 
     file: BinaryIO
     size: int  # of the file, bytes
@@ -43,10 +43,10 @@ class Span(NamedTuple):
     view: np.ndarray  # (n,) uint8
 
     def bytes(self, offset: int, length: int) -> np.ndarray | None:
-        """Some bytes of the file, by offset in it; None where there are none."""
+        """Bytes of the file, by offset in the file; None if they lie beyond the end."""
         if not 0 <= offset <= offset + length <= self.size:
             return None
-        if offset < self.begin:  # it begins in the piece before: values overlap
+        if offset < self.begin:  # values overlap: this one begins in the piece before
             return np.frombuffer(read_at(self.file.fileno(), length, offset), np.uint8)
         return self.view[offset - self.begin : offset - self.begin + length]
 
@@ -71,7 +71,7 @@ def values_of(found: Findings, file: int) -> Values:
 
 
 def problem_of(found: Findings, span: Span, values: Values, i: int) -> str | None:
-    """What is wrong with one value, if anything."""
+    """Say what is wrong with one value; None if nothing is."""
     data: bytes | np.ndarray | None
     data = span.bytes(int(values.offset[i]), int(values.length[i]))
     if data is None:
@@ -119,7 +119,7 @@ def decode_images(found: Findings, pool: ThreadPool) -> None:
 
 
 def _get(found: Findings, files: LocalFiles, shard: str) -> Callable[[int, int, int], bytes]:
-    """What reads a record of a shard by file, offset (or number) and length."""
+    """Function that reads an image of a shard by file, offset (or number) and length."""
     if not found.by_record:
         return files.read
     assert found.format is not None  # noqa: S101 (the metadata were found good)

@@ -1,4 +1,4 @@
-"""What a verification says."""
+"""The report of a verification."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is wrong.
+    """One damage.
 
     Attributes:
         file: Relative to the folder of the index.
-        position: Of the sample in the pack; None where no one sample is concerned.
+        position: Of the sample in the pack; None if the damage is not in one sample.
         key: Of the sample; bytes that are not UTF-8 are surrogate-escaped.
-        offset, length: Of the bytes in the file; None where it is not known.
+        offset, length: Of the bytes in the file; None if they are not known.
         problem: One line.
-        unreadable: The operating system does not give the bytes out, though the file is there.
+        unreadable: The file is there, but the operating system cannot read it.
     """
 
     file: str
@@ -34,14 +34,14 @@ class VerifyReport:
 
     Attributes:
         path: Of the pack.
-        format: Of the container; empty where the index does not tell.
-        samples: How many the pack has.
-        files: How many files were read, the index not counted.
-        bytes: In them.
-        damages: All that is wrong: the index first, then by file and offset.
-        warnings: One line each; what is not wrong but not as packed either.
-        seconds: The whole run took.
-        rebuilt: The index was made anew; all else is of the new one.
+        format: Of the container; empty if the index cannot be read.
+        samples: Number of samples in the pack.
+        files: Number of files read, without the index.
+        bytes: In these files.
+        damages: All damages: of the index first, then by file and offset.
+        warnings: Lines about what is no damage, but differs from the pack as it was written.
+        seconds: Duration of the run.
+        rebuilt: Whether a new index was made; the report is then about the new index.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""The structure: what the container itself says of its samples, against what the index says."""
+"""Checks of the structure: compare what the container and the index say about each sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packio.sample.record import IMAGE, Place, Record
 
 
 def walk(found: Findings, *, always: bool) -> None:
-    """Compare the shards with the index: those that are not as they were written, or all."""
+    """Compare shards with the index: all shards, or only those whose files have changed."""
     for shard, positions in found.shards:
         if (found.root / shard).exists() and (
             always or not found.files_of(shard, positions) <= found.intact

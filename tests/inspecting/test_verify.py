@@ -492,7 +492,7 @@ def test_the_index_of_a_newer_packio_is_told(tmp_path: Path) -> None:
 def test_an_interrupt_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack, calls = packed("tar", tmp_path / "a"), []
     monkeypatch.setattr("packio.inspecting.verifying.files._SPAN", 1)
-    monkeypatch.setattr("packio.inspecting.verifying.findings._PROGRESS_SECONDS", 0)
+    monkeypatch.setattr("packio.inspecting.verifying.findings.PROGRESS_SECONDS", 0)
 
     def interrupted(progress: Progress) -> None:
         calls.append(progress)

@@ -61,8 +61,9 @@ def collate(samples: list[Any]) -> Any:
         samples: What a dataset's ``__getitems__`` returned, or a plain list of samples.
 
     Returns:
-        As `torch.utils.data.default_collate`: images (N, C, H, W), labels (N,) int64, …. Images and
-        masks that differ in size are lists; boxes, keys and metadata always are.
+        As `torch.utils.data.default_collate`: images (N, C, H, W), labels (N,) int64, …. Images,
+        masks and arrays that differ in shape, or that a sample lacks, are lists; boxes, text,
+        bytes, keys and metadata always are.
     """
     if isinstance(samples, Batch) and samples.is_whole:
         return samples.columns()

@@ -52,18 +52,21 @@ class PackDataset(BatchedDataset):
         decoder: "auto" (for each encoding the fastest that equals Pillow bit for bit), or a name.
             "nvjpeg" is for `Loader` with ``device="cuda"``, which then decodes on the GPU.
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED", as torchvision's ImageReadMode.
-        fields: "image", "mask", "label", "boxes", "box_labels", "key", "index", or a key of the
-            samples' metadata: one name, a tuple, or {name: field}. Default: image, mask and label,
-            as far as the pack has them; the bare image if the pack has neither. See below.
+        fields: What a sample consists of: one name, a tuple of names, or {name: field}, as
+            ``("image", "depth", "caption")``. A name is "image", "mask", "label", "boxes",
+            "box_labels", "key", "index", "split", any other named field of the pack
+            (`Pack.fields`), a column of the boxes (as "crowd"), or a key of the samples' metadata.
+            The first of these that the pack has is taken. Default: image, mask and label, as far
+            as the pack has them; the bare image if the pack has neither. See below.
         output: "tensor": (C, H, W), contiguous; "numpy": (H, W, C), contiguous; "pil". Under
-            "pil", boxes are arrays.
+            "pil", boxes and arrays are NumPy arrays.
         dtype: Of tensors: torch.uint8 (as decoded), or a float type, scaled to 0..1.
-        transform: Called with each image; albumentations' too.
+        transform: Called with each image of the field "image"; albumentations' too.
         target_transform: Called with each label.
-        transforms: Called with image, mask, boxes, box_labels and label, as far as they are among
-            the fields, in this order; returns as many values. Where torchvision is installed, it
-            gets tv_tensors; samples have plain tensors. Instead of `transform`,
-            `target_transform` and `views`.
+        transforms: Called with image, mask, further images and masks (in the order of `fields`),
+            boxes, box_labels, further columns of the boxes, and label, as far as they are among the
+            fields; returns as many values. Where torchvision is installed, it gets tv_tensors;
+            samples have plain tensors. Instead of `transform`, `target_transform` and `views`.
         ignore_index: Class id in masks where a crop reaches beyond the image, and in the whole
             mask of a sample that has none. An id outside 0..255 makes all masks int32.
         exif_orientation: Turn images upright, with their masks and boxes.
@@ -86,18 +89,35 @@ class PackDataset(BatchedDataset):
             for all processes, checked, and read from there. If there is no room, the pack is read
             where it is, with a warning.
 
-    A crop takes the same box of image, mask and boxes, and flips mirror all of them. With `views`
-    each of them is a tuple. A mask has to have the size of its image, as both are stored:
+    A crop takes the same box of all images, masks and boxes of a sample, and flips mirror all of
+    them. With `views` each of them is a tuple. What a field gives depends on its kind:
 
+    * image: (C, H, W) pixels. The crop is drawn for the field "image". A further image shows the
+      same scene: one of the same size is cut at the same pixels; the box of one of another size is
+      scaled in proportion, and resized with the crop's interpolation to the same output. Without a
+      crop it keeps its own size. A further image is turned by its own Exif orientation; one that
+      has none is turned as the image of its sample. 8-bit images have the dataset's `mode`;
+      further images of more bits are "UNCHANGED": a 16-bit depth image is (1, H, W) uint16, or a
+      float of 0..1 under a float `dtype`. `decoder="nvjpeg"` decodes the field "image" only.
     * mask: (H, W) class ids, resized to the nearest pixel; palettes are not expanded. uint8, or
-      int32 if ids have more than 8 bits; a batch with one such mask is int32.
+      int32 if ids have more than 8 bits; a batch with one such mask is int32. A mask has the size
+      of the image of its sample, as both are stored, and is turned with the image.
+    * array: a tensor of the shape and type that were packed. An array of a type that torch does
+      not have, as of text, stays a NumPy array.
+    * text: str. bytes: bytes.
     * boxes: (k, 4) float32, XYXY in pixels, clipped to what is seen of the image; box_labels: (k,)
-      int64. A box is dropped, with its label, if nothing of it is left, if it has no width or
-      height, or if it is not finite.
+      int64; any other column of the boxes: (k,) int64 or float32. A box is dropped, with its value
+      in every column, if nothing of it is left, if it has no width or height, or if it is not
+      finite.
+    * split: the name of the sample's split.
     * metadata: as packed, also where boxes are dropped; None where a sample has no such key.
 
-    `packio.collate` makes (N, C, H, W) of images and (N, H, W) of masks; lists of boxes, and of
-    images and masks that differ in size, as without a crop.
+    A sample that lacks a further field has None there; a mask that a sample lacks is
+    `ignore_index` everywhere. A field that cannot be read makes its sample bad.
+
+    `packio.collate` makes (N, C, H, W) of images, (N, H, W) of masks, and (N, …) of arrays, where
+    all have one shape and no sample lacks the field. All else becomes lists: boxes, text, bytes,
+    and images and masks that differ in size, as without a crop.
 
     Attributes:
         pack: The `packio.Pack`.

@@ -17,8 +17,16 @@ r"""What a sample has beside its files: lines of JSON that `extract` writes, to 
 * Any other name is a field; its value is the text itself, or the path of the field's file, relative
   to the folder.
 
-What a sample lacks is left out. ``packio.classes.txt`` has the names of all classes in their order,
-one a line.
+* ``facts``: what is known of raw pixels: name of a field → the values of `packio.sample.facts`.
+
+What a sample lacks is left out.
+
+``packio.json`` has the kinds of all fields, and the names of classes and splits::
+
+    {"classes": ["cat"], "fields": {"image": "image", "mask": "mask"}, "splits": []}
+
+``packio.classes.txt`` has the names of the classes once more, one a line. The source `extracted`
+reads all of it: ``packio pack FOLDER NEW.tar``.
 """
 
 from __future__ import annotations
@@ -34,11 +42,12 @@ import numpy as np
 
 from packio.datasets.selection import selected
 from packio.errors import OptionError
+from packio.images.encodings import RAW
 from packio.packs.packs import Pack
-from packio.sample.fields import decode
+from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE
 
-TABLE, CLASS_NAMES = "packio.jsonl", "packio.classes.txt"
+TABLE, HEAD, CLASS_NAMES = "packio.jsonl", "packio.json", "packio.classes.txt"
 ANNOTATIONS = ("label", "split", "boxes", "meta")  # a pack has some of these
 _COLUMNS = {"label": "label", "split": "split", "boxes": "boxes", "meta": "meta_data"}
 
@@ -129,6 +138,9 @@ class Annotations:
         for name, path in files.items():
             field = pack.field(name, position) if pack.fields[name] == "text" else None
             told[name] = os.fsdecode(path) if field is None else decode(field)
+        facts = {name: pack.facts(name, position) for name in [IMAGE, *files]
+                 if pack.fields[name] in PIXELS}  # fmt: skip
+        told["facts"] = {n: f for n, f in facts.items() if f.encoding in RAW} or None
         told = {name: value for name, value in told.items() if value is not None}
         return json.dumps(told).encode("ascii") + b"\n"
 
@@ -149,20 +161,21 @@ def _are_classes(labels: np.ndarray | None, classes: list[str]) -> bool:
     return not len(labels) or bool(0 <= labels.min() <= labels.max() < len(classes))
 
 
-def packing_command(out: Path, pack: Pack, names: Collection[str], fields: Collection[str]) -> str:
-    """The command that packs an extracted folder again.
+def head(pack: Pack, fields: Collection[str]) -> bytes:
+    """What ``packio.json`` says of a pack.
 
     Args:
-        out: The folder.
-        pack: That was extracted.
-        names: Which of `ANNOTATIONS` are in ``packio.jsonl``.
-        fields: Names of the fields that were written.
+        pack: That is extracted.
+        fields: Names of the fields that are written.
     """
-    words = ["packio", "pack", str(out / TABLE), "NEW.tar", "--path-col", "key"]
-    words += ["--label-col", "label" if "label" in names else ""]
-    if (out / CLASS_NAMES).is_file():
-        words += ["--classes-from", str(out / CLASS_NAMES)]
-    for name in fields:
-        if name != IMAGE:
-            words += ["--field", f"{name}={name}:{pack.fields[name]}"]
-    return shlex.join(words)
+    told = {
+        "classes": pack.classes,
+        "fields": {name: pack.fields[name] for name in fields},
+        "splits": list(pack.metadata.get("splits") or []) if "split" in pack.index_file else [],
+    }
+    return json.dumps(told, indent=1).encode("ascii") + b"\n"
+
+
+def packing_command(out: Path) -> str:
+    """The command that packs an extracted folder again."""
+    return shlex.join(["packio", "pack", str(out), "NEW.tar"])

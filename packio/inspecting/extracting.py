@@ -32,9 +32,11 @@ from packio.images import encodings
 from packio.index.indexfile import SEEKABLE
 from packio.inspecting.annotations import (
     CLASS_NAMES,
+    HEAD,
     TABLE,
     Annotations,
     annotations_of,
+    head,
     packing_command,
 )
 from packio.packs import packs
@@ -177,6 +179,8 @@ class _Run:
         with open(os.open(table, os.O_WRONLY | _FLAGS, dir_fd=root), "wb") as file:
             for rows in selected(self._pack, self._classes):
                 self._write_rows(root, lines, rows, file)
+        text = head(self._pack, self._fields)
+        self._make(os.fsencode(HEAD), functools.partial(_write, root, text))
         if lines.has_classes:
             text = b"".join(os.fsencode(name) + b"\n" for name in self._pack.classes)
             self._make(os.fsencode(CLASS_NAMES), functools.partial(_write, root, text))
@@ -260,7 +264,7 @@ class _Run:
         table = command = None
         if self._has_table:
             table = self._out / TABLE
-            command = packing_command(self._out, self._pack, self._annotations, self._others)
+            command = packing_command(self._out)
         return ExtractReport(
             self._out, self._samples, self._written, self._bytes, table, tuple(self._annotations),
             command, self._empty, int(self._seekable), time.monotonic() - self._began,

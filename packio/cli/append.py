@@ -44,7 +44,8 @@ def run(
     with ProgressLine(quiet=quiet) as progress:
         report = append(
             pack, source, source_kind=source_kind, shard_size=shard_size, num_workers=num_workers,
-            on_error=on_error, progress=progress, fields=parse_options(field or []), **more,
+            on_error=on_error, progress=progress,
+            fields=parse_options(field) if field else None, **more,
         )  # fmt: skip
     warn(report.warnings)
     if as_json:

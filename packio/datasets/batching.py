@@ -63,6 +63,11 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
         raise NotImplementedError
 
     @property
+    def image_places(self) -> tuple[int | str, ...] | None:
+        """Where the field "image" is in a batch; None: the batch is the image alone."""
+        return self._fields.image_places
+
+    @property
     def decodes_batches(self) -> bool:
         """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
         return False

@@ -48,6 +48,17 @@ class Fields:
         if not self.names:
             raise OptionError(f"fields={spec!r}: expected names out of {', '.join(NAMES)}")
 
+    @property
+    def image_places(self) -> tuple[int | str, ...] | None:
+        """Where the image is in a batch: positions of a tuple, or keys of a dict.
+
+        None: the batch is the image alone.
+        """
+        if self._is_bare:
+            return None
+        outs: Sequence[int | str] = range(len(self.names)) if self._outs is None else self._outs
+        return tuple(o for o, name in zip(outs, self.names, strict=True) if name == "image")
+
     def assemble(self, values: Mapping[str, Any]) -> Any:
         """Put one value of each field into the shape asked for."""
         if self._is_bare:

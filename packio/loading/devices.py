@@ -19,7 +19,8 @@ FORMATS = (torch.contiguous_format, torch.channels_last)
 class Preparation:
     """Work on the images of a batch, done on the device.
 
-    Tensors of four dimensions, (N, C, H, W), are images; all others stay as they are.
+    Tensors of four dimensions, (N, C, H, W), are images; all others stay as they are. In a batch of
+    a dataset of packio's, only the field ``"image"`` is: depth maps and arrays stay as they are.
 
     Args:
         dtype: Type of the images. A float type scales integers to 0..1; None keeps the type.
@@ -79,6 +80,17 @@ def _kept(image: torch.Tensor) -> torch.memory_format:
     return torch.channels_last if last else torch.contiguous_format
 
 
+def _prepared(batch: Any, prepare: Preparation, places: Sequence[int | str] | None) -> Any:
+    """The batch with its images prepared: at some places of it, or all tensors."""
+    if places is not None and isinstance(batch, dict):
+        return {k: mapped(v, prepare) if k in places else v for k, v in batch.items()}
+    if places is not None and type(batch) in (tuple, list):
+        return type(batch)(
+            mapped(value, prepare) if i in places else value for i, value in enumerate(batch)
+        )
+    return mapped(batch, prepare)
+
+
 class DevicePrefetcher:
     """Put batches of any loader onto a device: the next one is copied while this one is used.
 
@@ -92,6 +104,9 @@ class DevicePrefetcher:
         device: The device.
         dtype, memory_format, normalize: Preparation of images: their type, their layout, and (mean,
             std) of each channel; None leaves them as they are.
+        images_at: Positions in a batch, or its keys, of the images to prepare. None: where the
+            loader's dataset has its field "image"; in a loader of others, all tensors
+            (N, C, H, W).
         batch_transform: Called with each batch on the device and on that stream, for example mixup.
 
     Raises:
@@ -107,12 +122,16 @@ class DevicePrefetcher:
         memory_format: torch.memory_format | None = None,
         normalize: tuple[Sequence[float], Sequence[float]] | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
+        images_at: Sequence[int | str] | None = None,
     ) -> None:
         self.loader, self.device = loader, torch.device(device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"device={device}: PyTorch {torch.__version__} finds no GPU here")
         self._prepare = Preparation(dtype, memory_format, normalize)
         self._transform = batch_transform
+        if images_at is None:  # a foreign loader may have no dataset, or a foreign one
+            images_at = getattr(getattr(loader, "dataset", None), "image_places", None)
+        self._image_places = images_at
         self._stream: Any = None  # a torch.cuda.Stream, once there is one
 
     def __len__(self) -> int:
@@ -143,9 +162,9 @@ class DevicePrefetcher:
         def send(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.is_cuda and self._stream is not None:  # its memory is another stream's
                 tensor.record_stream(self._stream)
-            return self._prepare(tensor.to(self.device, non_blocking=True))
+            return tensor.to(self.device, non_blocking=True)
 
-        sent = mapped(batch, send)
+        sent = _prepared(mapped(batch, send), self._prepare, self._image_places)
         return sent if self._transform is None else self._transform(sent)
 
     def _ahead(self, batch: Any) -> tuple[Any, torch.cuda.Event]:

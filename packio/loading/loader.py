@@ -110,6 +110,7 @@ class Loader:
             self._send = functools.partial(
                 DevicePrefetcher, device=self.device, dtype=dtype, memory_format=memory_format,
                 normalize=normalize, batch_transform=batch_transform,
+                images_at=getattr(dataset, "image_places", None),  # of a foreign dataset, none
             )  # fmt: skip
             self._send([])  # checks the arguments now
         on_gpu = self.device is not None and self.device.type == "cuda"

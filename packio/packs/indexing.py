@@ -105,6 +105,7 @@ def _find_directory(path: Path) -> Container | None:
     if shards := _shards_in(path, head):
         return Container(*_of_one_format(path, shards))
     name = _recognised(head + _names_within(path, head), "", _is_directory)
+    name = name or _recognised(head, path.name, _is_directory)
     return None if name is None else Container(name, path, (".",))
 
 

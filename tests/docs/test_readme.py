@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REPOSITORY = pathlib.Path(__file__).parents[2]
 _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PLUGIN = re.compile(
-    r"^`packio/(\w+)/(\w+)\.py`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^`packio/(?:images/)?(\w+)/(\w+)\.py`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 

@@ -43,7 +43,8 @@ def records(count: int = 6) -> list[Record[Field]]:
         }
         absent = {2: "mask", 3: "caption"}.get(i)
         boxes = np.array([[0, 0, 3.3, 4]] * (i % 3), np.float32).reshape(-1, 4)
-        of_boxes: dict[str, np.ndarray] = {"labels": np.arange(i % 3) % 2, "crowd": np.arange(i % 3),
+        of_boxes: dict[str, np.ndarray] = {
+            "labels": np.arange(i % 3) % 2, "crowd": np.arange(i % 3),
                     "area": np.full(i % 3, 13.2, np.float32)}  # fmt: skip
         found.append(
             Record(

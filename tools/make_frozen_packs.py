@@ -16,7 +16,12 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.index import indexfile
+from packio.sample.fields import encode
 from packio.sample.sample import Sample
+
+# Named fields of all samples but the second: since version 2.
+FIELDS = {"caption": encode("ein Satz\n"), "latent": encode(np.arange(6, dtype=np.float32)),
+          "raw": encode(b"\0\1")}  # fmt: skip
 
 
 def samples() -> list[Sample]:
@@ -41,6 +46,9 @@ def samples() -> list[Sample]:
                 meta={"number": i, "text": "ü"},
                 boxes=np.array([[1, 2, 3.5, 4]] * i, np.float32).reshape(-1, 4),
                 box_labels=np.arange(i),
+                split="train" if i < 2 else "val",
+                box_columns={"crowd": np.arange(i) % 2},
+                fields=FIELDS if i != 1 else {},
             )
         )
     return made
@@ -51,9 +59,8 @@ def main() -> None:
     root = pathlib.Path(__file__).parent.parent / "tests/frozen" / f"v{indexfile.VERSION}"
     root.mkdir(parents=True, exist_ok=True)
     for name in registry.names("formats"):
-        module = registry.load("formats", name)
-        out = root / f"frozen{module.SUFFIXES[0]}" if module.SUFFIXES else root
-        if hasattr(module, "Writer") and not out.exists():
+        caps = registry.load("formats", name).caps
+        if caps.writes and not (out := root / f"frozen{caps.suffixes[0]}").exists():
             print(packio.pack(samples(), out).out)
 
 

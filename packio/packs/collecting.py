@@ -124,7 +124,7 @@ class Samples:
         return moved
 
     def classes(self) -> list[str]:
-        """Names of int labels: the folders in the keys, where each label has one of its own."""
+        """Names of int labels: the folders in the keys, if each label has a folder of its own."""
         names: dict[int, str] = {}
         for label, key in zip(self._labels, self._keys, strict=True):
             folder = os.fsdecode(key).partition("/")
@@ -132,7 +132,11 @@ class Samples:
                 return []
             if names.setdefault(label, folder[0]) != folder[0]:
                 return []
-        complete = sorted(names) == list(range(len(names)))
+        complete = (
+            sorted(names)
+            == list(range(len(names)))
+            == sorted({name: label for label, name in names.items()}.values())
+        )  # no folder holds two labels
         return [names[i] for i in sorted(names)] if complete else []
 
     def columns(self) -> dict[str, np.ndarray]:

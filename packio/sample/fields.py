@@ -147,7 +147,7 @@ def encode_array(value: Any) -> bytes:
     if array.dtype.hasobject:
         raise DecodeError(f"an array of {array.dtype}; expected numbers")
     file = io.BytesIO()
-    np.lib.format.write_array(file, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
+    np.lib.format.write_array(file, np.asarray(array, order="C"), (1, 0), allow_pickle=False)
     return file.getvalue()
 
 

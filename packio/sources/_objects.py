@@ -70,8 +70,13 @@ def taken(sample: Any, wanted: Wanted) -> Taken:
     key, meta = take(_KEY_NAMES, str), take(_META_NAMES, dict)
     if key is not None and (not key or "\0" in key):
         raise DecodeError(f"{key!a} as key; expected text")
-    for name in [n for n, value in left.items() if _values.is_field(value)]:
-        named[_values.field_name(name)] = left.pop(name)
+    for origin in [n for n, value in left.items() if _values.is_field(value)]:
+        if (name := _values.field_name(origin)) in named:
+            raise DecodeError(
+                f"{origin!a} and another value would both be the field {name!r}; name one of them "
+                "otherwise, by fields="
+            )
+        named[name] = left.pop(origin)
     fields = {"image": _image(image)}
     if mask is not None:
         fields[MASK] = Field("mask", _values.mask_bytes(mask))

@@ -201,6 +201,11 @@ def _columns(
     mask = mask or tables.guess([n for n in masks if n in structs], tables.LABEL_NAMES)
     label = _label_column(footer, label_col, others)
     further = {_values.field_name(n): (n, _kind(footer, n)) for n in free if n not in (image, mask)}
+    if len({_values.field_name(n) for n in free}) < len(set(free)):
+        raise OptionError(
+            f"{footer.file.path}: columns {', '.join(map(repr, free))}: several would be one "
+            "field; name them by fields="
+        )
     left = {name for name in others if _holds_bytes(types[name])}
     meta = [name for name in others if name not in (label, *left)]
     return _Columns(

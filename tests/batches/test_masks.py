@@ -241,7 +241,6 @@ def test_ids_are_as_stored(tmp_path: Path) -> None:
     ("mask", "message"),
     [
         (np.zeros((6, 8, 3), np.uint8), r"pixels of mode RGB; expected class ids"),
-        (np.zeros((8, 6), np.uint8), r"6x8 pixels, its image has 8x6"),
         (b"nothing", r"cannot identify"),
         (coordinates.png(coordinates.mask_of(6, 8, wide=False))[:50], "Pillow"),
     ],

@@ -420,7 +420,7 @@ def test_py_spy_is_asked_for_before_minutes_of_measuring(
         ("json:no_such_thing", OptionError, "no no_such_thing"),
         ("no name", OptionError, "expected module:object"),
         ("os:abort.x", OptionError, "there is no x"),
-        ("test_diagnosis:failing_factory", DiagnosisError, "out of GPUs"),
+        (f"{__name__}:failing_factory", DiagnosisError, "out of GPUs"),
     ],
 )  # fmt: skip
 def test_names_that_lead_nowhere_are_explained(name: str, error: type, words: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import packio
 from packio import registry
+from packio.sample.fields import decode
 
 _FROZEN = pathlib.Path(__file__).parents[1] / "frozen"
 _PACKS = sorted(
@@ -35,6 +36,24 @@ def test_a_frozen_pack_is_read_as_it_was_written(path: pathlib.Path) -> None:
     with packio.open(path) as pack:
         assert [_described(sample) for sample in pack] == expected
     assert packio.verify(path).ok
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in _PACKS if p.parent.name != "v1"], ids=lambda p: f"{p.parent.name}/{p.name}"
+)
+def test_a_frozen_pack_has_its_fields(path: pathlib.Path) -> None:
+    with packio.open(path) as pack:
+        kinds = {"image": "image", "mask": "mask", "caption": "text", "latent": "array",
+                 "raw": "bytes"}  # fmt: skip
+        assert dict(pack.fields) == kinds
+        for i, sample in enumerate(pack):
+            found = {name: decode(field) for name, field in sample.fields.items()}
+            assert found.keys() == (set() if i == 1 else {"caption", "latent", "raw"})
+            if i != 1:
+                assert (found["caption"], found["raw"]) == ("ein Satz\n", b"\0\1")
+                assert found["latent"].tolist() == list(range(6))
+            assert sample.box_columns["crowd"].tolist() == [n % 2 for n in range(i)]
+            assert sample.split == ("train" if i < 2 else "val")
 
 
 def _described(sample: packio.Sample) -> dict[str, object]:

@@ -62,6 +62,7 @@ _BLOCK = 512
 _END = bytes(2 * _BLOCK)
 _RECORD = 20 * _BLOCK  # archives are filled up to a multiple of it
 _MOST_BYTES = 1 << 33  # of one member, exclusive: 11 octal digits
+_MOST_NAME = 100  # bytes of a member's name in a USTAR header
 # mode, user, group; behind size, time and checksum: kind, link, magic, names, devices, prefix
 _OWNER = b"0000444\0" + b"0000000\0" * 2
 _FILE = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
@@ -111,6 +112,11 @@ class TarWriter:
             raise OutputError(
                 f"{self._path}: {key!r} has {len(content)} bytes, a member of a tar has less than "
                 f"{_MOST_BYTES}; choose another format"
+            )
+        if len(name) > _MOST_NAME:
+            raise OutputError(
+                f"{self._path}: {key!r} makes a member with a name of {len(name)} bytes, a tar has "
+                f"{_MOST_NAME}; choose a shorter name for the field"
             )
         offset = self._archive.size + _BLOCK
         self._archive.append(_header(name, len(content)), content, bytes(-len(content) % _BLOCK))

@@ -18,9 +18,9 @@ from packio.images.encodings import RAW, check_raw, read_facts
 from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
 from packio.sample.facts import UNKNOWN, Facts
-from packio.sample.fields import PIXELS
+from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
-from packio.sample.record import Field, Record, image_record
+from packio.sample.record import IMAGE, Field, Record, image_record
 from packio.sources import Listing, ReadRecord
 from packio.system import processors
 from packio.system.pools import ThreadPool
@@ -80,7 +80,8 @@ class Treatment:
             MissingPackageError: JPEGs cannot be made seekable without numba.
         """
         if self.check == "decode":
-            Decoder(mode="UNCHANGED")(record.image.data, record.facts)
+            for name, field in record.fields.items():
+                _decode(name, field)
         record = self.encoding(record)
         before, facts = record.image.data, record.facts
         if self.seekable and facts.encoding == "jpeg" and not facts.progressive:
@@ -96,6 +97,21 @@ class Treatment:
         """Threads that keep one process busy: those that only read wait for the disk."""
         count = processors.usable()
         return count if self.decodes else min(16, 4 * count)
+
+
+def _decode(name: str, field: Field) -> None:
+    """See that a field of pixels, text or an array is sound.
+
+    Raises:
+        DecodeError: it is damaged; the message names the field, unless it is the image.
+    """
+    try:
+        if field.kind in PIXELS:
+            Decoder(mode="UNCHANGED")(field.data, field.facts or read_facts(field.data))
+        else:
+            decode(field)
+    except DecodeError as error:
+        raise error if name == IMAGE else type(error)(f"{name}: {error}") from error
 
 
 KEEP = Treatment()

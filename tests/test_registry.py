@@ -79,6 +79,28 @@ def test_a_decoder_of_another_distribution_decodes(site: pathlib.Path) -> None:
     assert _printed(site, code) == [True, [[[1, 2, 3], [4, 5, 6]]]]
 
 
+def test_a_source_a_format_and_a_decoder_of_another_distribution_go_together(
+    site: pathlib.Path,
+) -> None:
+    folder = site / "images"
+    folder.mkdir()
+    for i in range(4):
+        (folder / f"{'cat' if i % 2 else 'dog'}.{i}.ppm").write_bytes(
+            b"P6 2 1 255\n" + bytes(range(i, i + 6))
+        )
+    code = f"""
+    import packio
+    report = packio.pack({str(folder)!r}, {str(site / "out.blob")!r})
+    ds = packio.PackDataset({str(site / "out.blob")!r}, decoder="example")
+    batch = [[image.tolist(), label] for image, label in (ds[i] for i in range(4))]
+    print(json.dumps([report.format, ds.pack.metadata["source"]["kind"], ds.classes, batch]))
+    """
+    planes = [[[[i + c, i + c + 3]] for c in range(3)] for i in (1, 3, 0, 2)]
+    labels = [0, 0, 1, 1]
+    expected = [list(pair) for pair in zip(planes, labels, strict=True)]
+    assert _printed(site, code) == ["blob", "dotted", ["cat", "dog"], expected]
+
+
 def test_a_name_of_packios_own_means_packios_own(site: pathlib.Path) -> None:
     points = "[packio.decoders]\npillow = packio_example.decoder\n"
     _install(site, "thief", points)

@@ -137,12 +137,13 @@ def test_the_example_plugins_are_found(extended: list[str]) -> None:
         assert name in registry.names(kind)
 
 
-def test_the_example_distribution_has_the_format_that_is_printed() -> None:
+@pytest.mark.parametrize("name", ["blob", "dotted"])
+def test_the_example_distribution_has_what_is_printed(name: str) -> None:
     printed = {
-        name: code for _, name, code in _PLUGIN.findall((REPOSITORY / "EXTENDING.md").read_text())
+        one: code for _, one, code in _PLUGIN.findall((REPOSITORY / "EXTENDING.md").read_text())
     }
-    file = REPOSITORY / "tests/plugins/packio_example/packio_example/blob.py"
-    assert file.read_text() == printed["blob"]
+    file = REPOSITORY / f"tests/plugins/packio_example/packio_example/{name}.py"
+    assert file.read_text() == printed[name]
 
 
 @pytest.mark.usefixtures("extended")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import packio
+from packio import registry
 from packio.errors import BadImagesError, DecodeError, OutputError, PackioError
 from packio.sample.fields import decode
 
@@ -72,3 +73,22 @@ def test_an_array_without_axes_stays_one(tmp_path: pathlib.Path) -> None:
                 fields={"v": ("v", "array")})  # fmt: skip
     found: Any = decode(packio.open(tmp_path / "z.lmdb")[0].fields["v"])
     assert (found.shape, float(found)) == ((), 3.5)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
+)
+def test_only_some_samples_may_have_boxes_and_metadata(tmp_path: pathlib.Path, name: str) -> None:
+    samples: list[dict[str, Any]] = [
+        {"image": _png(), "key": "0.png"},
+        {"image": _png(1), "key": "1.png", "boxes": [[0, 0, 5, 5]], "box_labels": [1], "n": 3},
+        {"image": _png(2), "key": "2.png"},
+    ]
+    out = tmp_path / f"p{registry.load('formats', name).caps.suffixes[0]}"
+    packio.pack(samples, out)
+    found = packio.open(out)
+    assert [len(s.boxes) for s in found if s.boxes is not None] == [0, 1, 0]
+    assert (found[1].meta, found[1].box_labels) == ({"n": 3}, np.array([1]))
+    assert packio.verify(out).ok
+    packio.reindex(out)
+    assert packio.verify(out).ok

@@ -113,6 +113,7 @@ class Spool:
         self._labels, self._vectors = array("q"), bytearray()
         self._vector_length: int | None = None
         self._boxes: list[np.ndarray] = []
+        self._box_counts = array("q")
         self._box_columns: dict[str, list[np.ndarray]] = {}
 
     def __len__(self) -> int:
@@ -130,11 +131,11 @@ class Spool:
                 self._add_shape(record)
                 self._keys += record.key
                 self._key_lengths.append(len(record.key))
-                if record.meta is not None:
-                    self._metas += record.meta
-                    self._meta_lengths.append(len(record.meta))
+                self._metas += record.meta or b""
+                self._meta_lengths.append(len(record.meta or b""))
                 if record.label is not None:
                     self._add_label(record.label)
+                self._box_counts.append(0)  # of a record without boxes
                 if record.boxes is not None:
                     self._add_boxes(record)
 
@@ -193,6 +194,7 @@ class Spool:
                 f"{sorted(self._box_columns)}; all or none must have a column"
             )
         self._boxes.append(boxes)
+        self._box_counts[-1] = len(boxes)
         for name, values in columns.items():
             wide = "<f4" if np.asarray(values).dtype.kind == "f" else "<i8"
             column = np.asarray(values, wide).reshape(-1)
@@ -219,17 +221,17 @@ class Spool:
         """Make the columns of all records added, and the header of the container.
 
         Raises:
-            OutputError: only some of the records have a label, a meta or boxes.
+            OutputError: only some of the records have a label.
         """
         key_data, key_offsets = _ragged(self._keys, self._key_lengths)
         others = {**self._label(), "key_data": key_data, "key_offsets": key_offsets}
-        if self._have("a meta", len(self._meta_lengths)):
+        if self._metas:
             others["meta_data"], others["meta_offsets"] = _ragged(self._metas, self._meta_lengths)
-        if self._have("boxes", len(self._boxes)):
+        if self._boxes:
             others["boxes"] = np.concatenate(self._boxes)
             for name in sorted(self._box_columns, key=lambda name: (name != "labels", name)):
                 others[f"box_{name}"] = _joined(self._box_columns[name])
-            others["box_offsets"] = _offsets(np.array([len(b) for b in self._boxes], "<i8"))
+            others["box_offsets"] = _offsets(_int64(self._box_counts))
         return Columns({name: self._values(name) for name in self._order()}, others), self._header()
 
     def _order(self) -> list[str]:

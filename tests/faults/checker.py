@@ -109,9 +109,8 @@ def _wrong_in_index(out: Path, samples: Sequence[Sample]) -> Iterator[str]:
     keys = _texts(column["key_data"], column["key_offsets"])
     if counts["packed"] != len(keys) or len(keys) != len(samples):
         yield f"{counts} and {len(keys)} rows for {len(samples)} samples"
-    split = (
-        column["image/flags"] & 2
-    )  # a RecordIO record with its magic in it lies in several ranges
+    column |= {n.partition("/")[2]: c for n, c in column.items() if n.startswith("image/")}
+    split = column["flags"] & 2  # a RecordIO record with its magic in it lies in several ranges
     for row, sample in enumerate(samples[: len(keys)]):
         with paths[column["file"][row]].open("rb") as file_:
             data = os.pread(file_.fileno(), column["length"][row], column["offset"][row])

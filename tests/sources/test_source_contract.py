@@ -25,6 +25,7 @@ import pytest
 import packio
 from packio import registry
 from packio.errors import OptionError, SourceError
+from packio.inspecting.extracting import extract
 from packio.sample.record import Field
 from packio.sources import Context, Listing, Source, listed
 
@@ -272,6 +273,15 @@ def _pack(root: pathlib.Path) -> Case:
     return Case(root / "s.lmdb", case.samples)
 
 
+def _extracted(root: pathlib.Path) -> Case:
+    case = _samples(root)
+    packio.pack(case.what, root / "s.lmdb")
+    extract(root / "s.lmdb", root / "extracted", fields=["image", "label", "meta", "boxes", "mask"])
+    for sample in case.samples:
+        sample.fields = {}
+    return Case(root / "extracted", case.samples)
+
+
 def _remote(_: pathlib.Path) -> Case:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
@@ -284,6 +294,7 @@ def _remote(_: pathlib.Path) -> Case:
 _MAKERS: dict[str, list[Callable[[pathlib.Path], Case]]] = {
     "archive": [_zip, _tgz],
     "coco": [_coco],
+    "extracted": [_extracted],
     "flat_folder": [_flat_folder],
     "image_folder": [_image_folder],
     "manifest": [_csv, _jsonl],

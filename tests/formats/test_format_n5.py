@@ -232,7 +232,7 @@ def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
         made.writer(container.FORMAT, tmp_path / "a.n5", 1)
 
 
-@pytest.mark.parametrize("fields", [{"label": None}, {"boxes": None}, {"meta": None}], ids=str)
+@pytest.mark.parametrize("fields", [{"label": None}], ids=str)
 def test_some_with_and_some_without_is_an_error(tmp_path: Path, fields: Any) -> None:
     a, b = _full([5, 5])
     with pytest.raises(errors.OutputError, match="all or none"):

@@ -110,6 +110,7 @@ class Spool:
         self.blobs = {IMAGE: Blob(path.with_name(f"{path.name}.data"))}
         self._keys, self._key_lengths = bytearray(), array("q")
         self._metas, self._meta_lengths = bytearray(), array("q")
+        self._has_meta = False
         self._labels, self._vectors = array("q"), bytearray()
         self._vector_length: int | None = None
         self._boxes: list[np.ndarray] = []
@@ -131,6 +132,7 @@ class Spool:
                 self._add_shape(record)
                 self._keys += record.key
                 self._key_lengths.append(len(record.key))
+                self._has_meta = self._has_meta or record.meta is not None
                 self._metas += record.meta or b""
                 self._meta_lengths.append(len(record.meta or b""))
                 if record.label is not None:
@@ -225,7 +227,7 @@ class Spool:
         """
         key_data, key_offsets = _ragged(self._keys, self._key_lengths)
         others = {**self._label(), "key_data": key_data, "key_offsets": key_offsets}
-        if self._metas:
+        if self._has_meta:
             others["meta_data"], others["meta_offsets"] = _ragged(self._metas, self._meta_lengths)
         if self._boxes:
             others["boxes"] = np.concatenate(self._boxes)

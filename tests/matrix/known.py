@@ -1,0 +1,40 @@
+"""Cells that fail today, and why. Mending a defect makes its mark fail: then delete the mark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from trials import Cell
+
+# Reason → the cells that fail for the reason.
+_KNOWN: dict[str, Callable[[Cell], bool]] = {}
+# The same for cells that fail at some times, or with some data, only.
+_SOMETIMES: dict[str, Callable[[Cell], bool]] = {
+    "shares are exact in each class, so only appending moves no sample (A13)": lambda c: (
+        c.verb == "grown_splits"
+    ),
+}
+
+
+REASONS = (*_KNOWN, *_SOMETIMES)
+
+
+def reason(cell: Cell) -> str:
+    """Why a cell fails; "" if it should not."""
+    known = {**_KNOWN, **_SOMETIMES}
+    return next((why for why, fails in known.items() if fails(cell)), "")
+
+
+def marked(cells: Iterable[Cell]) -> list[Any]:
+    """Cells as parameters of a test, marked as failing where that is known."""
+    found = []
+    for cell in cells:
+        why = reason(cell)
+        marks = [pytest.mark.xfail(reason=why, strict=why in _KNOWN)] if why else []
+        found.append(pytest.param(cell, marks=marks))
+    return found

@@ -1,0 +1,99 @@
+"""The cells of the matrix: all pairs of values in the short form, all triples in the whole one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from typing import TYPE_CHECKING
+
+import known
+import verbs_of_packing
+import verbs_of_packs
+from described import ANNOTATIONS
+from source_kinds import KINDS, annotations_of
+from trials import FORMATS, Cell
+from verbs import VERBS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKING, PACKS = verbs_of_packing.__name__, verbs_of_packs.__name__
+_TRIES = 40  # candidates for each new cell of the short form
+
+_Value = tuple[str, str]  # as ("source", "csv"), ("label", "many")
+
+
+def cells(module: str) -> list[Cell]:
+    """The cells of a module's verbs.
+
+    PACKIO_MATRIX=whole asks for every source with every single annotation under every verb;
+    PACKIO_MATRIX_SEED=2 draws other data and other formats.
+    """
+    seed = int(os.environ.get("PACKIO_MATRIX_SEED", "0"))
+    names = [name for name, verb in VERBS.items() if verb.run.__module__ == module]
+    if os.environ.get("PACKIO_MATRIX") == "whole":
+        return list(_whole(seed, names))
+    return _pairs(seed, names)
+
+
+def _whole(seed: int, verbs: list[str]) -> Iterator[Cell]:
+    """Every source with every single annotation, under every verb; the formats take turns."""
+    draw = random.Random(seed)
+    for source in KINDS:
+        for carried, verb in itertools.product(annotations_of(source), verbs):
+            one, other = draw.sample(FORMATS, 2)
+            cell = Cell(source, tuple(carried.items()), verb, one, other, seed)
+            if _is_possible(cell):
+                yield cell
+
+
+def _pairs(seed: int, verbs: list[str]) -> list[Cell]:
+    """Few cells in which each pair of values of two factors comes at least once.
+
+    Of the cells that are known to fail, there is one for each reason, so that no other failure
+    hides behind a known one.
+    """
+    draw = random.Random(seed)
+    everything = list(_whole(seed, verbs))
+    missing = {p for cell in everything if not known.reason(cell) for p in _pairs_in(cell)}
+    missing |= {(("format", f), ("verb", v)) for v in verbs for f in FORMATS}
+    found = []
+    while missing:
+        start = draw.choice(sorted(missing))
+        tried = [_drawn(draw, dict(start), seed, verbs) for _ in range(_TRIES)]
+        fit = [cell for cell in tried if _is_possible(cell) and not known.reason(cell)]
+        best = max(fit, key=lambda cell: len(_pairs_in(cell) & missing), default=None)
+        if best is None or start not in _pairs_in(best):
+            missing.remove(start)  # what the rest needs does not go with it
+            continue
+        missing -= _pairs_in(best)
+        found.append(best)
+    failing = {known.reason(cell): cell for cell in reversed(everything)}
+    return found + [failing[why] for why in known.REASONS if why in failing]
+
+
+def _is_possible(cell: Cell) -> bool:
+    """Tell whether the source carries the annotations, and the verb can be tried."""
+    return KINDS[cell.source].fits(dict(cell.annotations)) and VERBS[cell.verb].fits(cell)
+
+
+def _pairs_in(cell: Cell) -> set[tuple[_Value, _Value]]:
+    values = [("source", cell.source), ("verb", cell.verb), *cell.annotations]
+    pairs = {(a, b) for a, b in itertools.combinations(sorted(values), 2)}
+    return pairs | {(("format", cell.format), ("verb", cell.verb))}
+
+
+def _drawn(draw: random.Random, fixed: dict[str, str], seed: int, verbs: list[str]) -> Cell:
+    """A random cell in which some values are fixed."""
+    source = fixed.get("source") or draw.choice(list(KINDS))
+    annotations = {}
+    for name in ANNOTATIONS:
+        ways = sorted(KINDS[source].carries.get(name, ()))
+        if name in fixed:
+            annotations[name] = fixed[name]
+        elif ways and (way := draw.choice(ways)) != "none":
+            annotations[name] = way
+    verb = fixed.get("verb") or draw.choice(verbs)
+    one, other = draw.sample(FORMATS, 2)
+    return Cell(source, tuple(annotations.items()), verb, fixed.get("format", one), other, seed)

@@ -34,10 +34,10 @@ from PIL import Image, ImageFilter
 from torch.utils.data import DataLoader, Dataset
 
 import packio
-from packio.measuring.doctor import Kind
+from packio.measuring.doctor import Cause
 
 TOOL = Path(__file__).parent.parent / "tools" / "make_sample_images.py"
-QUIET = (Kind.STEP, Kind.NONE)
+QUIET = (Cause.STEP, Cause.NONE)
 
 
 class Parts:
@@ -63,7 +63,7 @@ class Parts:
         self.persistent = True
         self.init: Callable[[int], None] | None = None
         self.size = 64
-        self.expected: list[Kind] = []
+        self.expected: list[Cause] = []
         self.sizes: dict[str, float] = {}
         self.rate = 0.0  # of the storage, bytes a second
         self.prices = prices()
@@ -84,7 +84,7 @@ class Parts:
 
     def mean_length(self) -> float:
         """Bytes of a sample, on average."""
-        return float(packio.open(self.pack).index_file.column("length").array().mean())
+        return float(packio.open(self.pack).index_file.column("image/length").array().mean())
 
     def loader(self) -> DataLoader[Any]:
         """Put the loader together."""
@@ -135,7 +135,7 @@ class Throttled(Dataset[Any]):
 
     def __init__(self, dataset: Any, rate: float) -> None:
         self.dataset, self.rate = dataset, rate
-        self.lengths = packio.open(dataset.pack.path).index_file.column("length").array()
+        self.lengths = packio.open(dataset.pack.path).index_file.column("image/length").array()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -307,26 +307,26 @@ def storage(parts: Parts) -> None:
     """Storage of 0.5 to 3 MB a second: 3 to 20 ms a sample of 10 kB."""
     rate = parts.seconds("storage, MB/s", 0.5, 3)
     parts.wraps.append(lambda dataset: Throttled(dataset, rate * 1e6))
-    parts.expected.append(Kind.STORAGE)
+    parts.expected.append(Cause.STORAGE)
 
 
 def decode(parts: Parts) -> None:
     """Images of three megapixels."""
     parts.pack, parts.batch_size = parts.packs["large"], 4
-    parts.expected.append(Kind.DECODE)
+    parts.expected.append(Cause.DECODE)
 
 
 def transform(parts: Parts) -> None:
     """A transform of 6 to 30 ms that computes, blurs or sleeps."""
     kind = parts.draw.choice((Busy, Blur, Asleep))
     parts.transform = kind(parts.seconds(f"transform, {kind.__name__}", 0.006, 0.03))
-    parts.expected.append(Kind.TRANSFORM)
+    parts.expected.append(Cause.TRANSFORM)
 
 
 def collate(parts: Parts) -> None:
     """A collate function that computes 6 to 20 ms a sample."""
     parts.collates.append(BusyBatch(parts.seconds("collate", 0.006, 0.02)))
-    parts.expected.append(Kind.COLLATE)
+    parts.expected.append(Cause.COLLATE)
 
 
 def hand_over(parts: Parts) -> None:
@@ -336,14 +336,14 @@ def hand_over(parts: Parts) -> None:
     parts.collates.append(
         Objects(count * 1000) if parts.draw.random() < 0.5 else Canvas(count * 1_000_000)
     )
-    parts.expected.append(Kind.HAND_OVER)
+    parts.expected.append(Cause.HAND_OVER)
 
 
 def too_few(parts: Parts) -> None:
     """One worker that waits for its transform, and a step that is faster."""
     parts.transform = Asleep(parts.seconds("transform, Asleep", 0.004, 0.012))
     parts.workers = 1
-    parts.expected.append(Kind.WORKERS_TOO_FEW)
+    parts.expected.append(Cause.WORKERS_TOO_FEW)
 
 
 def too_many(parts: Parts) -> None:
@@ -351,7 +351,7 @@ def too_many(parts: Parts) -> None:
     parts.workers = parts.draw.randint(6, 12)
     seconds = parts.seconds("storage for one", 0.002, 0.005)
     parts.wraps.append(lambda dataset: Thrashing(dataset, seconds))
-    parts.expected.append(Kind.WORKERS_TOO_MANY)
+    parts.expected.append(Cause.WORKERS_TOO_MANY)
 
 
 def batch_size(parts: Parts) -> None:
@@ -360,7 +360,7 @@ def batch_size(parts: Parts) -> None:
     seconds = parts.seconds("step, a batch", 0.003, 0.01)
     parts.step = Asleep(seconds)
     parts.workers = 2
-    parts.expected.append(Kind.BATCH_SIZE)
+    parts.expected.append(Cause.BATCH_SIZE)
 
 
 def memory_format(parts: Parts) -> None:
@@ -368,14 +368,14 @@ def memory_format(parts: Parts) -> None:
     parts.collates.append(Turned(last=parts.draw.random() < 0.5))
     parts.step = Stems(int(parts.seconds("convolutions", 3, 8)))
     parts.size, parts.workers, parts.batch_size = 160, 1, 16
-    parts.expected.append(Kind.MEMORY_FORMAT)
+    parts.expected.append(Cause.MEMORY_FORMAT)
 
 
 def step(parts: Parts) -> None:
     """A step that takes 20 to 60 ms a sample."""
     parts.step_seconds = parts.seconds("step, a sample", 0.02, 0.06)
     parts.batch_size = 4
-    parts.expected.append(Kind.STEP)
+    parts.expected.append(Cause.STEP)
 
 
 def start_up(parts: Parts) -> None:
@@ -383,7 +383,7 @@ def start_up(parts: Parts) -> None:
     parts.persistent, parts.workers, parts.batch_size = False, 2, 8
     parts.init = Started(parts.seconds("start", 2, 4))
     parts.step_seconds = 0.003
-    parts.expected.append(Kind.START_UP)
+    parts.expected.append(Cause.START_UP)
 
 
 SINGLE = (storage, decode, transform, collate, hand_over, too_few, too_many, batch_size,
@@ -404,16 +404,16 @@ def two(parts: Parts, plants: tuple[Callable[[Parts], None], ...]) -> None:
         if plant is storage:
             parts.rate = parts.mean_length() / (seconds - 0.001)
             parts.wraps.append(lambda dataset: Throttled(dataset, parts.rate))
-            parts.expected.append(Kind.STORAGE)
+            parts.expected.append(Cause.STORAGE)
         elif plant is transform:
             parts.transform = parts.draw.choice((Busy, Asleep))(seconds)
-            parts.expected.append(Kind.TRANSFORM)
+            parts.expected.append(Cause.TRANSFORM)
         elif plant is collate:
             parts.collates.append(BusyBatch(seconds))
-            parts.expected.append(Kind.COLLATE)
+            parts.expected.append(Cause.COLLATE)
         elif plant is hand_over:
             parts.collates.append(Objects(int(seconds * 8 / parts.prices["object"])))
-            parts.expected.append(Kind.HAND_OVER)
+            parts.expected.append(Cause.HAND_OVER)
         elif plant is memory_format:  # the other one is sized by it: it is the last of a pair
             memory_format(parts)
             count = len(parts.step.weights) if isinstance(parts.step, Stems) else 0

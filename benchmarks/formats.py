@@ -100,7 +100,7 @@ def packio_runs(given: Given) -> list[Run]:
     index, root = pack.index_file, given.pack if given.pack.is_dir() else given.pack.parent
     handles = [os.open(root / name, os.O_RDONLY) for name, _, _ in index.files()]
     file, offsets, lengths = (
-        index.column(name).array().tolist() for name in ("file", "offset", "length")
+        index.column(f"image/{n}").array().tolist() for n in ("file", "offset", "length")
     )
     batches = [given.order[i : i + MANY] for i in range(0, len(given.order), MANY)]
 
@@ -277,7 +277,7 @@ def groups(work: Path, count: int) -> dict[str, list[Run]]:
         path = work / f"pack{suffix}"
         packio.pack(work / "images", path)
         with packio.open(path) as pack:
-            start = pack.index_file.column("offset").array()
+            start = pack.index_file.column("image/offset").array()
         blob = (start - start[0]).tolist()  # one block holds all, below 64 MiB
         given = Given(path, images, blob, order, work / f"own{suffix}")
         found[suffix] = packio_runs(given)

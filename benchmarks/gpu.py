@@ -350,7 +350,8 @@ def main() -> None:
     result: Result = {"machine": _results.machine(*PACKAGES, device=name)}
     with tempfile.TemporaryDirectory() as folder:
         make_packs(Path(folder))
-        sizes = packio.open(Path(folder) / "plain.tfrecord").index_file.column("length").array()
+        index = packio.open(Path(folder) / "plain.tfrecord").index_file
+        sizes = index.column("image/length").array()
         result["data"] = {"images": IMAGES, "bytes": round(float(sizes.mean())), "batch": BATCH}
         for part in PARTS:
             began = time.perf_counter()

@@ -79,15 +79,18 @@ def write(path: Path, count: int) -> None:
         offset[rows] = ends - length[rows]
         shard_bytes.append(int(ends[-1]))
     paths = [b"train-%05d.tar" % shard for shard in range(shards)]
-    columns = {
+    of_images = {
         "file": file, "offset": offset, "length": length,
-        "label": np.arange(count) * CLASSES // count,
         "crc32c": random.integers(0, 1 << 32, count, np.uint32),
         "height": random.integers(100, 1000, count, np.uint32),
         "width": random.integers(100, 1000, count, np.uint32),
         **{n: np.ones(count, np.uint8) for n in ("encoding", "orientation")},
         "channels": np.full(count, 3, np.uint8),
         **{n: np.zeros(count, np.uint8) for n in ("dtype", "flags")},
+    }  # fmt: skip
+    columns = {
+        **{f"image/{name}": column for name, column in of_images.items()},
+        "label": np.arange(count) * CLASSES // count,
         **keys(count),
         "file_bytes": np.array(shard_bytes, np.int64),
         "file_digest": np.zeros((shards, 32), np.uint8),

@@ -46,7 +46,7 @@ def bare_step(path: Path) -> Callable[[int, torch.Tensor], None]:
     """A function that makes one sample into planes, with nothing around it."""
     index = packio.open(path).index_file
     file = os.open(path / "data.mdb", os.O_RDONLY)
-    offsets, lengths = (index.column(name).array().tolist() for name in ("offset", "length"))
+    offsets, lengths = (index.column(f"image/{n}").array().tolist() for n in ("offset", "length"))
     resize = torch.ops.aten._upsample_bilinear2d_aa.out  # noqa: SLF001 (what interpolate calls)
     top, left, height, width = BOX
 
@@ -66,7 +66,7 @@ def measure(path: Path, rounds: int) -> dict[str, Any]:  # noqa: C901 (four smal
     """µs a sample with and without packio, one thread."""
     torch.set_num_threads(1)
     crop = packio.RandomResizedCrop(SIDE)
-    ds = packio.LmdbDataset(path, crop=crop, hflip=0.5, threads=1, seed=0)
+    ds = packio.LmdbDataset(path, crop=crop, hflip=0.5, threads=1)
     make = bare_step(path)
     order = np.random.default_rng(1).permutation(SAMPLES).tolist()
     batches = [order[i : i + BATCH] for i in range(0, SAMPLES, BATCH)]

@@ -93,7 +93,7 @@ def main() -> None:
     model = nn.parallel.DistributedDataParallel(model, [local_rank] if has_gpus else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-    losses = []
+    losses, steps = [], len(loader)  # of this rank, while there are several
     for epoch in range(options.epochs):
         seen, start = [], time.perf_counter()
         for images, labels, indices in loader:
@@ -119,8 +119,7 @@ def main() -> None:
     times = [sum(of["seen"].count(i) for of in ranks) for i in range(len(train))]
     once, twice = times.count(1), times.count(2)  # twice where the ranks do not divide the images
     equal = all(of["losses"] == losses and of["weights"] == mine["weights"] for of in ranks)
-    n = len(loader)
-    first, last = statistics.mean(losses[:n]), statistics.mean(losses[-n:])
+    first, last = statistics.mean(losses[:steps]), statistics.mean(losses[-steps:])
     print(f"steps of the ranks: {', '.join(str(len(of['losses'])) for of in ranks)}")
     print(f"images of the last epoch: {len(times)}, seen once {once}, twice {twice}")
     print(f"losses and weights of the ranks: {'equal' if equal else 'DIFFERENT'}")

@@ -29,8 +29,8 @@ _PUBLIC = {
     "MixedSampler": "loading.mixing",
     "MemoryFormatWarning": "measuring.watching",
     "N5Dataset": "datasets.kinds",
-    "Pack": "packs.packs",
-    "PackDataset": "datasets.datasets",
+    "Pack": "packs.opening",
+    "PackDataset": "datasets.pack_dataset",
     "PackReport": "packing.report",
     "PthDataset": "datasets.kinds",
     "PackioError": "errors",
@@ -41,7 +41,7 @@ _PUBLIC = {
     "ShuffleSampler": "loading.sampling",
     "Resize": "images.geometry",
     "ResizeCenterCrop": "images.geometry",
-    "Sample": "sample.sample",
+    "Sample": "sample.packed",
     "TFRecordDataset": "datasets.kinds",
     "TarDataset": "datasets.kinds",
     "Timer": "measuring.timing",
@@ -53,7 +53,7 @@ _PUBLIC = {
     "ensure_contiguous": "images.tensors",
     "is_contiguous_batch": "images.tensors",
     "merge": "packing.merging",
-    "open": "packs.packs",
+    "open": "packs.opening",
     "pack": "packing.making",
     "prefetch": "loading.prefetching",
     "reindex": "packs.indexing",
@@ -67,7 +67,6 @@ __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, 
 if TYPE_CHECKING:
     from packio.batches.collating import collate as collate
     from packio.datasets.concat import ConcatPacks as ConcatPacks
-    from packio.datasets.datasets import PackDataset as PackDataset
     from packio.datasets.kinds import FolderDataset as FolderDataset
     from packio.datasets.kinds import Hdf5Dataset as Hdf5Dataset
     from packio.datasets.kinds import LmdbDataset as LmdbDataset
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from packio.datasets.kinds import TarDataset as TarDataset
     from packio.datasets.kinds import TFRecordDataset as TFRecordDataset
     from packio.datasets.kinds import ZarrDataset as ZarrDataset
+    from packio.datasets.pack_dataset import PackDataset as PackDataset
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError
@@ -105,10 +105,10 @@ if TYPE_CHECKING:
     from packio.packing.merging import merge as merge
     from packio.packing.report import PackReport as PackReport
     from packio.packs.indexing import reindex as reindex
-    from packio.packs.packs import Pack as Pack
-    from packio.packs.packs import open as open  # noqa: A004 (packio.open is the public name)
+    from packio.packs.opening import Pack as Pack
+    from packio.packs.opening import open as open  # noqa: A004 (packio.open is the public name)
     from packio.packs.residency import warm as warm
-    from packio.sample.sample import Sample as Sample
+    from packio.sample.packed import Sample as Sample
 
 
 def __getattr__(name: str) -> Any:
@@ -120,4 +120,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted(__all__)

@@ -17,7 +17,7 @@ import packio
 from packio import registry
 from packio.index import indexfile
 from packio.sample.fields import encode
-from packio.sample.sample import Sample
+from packio.sample.packed import Sample
 
 # Named fields of all samples but the second: since version 2.
 FIELDS = {"caption": encode("ein Satz\n"), "latent": encode(np.arange(6, dtype=np.float32)),

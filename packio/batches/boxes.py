@@ -10,22 +10,22 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from packio.batches.framing import Framing
 from packio.images import arithmetic, tensors
 from packio.images.arithmetic import Condition, Integer, Real
-from packio.images.frames import Place, turns
-from packio.packs.packs import Pack
-from packio.packs.rows import Rows
+from packio.images.frames import Placement, turns
+from packio.packs.opening import Pack
 
 LABELS = "box_labels"  # what datasets call the column "labels"
 
 
-def make(pack: Pack, rows: Rows, place: Place) -> dict[str, list[torch.Tensor]]:
-    """Move the boxes of some samples by one view of each; leave out those that are not seen.
+def make(pack: Pack, framing: Framing, view: int) -> dict[str, list[torch.Tensor]]:
+    """Move the boxes of some samples by one view of each; leave out boxes that are not seen.
 
     Args:
         pack: The samples' pack.
-        rows: The samples' images.
-        place: What the view takes of them: columns, or numbers for a single sample.
+        framing: Of the samples' images.
+        view: Number of the view.
 
     Returns:
         "boxes": (k, 4) float32 of each sample, clipped to what the view shows of the image. Each
@@ -33,13 +33,19 @@ def make(pack: Pack, rows: Rows, place: Place) -> dict[str, list[torch.Tensor]]:
         is dropped, with its value in every column, if nothing of it is left, if it has no width or
         height, or if it is not finite.
     """
+    rows = framing.rows
     found = [pack.boxes(row.position) for row in rows]
     each = [boxes for boxes, _ in found if boxes is not None]
     stored = np.concatenate([np.zeros((0, 4), np.float32), *each])
     owner = np.repeat(np.arange(len(rows)), [len(boxes) for boxes in each])
     moves = np.empty((len(rows), _MOVE))
-    for i, column in enumerate(_moves(place, rows.column("height"), rows.column("width"))):
-        moves[:, i] = column
+    if framing.columns:
+        sizes = rows.column("height"), rows.column("width")
+        for i, column in enumerate(_moves(framing.columns[view], *sizes)):
+            moves[:, i] = column
+    else:
+        for i, (row, placements) in enumerate(zip(rows, framing.each_placement, strict=True)):
+            moves[i] = _moves(placements[view], row.height, row.width)
     kept, boxes = moved(stored, moves[owner])
     counts = np.bincount(owner[kept], minlength=len(rows)).tolist()
     columns = {"boxes": _split(boxes, counts)}
@@ -65,20 +71,20 @@ def _split(values: np.ndarray, counts: list[int]) -> list[torch.Tensor]:
 _MOVE = 9  # numbers that describe how a sample's boxes move, see `_moves`
 
 
-def _moves(place: Place, height: Integer, width: Integer) -> tuple[Real, ...]:
+def _moves(placement: Placement, height: Integer, width: Integer) -> tuple[Real, ...]:
     """How boxes move: whether x and y are swapped; then the four numbers of `_axis`, of x and y.
 
     Args:
-        place: What the view takes.
+        placement: What the view takes.
         height, width: Of the stored images, pixels.
     """
-    f, (swapped, across, upside_down) = place.frame, turns(place.orientation)
+    f, (swapped, across, upside_down) = placement.frame, turns(placement.orientation)
     upright_height = arithmetic.where(swapped, width, height)
     upright_width = arithmetic.where(swapped, height, width)
     x = _axis((f.left, f.width, f.to_width, f.out_left, f.out_width), upright_width,
-              turned=across, mirrored=place.hflip)  # fmt: skip
+              turned=across, mirrored=placement.hflip)  # fmt: skip
     y = _axis((f.top, f.height, f.to_height, f.out_top, f.out_height), upright_height,
-              turned=upside_down, mirrored=place.vflip)  # fmt: skip
+              turned=upside_down, mirrored=placement.vflip)  # fmt: skip
     return swapped, *x, *y
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from packio.batches.plan import Plan
+from packio.errors import DecodeError, IntegrityError
 from packio.images import tensors
-from packio.system.threads import Threads
+from packio.packs.rows import RowList
+from packio.system.threads import Threads, each
 
-Column = torch.Tensor | list[Any]  # (N, …), or N values
+FieldColumn = torch.Tensor | list[Any]  # (N, …), or N values
 
 
 class Made(NamedTuple):
@@ -23,27 +24,58 @@ class Made(NamedTuple):
         errors: Slot → what is wrong with that sample; its values mean nothing.
     """
 
-    views: list[Column]
+    views: list[FieldColumn]
     errors: dict[int, Exception]
 
 
+def make_each(
+    rows: RowList, work: Callable[[int], None], threads: Threads | None, but: Collection[int] = ()
+) -> dict[int, Exception]:
+    """Call ``work`` with each slot, in the order in which the values lie in the files.
+
+    Args:
+        rows: The samples' values of a field.
+        work: Makes something of the sample in a slot.
+        threads: Threads that work; None: this one.
+        but: Slots to leave out.
+
+    Returns:
+        Slot → the DecodeError or IntegrityError that ``work`` raised.
+    """
+    errors: dict[int, Exception] = {}
+
+    def work_on(slots: Iterable[int]) -> None:
+        for slot in slots:
+            try:
+                work(slot)
+            except (DecodeError, IntegrityError) as error:
+                errors[slot] = error
+
+    order = rows.file_order()
+    each(work_on, [slot for slot in order if slot not in but] if but else order, threads)
+    return errors
+
+
 def make(
-    plan: Plan, one: Callable[[int], Sequence[Any]], threads: Threads | None, but: Collection[int]
+    rows: RowList,
+    one: Callable[[int], Sequence[Any]],
+    threads: Threads | None,
+    but: Collection[int],
 ) -> Made:
     """Make a field of a batch, one sample after the other.
 
     Args:
-        plan: Of the field.
+        rows: The samples' values of the field.
         one: Makes the values of the sample in a slot, one a view.
         threads: Threads that work; None: this one.
         but: Slots to leave out.
     """
-    made: list[Sequence[Any]] = [()] * len(plan.rows)
+    made: list[Sequence[Any]] = [()] * len(rows)
 
     def work(slot: int) -> None:
         made[slot] = one(slot)
 
-    errors = plan.make_each(work, threads, but)
+    errors = make_each(rows, work, threads, but)
     bad = {*errors, *but}
     good = [values for slot, values in enumerate(made) if slot not in bad]
     nothing = [None] * len(good[0]) if good else [None]
@@ -51,7 +83,7 @@ def make(
     return Made([together(list(view), bad) for view in views], errors)
 
 
-def together(values: list[Any], bad: Collection[int] = ()) -> Column:
+def together(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
     """One tensor of some values if all are tensors of one shape and type, else the list.
 
     Args:

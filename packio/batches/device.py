@@ -1,8 +1,8 @@
 """One batch made on a device: JPEGs are decoded there together, then cropped, resized, mirrored.
 
-Reading, checking, and cutting seekable JPEGs happen in threads, as for any batch. Images that the
-device's decoder should not have, or fails on, are decoded by Pillow in the threads and copied. The
-plan (`packio.batches.plan`) is that of any batch.
+Threads read, check, and cut seekable JPEGs, as for any batch; the framing is that of any batch
+(`packio.batches.framing`). Pillow decodes the images that the device's decoder cannot take or fails
+on, in the threads; these images are then copied to the device.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from typing import NamedTuple
 import torch
 
 from packio.batches import images
-from packio.batches.columns import Column, Made
+from packio.batches.columns import FieldColumn, Made, make_each
+from packio.batches.framing import Framing, Settings
 from packio.batches.images import CHANNELS
-from packio.batches.plan import Plan, Recipe
 from packio.errors import DecodeError
 from packio.images import planes, regions
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
-from packio.images.regions import Cut, Wanted
-from packio.packs.packs import Pack
+from packio.images.regions import Cut, Need
+from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.system.threads import Threads
 
 _MOST = 1 << 30  # bytes of pixels that are decoded at once; 1,900 images of 500 x 375
 
 
-class _Piece(NamedTuple):
+class _Jpeg(NamedTuple):
     """A JPEG that goes to the device."""
 
     data: bytearray
     size: tuple[int, int]  # (height, width) in pixels
 
 
-class _Sample(NamedTuple):
+class _Job(NamedTuple):
     """What the device is to make of a sample."""
 
-    wanted: Sequence[Wanted]  # one a view
+    needs: Sequence[Need]  # one a view
     cuts: list[Cut]  # one a view; several may be of the same bytes
-    pieces: dict[int, _Piece]  # by the id of a cut's bytes
+    pieces: dict[int, _Jpeg]  # by the id of a cut's bytes
 
 
 class _View:
     """The images of one view: floats of 0..255 until they are `done`."""
 
     def __init__(
-        self, recipe: Recipe, crop: Geometry | None, count: int, device: torch.device
+        self, settings: Settings, crop: Geometry | None, count: int, device: torch.device
     ) -> None:
         size = crop.output_size if crop is not None else None
-        channels = CHANNELS.get(recipe.decoder.mode)
+        channels = CHANNELS.get(settings.decoder.mode)
         self._device, self._how = device, crop.interpolation if crop else "nearest"
         self._batch: torch.Tensor | None = None
         self._images = [torch.empty(0)] * count
@@ -63,19 +63,19 @@ class _View:
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)
 
-    def draw(self, slot: int, pixels: torch.Tensor, wanted: Wanted, cut: Cut) -> None:
+    def draw(self, slot: int, pixels: torch.Tensor, need: Need, cut: Cut) -> None:
         """Make the image of one sample, of the (C, H, W) pixels of a cut."""
-        top, left, height, width = wanted.box
+        top, left, height, width = need.box
         top, left = top - cut.top, left - cut.left
         box = pixels[:, top : top + height, left : left + width]
-        box = planes.oriented(box, wanted.orientation)
-        frame = wanted.frame
+        box = planes.oriented(box, need.orientation)
+        frame = need.frame
         out = self._images[slot] if self._batch is not None else self._zeros(len(box), *frame[8:10])
-        planes.render(box, frame, out, hflip=wanted.hflip, vflip=wanted.vflip, how=self._how)
+        planes.render(box, frame, out, hflip=need.hflip, vflip=need.vflip, how=self._how)
         if self._batch is None:
             self._images[slot] = planes.rounded(out)
 
-    def done(self, others: dict[int, torch.Tensor]) -> Column:
+    def done(self, others: dict[int, torch.Tensor]) -> FieldColumn:
         """All images: those of the device, and others, by slot, which are copied to the device."""
         if self._batch is None:
             for slot, image in others.items():
@@ -87,7 +87,7 @@ class _View:
         return whole
 
 
-def make(pack: Pack, plan: Plan, threads: Threads | None, device: torch.device) -> Made:
+def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.device) -> Made:
     """Make the images of some samples: as `packio.batches.images.make`, but on a device.
 
     Values are within 1 grey level of those that the processor makes of the same decoded pixels,
@@ -95,26 +95,28 @@ def make(pack: Pack, plan: Plan, threads: Threads | None, device: torch.device) 
 
     Args:
         pack: Where they are read from.
-        plan: Of the samples, with a decoder that decodes batches.
+        framing: Of the samples, with a decoder that decodes batches.
         threads: Threads that read, and decode what the device does not; None: this one.
         device: As `packio.images.decoders._cuda.side_stream` gives it, within that.
     """
-    recipe, rows = plan.recipe, plan.rows
-    samples: dict[int, _Sample] = {}
+    settings, rows = framing.settings, framing.rows
+    samples: dict[int, _Job] = {}
 
     def read(slot: int) -> None:
-        if not all(planes.is_for_device(place.frame) for place in plan.each_place[slot]):
+        if not all(
+            planes.is_for_device(placement.frame) for placement in framing.each_placement[slot]
+        ):
             return
-        sample = _read(pack, recipe, rows[slot], plan.each_wanted[slot])
+        sample = _read(pack, settings, rows[slot], framing.each_needs[slot])
         if sample is not None:
             samples[slot] = sample
 
-    errors = plan.make_each(read, threads)
-    views = [_View(recipe, crop, len(rows), device) for crop in recipe.views]
+    errors = make_each(rows, read, threads)
+    views = [_View(settings, crop, len(rows), device) for crop in settings.views]
     made: set[int] = set()
     for group in _groups(samples):
-        made |= _draw(recipe.decoder, group, views, device)
-    others, bad = _by_pillow(pack, plan, threads, made | set(errors))
+        made |= _draw(settings.decoder, group, views, device)
+    others, bad = _by_pillow(pack, framing, threads, made | set(errors))
     done = [
         view.done({slot: each[number] for slot, each in others.items()})
         for number, view in enumerate(views)
@@ -122,33 +124,33 @@ def make(pack: Pack, plan: Plan, threads: Threads | None, device: torch.device) 
     return Made(done, {**errors, **bad})
 
 
-def _read(pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted]) -> _Sample | None:
+def _read(pack: Pack, settings: Settings, row: Row, needs: Sequence[Need]) -> _Job | None:
     """Read a sample, and cut out what its views need; None if the device should not have it.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad; the message names it.
     """
     try:
-        if not recipe.decoder.takes(row):
+        if not settings.decoder.takes(row):
             return None
         data = pack.read(row)
-        cuts = regions.cut_all(data, row, wanted)
-        pieces: dict[int, _Piece] = {}
+        cuts = regions.cut_all(data, row, needs)
+        pieces: dict[int, _Jpeg] = {}
         for piece in {id(cut.data): cut.data for cut in cuts}.values():
-            size = recipe.decoder.size(piece)
+            size = settings.decoder.size(piece)
             if size is None:
                 return None
             if piece is data:
                 regions.check_whole(size, row)
-            pieces[id(piece)] = _Piece(bytearray(piece), size)
-        return _Sample(wanted, cuts, pieces)
+            pieces[id(piece)] = _Jpeg(bytearray(piece), size)
+        return _Job(needs, cuts, pieces)
     except DecodeError as error:
         raise pack.named(error, row) from error
 
 
-def _groups(samples: dict[int, _Sample]) -> Iterator[dict[int, _Sample]]:
+def _groups(samples: dict[int, _Job]) -> Iterator[dict[int, _Job]]:
     """Samples that are decoded together: all, unless they are very large."""
-    group: dict[int, _Sample] = {}
+    group: dict[int, _Job] = {}
     total = 0
     for slot, sample in samples.items():
         needed = sum(3 * math.prod(piece.size) for piece in sample.pieces.values())
@@ -162,7 +164,7 @@ def _groups(samples: dict[int, _Sample]) -> Iterator[dict[int, _Sample]]:
 
 
 def _draw(
-    decoder: Decoder, group: dict[int, _Sample], views: Sequence[_View], device: torch.device
+    decoder: Decoder, group: dict[int, _Job], views: Sequence[_View], device: torch.device
 ) -> set[int]:
     """Decode samples on the device, and make their images; returns the slots that succeeded."""
     given = [piece for sample in group.values() for piece in sample.pieces.values()]
@@ -177,19 +179,19 @@ def _draw(
         }  # fmt: skip
         if len(pixels) == len(found):
             made.add(slot)
-            for view, wanted, cut in zip(views, sample.wanted, sample.cuts, strict=True):
-                view.draw(slot, pixels[id(cut.data)], wanted, cut)
+            for view, need, cut in zip(views, sample.needs, sample.cuts, strict=True):
+                view.draw(slot, pixels[id(cut.data)], need, cut)
     return made
 
 
 def _by_pillow(
-    pack: Pack, plan: Plan, threads: Threads | None, but: set[int]
+    pack: Pack, framing: Framing, threads: Threads | None, but: set[int]
 ) -> tuple[dict[int, list[torch.Tensor]], dict[int, Exception]]:
     """Make the images of all slots but some in memory: slot → one a view; and what is bad."""
-    recipe = dataclasses.replace(plan.recipe, decoder=plan.recipe.decoder.fallback)
+    settings = dataclasses.replace(framing.settings, decoder=framing.settings.decoder.fallback)
     made: dict[int, list[torch.Tensor]] = {}
 
     def work(slot: int) -> None:
-        made[slot] = images.make_one(pack, recipe, plan.rows[slot], plan.each_wanted[slot])
+        made[slot] = images.make_one(pack, settings, framing.rows[slot], framing.each_needs[slot])
 
-    return made, plan.make_each(work, threads, but)
+    return made, make_each(framing.rows, work, threads, but)

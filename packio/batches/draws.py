@@ -11,7 +11,9 @@ finaliser with the constants of variant 13).
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +65,25 @@ class Drawn(int):
 
     def __reduce__(self) -> tuple[object, ...]:
         return Drawn, (int(self), self.epoch, self.position)
+
+
+def numbered(batch: Sequence[Any], epoch: int, first: int, step: int) -> list[Any]:
+    """Give the indices of a foreign sampler's batch places in an epoch, as `Drawn` has them.
+
+    Args:
+        batch: Indices: ints, NumPy's or torch's. A batch that has something else in it, or
+            `Drawn`, stays as it is.
+        epoch: Number of the epoch.
+        first: Place of the first index.
+        step: From one place to the next: the number of ranks.
+    """
+    if any(isinstance(index, Drawn) for index in batch):
+        return list(batch)
+    try:
+        plain = [operator.index(index) for index in batch]
+    except TypeError:
+        return list(batch)
+    return [Drawn(index, epoch, first + slot * step) for slot, index in enumerate(plain)]
 
 
 class Lane:

@@ -8,30 +8,30 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from packio.batches import plan as plans
-from packio.batches.columns import Column, Made, together
-from packio.batches.plan import FLIPS, Draw, Plan, Recipe
+from packio.batches import framing as framings
+from packio.batches.columns import FieldColumn, Made, make_each, together
+from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.errors import DecodeError, OptionError
 from packio.images import regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
-from packio.images.regions import Part, Wanted
+from packio.images.regions import Decoded, Need
 from packio.packs import raw
-from packio.packs.packs import Pack
-from packio.packs.rows import Row, Rows
+from packio.packs.opening import Pack
+from packio.packs.rows import Row, RowList
 from packio.sample.facts import Facts
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads, alone
 
-# Pixels of an image, as stored. Of JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6
-# to 1.1 times as many as one thread; of 128 pixels and more 1.0 to 1.8 (batches need the GIL).
+# Pixels of an image, as stored. With JPEGs and PNGs of 24 to 96 pixels a side, two threads made 0.6
+# to 1.1 times as many images as one thread; with 128 pixels and more 1.0 to 1.8 times as many.
 _LITTLE = 10_000
 _SOME = 16  # images that are looked at
 _SIDES = ("image/height", "image/width")
 CHANNELS = {"RGB": 3, "GRAY": 1, "RGB_ALPHA": 4}  # UNCHANGED: as stored
 
 
-class _View(NamedTuple):
+class _Output(NamedTuple):
     """One view of a batch's images while they are made."""
 
     batch: torch.Tensor | None  # (N, C, H, W), where all images come out alike
@@ -39,14 +39,14 @@ class _View(NamedTuple):
 
 
 def make(
-    pack: Pack, plan: Plan, threads: Threads | None, out: torch.Tensor | None = None,
+    pack: Pack, framing: Framing, threads: Threads | None, out: torch.Tensor | None = None,
     name: str = IMAGE, but: Collection[int] = (),
 ) -> Made:  # fmt: skip
     """Make the images of some samples.
 
     Args:
         pack: Where they are read from.
-        plan: Of the field.
+        framing: Of the field.
         threads: Threads that decode; None: this one.
         out: Where the only view goes: (N, C, H, W) of the images' dtype, contiguous.
         name: Of the field.
@@ -59,86 +59,101 @@ def make(
     Raises:
         OptionError: ``out`` does not fit.
     """
-    recipe, rows, each_wanted = plan.recipe, plan.rows, plan.each_wanted
-    alike = recipe.decoder.mode in CHANNELS and (name == IMAGE or _are_alike(rows))
-    views = [_new_view(recipe, crop if alike else None, len(rows), out) for crop in recipe.views]
+    settings, rows, each_needs = framing.settings, framing.rows, framing.each_needs
+    alike = settings.decoder.mode in CHANNELS and (name == IMAGE or _are_alike(rows))
+    views = [
+        _new_view(settings, crop if alike else None, len(rows), out) for crop in settings.views
+    ]
     images = [view.images for view in views]
 
     def work(slot: int) -> None:
-        row, wanted = rows[slot], each_wanted[slot]
-        if row.offset < 0 and name != IMAGE:
-            return
-        parts = _parts(pack, recipe, row, wanted, name)
-        for view, part, one in zip(images, parts, wanted, strict=True):
-            view[slot] = regions.render(part, one, view[slot])
+        row, needs = rows[slot], each_needs[slot]
+        if row.offset >= 0 or name == IMAGE:
+            parts = _parts(pack, settings, row, needs, name)
+            for view, part, one in zip(images, parts, needs, strict=True):
+                view[slot] = regions.render(part, one, view[slot])
 
-    errors = plan.make_each(work, threads, but)
-    pairs = zip(views, recipe.views, strict=True)
+    errors = make_each(rows, work, threads, but)
+    pairs = zip(views, settings.views, strict=True)
     return Made([_finished(view, crop, {*errors, *but}) for view, crop in pairs], errors)
 
 
-def _are_alike(rows: Rows) -> bool:
+def _are_alike(rows: RowList) -> bool:
     """Whether all samples have a further image, of 8 bits: those can be one tensor of bytes."""
     return all(row.offset >= 0 and row.dtype == "uint8" for row in rows)
 
 
-def _finished(view: _View, crop: Geometry | None, bad: Collection[int]) -> Column:
+def _finished(view: _Output, crop: Geometry | None, bad: Collection[int]) -> FieldColumn:
     if view.batch is not None:
         return view.batch
     values = [None if image is None else torch.from_numpy(image) for image in view.images]
     return together(values, bad) if crop is not None else values
 
 
-def _new_view(recipe: Recipe, crop: Geometry | None, count: int, out: torch.Tensor | None) -> _View:
+def _new_view(
+    settings: Settings, crop: Geometry | None, count: int, out: torch.Tensor | None
+) -> _Output:
     size = crop.output_size if crop is not None else None
     if size is None:
         if out is not None:
             raise OptionError("out=: the images may differ in size or type; expected a crop")
-        return _View(None, [None] * count)
-    batch = given_or_new((count, CHANNELS[recipe.decoder.mode], *size), torch.uint8, out)
-    return _View(batch, list(batch.numpy()))
+        return _Output(None, [None] * count)
+    shape = (count, CHANNELS[settings.decoder.mode], *size)
+    batch = given_or_new(shape, torch.uint8, out, scratch=settings.scratch)
+    return _Output(batch, list(batch.numpy()))
 
 
 def make_one(
-    pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted], name: str = IMAGE
+    pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str = IMAGE
 ) -> list[torch.Tensor]:
     """Make the images of a field of one sample, (C, H, W), one a view, as `make` would.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad.
     """
+    made = []
     with alone():
-        parts = _parts(pack, recipe, row, wanted, name)
-        pairs = zip(parts, wanted, strict=True)
-        return [torch.from_numpy(regions.render(part, one, None)) for part, one in pairs]
+        for part, one in zip(_parts(pack, settings, row, needs, name), needs, strict=True):
+            made.append(torch.from_numpy(regions.render(part, one, None)))
+    return made
 
 
-def _parts(pack: Pack, recipe: Recipe, row: Row, wanted: Sequence[Wanted], name: str) -> list[Part]:
+def _parts(
+    pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str
+) -> list[Decoded]:
     """Read a sample, and decode what its views need.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad; the message names it.
     """
-    rows = pack.raw_rows if name == IMAGE else None
-    if rows is not None and _is_as_decoded(rows.facts, recipe.decoder):
-        return [regions.of_pixels(rows.pixels(row.position))] * len(wanted)
-    data, decoder = pack.read(row, name), recipe.decoder_of(name, row)
+    rows, decoder = None, settings.decoder
+    if name == IMAGE:
+        rows = pack.raw_rows
+    elif row.dtype != "uint8":
+        decoder = settings.unchanged
+    if rows is not None and _is_as_decoded(rows.facts, decoder):
+        return [regions.of_pixels(rows.pixels(row.position))] * len(needs)
+    data = pack.read(row, name)
     try:
-        if len(wanted) == 1:
-            return [regions.decode(decoder, data, row, wanted[0])]
-        return regions.decode_all(decoder, data, row, wanted)
+        if len(needs) == 1:
+            return [regions.decode(decoder, data, row, needs[0])]
+        return regions.decode_all(decoder, data, row, needs)
     except DecodeError as error:
         raise pack.named(error, row, "sample" if name == IMAGE else f"{name} of sample") from error
 
 
 def make_raw(
-    pack: Pack, recipe: Recipe, positions: np.ndarray, draw: Draw, out: torch.Tensor | None = None
+    pack: Pack,
+    settings: Settings,
+    positions: np.ndarray,
+    draw: Draw,
+    out: torch.Tensor | None = None,
 ) -> Made | None:
     """Make a batch of raw pixels with one gather. None if an image is encoded or must be resized.
 
     Args:
         pack: Where the pixels are.
-        recipe: What to make.
+        settings: What to make.
         positions: (N,) samples, 0..len-1.
         draw: Of the random numbers.
         out: As of `make`.
@@ -147,23 +162,23 @@ def make_raw(
         OptionError: ``out`` does not fit.
     """
     rows = pack.raw_rows
-    if rows is None or not _is_as_decoded(rows.facts, recipe.decoder):
+    if rows is None or not _is_as_decoded(rows.facts, settings.decoder):
         return None
     facts, drawn, boxes = rows.facts, [], []
-    for number, crop in enumerate(recipe.views):
-        u = plans.numbers(recipe, number, draw)
+    for number, crop in enumerate(settings.views):
+        u = framings.numbers(settings, number, draw)
         found = raw.windows(crop, facts.height, facts.width, u[:, FLIPS:])
         if found is None:
             return None
         drawn.append(u)
         boxes.append(found)
     errors = rows.check(positions)
-    views: list[Column] = []
+    views: list[FieldColumn] = []
     for u, box in zip(drawn, boxes, strict=True):
         shape = (len(positions), facts.channels, box.height, box.width)
-        batch = given_or_new(shape, rows.dtype, out)
-        hflip = u[:, 0] < recipe.hflip if recipe.hflip else None
-        vflip = u[:, 1] < recipe.vflip if recipe.vflip else None
+        batch = given_or_new(shape, rows.dtype, out, scratch=settings.scratch)
+        hflip = u[:, 0] < settings.hflip if settings.hflip else None
+        vflip = u[:, 1] < settings.vflip if settings.vflip else None
         rows.crop(positions, box, batch, hflip=hflip, vflip=vflip)
         views.append(batch)
     return Made(views, errors)
@@ -171,16 +186,16 @@ def make_raw(
 
 def _is_as_decoded(facts: Facts, decoder: Decoder) -> bool:
     """Whether a decoder would return raw pixels unchanged."""
-    wanted = CHANNELS.get(decoder.mode)
-    fits = wanted is None or (facts.dtype == "uint8" and facts.channels == wanted)
+    channels = CHANNELS.get(decoder.mode)
+    fits = channels is None or (facts.dtype == "uint8" and facts.channels == channels)
     return fits and facts.height * facts.width <= decoder.max_pixels
 
 
 def are_little(pack: Pack) -> bool:
-    """Whether most images of a pack are so small that threads would only wait for each other.
+    """Tell whether most images of a pack are so small that threads only wait for each other.
 
-    Some images are looked at. Where a read may take long, threads wait for reads together, so that
-    the answer is False.
+    Looks at 16 images. The answer is False for storage where a read may take long: threads wait for
+    several reads at once.
     """
     if not len(pack) or not pack.reads_ahead:
         return False
@@ -190,15 +205,15 @@ def are_little(pack: Pack) -> bool:
 
 
 def given_or_new(
-    shape: tuple[int, ...], dtype: torch.dtype, out: torch.Tensor | None
+    shape: tuple[int, ...], dtype: torch.dtype, out: torch.Tensor | None, *, scratch: bool = False
 ) -> torch.Tensor:
-    """A tensor for a batch of images: ``out`` if it is given, else a new one.
+    """A tensor for a batch of images: ``out`` if given, else a new one; see `Settings.scratch`.
 
     Raises:
         OptionError: ``out`` does not fit.
     """
     if out is None:
-        return tensors.new_batch(shape, dtype)
+        return torch.empty(shape, dtype=dtype) if scratch else tensors.new_batch(shape, dtype)
     if tuple(out.shape) != shape or out.dtype != dtype or not out.is_contiguous():
         raise OptionError(
             f"out={tuple(out.shape)} {out.dtype}: expected a contiguous tensor, {shape} {dtype}"

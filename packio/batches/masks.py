@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from packio.batches import columns
-from packio.batches.columns import Column, Made
-from packio.batches.plan import Plan, Recipe
+from packio.batches.columns import FieldColumn, Made
+from packio.batches.framing import Framing, Settings
 from packio.errors import DecodeError, LimitError
-from packio.images.frames import Place
+from packio.images.frames import Placement
 from packio.images.pixels import nearest, oriented
-from packio.packs.packs import Pack
-from packio.packs.rows import Row, Rows
+from packio.packs.opening import Pack
+from packio.packs.rows import Row, RowList
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
@@ -62,19 +62,21 @@ def _check(image: Image.Image, size: tuple[int, int]) -> None:
         raise DecodeError(f"{image.width}x{image.height} pixels, its image has {size[1]}x{size[0]}")
 
 
-def render(ids: np.ndarray, place: Place, ignore_index: int, out: np.ndarray) -> None:
+def render(ids: np.ndarray, placement: Placement, ignore_index: int, out: np.ndarray) -> None:
     """Take the ids that a view shows.
 
     Args:
         ids: (H, W), as stored.
-        place: What the view takes.
+        placement: What the view takes.
         ignore_index: Id of the border beyond the image.
         out: (out_height, out_width); all of it is written.
     """
-    f = place.frame
-    upright = oriented(ids[:, :, None], place.orientation)[:, :, 0]
-    y, rows = _axis(f.top, f.height, f.to_height, f.out_top, f.out_height, mirrored=place.vflip)
-    x, columns = _axis(f.left, f.width, f.to_width, f.out_left, f.out_width, mirrored=place.hflip)
+    f = placement.frame
+    upright = oriented(ids[:, :, None], placement.orientation)[:, :, 0]
+    y, rows = _axis(f.top, f.height, f.to_height, f.out_top, f.out_height, mirrored=placement.vflip)
+    x, columns = _axis(
+        f.left, f.width, f.to_width, f.out_left, f.out_width, mirrored=placement.hflip
+    )
     if len(rows) < f.out_height or len(columns) < f.out_width:
         out[...] = ignore_index
     out[y, x] = upright.take(rows, 0)[:, columns]  # indexing with both takes ten times as long
@@ -83,7 +85,7 @@ def render(ids: np.ndarray, place: Place, ignore_index: int, out: np.ndarray) ->
 def _axis(
     start: int, length: int, to: int, out_start: int, out: int, *, mirrored: bool
 ) -> tuple[slice, np.ndarray]:
-    """Which places of an output show the image, and which pixels of the image they show."""
+    """Which placements of an output show the image, and which pixels of the image they show."""
     first, stop = max(0, -out_start), max(0, min(out, to - out_start))
     first = min(first, stop)
     source = start + nearest(length, to)[first + out_start : stop + out_start]
@@ -93,14 +95,14 @@ def _axis(
 
 
 def make(
-    pack: Pack, plan: Plan, rows: Rows, name: str, threads: Threads | None,
+    pack: Pack, framing: Framing, rows: RowList, name: str, threads: Threads | None,
     but: Collection[int] = (),
 ) -> Made:  # fmt: skip
     """Make the masks of some samples.
 
     Args:
         pack: Where they are read from.
-        plan: Of the samples' images.
+        framing: Of the samples' images.
         rows: The samples' masks.
         name: Of the field.
         threads: Threads that decode; None: this one.
@@ -110,56 +112,67 @@ def make(
         For each view (N, H, W), or a list of N (H, W) where they differ in size; uint8, or int32
         if an id or the border needs it.
     """
-    recipe, images, each_place = plan.recipe, plan.rows, plan.each_place
+    settings, images, each_placement = framing.settings, framing.rows, framing.each_placement
 
     def one(slot: int) -> list[torch.Tensor]:
-        return make_one(pack, recipe, images[slot], rows[slot], name, each_place[slot])
+        return make_one(pack, settings, images[slot], rows[slot], name, each_placement[slot])
 
-    made = columns.make(Plan(recipe, rows, plan.places), one, threads, but)
+    made = columns.make(rows, one, threads, but)
     return made._replace(views=[widened(view) for view in made.views])
 
 
-def widened(column: Column) -> Column:
-    """Masks of one type: int32, if any of them is."""
+def widened(column: FieldColumn) -> FieldColumn:
+    """Give all masks of a batch the type int32 if one of them has it."""
+    if isinstance(column, torch.Tensor) or not is_wide(column):
+        return column
+    wide = as_int32(column)
+    return columns.together(list(wide), [slot for slot, mask in enumerate(wide) if mask is None])
+
+
+def is_wide(column: FieldColumn) -> bool:
+    """Tell whether one of some masks is int32: it has ids of more than 8 bits."""
     if isinstance(column, torch.Tensor):
-        return column
-    if not any(mask is not None and mask.dtype == torch.int32 for mask in column):
-        return column
-    wide = [None if mask is None else mask.to(torch.int32) for mask in column]
-    bad = [slot for slot, mask in enumerate(wide) if mask is None]
-    return columns.together(wide, bad)
+        return column.dtype == torch.int32
+    return any(mask is not None and mask.dtype == torch.int32 for mask in column)
+
+
+def as_int32(column: FieldColumn) -> FieldColumn:
+    """Make masks int32; a mask that a sample lacks stays None."""
+    if isinstance(column, torch.Tensor):
+        return column.to(torch.int32)
+    return [None if mask is None else mask.to(torch.int32) for mask in column]
 
 
 def make_one(
-    pack: Pack, recipe: Recipe, image: Row, row: Row, name: str, places: Sequence[Place]
+    pack: Pack, settings: Settings, image: Row, row: Row, name: str, placements: Sequence[Placement]
 ) -> list[torch.Tensor]:
     """Make the masks of one sample, (H, W), one a view; all border if the sample has none.
 
     Args:
         pack: Where the mask is read from.
-        recipe: What to make.
+        settings: What to make.
         image, row: The image and the mask of the sample.
         name: Of the field.
-        places: Of the image, one a view.
+        placements: Of the image, one a view.
 
     Raises:
         DecodeError, IntegrityError: the mask is bad; the message names the sample.
     """
-    ids = None if row.offset < 0 else _read(pack, recipe, image, row, name)
-    narrow = np.uint8 if 0 <= recipe.ignore_index < 1 << 8 else np.int32
+    ids = None if row.offset < 0 else _read(pack, settings, image, row, name)
+    narrow = np.uint8 if 0 <= settings.ignore_index < 1 << 8 else np.int32
     made = []
-    for place in places:
-        shape = place.frame.out_height, place.frame.out_width
+    for placement in placements:
+        shape = placement.frame.out_height, placement.frame.out_width
         if ids is None:
-            out = np.full(shape, recipe.ignore_index, narrow)
+            out = np.full(shape, settings.ignore_index, narrow)
         else:
             out = np.empty(shape, np.result_type(ids, narrow))
-            render(ids, place, recipe.ignore_index, out)
+            render(ids, placement, settings.ignore_index, out)
         made.append(torch.from_numpy(out))
     return made
 
 
-def _read(pack: Pack, recipe: Recipe, image: Row, row: Row, name: str) -> np.ndarray | None:
+def _read(pack: Pack, settings: Settings, image: Row, row: Row, name: str) -> np.ndarray | None:
     """Class ids as stored; None where the mask is empty.
 
     Raises:
@@ -169,9 +182,9 @@ def _read(pack: Pack, recipe: Recipe, image: Row, row: Row, name: str) -> np.nda
     if not data:
         return None
     try:
-        if image.height * image.width > recipe.decoder.max_pixels:
+        if image.height * image.width > settings.decoder.max_pixels:
             raise LimitError(
-                f"{image.width}x{image.height} pixels, the limit is {recipe.decoder.max_pixels:,}"
+                f"{image.width}x{image.height} pixels, the limit is {settings.decoder.max_pixels:,}"
             )
         return decode(data, (image.height, image.width))
     except DecodeError as error:

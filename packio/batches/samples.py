@@ -1,20 +1,21 @@
-"""The samples of a batch: the fields that are asked for, made by one plan.
+"""The samples of a batch: the fields that are asked for, cut and mirrored by one framing.
 
 Images, masks and boxes are cut and mirrored together. Arrays, text and bytes stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from packio.batches import boxes, columns, device, images, masks, plan, values
-from packio.batches.columns import Column, Made
-from packio.batches.plan import Draw, Plan, Recipe
-from packio.packs.packs import Pack
-from packio.packs.rows import Row, Rows
+from packio.batches import boxes, columns, device, framing, images, masks, values
+from packio.batches.columns import FieldColumn, Made
+from packio.batches.framing import Draw, Framing, Settings
+from packio.images.frames import Placement
+from packio.packs.opening import Pack
+from packio.packs.rows import Row, RowList
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 BOXES = "boxes"  # the kind of the boxes and of their columns
 SEEN = (*PIXELS, BOXES)  # kinds of which each view has a value of its own
 
-Columns = dict[str, list[Column]]  # field → one a view; a single one of a kind that is not SEEN
+FieldColumns = dict[
+    str, list[FieldColumn]
+]  # field → one a view; a single one of a kind that is not SEEN
 
 
-class Samples(NamedTuple):
+class MadeSamples(NamedTuple):
     """What was made of a batch's samples.
 
     Attributes:
@@ -37,7 +40,7 @@ class Samples(NamedTuple):
         errors: Slot → what is wrong with that sample; its values mean nothing.
     """
 
-    columns: Columns
+    columns: FieldColumns
     errors: dict[int, Exception]
 
     def add(self, name: str, made: Made) -> None:
@@ -47,14 +50,14 @@ class Samples(NamedTuple):
 
 
 def make(
-    pack: Pack, recipe: Recipe, positions: np.ndarray, draw: Draw, threads: Threads | None,
+    pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw, threads: Threads | None,
     out: torch.Tensor | None = None, on: torch.device | None = None,
-) -> Samples:  # fmt: skip
+) -> MadeSamples:  # fmt: skip
     """Make a batch.
 
     Args:
         pack: Where the samples are read from.
-        recipe: What to make of them.
+        settings: What to make of them.
         positions: (N,) samples, 0..len-1; one may be there several times.
         draw: Of the random numbers.
         threads: Threads that decode; None: this one.
@@ -65,61 +68,58 @@ def make(
     Raises:
         OptionError: ``out`` does not fit.
     """
-    made, kinds = Samples({}, {}), dict(recipe.fields)
+    made, kinds = MadeSamples({}, {}), dict(settings.fields)
     if IMAGE in kinds:
-        at_once = images.make_raw(pack, recipe, positions, draw, out)
+        at_once = images.make_raw(pack, settings, positions, draw, out)
         if at_once is not None:
             made.add(IMAGE, at_once)
             del kinds[IMAGE]
     if not kinds:
         return made
-    planned = Plan.drawn(recipe, pack.rows(positions), draw)
+    framed = Framing.drawn(settings, pack.rows(positions), draw)
     rows = {
-        name: planned.rows if name == IMAGE else pack.rows(positions, name)
+        name: framed.rows if name == IMAGE else pack.rows(positions, name)
         for name, kind in kinds.items() if kind != BOXES
     }  # fmt: skip
     pack = pack.fetched(rows)
     for name in sorted(rows, key=lambda name: name != IMAGE):
         if name == IMAGE and on is not None:
-            made.add(name, device.make(pack, planned, threads, on))
+            made.add(name, device.make(pack, framed, threads, on))
         elif name == IMAGE:
-            made.add(name, images.make(pack, planned, threads, out))
+            made.add(name, images.make(pack, framed, threads, out))
         else:
             but = set(made.errors)
-            made.add(name, _further(pack, planned, rows[name], name, threads, but))
+            made.add(name, _further(pack, framed, rows[name], name, threads, but))
     if BOXES in kinds.values():
-        for place in planned.places:
-            _add_boxes(made.columns, kinds, boxes.make(pack, planned.rows, place))
+        for view in range(len(settings.views)):
+            _add_boxes(made.columns, kinds, boxes.make(pack, framed, view))
     return made
 
 
 def _further(
-    pack: Pack, planned: Plan, rows: Rows, name: str, threads: Threads | None,
+    pack: Pack, framed: Framing, rows: RowList, name: str, threads: Threads | None,
     but: Collection[int],
 ) -> Made:  # fmt: skip
     """Make a field other than the image.
 
     Args:
         pack: Where the values are read from.
-        planned: The plan of the samples' images.
+        framed: The plan of the samples' images.
         rows: The samples' values.
         name: Of the field.
         threads: Threads that work; None: this one.
         but: Slots to leave out.
     """
-    kind = planned.recipe.fields[name]
+    kind = framed.settings.fields[name]
     if kind == "image":
-        return images.make(pack, planned.of(rows), threads, None, name, but)
+        return images.make(pack, framed.of(rows), threads, None, name, but)
     if kind == "mask":
-        return masks.make(pack, planned, rows, name, threads, but)
-    as_packed = Plan(planned.recipe, rows, planned.places)
-    return columns.make(
-        as_packed, lambda slot: [values.make_one(pack, rows[slot], name)], threads, but
-    )
+        return masks.make(pack, framed, rows, name, threads, but)
+    return columns.make(rows, lambda slot: [values.make_one(pack, rows[slot], name)], threads, but)
 
 
 def _add_boxes(
-    into: Columns, kinds: Mapping[str, str], made: dict[str, list[torch.Tensor]]
+    into: FieldColumns, kinds: Mapping[str, str], made: dict[str, list[torch.Tensor]]
 ) -> None:
     """Add one view's boxes and columns of theirs, as far as they are asked for."""
     for name, column in made.items():
@@ -127,36 +127,52 @@ def _add_boxes(
             into.setdefault(name, []).append(column)
 
 
-def make_one(pack: Pack, recipe: Recipe, row: Row, key: int, lane: int = 0) -> dict[str, list[Any]]:
+def make_one(
+    pack: Pack, settings: Settings, row: Row, key: int, lane: int = 0
+) -> dict[str, list[Any]]:
     """Make one sample, as `make` would with `Draw` (key, [lane]): field → one value a view.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad.
     """
-    places = plan.places_of_one(recipe, row, key, lane)
+    placements = framing.placements_of_one(settings, row, key, lane)
     made: dict[str, list[Any]] = {}
-    moved: Columns = {}
-    for name, kind in recipe.fields.items():
-        own = row if name == IMAGE or kind == BOXES else pack.row(row.position, name)
-        if kind == "mask":
-            made[name] = masks.make_one(pack, recipe, row, own, name, places)
-        elif kind == BOXES and not moved:
-            for place in places:
-                _add_boxes(moved, recipe.fields, boxes.make(pack, Rows([row]), place))
-        elif kind == "image" and name != IMAGE and own.offset < 0:
-            made[name] = [None] * len(places)
-        elif kind == "image":
-            there = places
-            if name != IMAGE:
-                there = plan.places_of_further(recipe, places, row, own)
-            wanted = plan.wanted_of_one(recipe, own, there)
-            made[name] = images.make_one(pack, recipe, own, wanted, name)
+    for name, kind in settings.fields.items():
+        if name == IMAGE:
+            needs = framing.needs_of_one(settings, row, placements)
+            made[name] = images.make_one(pack, settings, row, needs, name)
         elif kind != BOXES:
-            made[name] = [values.make_one(pack, own, name)]
-    return made | {name: [view[0] for view in views] for name, views in moved.items()}
+            made[name] = _further_of_one(pack, settings, row, placements, name, kind)
+        elif name not in made:  # all columns of the boxes at once
+            moved: FieldColumns = {}
+            framed = Framing(settings, RowList([row]), (), [placements])
+            for view in range(len(placements)):
+                _add_boxes(moved, settings.fields, boxes.make(pack, framed, view))
+            made |= {column: [view[0] for view in views] for column, views in moved.items()}
+    return made
 
 
-def replace(samples: Samples) -> list[int]:
+def _further_of_one(
+    pack: Pack,
+    settings: Settings,
+    image: Row,
+    placements: Sequence[Placement],
+    name: str,
+    kind: str,
+) -> list[Any]:
+    """Make a field other than the image and the boxes of one sample: one value a view."""
+    row = pack.row(image.position, name)
+    if kind == "mask":
+        return masks.make_one(pack, settings, image, row, name, placements)
+    if kind != "image":
+        return [values.make_one(pack, row, name)]
+    if row.offset < 0:
+        return [None] * len(placements)
+    there = framing.placements_of_further(settings, placements, image, row)
+    return images.make_one(pack, settings, row, framing.needs_of_one(settings, row, there), name)
+
+
+def replace(samples: MadeSamples) -> list[int]:
     """Put a good sample of the batch in the place of each bad one.
 
     Returns:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packio.errors import DecodeError
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.sample import fields
 from packio.sample.record import Field

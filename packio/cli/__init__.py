@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from packio.cli._output import as_typed, discard, tell, until_reader_leaves
+from packio.cli._output import as_typed, discard, tell, until_reader_leaves, warn
 from packio.errors import OutputError, PackioError
 
 INTERRUPTED = 130
@@ -82,9 +82,23 @@ def _root(
     pass
 
 
+class _WarnOnce:
+    """Prints each warning of Python as a line, once, wherever it is raised from."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        text = str(message)
+        if text not in self._said:
+            self._said.add(text)
+            warn([text])
+
+
 def main() -> None:
     """Run the command line and leave the process with its exit code."""
     warnings.filterwarnings("ignore", module="PIL")  # packio's own messages say what matters
+    warnings.showwarning = _WarnOnce()
     logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
@@ -97,26 +111,37 @@ def main() -> None:
         _fail("interrupted", INTERRUPTED)
     except MemoryError:
         _fail("memory ran out; raise its limit, or end what else takes it", OutputError.exit_code)
-    except BrokenPipeError:  # `packio ls | head`: the reader has what it wanted
+    except BrokenPipeError:  # `packio ls | head`: the reader has read enough
         discard(sys.stdout)
         sys.exit(0)
-    except OSError as error:  # of what is printed
+    except OSError as error:  # stdout cannot be written
         discard(sys.stdout)
         _fail(str(error), OutputError.exit_code)
 
 
 def _run(only: str | None) -> None:
     app: Any = typer.main.get_command(build(only))
+    command = app.commands.get(only)
     try:
-        app()
+        app(_with_files(sys.argv[1:], command), prog_name="packio")
     except PackioError as error:
-        command = app.commands.get(only)
         options = {p.name: p.opts[0] for p in command.params} if command else {}
         _fail(as_typed(str(error), options), error.exit_code)
     except SystemExit:
         if sys.stdout is not None:
             sys.stdout.flush()  # here an error can still be told
         raise
+
+
+def _with_files(arguments: list[str], command: Any) -> list[str]:
+    """Name standard output after a ``--json`` that could have a file and has none."""
+    params = command.params if command else []
+    if "--json" not in arguments or all(p.name != "as_json" or p.is_flag for p in params):
+        return arguments
+    after = arguments.index("--json") + 1
+    if after == len(arguments) or (arguments[after][:1] == "-" and arguments[after] != "-"):
+        return [*arguments[:after], "-", *arguments[after:]]
+    return arguments
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,56 +47,19 @@ def shares(text: str) -> tuple[tuple[str, float], ...]:
         raise typer.BadParameter(f"{text!r}: expected shares, as train=0.9,val=0.1") from error
 
 
+def name_or_shares(text: str) -> str | tuple[tuple[str, float], ...]:
+    """Turn "train" into "train", the name of a split; and "train=0.9,val=0.1" into shares.
+
+    Raises:
+        typer.BadParameter: the text is neither.
+    """
+    return shares(text) if "=" in text else text
+
+
 Pack = Annotated[
     Path, typer.Argument(metavar="PACK", help="The pack: a file, or a folder of shards.")
 ]
 Out = Annotated[Path, typer.Argument(help="Pack to make. The suffix says the format: x.lmdb")]
-Format = Annotated[
-    str | None, typer.Option(help="Format of the pack, if the suffix does not say it.")
-]
-SourceKind = Annotated[
-    str | None,
-    typer.Option("--source", metavar="KIND", help="Kind of source, if packio should not guess."),
-]
-Shards = Annotated[
-    int, typer.Option(min=1, help="Number of shards. With more than 1, OUT is a folder of shards.")
-]
-ShardSize = Annotated[
-    Any,
-    typer.Option(
-        metavar="SIZE",
-        parser=byte_count,
-        help="Bytes of images in a shard, as 256MB; takes the place of --shards.",
-    ),
-]
-NumWorkers = Annotated[
-    int | None,
-    typer.Option(help="Processes; each writes one shard at a time (default: one a CPU)."),
-]
-Fields = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=COLUMN:KIND",
-        help="A named field to take: its column, suffix or folder, and its kind (image, mask, "
-        "array, text, bytes); repeatable.",
-    ),
-]
-OnError = Annotated[
-    str,
-    typer.Option(
-        metavar="raise|skip", help="Bad images: 'raise' an error, or 'skip' and list them."
-    ),
-]
-Seekable = Annotated[
-    bool,
-    typer.Option(
-        "--seekable",
-        help="Put restart markers into JPEGs. Pixels stay the same; crops decode faster.",
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace OUT, in one step, when the new one is done.")
-]
 Classes = Annotated[
     list[str] | None,
     typer.Option("--class", metavar="NAME", help="Take only this class; repeatable."),
@@ -104,7 +67,10 @@ Classes = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 JsonFile = Annotated[
     str | None,
-    typer.Option("--json", metavar="FILE", help="Write everything as JSON; '-' is stdout."),
+    typer.Option("--json", metavar="[FILE]", help="Write everything as JSON; no FILE: print it."),
+]
+Split = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Take only samples of this split, as train.")
 ]
 Plot = Annotated[
     Path | None,

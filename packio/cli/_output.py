@@ -1,8 +1,10 @@
-"""Print what a command found: each name exactly, on one line; stop quietly without a reader."""
+"""Print results: each name exactly, on one line; stop quietly if the reader of stdout leaves."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -13,8 +15,11 @@ from typing import Any, TextIO
 
 from packio.errors import CannotCreateError
 
+_SHOWN = 10  # lines of a list
 _NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_ARGUMENT = re.compile(r"\b([a-z]\w*)=('[^']*'|\"[^\"]*\"|\([^()]*\)|[^\s,:;()]+)")
+_ARGUMENT = re.compile(
+    r"\b([a-z]\w*)=('[^']*'|\"[^\"]*\"|\([^()]*\)|\{[^{}]*\}|\[[^][]*\]|[^\s,:;()]+)"
+)
 _BYTES = re.compile(r"(?<![\w'\"])b(?=['\"])")
 
 
@@ -65,14 +70,29 @@ def as_typed(message: str, options: Mapping[str, str] | None = None) -> str:
     known = options or {}
 
     def typed(match: re.Match[str]) -> str:
-        name, value = known.get(match[1], match[1]), match[2]
-        if match[1] not in known:
+        name, value = known.get(match[1]) or known.get(match[1].removesuffix("s")), match[2]
+        if name is None:
             return match[0]
-        if value in ("None", "False"):
+        if value in ("None", "False", "[]", "{}"):
             return f"no {name}"
-        return name if value == "True" else f"{name} {value.strip(chr(39) + chr(34))}"
+        return name if value == "True" else f"{name} {_value_as_typed(value)}"
 
     return _BYTES.sub("", _ARGUMENT.sub(typed, message))
+
+
+def _value_as_typed(text: str) -> str:
+    """Put the text of a Python value into words of the command line: a=1,b=2 for a dict.
+
+    >>> _value_as_typed("{'train': 0.9, 'val': 0.1}"), _value_as_typed("['a', 'b']")
+    ('train=0.9,val=0.1', 'a,b')
+    """
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):  # it is no Python, as a path
+        return text.strip("'\"")
+    if isinstance(value, dict):
+        return ",".join(f"{name}={each}" for name, each in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def counted(number: int, noun: str) -> str:
@@ -136,23 +156,30 @@ def print_table(
     Console().print(table)
 
 
-def write_results(values: dict[str, Any], as_json: str | None) -> None:
-    """Write what a benchmark measured as JSON.
+def print_json(values: Any, file: str | None = None) -> None:
+    """Print values as JSON, or write them into a file.
 
     Args:
-        values: Everything.
-        as_json: The file; "-": standard output; None: nowhere.
+        values: A report (a dataclass), or what JSON takes. Paths become text.
+        file: None or "-": standard output.
 
     Raises:
         CannotCreateError: the file cannot be written.
     """
-    if as_json is None:
-        return
-    text = json.dumps(values, indent=2)
-    if as_json == "-":
-        print(text)
+    if dataclasses.is_dataclass(values) and not isinstance(values, type):
+        values = dataclasses.asdict(values)
+    if file in (None, "-"):
+        print(json.dumps(values, default=str))
         return
     try:
-        Path(as_json).write_text(text + "\n", encoding="utf-8")
+        Path(str(file)).write_text(json.dumps(values, indent=2, default=str) + "\n")
     except OSError as error:
-        raise CannotCreateError(f"{as_json}: {error.strerror}") from error
+        raise CannotCreateError(f"{file}: {error.strerror}") from error
+
+
+def print_some(lines: Sequence[str], remark: str = "") -> None:
+    """Print the first 10 of some lines, and how many more there are."""
+    shown = [f"  {line}" for line in lines[:_SHOWN]]
+    if len(lines) > _SHOWN:
+        shown.append(f"  and {len(lines) - _SHOWN:,} more {remark}".rstrip())
+    print("\n".join(shown))

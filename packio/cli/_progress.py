@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packio.cli._output import tell
 from packio.system.progress import Progress
@@ -51,40 +51,39 @@ class ProgressLine:
             tell(_line(progress))
 
     def _is_due(self, stage: str) -> bool:
-        starts_compiling = stage == "compiling" != self._stage
-        return starts_compiling or time.monotonic() - self._shown >= _PLAIN_SECONDS
+        if stage == "compiling":  # say so once, however long it takes
+            return self._stage != stage
+        return time.monotonic() - self._shown >= _PLAIN_SECONDS
 
 
 def _bar() -> Bar:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
 
-    bar = Bar(
-        TextColumn("{task.fields[stage]:>10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+    bar = _bar_of(
+        TextColumn("{task.fields[stage]:>10}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
         TextColumn("[red]{task.fields[bad]}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    )  # fmt: skip
     bar.add_task("", total=None, stage="listing", rate="", bad="")
     return bar
+
+
+def _bar_of(*columns: Any) -> Bar:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    return Bar(*columns, console=Console(stderr=True), transient=True)
 
 
 @contextlib.contextmanager
 def bytes_bar(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     """Give a callback of (bytes done, bytes in all) that draws a bar; None if not on a terminal."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not sys.stderr or not sys.stderr.isatty():
         yield None
         return
-    from rich import progress
-    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
-    columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn())
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _bar_of(BarColumn(), DownloadColumn(), TransferSpeedColumn()) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

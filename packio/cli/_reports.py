@@ -1,17 +1,13 @@
-"""Print what packing did, and what a dry run found."""
+"""Print the report of packing, and of a dry run."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 from pathlib import Path
 
-from packio.cli._output import as_typed, counted, escaped, warn
+from packio.cli._output import as_typed, counted, escaped, print_json, print_some, warn
 from packio.packing.plan.advising import Advice, DryRun
 from packio.packing.report import PackReport
-
-_SHOWN = 10  # lines of a kind
 
 
 def show(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
@@ -20,9 +16,7 @@ def show(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         values = dataclasses.asdict(report)
         values["skipped"] = [skip.as_json() for skip in report.skipped]
-        values["out"] = os.fspath(report.out)
-        values["skipped_file"] = str(report.skipped_file) if report.skipped_file else None
-        print(json.dumps(values))
+        print_json(values)
     elif not quiet:
         _print_summary(report, out)
 
@@ -54,11 +48,11 @@ def _print_summary(report: PackReport, out: Path) -> None:
 
 
 def show_dry_run(found: DryRun, *, as_json: bool) -> None:
-    """Print what would be packed, what is wrong with it, and what encodings would bring."""
+    """Print the samples to pack, the bad images, and the gain of other encodings."""
     if as_json:
         values = dataclasses.asdict(found)
         values["advice"] = [advice._asdict() for advice in found.advice]
-        print(json.dumps(values))
+        print_json(values)
         return
     warn(found.warnings)
     size = f"{found.source_bytes / 1e6:,.1f} MB"
@@ -68,14 +62,12 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
         least, most = min(found.class_counts), max(found.class_counts)
         print(f"{counted(len(found.classes), 'class')} of {least:,} to {most:,} images:")
         pairs = zip(found.classes, found.class_counts, strict=True)
-        lines = [f"  {escaped(name)}: {count:,}" for name, count in pairs]
-        print("\n".join([*lines[:_SHOWN], *(["  …"] if len(lines) > _SHOWN else [])]))
+        print_some([f"{escaped(name)}: {count:,}" for name, count in pairs])
     else:
         print(f"labels: {found.labels}")
-    for key, reason in found.problems[:_SHOWN]:
-        print(f"  bad: {key!a}: {as_typed(reason)}")
-    if len(found.problems) > _SHOWN:
-        print(f"  and {len(found.problems) - _SHOWN:,} more")
+    if found.problems:
+        print(f"bad, of the {counted(found.looked_at, 'image')} that were looked at:")
+        print_some([f"{escaped(key)}: {as_typed(reason)}" for key, reason in found.problems])
     if found.advice:
         print(f"measured on {counted(found.looked_at, 'image')}, drawn at random:")
         print(f"  {'options':<40} {'size':>12} {'decodes':>13} {'to encode':>11}")

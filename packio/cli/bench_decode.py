@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from packio import registry
 from packio.cli import _options as option
-from packio.cli._output import print_table, tell, write_results
-from packio.cli._progress import ProgressLine
+from packio.cli._benches import run_bench
+from packio.cli._output import counted, print_table, tell
 from packio.errors import OptionError
 from packio.system import processors
 
 if TYPE_CHECKING:
     from packio.measuring.bench import fidelity
-    from packio.measuring.bench.decode import Result, Row
+    from packio.measuring.bench.decode import DecodeResult, DecodeRow
 
 _PARITY_COLUMNS = (
     "decoder", "fidelity", "JPEGs", "max", "mean", "PSNR mean", "min", "off by > 1",
@@ -34,7 +35,8 @@ def run(
     ] = None,
     decoder: Annotated[
         list[str] | None,
-        typer.Option("--decoder", "-d", help="A decoder; repeatable (default: all installed)."),
+        typer.Option("--decoder", "-d", autocompletion=lambda: list(registry.names("decoders")),
+                     help="A decoder; repeatable (default: all installed)."),
     ] = None,
     threads: Annotated[
         list[int] | None,
@@ -43,7 +45,7 @@ def run(
     ] = None,
     workers: Annotated[
         list[int] | None,
-        typer.Option("--workers", "-w", min=0,
+        typer.Option("--num-workers", "--workers", "-w", min=0,
                      help="DataLoader workers to measure with; repeatable (default: all CPUs). "
                      "0: none."),
     ] = None,
@@ -82,38 +84,40 @@ def run(
 
     Example: packio bench-decode photos.lmdb --save --json result.json --plot result.png
     """
-    from packio.measuring.bench import decode
-    from packio.measuring.bench.plots import check_plot, plot_decoders
-
     if parity:
         if plot or save:
             raise OptionError("--parity measures no speed to --plot or to --save")
-        _run_parity(path, decoder or None, limit, as_json, quiet=quiet)
+        from packio.measuring.bench import fidelity
+
+        run_bench(
+            lambda progress: fidelity.measure(
+                path, decoders=decoder or None, limit=limit, progress=progress
+            ),
+            _print_parity, as_json=as_json, quiet=quiet,
+        )  # fmt: skip
         return
-    if plot is not None:
-        check_plot(plot)  # before minutes of measuring
-    with ProgressLine(quiet=quiet) as progress:
-        result = decode.measure(
+    from packio.measuring.bench import decode, plots
+
+    result = run_bench(
+        lambda progress: decode.measure(
             path, decoders=decoder or None, threads=threads or None,
             workers=[n for n in workers or [processors.usable()] if n],
             rounds=rounds, limit=limit, progress=progress,
-        )  # fmt: skip
-    if as_json != "-":
-        _print(result)
-    write_results(result.as_dict(), as_json)
-    if plot is not None:
-        plot_decoders(result, plot)
+        ),
+        _print, as_json=as_json, quiet=quiet, plot=plot, draw=plots.plot_decoders,
+    )  # fmt: skip
     if save:
         tell(f"saved for decoder='auto': {result.save()}")
 
 
-def _print(result: Result) -> None:
+def _print(result: DecodeResult) -> None:
     print(
-        f"{result.images} images from {result.origin}: {result.pixels / 1e6:,.1f} megapixels, "
-        f"{result.bytes / 1e6:,.1f} MB; {result.cpu}, {result.cpus} CPUs; {result.rounds} rounds"
+        f"{counted(result.images, 'image')} from {result.origin}: "
+        f"{result.pixels / 1e6:,.1f} megapixels, {result.bytes / 1e6:,.1f} MB; "
+        f"{result.cpu}, {counted(result.cpus, 'CPU')}; {counted(result.rounds, 'round')}"
     )
     if result.unreadable:
-        print(f"{result.unreadable} files left out: Pillow does not read them as 8-bit RGB")
+        print(f"{counted(result.unreadable, 'file')} left out: not 8-bit RGB to Pillow")
     several = len({row.encoding for row in result.rows}) > 1
     ordered = sorted(
         result.rows,
@@ -126,7 +130,7 @@ def _print(result: Result) -> None:
         print(f"{name}: not measured; {reason}")
 
 
-def _cells(row: Row, result: Result) -> tuple[str, ...]:
+def _cells(row: DecodeRow, result: DecodeResult) -> tuple[str, ...]:
     spread = (row.fastest - row.slowest) / row.images_per_second
     version = "(open only)" if row.stage == "open" else result.versions[row.decoder]
     return (
@@ -142,7 +146,7 @@ def _cells(row: Row, result: Result) -> tuple[str, ...]:
     )
 
 
-def _pixels(row: Row) -> str:
+def _pixels(row: DecodeRow) -> str:
     """Say how far the pixels are from Pillow's."""
     if row.stage == "open":
         return "none decoded"
@@ -154,24 +158,17 @@ def _pixels(row: Row) -> str:
     return f"max {found.maximum}, mean {found.mean:.2g}, {found.share:.2%} differ"
 
 
-def _run_parity(
-    path: Path | None, decoders: list[str] | None, limit: int, as_json: str | None, *, quiet: bool
-) -> None:
-    from packio.measuring.bench import fidelity
-
-    with ProgressLine(quiet=quiet) as progress:
-        result = fidelity.measure(path, decoders=decoders, limit=limit, progress=progress)
-    if as_json != "-":
-        print(
-            f"{result.rows[0].crops:,} crops of {result.images:,} JPEGs from {result.origin}, "
-            f"to {result.size}x{result.size}, {result.interpolation}; against {result.reference}"
-        )
-        cells = [_parity_cells(row, result) for row in result.rows]
-        print_table(_PARITY_COLUMNS, cells, left=_LEFT)
-    write_results(result.as_dict(), as_json)
+def _print_parity(result: fidelity.FidelityResult) -> None:
+    print(
+        f"{counted(result.rows[0].crops, 'crop')} of {counted(result.images, 'JPEG')} from "
+        f"{result.origin}, to {result.size}x{result.size}, {result.interpolation}; against "
+        f"{result.reference}"
+    )
+    cells = [_parity_cells(row, result) for row in result.rows]
+    print_table(_PARITY_COLUMNS, cells, left=_LEFT)
 
 
-def _parity_cells(row: fidelity.Row, result: fidelity.Result) -> tuple[str, ...]:
+def _parity_cells(row: fidelity.FidelityRow, result: fidelity.FidelityResult) -> tuple[str, ...]:
     found = row.torchvision
     return (
         f"{row.decoder} {result.versions[row.decoder]}",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from packio.cli import _options as option
+from packio.cli._benches import run_bench
 from packio.cli._output import counted, tell
 
 if TYPE_CHECKING:
-    from packio.measuring.bench.load import Result
+    from packio.measuring.bench.load import LoadResult
 
 
 def run(
@@ -19,12 +19,13 @@ def run(
     size: Annotated[int, typer.Option(min=1, help="Side of the crops, pixels.")] = 224,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 64,
     fidelity: Annotated[
-        str, typer.Option(metavar="exact|fast", help="'exact' pixels, or 'fast' ones.")
+        Literal["exact", "fast"], typer.Option(help="'exact' pixels, or 'fast' ones.")
     ] = "exact",
     decoder: Annotated[str, typer.Option(help="Decoder, as for PackDataset.")] = "auto",
     workers: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="DataLoader workers to try; repeatable (default: 1, 2, 4, …)."),
+        typer.Option("--num-workers", "--workers", min=0,
+                     help="DataLoader workers to try; repeatable (default: 1, 2, 4, …)."),
     ] = None,
     threads: Annotated[
         list[int] | None,
@@ -32,10 +33,10 @@ def run(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times to measure each setting.")] = 3,
     images: Annotated[int, typer.Option(min=1, help="Images to load in each round.")] = 2000,
-    as_json: option.Json = False,
+    as_json: option.JsonFile = None,
     plot: option.Plot = None,
     quiet: option.NoProgress = False,
-) -> None:
+) -> None:  # fmt: skip
     """Load a pack with threads and with DataLoader workers, and say which setting is fastest.
 
     Each image becomes a random resized crop; half of the crops are mirrored. The stages of one
@@ -47,29 +48,23 @@ def run(
     Example: packio bench-load train.lmdb --fidelity fast --workers 4 --workers 8 --plot load.png
     """
     from packio.images.geometry import RandomResizedCrop
-    from packio.measuring.bench import load
-    from packio.measuring.bench.plots import check_plot, plot_load
+    from packio.measuring.bench import load, plots
 
-    if plot is not None:
-        check_plot(plot)  # before minutes of measuring
-    result = load.measure(
-        pack, crop=RandomResizedCrop(size), batch_size=batch_size, fidelity=fidelity,
-        decoder=decoder, workers=workers, threads=threads, rounds=rounds, images=images,
-        say=None if quiet else tell,
+    run_bench(
+        lambda _: load.measure(
+            pack, crop=RandomResizedCrop(size), batch_size=batch_size, fidelity=fidelity,
+            decoder=decoder, workers=workers, threads=threads, rounds=rounds, images=images,
+            say=None if quiet else tell,
+        ),
+        _print, as_json=as_json, quiet=True, plot=plot, draw=plots.plot_load,
     )  # fmt: skip
-    if plot is not None:
-        plot_load(result, plot)
-    if as_json:
-        print(json.dumps(result.as_dict(), indent=2))
-    else:
-        _print(result)
 
 
-def _print(result: Result) -> None:
+def _print(result: LoadResult) -> None:
     print(
         f"{result.path}: {counted(result.samples, 'sample')} ({result.format}), "
         f"{result.seekable:.0%} seekable; {result.crop}, {result.fidelity}, "
-        f"batches of {result.batch_size}, {result.cpus} CPUs"
+        f"batches of {result.batch_size}, {counted(result.cpus, 'CPU')}"
     )
     for setting in sorted(result.settings, key=lambda s: -s.images_per_second):
         spread = (setting.fastest - setting.slowest) / setting.images_per_second
@@ -80,7 +75,7 @@ def _print(result: Result) -> None:
     for name, micros in result.stages.items():
         print(f"  {name:<8} {micros:>7,.0f} µs  {micros / total:>4.0%}")
     print(f"decode wall: {result.wall:,.0f} img/s; the best setting reaches "
-          f"{result.share_of_wall:.0%} of it")  # fmt: skip
+          f"{result.share_of_wall:.0%}")  # fmt: skip
     for gain in result.gains:
         if gain.factor > 1.05:
             print(f"{gain.what} would make it {gain.factor:.1f} times as fast: {gain.command}")

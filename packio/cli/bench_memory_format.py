@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import print_table, write_results
-from packio.cli._progress import ProgressLine
+from packio.cli._benches import run_bench
+from packio.cli._output import counted, print_table
 
 if TYPE_CHECKING:
-    from packio.measuring.bench.memory_format import Row
+    from packio.measuring.bench.memory_format import MemoryFormatResult, MemoryFormatRow
 
+_DTYPES = ("float32", "bfloat16", "float16")
 _COLUMNS = ("part", "stage", "dtype", "images", "model", "ms", "spread", "of contiguous")
 
 
@@ -22,7 +23,7 @@ def run(
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="float32|bfloat16|float16",
+        typer.Option(metavar="|".join(_DTYPES), autocompletion=lambda: list(_DTYPES),
                      help="Data type of the networks; repeatable (default: float32, and bfloat16 "
                      "if the device computes in it)."),
     ] = None,
@@ -40,36 +41,36 @@ def run(
     """Measure what a transposed batch, or a mix of memory formats, costs a model here.
 
     Two small convolutional networks run forward ("forward"), and forward and backward ("step"), on
-    the same images in different layouts. "data" is what a batch meets before. Times are medians;
+    the same images in different layouts. "data" is the work on a
+    batch before a network. Times are medians;
     the spread is that of the rounds. An (N, H, W, C) batch that was permuted is channels_last.
 
     Example: packio bench-memory-format
 
     Example: packio bench-memory-format --device cuda --dtype bfloat16 --plot formats.svg
     """
-    from packio.measuring.bench import memory_format
-    from packio.measuring.bench.plots import check_plot, plot_memory_formats
+    from packio.measuring.bench import memory_format, plots
 
-    if plot is not None:
-        check_plot(plot)  # before minutes of measuring
-    with ProgressLine(quiet=quiet) as progress:
-        result = memory_format.measure(
+    run_bench(
+        lambda progress: memory_format.measure(
             device=device, dtypes=dtype or None, batch_size=batch_size, size=size, rounds=rounds,
             progress=progress,
-        )  # fmt: skip
-    if as_json != "-":
-        print(
-            f"batches of {result.batch_size} images of {result.size}x{result.size}; {result.on}, "
-            f"{result.machine['threads']} threads, torch {result.machine['torch']}; "
-            f"{result.rounds} rounds"
-        )
-        print_table(_COLUMNS, [_cells(row) for row in result.rows], left=_COLUMNS[:5])
-    write_results(result.as_dict(), as_json)
-    if plot is not None:
-        plot_memory_formats(result, plot)
+        ),
+        _print, as_json=as_json, quiet=quiet, plot=plot, draw=plots.plot_memory_formats,
+    )  # fmt: skip
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _print(result: MemoryFormatResult) -> None:
+    print(
+        f"batches of {counted(result.batch_size, 'image')} of {result.size}x{result.size}; "
+        f"{result.on}, {counted(result.machine['threads'], 'thread')}, "
+        f"torch {result.machine['torch']}; {counted(result.rounds, 'round')}"
+    )
+    print_table(_COLUMNS, [_cells(row) for row in result.rows], left=_COLUMNS[:5])
+    print(*result.conclusions(), sep="\n")
+
+
+def _cells(row: MemoryFormatRow) -> tuple[str, ...]:
     return (
         *row[:5],
         f"{row.milliseconds:,.3f}",

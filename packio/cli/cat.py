@@ -13,7 +13,7 @@ from packio.cli._output import counted, escaped
 from packio.errors import KeyNotFoundError, OptionError, OutputError
 
 if TYPE_CHECKING:
-    from packio.packs.packs import Pack
+    from packio.packs.opening import Pack
 
 
 def run(

@@ -8,13 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._plugin_options import with_plugin_options
+from packio.cli import _packing_options as group
 from packio.cli._progress import ProgressLine
 from packio.cli._reports import show
 from packio.packing import convert
 
 
-@with_plugin_options("formats")
+@group.takes(
+    group.OUTPUT, group.OLD_SAMPLES, group.IMAGES, group.SEEKABLE, group.RUN,
+    group.of_plugins("formats"),
+)  # fmt: skip
 def run(
     source: Annotated[
         Path, typer.Argument(metavar="A", help="A pack, or a container that others wrote.")
@@ -23,25 +26,18 @@ def run(
         Path, typer.Argument(metavar="B", help="Pack to make. The suffix says the format: x.tar")
     ],
     *,
-    format: option.Format = None,  # noqa: A002 (the option's name)
-    shards: option.Shards = 1,
-    shard_size: option.ShardSize = None,
-    seekable: option.Seekable = False,
-    on_error: option.OnError = "raise",
-    overwrite: option.Overwrite = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
 ) -> None:
     """Turn a pack into another format. Images, labels, keys and all else stay as they are.
 
-    No image is decoded. Each sample that is read is compared with its checksum.
+    Without further options no image is decoded. Each sample is compared with its checksum.
 
     Example: packio convert train.lmdb train.tar --shard-size 256MB
+
+    Example: packio convert train.lmdb small.lmdb --resize short=256 --encode jpeg
     """
     with ProgressLine(quiet=quiet) as progress:
-        report = convert(
-            source, out, format=format, shards=shards, shard_size=shard_size, seekable=seekable,
-            on_error=on_error, overwrite=overwrite, progress=progress, **more,
-        )  # fmt: skip
+        report = convert(source, out, progress=progress, **more)
     show(report, out, as_json=as_json, quiet=quiet)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import tell
+from packio.cli._output import print_json, tell
 
 if TYPE_CHECKING:
     from packio.measuring.doctor import Diagnosis
@@ -29,7 +30,9 @@ def run(
     size: Annotated[int, typer.Option(min=1, help="Side of the crops of a pack, pixels.")] = 224,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size for a pack.")] = 64,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Workers for a pack (default: one a CPU).")
+        int | None,
+        typer.Option("--num-workers", "--workers", min=0,
+                     help="Workers for a pack (default: one a CPU)."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Seconds to spend, roughly.")] = 25.0,
     keep_cache: Annotated[
@@ -47,9 +50,9 @@ def run(
     ] = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
-    """Measure what bounds a training loop, and what each remedy brings.
+    """Find what bounds a training loop, and measure how much each remedy helps.
 
-    The loop runs for short times, as it is and with one thing changed, in turns. Samples, batches
+    The loop runs for short times, unchanged and with one thing changed, in turns. Samples, batches
     and steps are also timed by themselves. Only changes that are clearly faster are recommended. A
     pack is loaded as random resized crops. MODULE may lie in the current folder.
 
@@ -69,7 +72,7 @@ def run(
     if html is not None:
         _write(html, diagnosis)
     if as_json:
-        print(json.dumps(diagnosis.as_dict(), indent=2))
+        print_json(diagnosis.as_dict())
     else:
         _print(diagnosis)
 
@@ -80,7 +83,7 @@ def _of_pack(path: str, size: int, batch_size: int, workers: int | None) -> Any:
     import packio
     from packio.system import processors
 
-    dataset = packio.PackDataset(path, crop=packio.RandomResizedCrop(size), hflip=0.5, seed=0)
+    dataset = packio.PackDataset(path, crop=packio.RandomResizedCrop(size), hflip=0.5)
     return DataLoader(
         dataset, batch_size=batch_size, shuffle=True, collate_fn=packio.collate,
         num_workers=processors.usable() if workers is None else workers,
@@ -92,7 +95,7 @@ def _write(path: Path, diagnosis: Diagnosis) -> None:
     from packio.errors import OutputError
 
     try:
-        path.write_text(diagnosis.html())
+        path.write_text(diagnosis.html(shlex.join(["packio", *sys.argv[1:]])))
     except OSError as error:
         raise OutputError(f"{os.fspath(path)}: {error.strerror}") from error
 

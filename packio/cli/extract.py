@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped
+from packio.cli._output import counted, escaped, print_json
 from packio.cli._progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -21,6 +19,7 @@ def run(
     pack: option.Pack,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
     classes: option.Classes = None,
+    split: option.Split = None,
     fields: Annotated[
         str | None,
         typer.Option(
@@ -52,11 +51,11 @@ def run(
     chosen = None if fields is None else [name.strip() for name in fields.split(",")]
     with ProgressLine(quiet=quiet) as progress:
         report = extract(
-            pack, out, classes=classes or None, fields=chosen, overwrite=overwrite,
+            pack, out, classes=classes or None, split=split, fields=chosen, overwrite=overwrite,
             progress=progress,
         )  # fmt: skip
     if as_json:
-        print(json.dumps(dataclasses.asdict(report), default=str))
+        print_json(report)
     elif not quiet:
         _print(report)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import escaped
+from packio.cli._output import counted, escaped, print_json
 
 _CLASSES_SHOWN = 5
 _Lines = Iterator[tuple[str, str]]
@@ -25,10 +23,7 @@ def run(
             min=0, metavar="N", help="Measure mean and std of the channels on N images; 0: on all."
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw sizes and class counts: .png, .svg or .pdf."),
-    ] = None,
+    plot: option.Plot = None,
     as_json: option.Json = False,
 ) -> None:
     """Say what a pack holds: samples, classes, sizes, encodings, and how the pack was made.
@@ -53,7 +48,7 @@ def run(
         if plot is not None:
             plot_pack(opened, plot)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print_json(summary)
     elif sys.stdout.isatty():
         _print_rich(summary)
     else:
@@ -95,7 +90,7 @@ def _images(summary: dict[str, Any]) -> _Lines:
     if (found := summary["statistics"]) is not None:
         for name in ("mean", "std"):
             channels = ", ".join(f"{value:.4f}" for value in found[name])
-            yield name, f"({channels}) of {found['images']:,} images, values 0..1, R, G, B"
+            yield name, f"({channels}) of {counted(found['images'], 'image')}, values 0..1, R, G, B"
 
 
 def _fields(summary: dict[str, Any]) -> _Lines:
@@ -103,13 +98,15 @@ def _fields(summary: dict[str, Any]) -> _Lines:
         lacking = f", lacking in {field['lacking']:,}" if field["lacking"] else ""
         encodings = "".join(f", {what}: {n:,}" for what, n in field.get("encodings", {}).items())
         yield escaped(name), f"{field['kind']}, {_size(field['bytes'])}{encodings}{lacking}"
+    found = dict.fromkeys(("boxes", "metadata", "splits"), "none")
     if (boxes := summary["boxes"]) is not None:
         columns = f", with {', '.join(map(escaped, boxes['columns']))}" if boxes["columns"] else ""
-        yield "boxes", f"{boxes['count']:,} in {boxes['samples']:,} samples{columns}"
+        found["boxes"] = f"{boxes['count']:,} in {counted(boxes['samples'], 'sample')}{columns}"
     if (meta := summary["metadata"]) is not None:
-        yield "metadata", f"of {meta['samples']:,} samples, {_size(meta['bytes'])}"
+        found["metadata"] = f"of {counted(meta['samples'], 'sample')}, {_size(meta['bytes'])}"
     if summary["splits"]:
-        yield "splits", ", ".join(f"{name}: {n:,}" for name, n in summary["splits"].items())
+        found["splits"] = ", ".join(f"{name}: {n:,}" for name, n in summary["splits"].items())
+    yield from found.items()
 
 
 def _classes(summary: dict[str, Any]) -> _Lines:

@@ -17,7 +17,7 @@ from packio.cli._output import escaped
 
 if TYPE_CHECKING:
     from packio.inspecting.listing import Line
-    from packio.packs.packs import Pack
+    from packio.packs.opening import Pack
 
 _COLUMNS = ("index", "key", "class", "label", "bytes", "width", "height", "encoding", "file",
             "offset")  # fmt: skip
@@ -27,9 +27,8 @@ _WIDEST_CLASS = 24  # characters
 
 def run(
     pack: option.Pack,
-    class_name: Annotated[
-        str | None, typer.Option("--class", metavar="NAME", help="List only samples of this class.")
-    ] = None,
+    classes: option.Classes = None,
+    split: option.Split = None,
     limit: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Stop after N samples.")
     ] = None,
@@ -55,7 +54,7 @@ def run(
     if as_json and as_tsv:
         raise typer.BadParameter("--json and --tsv exclude each other")
     with packio.open(pack) as opened:
-        lines = itertools.islice(list_samples(opened, class_name), limit)
+        lines = itertools.islice(list_samples(opened, classes or None, split), limit)
         text = (_json if as_json else _tsv if as_tsv else _aligned)(opened, lines)
         while block := "".join(itertools.islice(text, _LINES)):
             sys.stdout.write(block)
@@ -99,25 +98,27 @@ def _aligned(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
 
 
 def _tsv(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
-    classes = pack.classes
-    files = [escaped(name) for name, _, _ in pack.index_file.files()]
     yield "\t".join(_COLUMNS) + "\n"
-    for row, key, label in lines:
-        values = (row.position, escaped(key), _class_text(label, classes), _label_text(label),
-                  row.length, row.width, row.height, row.encoding, files[row.file],
-                  row.offset)  # fmt: skip
-        yield "\t".join(map(str, values)) + "\n"
+    for line, entry in _entries(pack, lines):
+        texts = {"key": escaped(line.key), "class": _class_text(line.label, pack.classes),
+                 "label": _label_text(line.label), "file": escaped(entry["file"])}  # fmt: skip
+        yield "\t".join(map(str, (entry | texts).values())) + "\n"
 
 
 def _json(pack: Pack, lines: Iterator[Line]) -> Iterator[str]:
-    classes = pack.classes
-    files = [name for name, _, _ in pack.index_file.files()]
-    for row, key, label in lines:
+    for line, entry in _entries(pack, lines):
+        if line.key.decode("utf-8", "replace").encode() != line.key:  # not UTF-8
+            entry["key_base64"] = base64.b64encode(line.key).decode("ascii")
+        yield json.dumps(entry) + "\n"
+
+
+def _entries(pack: Pack, lines: Iterator[Line]) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """Each sample with the values of all columns, as JSON takes them."""
+    classes, files = pack.classes, [name for name, _, _ in pack.index_file.files()]
+    for line in lines:
+        row, key, label = line
         named = isinstance(label, int) and 0 <= label < len(classes)
         values = (row.position, os.fsdecode(key), classes[label] if named else None, label,
                   row.length, row.width, row.height, row.encoding, files[row.file],
                   row.offset)  # fmt: skip
-        entry = dict(zip(_COLUMNS, values, strict=True))
-        if key.decode("utf-8", "replace").encode() != key:  # not UTF-8
-            entry["key_base64"] = base64.b64encode(key).decode("ascii")
-        yield json.dumps(entry) + "\n"
+        yield line, dict(zip(_COLUMNS, values, strict=True))

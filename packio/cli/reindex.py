@@ -46,7 +46,7 @@ def run(
 
     Example: packio reindex train.lmdb
 
-    Example: packio reindex train.lmdb --label-offset -1
+    Example: packio reindex theirs.lmdb --label-offset -1
 
     Example: packio reindex train.h5 --image train/frames --label train/target --layout BGR
     """

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped
+from packio.cli._output import counted, escaped, print_json, warn
 from packio.cli._progress import ProgressLine
 from packio.errors import IntegrityError, ReadError
 
@@ -29,8 +28,9 @@ def run(
             help="Make a missing or damaged index anew, if the container is sound.",
         ),
     ] = False,
-    num_workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads (default: one a CPU).")
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", "--num-workers", min=1, help="Threads (default: one a CPU)."),
     ] = None,
     as_json: option.Json = False,
     quiet: Annotated[
@@ -56,17 +56,16 @@ def run(
 
     with ProgressLine(quiet=quiet) as progress:
         report = verify(
-            pack, decode=decode, rebuild_index=rebuild_index, num_workers=num_workers,
+            pack, decode=decode, rebuild_index=rebuild_index, num_workers=threads,
             progress=progress,
         )  # fmt: skip
     if as_json:
-        print(json.dumps(dataclasses.asdict(report) | {"path": str(report.path), "ok": report.ok}))
+        print_json(dataclasses.asdict(report) | {"ok": report.ok})
     else:
         for damage in report.damages:
             print(_line(damage))
     if not as_json and not quiet:
-        for warning in report.warnings:
-            print(f"warning: {escaped(warning)}")
+        warn(escaped(warning) for warning in report.warnings)
         found = "all as they were packed" if report.ok else counted(len(report.damages), "damage")
         print(
             f"{escaped(str(pack))}: {counted(report.samples, 'sample')} in "

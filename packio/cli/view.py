@@ -19,6 +19,7 @@ def run(
         typer.Option("--out", "-o", metavar="FILE", help="The page (default: PACK.html here)."),
     ] = None,
     classes: option.Classes = None,
+    split: option.Split = None,
     limit: Annotated[
         int, typer.Option(min=1, metavar="N", help="Show N samples, spread evenly over the pack.")
     ] = 500,
@@ -43,8 +44,9 @@ def run(
     path = out if out is not None else Path(pack.resolve().name + ".html")
     with ProgressLine(quiet=quiet) as progress:
         report = write_contact_sheet(
-            pack, path, classes=classes or None, limit=limit, size=size, progress=progress
-        )
+            pack, path, classes=classes or None, split=split, limit=limit, size=size,
+            progress=progress,
+        )  # fmt: skip
     if not quiet:
         broken = f", {report.broken:,} of them broken" if report.broken else ""
         print(f"{escaped(str(path))}: {report.shown:,} of {counted(report.samples, 'sample')}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import escaped, tell
+from packio.cli._output import escaped, print_json, warn
 from packio.cli._progress import bytes_bar
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def run(
 ) -> None:
     """Read a pack into the page cache, as far as memory allows, so that the first epoch is fast.
 
-    Shows for each file how much of it was in memory before, and is now. Files that do not fit are
+    Shows for each file how much was in memory before, and how much is now. Files without room are
     left out, with a warning.
 
     Example: packio warm train.lmdb
@@ -38,15 +37,11 @@ def run(
     with bytes_bar(quiet=quiet or check) as progress:
         report = warm(pack, check=check, progress=progress)
     if not report.fits:
-        tell(
-            f"packio: warning: the pack has {report.bytes:,} bytes, {report.available:,} bytes of "
-            "memory are available: not all of it can be in memory"
-        )
+        sizes = f"the pack has {report.bytes:,} bytes, the memory has room for {report.available:,}"
+        warn([f"{sizes}: not all of the pack can be in memory"])
     if as_json:
         totals = {"bytes": report.bytes, "before": report.before, "after": report.after}
-        files = [{**dataclasses.asdict(file), "path": str(file.path)} for file in report.files]
-        values = dataclasses.asdict(report) | totals
-        print(json.dumps(values | {"path": str(report.path), "files": files}))
+        print_json(dataclasses.asdict(report) | totals)
     elif not quiet:
         _print(report, check=check)
 

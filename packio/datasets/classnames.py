@@ -9,7 +9,7 @@ import numpy as np
 
 from packio.datasets.selection import Labels, no_class
 from packio.errors import OptionError
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.sample.relabelling import Relabelling, all_classes, check_named
 
 _SHOWN = 5  # names of classes, in a message
@@ -56,7 +56,7 @@ def _by_name(pack: Pack, classes: list[str]) -> Relabelling:
 
 
 def sought(label: Labels, packs: Sequence[Pack], moves: Sequence[Relabelling]) -> list[list[int]]:
-    """Find out what classes that are asked for are in each of some packs.
+    """Find the numbers of some classes in each of some packs.
 
     Args:
         label: Names or indices of classes of all.
@@ -64,10 +64,10 @@ def sought(label: Labels, packs: Sequence[Pack], moves: Sequence[Relabelling]) -
         moves: As `joined` gives them.
 
     Returns:
-        For each pack its own numbers of the classes; it may have none of them.
+        For each pack the numbers of the classes that it has; perhaps none.
 
     Raises:
-        OptionError: a name is no class of any.
+        OptionError: no pack has a class of such a name.
     """
     each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
     names = list(dict.fromkeys(name for pack in packs for name in pack.classes))
@@ -88,10 +88,10 @@ def _own(wanted: str | int, move: Relabelling) -> list[int]:
 
 
 def _check_forms(packs: Sequence[Pack], labels: str) -> None:
-    """Refuse labels of several forms.
+    """Check that the labels of all packs have one form.
 
     Raises:
-        OptionError: they are such.
+        OptionError: they have several.
     """
     forms = [_form(pack, labels) for pack in packs]
     for pack, form in zip(packs, forms, strict=True):
@@ -102,7 +102,7 @@ def _check_forms(packs: Sequence[Pack], labels: str) -> None:
 
 
 def _form(pack: Pack, labels: str) -> str:
-    """What labels are, in words; that vectors are of different lengths does not matter by name."""
+    """Say what labels are. Under labels="by_name" the length of vectors does not matter."""
     found = pack.labels
     if found is None or found.ndim == 1:
         return "none" if found is None else "integers"

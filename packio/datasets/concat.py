@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from packio.batches import samples
-from packio.batches.plan import Draw
-from packio.batches.samples import Samples
+from packio.batches.framing import Draw
+from packio.batches.samples import MadeSamples
 from packio.datasets import classnames, joining, selection
 from packio.datasets.batching import BatchedDataset, Gathered
-from packio.datasets.datasets import PackDataset
-from packio.datasets.joining import JoinedPacks, Share
+from packio.datasets.joining import JoinedPacks, Portion
 from packio.datasets.outputs import Outputs
+from packio.datasets.pack_dataset import PackDataset
 from packio.datasets.positions import Positions, checked
+from packio.datasets.tally import Tally
 from packio.errors import OptionError
 from packio.system.threads import Threads
 
@@ -102,9 +103,8 @@ class ConcatPacks(BatchedDataset):
         return None if self._order is None else self._order.array
 
     @property
-    def epoch(self) -> int:
-        """The epoch whose random numbers are drawn, in all workers."""
-        return self.datasets[0].epoch
+    def _tally(self) -> Tally:
+        return self.datasets[0]._tally
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the random numbers of another epoch; see `PackDataset.set_epoch`."""
@@ -142,7 +142,7 @@ class ConcatPacks(BatchedDataset):
         if label is not None:
             labels = self._packs.sought(label)
         each = [d._positions(np.arange(len(d))) for d in self.datasets]
-        parts = [selection.Part(*part) for part in zip(packs, each, labels, strict=True)]
+        parts = [selection.Searched(*part) for part in zip(packs, each, labels, strict=True)]
         found = np.concatenate(selection.matching(parts, key, meta))
         return found if self.places is None else found[self.places]
 
@@ -177,8 +177,9 @@ class ConcatPacks(BatchedDataset):
     def _is_random(self) -> bool:
         return any(d._is_random for d in self.datasets)
 
-    def _transformed(self, values: dict[str, Any], owner: int) -> dict[str, Any]:
-        return self.datasets[owner]._transformed(values)
+    def _transformed(self, values: dict[str, Any], position: int, owner: int) -> dict[str, Any]:
+        own = position - self._packs.starts[owner]
+        return self.datasets[owner]._transformed(values, own)
 
     def _gathered(
         self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None,
@@ -186,46 +187,46 @@ class ConcatPacks(BatchedDataset):
     ) -> Gathered:  # fmt: skip
         wanted = self._placed(checked(len(self), indices))
         owners = np.searchsorted(self._ends, wanted, "right")
-        shares = self._shares(owners, wanted, draw)
+        portions = self._portions(owners, wanted, draw)
         positions = np.empty_like(wanted)
-        for share in shares:
-            positions[share.slots] = self._packs.starts[share.number] + share.positions
-        columns = joining.joined(shares, len(wanted), out, self._fields.kinds)
-        errors = {int(s.slots[slot]): e for s in shares for slot, e in s.made.errors.items()}
+        for portion in portions:
+            positions[portion.slots] = self._packs.starts[portion.number] + portion.positions
+        columns = joining.joined(portions, len(wanted), out, self._fields.kinds)
+        errors = {int(s.slots[slot]): e for s in portions for slot, e in s.made.errors.items()}
         if errors:
-            source = self._replace(Samples(columns, errors), owners)
+            source = self._replace(MadeSamples(columns, errors), owners)
             positions, owners = positions[source], owners[source]
         return Gathered(columns, positions, owners)
 
-    def _shares(self, owners: np.ndarray, wanted: np.ndarray, draw: Draw) -> list[Share]:
-        """What each dataset makes of its slots of a batch.
+    def _portions(self, owners: np.ndarray, wanted: np.ndarray, draw: Draw) -> list[Portion]:
+        """Let each dataset make its slots of a batch.
 
-        Where threads decode, all datasets keep them busy together: each dataset has a thread that
-        waits for its samples. One dataset after the other, threads would idle at each one's end.
+        If threads decode, all datasets work at the same time, each in a thread that waits. One
+        dataset after the other would leave decoding threads idle at the end of each dataset.
         """
         numbers = np.unique(owners).tolist() or [0]
         threads = self.datasets[0]._maker.threads()
-        shares: dict[int, Share] = {}
+        portions: dict[int, Portion] = {}
 
-        def work(number: int) -> None:
-            dataset, slots = self.datasets[number], np.flatnonzero(owners == number)
-            start = self._ends[number] - len(dataset)
-            positions = dataset._positions(wanted[slots] - start)
-            own = Draw(draw.key, draw.lanes[slots])
-            made = dataset._maker.make(positions, own, threads)
-            shares[number] = self._packs.boxes_named(Share(number, slots, positions, made))
+        def work(some: Iterable[int]) -> None:
+            for number in some:
+                dataset, slots = self.datasets[number], np.flatnonzero(owners == number)
+                start = self._ends[number] - len(dataset)
+                positions = dataset._positions(wanted[slots] - start)
+                own = Draw(draw.key, draw.lanes[slots])
+                made = dataset._maker.make(positions, own, threads)
+                portions[number] = self._packs.boxes_named(Portion(number, slots, positions, made))
 
         if threads is None or len(numbers) == 1:
-            for number in numbers:
-                work(number)
+            work(numbers)
         else:
             threads._started()  # here, not in several threads at once
             if self._waiting is None or self._waiting.count != threads.count:
                 self._waiting = Threads(threads.count)
             self._waiting.run(work, numbers)
-        return [shares[number] for number in numbers]
+        return [portions[number] for number in numbers]
 
-    def _replace(self, made: Samples, owners: np.ndarray) -> list[int]:
+    def _replace(self, made: MadeSamples, owners: np.ndarray) -> list[int]:
         """Put a good sample of the batch in the place of each bad one; count and report it."""
         bad = [(e, self.datasets[owners[s]]._maker) for s, e in sorted(made.errors.items())]
         for error, maker in bad:

@@ -10,7 +10,7 @@ from typing import Any
 from packio.batches.boxes import LABELS
 from packio.batches.samples import BOXES
 from packio.errors import OptionError
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 
 NAMES = ("image", "mask", "label", "boxes", "box_labels", "key", "index", "split")
 _NEVER_META = NAMES[:-1]  # packs had metadata of the name "split" before they had splits
@@ -135,10 +135,10 @@ def _described(pack: Pack) -> tuple[str, ...]:
 
 
 def _in_meta(pack: Pack, name: str) -> bool:
-    """Whether a name is anywhere in the metadata; the text is searched, not parsed."""
+    """Whether a name is a key anywhere in the metadata; the text is searched, not parsed."""
     if "meta_data" not in pack.index_file:
         return False
     text = pack.index_file.column("meta_data").array()
     forms = {json.dumps(name, ensure_ascii=escape).encode("utf-8", "surrogatepass")
              for escape in (True, False)}  # fmt: skip
-    return any(re.search(re.escape(form), text.data) for form in forms)
+    return any(re.search(re.escape(form) + rb"\s*:", text.data) for form in forms)

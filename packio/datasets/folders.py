@@ -278,7 +278,7 @@ def _report(root: Path, bad: list[_Bad], remarks: list[str], *, skip: bool) -> N
         warnings.warn(f"{root}: {len(bad)} bad images are left out:{lines}{more}", stacklevel=5)
         return
     error = BadImagesError(
-        f"{root}: {len(bad)} of the images are bad; mend or remove them, or leave them out with "
+        f"{root}: bad images: {len(bad)}; mend or remove them, or leave them out with "
         f"on_error='skip':{lines}{more}"
     )
     error.skipped = tuple(shown)

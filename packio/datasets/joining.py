@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packio.batches import images
-from packio.batches.columns import Column
-from packio.batches.samples import Columns, Samples
+from packio.batches import images, masks
+from packio.batches.columns import FieldColumn
+from packio.batches.samples import FieldColumns, MadeSamples
 from packio.datasets import classnames, selection
 from packio.errors import OptionError
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.sample.record import IMAGE
 from packio.sample.relabelling import Relabelling
 
 
-class Share(NamedTuple):
+class Portion(NamedTuple):
     """What one dataset makes of a batch."""
 
     number: int  # of the dataset
     slots: np.ndarray  # (n,) in the batch
     positions: np.ndarray  # (n,) in its pack
-    made: Samples
+    made: MadeSamples
 
 
 class JoinedPacks:
@@ -46,18 +46,23 @@ class JoinedPacks:
 
     def key(self, index: int) -> str:
         """Key of a sample."""
-        number = int(np.searchsorted(self._ends, index, "right"))
-        return self._packs[number].key(index - self.starts[number])
+        pack, own = self._found(index)
+        return pack.key(own)
 
     def meta(self, index: int) -> dict[str, Any] | None:
         """Metadata of a sample."""
-        number = int(np.searchsorted(self._ends, index, "right"))
-        return self._packs[number].meta(index - self.starts[number])
+        pack, own = self._found(index)
+        return pack.meta(own)
 
     def split_of(self, index: int) -> str | None:
         """Name of the split of a sample."""
+        pack, own = self._found(index)
+        return pack.split_of(own)
+
+    def _found(self, index: int) -> tuple[Pack, int]:
+        """The pack of a sample, and the sample's position in that pack."""
         number = int(np.searchsorted(self._ends, index, "right"))
-        return self._packs[number].split_of(index - self.starts[number])
+        return self._packs[number], index - self.starts[number]
 
     def take_labels(self, indices: np.ndarray) -> np.ndarray:
         """Labels of some samples."""
@@ -79,26 +84,26 @@ class JoinedPacks:
         """Labels of a pack as numbers of all classes."""
         return self._moves[number].labels(labels)
 
-    def boxes_named(self, share: Share) -> Share:
+    def boxes_named(self, portion: Portion) -> Portion:
         """A part of a batch, the labels of its boxes as numbers of all classes."""
-        move, columns = self._moves[share.number], share.made.columns
+        move, columns = self._moves[portion.number], portion.made.columns
         if not move.changes or "box_labels" not in columns:
-            return share
-        views: list[Column] = [
+            return portion
+        views: list[FieldColumn] = [
             [torch.from_numpy(move.positions(labels.numpy())) for labels in view]
             for view in columns["box_labels"]
         ]
-        made = share.made._replace(columns={**columns, "box_labels": views})
-        return share._replace(made=made)
+        made = portion.made._replace(columns={**columns, "box_labels": views})
+        return portion._replace(made=made)
 
 
 def joined(
-    parts: Sequence[Share], count: int, out: torch.Tensor | None, kinds: Mapping[str, str]
-) -> Columns:
+    parts: Sequence[Portion], count: int, out: torch.Tensor | None, kinds: Mapping[str, str]
+) -> FieldColumns:
     """Put the columns of the parts of a batch together; a single part stays as it is."""
     if len(parts) == 1 and out is None:
         return parts[0].made.columns
-    columns: Columns = {}
+    columns: FieldColumns = {}
     for name in parts[0].made.columns:
         each = [part.made.columns[name] for part in parts]
         columns[name] = [
@@ -111,12 +116,12 @@ def joined(
 
 
 def _together(
-    kind: str, slots: Sequence[np.ndarray], columns: Sequence[Column], count: int,
+    kind: str, slots: Sequence[np.ndarray], columns: Sequence[FieldColumn], count: int,
     given: torch.Tensor | None,
-) -> Column:  # fmt: skip
+) -> FieldColumn:  # fmt: skip
     """One view's column of a field: a tensor, if the parts are tensors of one shape."""
-    if kind == "mask" and any(map(_is_wide, columns)):
-        columns = [_as_int32(column) for column in columns]
+    if kind == "mask" and any(map(masks.is_wide, columns)):
+        columns = list(map(masks.as_int32, columns))
     whole = [c for c in columns if isinstance(c, torch.Tensor)]
     if len(whole) == len(columns) and len({(c.shape[1:], c.dtype) for c in whole}) == 1:
         batch = images.given_or_new((count, *whole[0].shape[1:]), whole[0].dtype, given)
@@ -138,16 +143,3 @@ def _bytes_of(batch: torch.Tensor) -> np.ndarray:
     flat = batch.reshape(len(batch), math.prod(batch.shape[1:]))
     array: np.ndarray = flat.view(torch.uint8).numpy()
     return array
-
-
-def _is_wide(column: Column) -> bool:
-    """Whether masks have ids of more than 8 bits."""
-    if isinstance(column, torch.Tensor):
-        return column.dtype == torch.int32
-    return any(mask is not None and mask.dtype == torch.int32 for mask in column)
-
-
-def _as_int32(column: Column) -> Column:
-    if isinstance(column, torch.Tensor):
-        return column.to(torch.int32)
-    return [None if mask is None else mask.to(torch.int32) for mask in column]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-from packio.datasets.datasets import PackDataset
-from packio.packs import packs
+from packio.datasets.pack_dataset import PackDataset
+from packio.packs import opening
 
 Kind = TypeVar("Kind", bound="type[PackDataset]")
 
@@ -37,11 +37,11 @@ class FolderDataset(PackDataset):
 
     format = "folder"
 
-    def _opened(self, path: str | os.PathLike[str], access: str | None) -> packs.Pack:
+    def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         from packio.datasets import folders
 
         found = folders.located(path, skip=self._options["on_error"] == "skip")
-        return packs.Pack(path, access=access, located=found)
+        return opening.Pack(path, access=access, located=found)
 
 
 @_described

@@ -1,4 +1,4 @@
-"""Samples of one pack, made by a recipe: threads, types, and counts of what went wrong."""
+"""Samples of one pack, made by a settings: threads, types, and counts of what went wrong."""
 
 from __future__ import annotations
 
@@ -8,82 +8,57 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from packio.batches import images, samples
-from packio.batches.plan import Draw, Recipe
-from packio.batches.samples import Samples
+from packio.batches.framing import Draw, Settings
+from packio.batches.samples import MadeSamples
 from packio.datasets import outputs
 from packio.datasets.options import FLOATS
-from packio.packs.packs import Pack
+from packio.datasets.tally import Tally
+from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads, automatic_threads
 
 if TYPE_CHECKING:
     import numpy as np
-
-_WORKERS = 256  # DataLoader workers with a counter of their own
-_EPOCH, _REPLACED, _FALLBACKS = range(3)  # rows of the shared counters
+    import torch
 
 
 class Maker:
     """Makes the decoded fields of samples.
 
-    The counters lie in shared memory, so that live workers see an epoch that is set, and the parent
-    sees what workers count.
-
     Args:
         pack: Of the samples.
-        recipe: What to make.
+        settings: What to make.
         output: "tensor", "numpy" or "pil".
         dtype: Of images.
         threads: Threads that decode, or "auto".
         skip: Whether a bad sample is replaced by another of its batch.
 
     Attributes:
-        pack, recipe, skip: As given.
+        pack, settings, skip: As given.
         is_random: Whether samples need random numbers.
+        tally: The epoch, and what is counted.
     """
 
     def __init__(
-        self, pack: Pack, recipe: Recipe, *, output: str, dtype: torch.dtype, threads: int | str,
-        skip: bool,
+        self, pack: Pack, settings: Settings, *, output: str, dtype: torch.dtype,
+        threads: int | str, skip: bool,
     ) -> None:  # fmt: skip
-        self.pack, self.recipe, self.skip = pack, recipe, skip
-        self.is_random = recipe.is_random
+        self.pack, self.settings, self.skip = pack, settings, skip
+        self.is_random = settings.is_random
         self._output, self._dtype, self._wanted_threads = output, dtype, threads
         self._is_little = images.are_little(pack)
-        self._images = [name for name, kind in recipe.fields.items() if kind == "image"]
+        self._images = [name for name, kind in settings.fields.items() if kind == "image"]
         self._threads: Threads | None = None
-        self._counters = _new_counters()
+        self.tally = Tally()
 
     def copied(self) -> Maker:
-        """The same with counters of its own, in the same epoch."""
+        """The same with counts of its own, in the same epoch."""
         made = copy.copy(self)
-        made.recipe = dataclasses.replace(self.recipe, decoder=copy.copy(self.recipe.decoder))
-        vars(made)["_counters"] = _new_counters()
-        made.epoch = self.epoch
+        made.settings = dataclasses.replace(self.settings, decoder=copy.copy(self.settings.decoder))
+        made.tally = Tally(self.tally.epoch)
         return made
-
-    @property
-    def epoch(self) -> int:
-        """The epoch whose random numbers are drawn, in all workers; may be set."""
-        return int(self._counters[_EPOCH, 0])
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._counters[_EPOCH, 0] = epoch
-
-    @property
-    def replaced(self) -> int:
-        """Bad samples replaced so far, in all workers."""
-        return int(self._counters[_REPLACED].sum())
-
-    @property
-    def fallbacks(self) -> int:
-        """Images that Pillow decoded because the chosen decoder could not, in all workers."""
-        return int(self._counters[_FALLBACKS].sum())
 
     def threads(self) -> Threads | None:
         """Threads that decode a batch; None: the calling one."""
@@ -100,7 +75,7 @@ class Maker:
     def make(
         self, positions: np.ndarray, draw: Draw, threads: Threads | None,
         out: torch.Tensor | None = None, device: torch.device | None = None,
-    ) -> Samples:  # fmt: skip
+    ) -> MadeSamples:  # fmt: skip
         """Make the samples of a batch; bad samples are among them.
 
         Args:
@@ -109,15 +84,15 @@ class Maker:
             out: Where the images go, of the dtype asked for.
             device: That decodes.
         """
-        if not self.recipe.fields:
-            return Samples({}, {})
+        if not self.settings.fields:
+            return MadeSamples({}, {})
         given = None if self._dtype in FLOATS else out
-        before = self.recipe.fallbacks
+        before = self.settings.fallbacks
         try:
-            made = samples.make(self.pack, self.recipe, positions, draw, threads, given, device)
+            made = samples.make(self.pack, self.settings, positions, draw, threads, given, device)
         finally:
             self._count_fallbacks(before)
-        for name in self._images:
+        for name in self._images if self._dtype in FLOATS else ():
             into = out if name == IMAGE else None
             views = made.columns[name]
             made.columns[name] = [outputs.scaled(view, self._dtype, into) for view in views]
@@ -125,11 +100,11 @@ class Maker:
 
     def make_one(self, row: Row, key: int, lane: int) -> dict[str, list[Any]]:
         """Make one sample: field → a value a view, in the form asked for."""
-        if not self.recipe.fields:
+        if not self.settings.fields:
             return {}
-        before = self.recipe.fallbacks
+        before = self.settings.fallbacks
         try:
-            made = samples.make_one(self.pack, self.recipe, row, key, lane)
+            made = samples.make_one(self.pack, self.settings, row, key, lane)
         finally:
             self._count_fallbacks(before)
         if self._dtype in FLOATS:
@@ -137,10 +112,10 @@ class Maker:
                 made[name] = [outputs.scaled(view, self._dtype) for view in made[name]]
         if self._output == "tensor":
             return made
-        kinds = self.recipe.fields
+        kinds = self.settings.fields
         return {n: [outputs.values(kinds[n], [v], self._output)[0] for v in made[n]] for n in made}
 
-    def replace(self, made: Samples, positions: np.ndarray) -> np.ndarray:
+    def replace(self, made: MadeSamples, positions: np.ndarray) -> np.ndarray:
         """Put a good sample of the batch in the place of each bad one; count and report it.
 
         Returns:
@@ -163,19 +138,8 @@ class Maker:
         """Warn that samples of a batch have been replaced, and count them."""
         for error in errors:
             warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=6)
-        self._count(_REPLACED, len(errors))
+        self.tally.count(replaced=len(errors))
 
     def _count_fallbacks(self, before: int) -> None:
-        if self.recipe.fallbacks != before:
-            self._count(_FALLBACKS, self.recipe.fallbacks - before)
-
-    def _count(self, counter: int, number: int) -> None:
-        info = torch.utils.data.get_worker_info()
-        slot = 0 if info is None else 1 + info.id % _WORKERS  # one writer each: nothing is lost
-        self._counters[counter, slot] += number
-
-
-def _new_counters() -> torch.Tensor:
-    counters = torch.zeros(3, _WORKERS + 1, dtype=torch.int64)
-    counters.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
-    return counters
+        if self.settings.fallbacks != before:
+            self.tally.count(fallbacks=self.settings.fallbacks - before)

@@ -29,13 +29,13 @@ from typing import Any
 
 from packio import registry
 from packio.errors import KeyNotFoundError, OptionError
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 
 _PathLike = str | os.PathLike[str]
 
 
 def _base() -> Any:
-    """The class that mmengine wants its backends to have above them; object where it is absent."""
+    """The base class of mmengine's backends; object if mmengine is not installed."""
     if importlib.util.find_spec("mmengine") is None:
         return object
     return importlib.import_module("mmengine.fileio").BaseStorageBackend
@@ -48,9 +48,8 @@ class PackioBackend(_base()):  # type: ignore[misc]  # mmengine may be absent
 
     Args:
         db_path: A pack.
-        prefix: What comes before the keys of `db_path` in the paths that are asked for.
-        packs: Instead of both, several packs, each under a prefix of its own; where prefixes
-            contain each other, the longest counts.
+        prefix: Beginning of a path that is asked for; the rest of the path is the key.
+        packs: Instead of both: {prefix: pack}. If several prefixes fit a path, the longest counts.
 
     Raises:
         OptionError: neither or both of `db_path` and `packs`.

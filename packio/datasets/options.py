@@ -10,7 +10,7 @@ import torch
 from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import regions
-from packio.images.geometry import accepted
+from packio.images.accepting import accepted
 
 OUTPUTS = ("tensor", "numpy", "pil")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

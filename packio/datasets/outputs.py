@@ -1,4 +1,4 @@
-"""Values in the type and the form that the user asks for, single or as a batch."""
+"""Outputs: values of fields in the type and the form that the user wants."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from packio.batches import images
-from packio.batches.columns import Column
-from packio.batches.samples import SEEN, Columns
+from packio.batches.columns import FieldColumn
+from packio.batches.samples import SEEN, FieldColumns
 from packio.datasets.fields import Fields
 from packio.datasets.options import FLOATS
 from packio.sample.fields import PIXELS
@@ -44,7 +44,7 @@ def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> An
     return out.copy_(view.to(torch.float32).div_(limit))
 
 
-def values(kind: str, column: Column, output: str) -> list[Any]:
+def values(kind: str, column: FieldColumn, output: str) -> list[Any]:
     """The values of one view's column, one a sample, in the form asked for.
 
     Args:
@@ -106,7 +106,7 @@ class Outputs:
         self.has_one_tensor = self.has_tensors and not several
 
     def columns(
-        self, made: Columns, positions: np.ndarray, but: Container[str] = ()
+        self, made: FieldColumns, positions: np.ndarray, but: Container[str] = ()
     ) -> dict[str, Sequence[Any]]:
         """Values of each field, but for some, one a sample.
 
@@ -140,7 +140,7 @@ class Outputs:
         return self._several and self._fields.kinds.get(name) in SEEN
 
     def batch(
-        self, made: Columns, positions: np.ndarray,
+        self, made: FieldColumns, positions: np.ndarray,
         columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> Any:  # fmt: skip
         """What `packio.collate` makes of the samples, without stacking where that is possible.
@@ -161,7 +161,7 @@ class Outputs:
         names = self._fields.names
         return self._assembled({name: [s[name] for s in samples] for name in names}, {})
 
-    def _ready(self, made: Columns, positions: np.ndarray) -> dict[str, Any]:
+    def _ready(self, made: FieldColumns, positions: np.ndarray) -> dict[str, Any]:
         """Fields that are one tensor for the whole batch, or one tensor a view."""
         ready: dict[str, Any] = {"index": torch.from_numpy(positions.copy())}
         if "label" in self._fields.names:

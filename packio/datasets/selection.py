@@ -14,44 +14,51 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from packio.errors import KeyNotFoundError, OptionError
-from packio.packs import packs
+from packio.packs import opening
 
 _CHUNK = 4096  # samples whose index rows are read at a time
 _TEXTS = 1 << 16  # samples whose keys or metadata are read at a time
 
 Labels = str | int | Iterable[str | int]  # class names, indices
 Keys = str | bytes | Iterable[str | bytes]  # keys, globs
-_Sought = tuple[packs.Pack, np.ndarray]  # (N,) bool: the samples that may still match
+_Sought = tuple[opening.Pack, np.ndarray]  # (N,) bool: the samples that may still match
 
 
-def selected(pack: packs.Pack, classes: Iterable[str] | None = None) -> Iterator[np.ndarray]:
+def selected(
+    pack: opening.Pack, classes: Iterable[str] | None = None, split: str | None = None
+) -> Iterator[np.ndarray]:
     """Go through the indices of a pack, or of some of its classes, in chunks of at most 4,096.
 
     Args:
         pack: The pack.
         classes: Names of classes; None takes all samples. In a pack with vectors as labels, a
             sample is of every class whose entry is above 0.
+        split: Name of a split; None takes all samples.
 
     Returns:
         An iterator of (n,) int64 arrays, n > 0, ascending.
 
     Raises:
-        OptionError: the pack has no class of such a name.
+        OptionError: the pack has no class or split of such a name.
     """
     wanted = None if classes is None else [class_index(pack, name) for name in classes]
-    return _chunks(pack, wanted)
+    return _chunks(pack, wanted, None if split is None else pack.split(split))
 
 
-def _chunks(pack: packs.Pack, wanted: list[int] | None) -> Iterator[np.ndarray]:
-    for start in range(0, len(pack), _CHUNK):
-        rows = np.arange(start, min(start + _CHUNK, len(pack)))
+def _chunks(
+    pack: opening.Pack, wanted: list[int] | None, positions: np.ndarray | None
+) -> Iterator[np.ndarray]:
+    count = len(pack) if positions is None else len(positions)
+    for start in range(0, count, _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, count))
+        rows = rows if positions is None else positions[rows]
         if wanted is not None:
             rows = np.compress(_is_of(pack, rows, wanted), rows)
         if len(rows):
             yield rows
 
 
-def _is_of(pack: packs.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarray:
+def _is_of(pack: opening.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarray:
     """Tell for each sample whether it is of one of the classes: (n,) bool."""
     labels = pack.take_labels(rows)
     if labels.ndim == 1:
@@ -60,7 +67,7 @@ def _is_of(pack: packs.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarray:
     return found
 
 
-def class_index(pack: packs.Pack, name: str) -> int:
+def class_index(pack: opening.Pack, name: str) -> int:
     """Look up a class by name.
 
     Raises:
@@ -75,14 +82,14 @@ def class_index(pack: packs.Pack, name: str) -> int:
 def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
     """The error for a class that does not exist; its message has similar names."""
     if not names:
-        return OptionError(f"{where}: no class {name!r}; there are no classes")
+        return OptionError(f"{where}: no class {name!r}; its samples have no labels of classes")
     near = difflib.get_close_matches(name, names, 3) or [*names[:3], "…"][: len(names)]
     return OptionError(
         f"{where}: no class {name!r} among {len(names)}; there are: {', '.join(near)}"
     )
 
 
-class Part(NamedTuple):
+class Searched(NamedTuple):
     """Samples of a pack that are searched.
 
     Attributes:
@@ -91,12 +98,14 @@ class Part(NamedTuple):
         label: The classes that are searched for: see `matching`.
     """
 
-    pack: packs.Pack
+    pack: opening.Pack
     positions: np.ndarray
     label: Labels | None
 
 
-def matching(parts: Sequence[Part], key: Keys | None, meta: Mapping[str, Any]) -> list[np.ndarray]:
+def matching(
+    parts: Sequence[Searched], key: Keys | None, meta: Mapping[str, Any]
+) -> list[np.ndarray]:
     """Find the samples that match all conditions that are given.
 
     Args:
@@ -136,7 +145,7 @@ def none_has(
     return OptionError(f"{where}: none of {count} samples has {asked}")
 
 
-def _keep_labels(pack: packs.Pack, rows: np.ndarray, label: Labels) -> None:
+def _keep_labels(pack: opening.Pack, rows: np.ndarray, label: Labels) -> None:
     labels = pack.labels
     if labels is None:
         raise OptionError(f"label={label!r}: {pack.path} has no labels")
@@ -178,7 +187,7 @@ def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
         np.logical_and(rows, kept, out=rows)
 
 
-def _places(found_in: Sequence[packs.Pack], keys: Sequence[str | bytes]) -> list[list[int]]:
+def _places(found_in: Sequence[opening.Pack], keys: Sequence[str | bytes]) -> list[list[int]]:
     """Positions of keys in each of some packs.
 
     Raises:
@@ -240,7 +249,7 @@ def _equals(wanted: Any) -> Callable[[Any], bool]:
 
 
 def _keep(
-    pack: packs.Pack, column: str, rows: np.ndarray, test: Callable[[list[bytes]], Sequence[bool]]
+    pack: opening.Pack, column: str, rows: np.ndarray, test: Callable[[list[bytes]], Sequence[bool]]
 ) -> None:
     """Take the rows out whose text does not pass a test.
 

@@ -43,6 +43,52 @@ class Apply:
             raise TransformError(_explanation(transform, image, error)) from error
         return self._contiguous(transform, value)
 
+    def to_sample(
+        self,
+        values: dict[str, Any],
+        kinds: Mapping[str, str],
+        transforms: Callable[..., Any] | None,
+        transform: Callable[[Any], Any] | None,
+        target_transform: Callable[[Any], Any] | None,
+    ) -> dict[str, Any]:
+        """Apply the transforms of a dataset to one sample, the joint ones first.
+
+        Args:
+            values: The sample's fields; a tuple of images where there are several views.
+            kinds: Kinds of the fields.
+            transforms: Of images, masks, boxes and labels together; None: nothing is done.
+            transform: Of the image, or of each view.
+            target_transform: Of the label.
+
+        Raises:
+            TransformError: one of them failed.
+        """
+        if transforms is not None:
+            values |= self.joint(transforms, values, kinds)
+        if transform is not None and IMAGE in values:
+            image = values[IMAGE]
+            if isinstance(image, tuple):
+                values[IMAGE] = tuple([self(transform, view) for view in image])
+            else:
+                values[IMAGE] = self(transform, image)
+        if target_transform is not None and "label" in values:
+            values["label"] = self.to_label(target_transform, values["label"])
+        return values
+
+    def to_label(self, transform: Callable[[Any], Any], label: Any) -> Any:
+        """Apply a transform to a label.
+
+        Raises:
+            TransformError: the transform failed.
+        """
+        try:
+            return transform(label)
+        except Exception as error:
+            raise TransformError(
+                f"the target_transform {_name(transform)} failed on the label {label!r}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
     def joint(
         self, transforms: Callable[..., Any], values: Mapping[str, Any], kinds: Mapping[str, str]
     ) -> dict[str, Any]:
@@ -80,7 +126,7 @@ class Apply:
     def _contiguous(self, transform: Callable[..., Any], value: Any) -> Any:
         if is_contiguous_batch(value):
             return value
-        if not self._warned:
+        if not self._warned and not _is_albumentations(transform):  # ToTensorV2 gives views
             self._warned = True
             warnings.warn(
                 f"the transform {_name(transform)} returned a tensor that is not contiguous, "

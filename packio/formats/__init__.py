@@ -3,6 +3,9 @@
 A format says how samples lie in its containers, writes them, and finds them again. Packs are read
 by byte range, so a format only writes, and scans a container once to index it. What several formats
 share lies in ``blobs/``, ``chunks/`` and ``wire/``.
+
+Functions within this room raise the errors that `Format.scan` and `Writer` name: their docstrings
+list only what is special. The text of each error says what the user can do.
 """
 
 from __future__ import annotations
@@ -73,21 +76,21 @@ class Reading:
     layout: str | None = None
 
     def names(self) -> dict[str, str]:
-        """What the user said of names and order."""
+        """The names and the order of pixels that the user gave."""
         said = {"image": self.image, "label": self.label, "layout": self.layout}
         return {name: value for name, value in said.items() if value is not None}
 
 
 def check_reading(path: Path, reading: Reading, *takes: str) -> None:
-    """Refuse names and orders of pixels that containers of a format have no use for.
+    """Refuse names and orders of pixels for which a format has no use.
 
     Args:
-        path: Of the container.
-        reading: As the user gave it.
-        takes: Attributes of `Reading` that the format looks at.
+        path: The container.
+        reading: What the user gave.
+        takes: Attributes of `Reading` that the format uses.
 
     Raises:
-        OptionError: one is given that the format does not look at.
+        OptionError: the user gave an attribute that the format does not use.
     """
     for name, value in reading.names().items():
         if name not in takes:
@@ -114,7 +117,7 @@ class Writer(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let go of everything; may be called at any time, also after `close`."""
+        """Let go of everything. May be called at any time, also after `close`."""
 
 
 class Reader(Protocol):
@@ -143,7 +146,7 @@ class Format(Protocol):
         Args:
             head: The first 512 bytes of a file. Of a directory: the names in it, sorted, one a
                 line; and where none of them tells, the names in its folders too, as ``a/b``.
-            name: Of the file or directory, without its folder; or empty.
+            name: Name of the file or directory, without its folder; or empty.
         """
         return name.lower().endswith(self.caps.suffixes)
 
@@ -172,11 +175,11 @@ class Format(Protocol):
         """Begin one shard.
 
         Args:
-            path: Of the shard, which does not exist yet; its parent does.
-            count: How many samples are about to come, at most.
-            size: Their bytes together, about.
+            path: The shard, which does not exist yet; its folder does.
+            count: Largest number of samples that will come.
+            size: Bytes of all samples together, about.
             classes: Names of the labels, where labels are ints.
-            options: As `Caps.options` has them.
+            options: The options that `Caps.options` lists.
 
         Raises:
             MissingPackageError: the format's package is not installed.
@@ -184,7 +187,7 @@ class Format(Protocol):
         raise OptionError(f"{type(self).__name__}: packio reads this format, and does not write it")
 
     def reader(self, path: Path, reading: Reading) -> Reader | None:
-        """What reads the records that are no ranges of bytes; None: all are ranges."""
+        """Make the reader of records that are no ranges of bytes; None: all records are ranges."""
         return None
 
     def identity(self, path: Path) -> Any:
@@ -206,14 +209,14 @@ class Format(Protocol):
         """Write what belongs to a whole directory pack; return the names of these files.
 
         Args:
-            folder: Of the pack.
+            folder: The folder of the pack.
             shards: Names of its shards in the folder.
         """
         return []
 
 
 class Written(NamedTuple):
-    """What a Writer leaves behind, in the order the records were added."""
+    """What a Writer has written, in the order in which the records were added."""
 
     files: tuple[str, ...]  # relative to the shard if it is a directory, else to its folder
     places: dict[str, Ranges]  # name of each field → where its values lie
@@ -225,7 +228,7 @@ class Places:
     """Where the values of one field lie, while a writer writes them.
 
     Args:
-        file: Which of the shard's files they lie in.
+        file: Number of the file, among the files of the shard.
     """
 
     def __init__(self, file: int = 0) -> None:

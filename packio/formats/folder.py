@@ -1,8 +1,8 @@
 """An unpacked image folder, read where it is: every sample is a file of its own.
 
 Nothing is written, and the files are not scanned: the sample with the key ``a/b.jpg`` is the whole
-of the file ``a/b.jpg`` below the folder. The index therefore has an empty table of files: no name
-is stored twice, and no file has a SHA-256. Its column ``image/file`` is the sample's position.
+file ``a/b.jpg`` below the folder. So the table of files in the index is empty: no name is stored
+twice, and no file has a SHA-256. Its column ``image/file`` is the sample's position.
 ``mtime_ns`` (int64, nanoseconds since the epoch) is the modification time of the file when packio
 read the header facts and the CRC32C of its row. `packio.FolderDataset` makes such an index.
 """

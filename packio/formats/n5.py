@@ -21,7 +21,8 @@ Compressed blocks (``gzip``, ``bzip2``, ``xz``, ``blosc``, ``zstd``) have their 
 not their header; packio reads them, and writes none.
 
 A block at the end of an axis may be smaller than ``blockSize``; packio's are, tensorstore's are
-not. A block that is not there is all zeros to others, an error to packio.
+not. A block that is not there is all zeros. packio writes every block, so in what packio wrote a
+missing block is an error.
 
 Sources: the specification, https://github.com/saalfeldlab/n5#file-system-specification (4.0.0),
 checked against files that z5py 3.0.2 and tensorstore 0.1.86 wrote.
@@ -41,7 +42,7 @@ from packio.errors import NotAPackError
 from packio.formats import Caps
 from packio.formats.chunks import scanning
 from packio.formats.chunks.arrays import Chunked
-from packio.formats.chunks.layout import Array, Layout, Stored
+from packio.formats.chunks.layout import Array, ChunkLayout, ForeignArray
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +73,7 @@ def _xz(content: bytes, size: int) -> bytes:
 
 def _by_numcodecs(name: str) -> Callable[[bytes, int], bytes]:
     def decode(content: bytes, size: int) -> bytes:
-        codec = registry.require("numcodecs").get_codec({"id": name})
+        codec = registry.require("numcodecs", "zarr").get_codec({"id": name})
         values = bytearray(size)
         codec.decode(content, out=values)  # which it does not overrun
         return bytes(values)
@@ -86,7 +87,7 @@ _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
 }  # fmt: skip
 
 
-class _Layout(Layout):
+class _N5Layout(ChunkLayout):
     container, metadata, largest = "n5", "attributes.json", _LARGEST
 
     def array(self, shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
@@ -109,13 +110,13 @@ class _Layout(Layout):
     def is_array(self, metadata: Mapping[str, Any]) -> bool:
         return "dimensions" in metadata
 
-    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
+    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         compression = _compression(metadata).get("type")
         dtype = scanning.known_type(metadata.get("dataType"), _TYPES, where)
         shape, block = scanning.shapes(metadata.get("dimensions"), metadata.get("blockSize"), where)
-        array = self.array(shape[::-1], block[::-1], dtype)
+        array = self.array(shape[::-1], block[::-1], dtype)._replace(fill=0)
         if compression == "raw":
-            return Stored(array, array.block)
+            return ForeignArray(array, array.block)
         decode = _DECODERS.get(compression) if isinstance(compression, str) else None
         if decode is None:
             raise NotAPackError(
@@ -125,7 +126,7 @@ class _Layout(Layout):
             f"is compressed ({compression!r}), so its values are no byte ranges; write it with the "
             "compression 'raw'"
         )
-        return Stored(array, array.block, otherwise, decode)
+        return ForeignArray(array, array.block, otherwise, decode)
 
     def refuse(self, path: Path) -> None:
         if (path / "zarr.json").exists() or (path / ".zgroup").exists():
@@ -141,9 +142,9 @@ class N5(Chunked):
     )  # fmt: skip
     marks = frozenset((b"attributes.json",))
 
-    def layout(self, path: Path) -> Layout:
+    def layout(self, path: Path) -> ChunkLayout:
         """How N5 containers are written."""
-        return _Layout()
+        return _N5Layout()
 
 
 FORMAT = N5()

@@ -15,9 +15,9 @@ group's has ``zarr_format`` 3, ``node_type`` "group" and ``attributes``; an arra
     fill_value          0
 
 Chunk (i, j) is the file ``c/i/j``: the values and nothing else, always of the whole chunk; what
-lies beyond the array is zeros. A chunk that is not there is all ``fill_value`` to others, an error
-to packio. With the key encoding "v2" it would be ``i.j``. Version 2 describes arrays in files
-``.zarray``; packio reads it, and writes none.
+lies beyond the array is zeros. A chunk that is not there is all ``fill_value``. packio writes every
+chunk, so in what packio wrote a missing chunk is an error. With the key encoding "v2" a chunk is
+the file ``i.j``. Version 2 describes arrays in files ``.zarray``; packio reads it, and writes none.
 
 Sources: the specification, https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html (3.1),
 checked against files that zarr-python 3.1.6 and tensorstore 0.1.86 wrote.
@@ -37,7 +37,7 @@ from packio.errors import NotAPackError
 from packio.formats import Caps
 from packio.formats.chunks import scanning
 from packio.formats.chunks.arrays import Chunked
-from packio.formats.chunks.layout import Array, Layout, Stored
+from packio.formats.chunks.layout import Array, ChunkLayout, ForeignArray
 
 _TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
           "float16", "float32", "float64")  # fmt: skip
@@ -70,7 +70,7 @@ def _checked_codecs(codecs: Any, block: tuple[int, ...], where: str) -> tuple[in
 
 def _opened(version: int, folder: Path) -> Callable[[int, int], np.ndarray]:
     """Open an array by zarr-python; its codecs have been checked."""
-    zarr = registry.require("zarr")
+    zarr = registry.require("zarr", "zarr")
     array = zarr.open_array(str(folder), mode="r", zarr_format=version)
     return lambda first, stop: np.asarray(array[first:stop])
 
@@ -90,6 +90,20 @@ def _byte_order(codecs: Any, dtype: np.dtype, where: str) -> Literal["<", ">"]:
     return ">" if order == "big" else "<"
 
 
+def _fill(value: Any, dtype: np.dtype) -> float | None:
+    """The value of chunks that are not there; None: the metadata tell no number of the type."""
+    if not isinstance(value, (bool, int, float)) and value not in ("NaN", "Infinity", "-Infinity"):
+        return None
+    try:
+        fill = float(value)
+    except OverflowError:
+        return None
+    if dtype.kind not in "iu":
+        return fill
+    limits = np.iinfo(dtype)
+    return fill if limits.min <= fill <= limits.max else None
+
+
 def _key_encoding(value: Any, where: str) -> tuple[str, str]:
     name, configuration = _named(value)
     separator = configuration.get("separator", "." if name == "v2" else "/")
@@ -98,7 +112,7 @@ def _key_encoding(value: Any, where: str) -> tuple[str, str]:
     return ("" if name == "v2" else f"c{separator}"), separator
 
 
-class _Layout(Layout):
+class _Zarr3Layout(ChunkLayout):
     container, metadata = "zarr", "zarr.json"
 
     def array(self, shape: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype) -> Array:
@@ -125,7 +139,7 @@ class _Layout(Layout):
     def is_array(self, metadata: Mapping[str, Any]) -> bool:
         return metadata.get("node_type") == "array"
 
-    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
+    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         if metadata.get("zarr_format") != 3:
             found = metadata.get("zarr_format")
             raise NotAPackError(f"{where} is an array of the Zarr format {found!r}; expected 3")
@@ -136,19 +150,20 @@ class _Layout(Layout):
         shape, block = scanning.shapes(metadata.get("shape"), grid[1].get("chunk_shape"), where)
         prefix, separator = _key_encoding(metadata.get("chunk_key_encoding"), where)
         codecs = metadata.get("codecs")
-        array = Array(shape, block, dtype, prefix, separator, headers=False)
+        fill = _fill(metadata.get("fill_value"), dtype)
+        array = Array(shape, block, dtype, prefix, separator, headers=False, fill=fill)
         if _names(codecs) == ["bytes"]:
             order = _byte_order(codecs, dtype, where)
-            return Stored(array._replace(dtype=dtype.newbyteorder(order)), block)
+            return ForeignArray(array._replace(dtype=dtype.newbyteorder(order)), block)
         chunk = _checked_codecs(codecs, block, where)
         otherwise = (
             f"goes through the codecs {_names(codecs)}, so its values are no byte ranges; write it "
             "with compressors=None, without shards or other filters"
         )
-        return Stored(array, chunk, otherwise, library=functools.partial(_opened, 3))
+        return ForeignArray(array, chunk, otherwise, library=functools.partial(_opened, 3))
 
 
-class _Layout2(_Layout):
+class _Zarr2Layout(_Zarr3Layout):
     """Version 2, which packio only reads.
 
     Source: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
@@ -159,13 +174,15 @@ class _Layout2(_Layout):
     def is_array(self, metadata: Mapping[str, Any]) -> bool:
         return True
 
-    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
+    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
         code, separator = metadata.get("dtype"), metadata.get("dimension_separator", ".")
         known = isinstance(code, str) and code[:1] in ("<", ">", "|") and code[1:] in _CODES_2
         if not known or separator not in (".", "/"):
             raise NotAPackError(f"{where} has values of type {code!r}; expected one of {_CODES_2}")
         shape, block = scanning.shapes(metadata.get("shape"), metadata.get("chunks"), where)
-        array = Array(shape, block, np.dtype(code), prefix="", separator=separator, headers=False)
+        dtype = np.dtype(code)
+        fill = _fill(metadata.get("fill_value"), dtype)
+        array = Array(shape, block, dtype, "", separator, headers=False, fill=fill)
         filters = metadata.get("filters") or []
         steps = [*(filters if isinstance(filters, list) else [filters]), metadata.get("compressor")]
         names = [s.get("id") if isinstance(s, dict) else s for s in steps if s is not None]
@@ -174,12 +191,12 @@ class _Layout2(_Layout):
                 f"{where} goes through the codecs {names}; expected some of {', '.join(_CODECS_2)}"
             )
         if not names and metadata.get("order") == "C":
-            return Stored(array, block)
+            return ForeignArray(array, block)
         otherwise = (
             "is compressed, filtered or not in C order, so its values are no byte ranges; write it "
             "with compressor=None"
         )
-        return Stored(array, block, otherwise, library=functools.partial(_opened, 2))
+        return ForeignArray(array, block, otherwise, library=functools.partial(_opened, 2))
 
 
 class Zarr(Chunked):
@@ -191,11 +208,11 @@ class Zarr(Chunked):
     )  # fmt: skip
     marks = frozenset((b"zarr.json", b".zgroup", b".zarray"))
 
-    def layout(self, path: Path) -> Layout:
+    def layout(self, path: Path) -> ChunkLayout:
         """How a group is written: in version 2 if that has left its files, else in version 3."""
         marks = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
         is_old = any((path / name).exists() for name in marks) or any(path.glob("*/.zarray"))
-        return _Layout2() if is_old and not (path / "zarr.json").exists() else _Layout()
+        return _Zarr2Layout() if is_old and not (path / "zarr.json").exists() else _Zarr3Layout()
 
 
 FORMAT = Zarr()

@@ -1,8 +1,8 @@
-"""Frames: the box that is taken of an image, its size once resized, where it lies on the output.
+"""Frames: which box of an image is taken, the size that it gets, where it lies on the output.
 
 Images, masks and boxes follow the same frame. A frame is numbers alone: nothing is read or decoded.
-The attributes of a `Frame`, a `Place` and a box are numbers, or columns of N numbers that describe
-N images; `each` splits such columns into N frames or places.
+The attributes of a `Frame`, a `Placement` and a box are numbers, or columns of N numbers that
+describe N images; `each` splits such columns into N frames or placements.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Frame(NamedTuple):
     The box ``top, left, height, width`` of the image is resized to ``to_height, to_width``. Pixel
     (y, x) of the output is pixel ``(y + out_top, x + out_left)`` of the result, else black.
 
-    ``ratio`` is how many rows and columns of the box become one. It is None where the sizes say so.
-    A part of a resized frame has a ratio, because it has some pixels more at its end (`shown`).
+    ``ratio`` is how many rows and columns of the box become one; None: as the sizes say. A part of
+    a resized frame has a ratio, because its box has some more pixels at the end (`shown`).
     """
 
     top: int
@@ -61,7 +61,7 @@ class Frame(NamedTuple):
         return self.ratio is not None or self[2:4] != self[4:6]
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """What one view takes of one picture; a mask and boxes have the place of their sample's image.
 
     Attributes:
@@ -80,8 +80,8 @@ def each(columns: T, count: int) -> list[T]:
     """Split a tuple of columns into ``count`` tuples of numbers, of the same type.
 
     Args:
-        columns: A frame, place or other tuple. An item is an (N,) array, a tuple of such items, or
-            a value that all N have.
+        columns: A frame, placement or other tuple. An item is an (N,) array, a tuple of such
+            items, or a value that all N have.
         count: N.
     """
     new = functools.partial(tuple.__new__, type(columns))
@@ -129,7 +129,9 @@ def _scaled_side(start: Integer, length: Integer, of: Integer, to: Integer) -> A
 
 
 def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
-    """The part of a frame that its output shows: the same output of a smaller box, never empty.
+    """The part of a frame that the output shows. It makes the same output from a smaller box.
+
+    The box is never empty.
 
     Args:
         frame: Of an upright image, or of several.
@@ -141,7 +143,7 @@ def shown(frame: Frame, how: str = "nearest", *, fast: bool = False) -> Frame:
     f = frame
     fills = (f.out_top == 0) & (f.out_left == 0)
     fills &= (f.to_height == f.out_height) & (f.to_width == f.out_width)
-    if everywhere(fills):
+    if fills is True or everywhere(fills):
         return f
     resized = (f.height != f.to_height) | (f.width != f.to_width)
     if nowhere(resized):
@@ -198,7 +200,7 @@ def _pairs(a: Real, b: Real) -> Any:
 
 
 def _reached_of_each(side: tuple[Integer, ...], radius: int, *, fast: bool) -> Any:
-    """`_reached` of a side, or columns of it: images have few different sides, which are kept."""
+    """`_reached` of one side or of columns. Images have few different sides: results are kept."""
     if not any(map(is_column, side)):
         return _reached(*side, radius, fast)
     columns = [column.tolist() for column in np.broadcast_arrays(*side)]
@@ -210,7 +212,7 @@ def _reached_of_each(side: tuple[Integer, ...], radius: int, *, fast: bool) -> A
 def _reached(
     length: int, to: int, out_start: int, out: int, radius: int, fast: bool
 ) -> tuple[int, int, int, int]:
-    """What filters reach of a side that is resized, where only some of the result is shown.
+    """Which pixels of a side the resizing filters need, if only a part of the result is shown.
 
     Returns:
         First pixel and number of pixels of the side; first pixel and number of the result's.

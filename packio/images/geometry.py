@@ -27,7 +27,7 @@ Size = int | tuple[int, int]
 _FEW = 16  # images for which columns take longer than numbers
 
 
-class Numbers(Protocol):
+class Uniforms(Protocol):
     """Random numbers in [0, 1): a list, numbers drawn when asked for, or (draws, N) columns."""
 
     def __getitem__(self, i: int, /) -> Any:
@@ -54,7 +54,7 @@ class Geometry(Protocol):
         """(height, width) of every output, or None where it depends on the image."""
         ...
 
-    def frame(self, height: Integer, width: Integer, u: Numbers) -> Frame:
+    def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image, or of N upright images.
 
         Masks and boxes follow the same frame: whatever has a frame carries all fields.
@@ -64,24 +64,6 @@ class Geometry(Protocol):
             u: `draws` random numbers in [0, 1), or a (draws, N) array of them.
         """
         ...
-
-
-def accepted(crop: Any) -> Geometry | None:
-    """A crop as a geometry: packio's own as it is, torchvision's as the same crop of packio's.
-
-    Raises:
-        OptionError: it is neither, or torchvision's crop has an option that packio's has not.
-    """
-    if crop is None or (isinstance(crop, Geometry) and not isinstance(crop, type)):
-        return crop
-    name = type(crop).__name__
-    if type(crop).__module__.startswith("torchvision.transforms") and name in _TORCHVISIONS:
-        return _TORCHVISIONS[name](crop)
-    given = crop.__name__ if isinstance(crop, type) else repr(crop)
-    raise OptionError(
-        f"crop={given}: expected an object such as packio.RandomResizedCrop(224), or torchvision's "
-        f"{', '.join(_TORCHVISIONS)}"
-    )
 
 
 def _pair(size: Size) -> tuple[int, int]:
@@ -143,7 +125,7 @@ class RandomResizedCrop(_Sized):
     def _log_ratio(self) -> tuple[float, float]:
         return math.log(self.ratio[0]), math.log(self.ratio[1])
 
-    def frame(self, height: Integer, width: Integer, u: Numbers) -> Frame:
+    def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image of this size, for 22 random numbers."""
         if isinstance(height, np.ndarray):
             return self._frames(height, width, u)
@@ -212,7 +194,7 @@ class CenterCrop(_Sized):
     draws = 0
     interpolation = "nearest"  # nothing is resized
 
-    def frame(self, height: Integer, width: Integer, u: Numbers) -> Frame:
+    def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image of this size."""
         return _centred(height, width, height, width, self.output_size)
 
@@ -248,7 +230,7 @@ class Resize:
         """(height, width) of every output, or None where the aspect ratio is kept."""
         return None if isinstance(self.size, int) else _pair(self.size)
 
-    def frame(self, height: Integer, width: Integer, u: Numbers) -> Frame:
+    def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image of this size."""
         size = self.resized(height, width)
         return Frame(0, 0, height, width, *size, 0, 0, *size)
@@ -290,7 +272,7 @@ class ResizeCenterCrop(_Sized):
         if not 0 < self.crop_pct <= 1:
             raise OptionError(f"crop_pct={self.crop_pct}: expected 0 < crop_pct <= 1")
 
-    def frame(self, height: Integer, width: Integer, u: Numbers) -> Frame:
+    def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image of this size."""
         high, broad = (math.floor(side / self.crop_pct) for side in self.output_size)
         if high == broad:
@@ -320,7 +302,7 @@ class RandomCrop(_Sized):
         if self.padding < 0:
             raise OptionError(f"padding={self.padding}: expected 0 or more pixels")
 
-    def frame(self, height: Integer, width: Integer, u: Numbers) -> Frame:
+    def frame(self, height: Integer, width: Integer, u: Uniforms) -> Frame:
         """Frame of an upright image of this size, for 2 random numbers."""
         high, broad = self.output_size
         top = self._place(height, high, u[0])
@@ -346,34 +328,3 @@ def _margin(length: Integer, size: int) -> Integer:
     Source: torchvision 0.28, ``center_crop`` (odd margins: half to even; odd borders: less before).
     """
     return where(length < size, -((size - length) // 2), rounded((length - size) / 2))
-
-
-# ---- torchvision's crops ----
-
-
-def _how(crop: Any) -> str:
-    how = crop.interpolation
-    return how if isinstance(how, str) else str(how.value)
-
-
-def _random_crop(crop: Any) -> RandomCrop:
-    padding = crop.padding or 0
-    sides = {padding} if isinstance(padding, int) else set(padding)
-    if len(sides) > 1 or crop.fill != 0 or crop.padding_mode != "constant":
-        raise OptionError(f"crop={crop!r}: packio pads all sides alike, with black")
-    return RandomCrop(tuple(crop.size), sides.pop())
-
-
-def _resize(crop: Any) -> Resize:
-    size = [crop.size] if isinstance(crop.size, int) else list(crop.size)
-    return Resize(size[0] if len(size) == 1 else (size[0], size[1]), crop.max_size, _how(crop))
-
-
-_TORCHVISIONS: dict[str, Callable[[Any], Geometry]] = {
-    "RandomResizedCrop": lambda c: RandomResizedCrop(
-        tuple(c.size), tuple(c.scale), tuple(c.ratio), _how(c)
-    ),
-    "CenterCrop": lambda c: CenterCrop(tuple(c.size)),
-    "RandomCrop": _random_crop,
-    "Resize": _resize,
-}

@@ -20,7 +20,7 @@ from packio.errors import DecodeError, MissingPackageError
 from packio.images import frames
 from packio.images.arithmetic import Condition, Integer, everywhere, nowhere
 from packio.images.decoders import Decoder, Described
-from packio.images.frames import Box, Frame, Place
+from packio.images.frames import Box, Frame, Placement
 from packio.images.jpeg.window import window
 from packio.images.pixels import oriented
 from packio.images.pixels import render as draw
@@ -32,8 +32,8 @@ _SPARE = 1.1  # pixels that scaled decoding has to leave along a side, for one o
 _SMOOTH_ENOUGH = 1.25  # as many for which bilinear interpolation needs no antialiasing
 
 
-class Wanted(NamedTuple):
-    """What is wanted of one image; numbers, or columns as `packio.images.frames.each` splits.
+class Need(NamedTuple):
+    """What is needed of one image; numbers, or columns as `packio.images.frames.each` splits.
 
     Attributes:
         frame: In the upright image, and no more of it than is `packio.images.frames.shown`.
@@ -55,21 +55,27 @@ class Wanted(NamedTuple):
     how: str
 
 
-def want(
-    place: Place, height: Integer, width: Integer, how: str, *, cuttable: Condition, fast: bool
-) -> Wanted:
-    """What is wanted of an image for a place, or of N images for a place of columns.
+def needed(
+    placement: Placement,
+    height: Integer,
+    width: Integer,
+    how: str,
+    *,
+    cuttable: Condition,
+    fast: bool,
+) -> Need:
+    """What is needed of an image for a placement, or of N images for a placement of columns.
 
     An image that EXIF turns is resized whole, then turned.
 
     Args:
-        place: What to take.
+        placement: What to take.
         height, width: Of the stored image, pixels.
-        how, cuttable, fast: As the attributes of `Wanted`.
+        how, cuttable, fast: As the attributes of `Need`.
     """
-    frame, orientation = place.frame, place.orientation
+    frame, orientation = placement.frame, placement.orientation
     upright = orientation == 1
-    if everywhere(upright):
+    if upright is True or everywhere(upright):
         part = frames.shown(frame, how, fast=fast)
         box = part[:4]
     else:
@@ -77,7 +83,7 @@ def want(
         if not nowhere(upright):
             part = frames.merged(upright, frames.shown(frame, how, fast=fast), part)
         box = frames.stored_box(part[:4], orientation, height, width)
-    return Wanted(part, box, orientation, place.hflip, place.vflip, cuttable, fast, how)
+    return Need(part, box, orientation, placement.hflip, placement.vflip, cuttable, fast, how)
 
 
 class Cut(NamedTuple):
@@ -88,7 +94,7 @@ class Cut(NamedTuple):
     left: int
 
 
-class Part(NamedTuple):
+class Decoded(NamedTuple):
     """What was decoded of one image."""
 
     pixels: np.ndarray  # (H, W, C), as stored
@@ -97,79 +103,79 @@ class Part(NamedTuple):
     scale: int  # pixels of the stored image for one of these, along a side
 
 
-def decode(decoder: Decoder, data: bytes, stored: Described, wanted: Wanted) -> Part:
+def decode(decoder: Decoder, data: bytes, stored: Described, need: Need) -> Decoded:
     """Decode what is needed of an image, and as little else as can be.
 
     Args:
         decoder: Of the mode that the output has.
         data: The encoded bytes, checked.
         stored: What the index says of the whole image.
-        wanted: What is wanted.
+        need: What an output needs of the image.
 
     Raises:
         DecodeError: damaged, or of another size than the index says.
     """
-    piece, top, left = cut(data, stored, wanted) if wanted.cuttable else (data, 0, 0)
+    piece, top, left = cut(data, stored, need) if need.cuttable else (data, 0, 0)
     scale = 1
-    if wanted.fast:
-        scale = _scale(wanted) if stored.encoding == "jpeg" else 1
+    if need.fast:
+        scale = _scale(need) if stored.encoding == "jpeg" else 1
         pixels, scale = decoder.fast(piece, stored, scale)
     else:
         pixels = decoder(piece, stored)
-    part = Part(pixels, top, left, scale)
-    if piece is data:
+    part = Decoded(pixels, top, left, scale)
+    if piece is not data:
+        _check_holds(part, stored, need.box)
+    elif scale != 1 or pixels.shape[:2] != (stored.height, stored.width):
         check_whole(pixels.shape[:2], stored, scale)
-    else:
-        _check_holds(part, stored, wanted.box)
     return part
 
 
 def decode_all(
-    decoder: Decoder, data: bytes, stored: Described, wanted: Sequence[Wanted]
-) -> list[Part]:
+    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need]
+) -> list[Decoded]:
     """Decode what several outputs need of one image: each by itself, or the whole once.
 
     Raises:
         DecodeError: see `decode`.
     """
-    if len(wanted) == 1 or _is_each_by_itself(stored, wanted):
-        return [decode(decoder, data, stored, w) for w in wanted]
-    pixels = decoder.fast(data, stored, 1)[0] if wanted[0].fast else decoder(data, stored)
+    if len(needs) == 1 or _is_each_by_itself(stored, needs):
+        return [decode(decoder, data, stored, one) for one in needs]
+    pixels = decoder.fast(data, stored, 1)[0] if needs[0].fast else decoder(data, stored)
     check_whole(pixels.shape[:2], stored)
-    return [of_pixels(pixels)] * len(wanted)
+    return [of_pixels(pixels)] * len(needs)
 
 
-def _is_each_by_itself(stored: Described, wanted: Sequence[Wanted]) -> bool:
+def _is_each_by_itself(stored: Described, needs: Sequence[Need]) -> bool:
     """Whether an image can be decoded once for each output, and that takes less time."""
-    area = sum(w.frame.height * w.frame.width for w in wanted)
-    return wanted[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
+    area = sum(one.frame.height * one.frame.width for one in needs)
+    return needs[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
 
 
-def cut_all(data: bytes, stored: Described, wanted: Sequence[Wanted]) -> list[Cut]:
+def cut_all(data: bytes, stored: Described, needs: Sequence[Need]) -> list[Cut]:
     """The bytes that several outputs need of one image: as `decode_all` takes them."""
-    if len(wanted) > 1 and not _is_each_by_itself(stored, wanted):
-        return [Cut(data, 0, 0)] * len(wanted)
-    return [cut(data, stored, w) for w in wanted]
+    if len(needs) > 1 and not _is_each_by_itself(stored, needs):
+        return [Cut(data, 0, 0)] * len(needs)
+    return [cut(data, stored, one) for one in needs]
 
 
-def of_pixels(pixels: np.ndarray) -> Part:
+def of_pixels(pixels: np.ndarray) -> Decoded:
     """The part of an image whose pixels are all there."""
-    return Part(pixels, 0, 0, 1)
+    return Decoded(pixels, 0, 0, 1)
 
 
-def cut(data: bytes, stored: Described, wanted: Wanted) -> Cut:
+def cut(data: bytes, stored: Described, need: Need) -> Cut:
     """Cut out the bytes that are needed, where that can be done and saves time; else all bytes."""
-    box = wanted.box
-    if wanted.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
+    box = need.box
+    if need.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
         piece, top, left = window(data, box, (stored.height, stored.width))
         return Cut(cast("bytes", piece), top, left)  # a buffer, as good to decoders
     return Cut(data, 0, 0)
 
 
-def _scale(wanted: Wanted) -> int:
-    """The largest of 1, 2, 4 and 8 that leaves some more pixels than are wanted."""
-    f = wanted.frame
-    if wanted.how not in ("bilinear", "bicubic"):
+def _scale(need: Need) -> int:
+    """The largest of 1, 2, 4 and 8 that leaves some more pixels than are needed."""
+    f = need.frame
+    if need.how not in ("bilinear", "bicubic"):
         return 1
     ratio = min(f.ratio or (f.height / f.to_height, f.width / f.to_width))
     return next((s for s in (8, 4, 2) if ratio >= _SPARE * s), 1)
@@ -191,7 +197,7 @@ def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> Non
         raise _wrong_size(size, stored, scale)
 
 
-def _check_holds(part: Part, stored: Described, box: Box) -> None:
+def _check_holds(part: Decoded, stored: Described, box: Box) -> None:
     """Check that a part of an image holds a box.
 
     Raises:
@@ -210,20 +216,20 @@ def _wrong_size(size: tuple[int, ...], stored: Described, scale: int) -> DecodeE
     )
 
 
-def render(part: Part, wanted: Wanted, out: np.ndarray | None) -> np.ndarray:
+def render(part: Decoded, need: Need, out: np.ndarray | None) -> np.ndarray:
     """Make the output of what was decoded.
 
     Args:
         part: As `decode` gave it.
-        wanted: As `decode` got it.
+        need: As `decode` got it.
         out: (C, out_height, out_width), contiguous; all of it is written. None makes one.
 
     Returns:
         The output.
     """
-    frame, _, orientation, hflip, vflip, _, fast, how = wanted
-    small = _resized_fast(part, wanted) if fast else None
-    pixels = boxed(part, wanted) if small is None else small
+    frame, _, orientation, hflip, vflip, _, fast, how = need
+    small = _resized_fast(part, need) if fast else None
+    pixels = boxed(part, need) if small is None else small
     if small is not None:  # it is left to turn and to cut the image
         frame = Frame(0, 0, *frame[4:6], *frame[4:10])
     if orientation != 1:
@@ -234,29 +240,29 @@ def render(part: Part, wanted: Wanted, out: np.ndarray | None) -> np.ndarray:
     return out
 
 
-def boxed(part: Part, wanted: Wanted) -> np.ndarray:
+def boxed(part: Decoded, need: Need) -> np.ndarray:
     """The pixels of the box, (height, width, C), as stored; a view."""
-    (pixels, above, before, _), (top, left, height, width) = part, wanted.box
+    (pixels, above, before, _), (top, left, height, width) = part, need.box
     top, left = top - above, left - before
     return pixels[top : top + height, left : left + width]
 
 
-def _resized_fast(part: Part, wanted: Wanted) -> np.ndarray | None:
+def _resized_fast(part: Decoded, need: Need) -> np.ndarray | None:
     """Resize the box, as stored; None where antialiasing in torch is as good and no slower."""
-    frame, scale = wanted.frame, part.scale
+    frame, scale = need.frame, part.scale
     if not frame.resizes:
         return None
     size = frame.to_height, frame.to_width
-    if wanted.orientation >= 5:
+    if need.orientation >= 5:
         size = size[1], size[0]
-    top, left, height, width = wanted.box
+    top, left, height, width = need.box
     span = (height, width) if frame.ratio is None else map(operator.mul, frame.ratio, size)
     y, x, high, broad = (n / scale for n in (top - part.top, left - part.left, *span))
     if scale > 1:
-        return _by_pillow(part.pixels, (x, y, x + broad, y + high), size, wanted.how)
+        return _by_pillow(part.pixels, (x, y, x + broad, y + high), size, need.how)
     cv2 = _opencv()
     ratio = max(height / size[0], width / size[1])
-    if wanted.how != "bilinear" or ratio > _SMOOTH_ENOUGH or not cv2 or frame.ratio is not None:
+    if need.how != "bilinear" or ratio > _SMOOTH_ENOUGH or not cv2 or frame.ratio is not None:
         return None
     if part.pixels.dtype != np.uint8:
         return None

@@ -6,6 +6,7 @@ Sources and the scans of foreign containers both end here, so every index is mad
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from packio.index.raw_blocks import RawBlocks
 from packio.sample.facts import UNKNOWN, Facts
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, Field, Record
+from packio.sample.relabelling import NO_CLASS
 
 _CODES = {"u1": "B", "<u4": "I", "<i8": "q"}  # dtype → type code of `array`
 
@@ -41,7 +43,7 @@ class IndexBuilder:
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {IMAGE: "image"}
-        self._values: dict[str, _Values] = {IMAGE: _Values("image", 0)}
+        self._values: dict[str, _FactColumns] = {IMAGE: _FactColumns("image", 0)}
         self._keys: list[bytes] = []
         self._labels = _Labels()
         self._splits = array("B")
@@ -65,7 +67,7 @@ class IndexBuilder:
             if kind != field.kind:
                 raise OptionError(f"field {name!r} is of kind {kind}, now of kind {field.kind}")
             if name not in self._values:
-                self._values[name] = _Values(kind, len(self))
+                self._values[name] = _FactColumns(kind, len(self))
             self._values[name].add(field)
         for name in self.fields.keys() - record.fields.keys():
             self._values[name].add_absent()
@@ -105,6 +107,10 @@ class IndexBuilder:
                 )
             self._box_columns.setdefault(name, []).append(column)
 
+    def remark(self) -> str:
+        """What is unusual about the labels, or empty."""
+        return self._labels.remark()
+
     def columns(self, places: Mapping[str, Ranges]) -> dict[str, np.ndarray]:
         """All columns but the table of files.
 
@@ -136,36 +142,55 @@ def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
 
 
 class _Labels:
-    """The labels: all ints, all vectors of one length, or none where they are mixed."""
+    """The labels: all ints, or all vectors of one length. An int among single floats is a float.
+
+    Among ints, a sample without a label gets -1, which means no class.
+    """
 
     def __init__(self) -> None:
-        self._ints, self._floats = array("q"), array("f")
-        self._widths: set[int] = set()  # -1: an int, -2: none
-        self._count = 0
+        self._ints, self._floats, self._is_int = array("q"), array("f"), array("B")
+        self._widths: Counter[int] = Counter()  # -1: an int, -2: none
 
     def add(self, label: int | np.ndarray | None) -> None:
-        self._count += 1
+        self._is_int.append(isinstance(label, (int, np.integer)))
         if label is None:
-            self._widths.add(-2)
+            self._widths[-2] += 1
         elif isinstance(label, (int, np.integer)):
-            self._widths.add(-1)
+            self._widths[-1] += 1
             self._ints.append(int(label))
         else:
             vector = np.asarray(label, np.float32).reshape(-1)
-            self._widths.add(len(vector))
+            self._widths[len(vector)] += 1
             self._floats.frombytes(vector.tobytes())
 
     def columns(self) -> dict[str, np.ndarray]:
+        vectors, is_int = np.array(self._floats, np.float32), np.array(self._is_int, bool)
+        if self._widths.keys() == {-1, 1}:
+            mixed = np.empty((len(is_int), 1), np.float32)
+            mixed[is_int, 0], mixed[~is_int, 0] = np.array(self._ints, np.float32), vectors
+            return {"label": mixed}
+        if -1 in self._widths.keys() <= {-1, -2}:
+            ints = np.full(len(is_int), NO_CLASS, np.int64)
+            ints[is_int] = self._ints
+            return {"label": ints}
         if len(self._widths) != 1:
             return {}
         (width,) = self._widths
-        if width == -1:
-            return {"label": np.array(self._ints, np.int64)}
-        vectors = np.array(self._floats, np.float32)
-        return {"label": vectors.reshape(self._count, width)} if width >= 0 else {}
+        return {"label": vectors.reshape(len(self._is_int), width)} if width >= 0 else {}
+
+    def remark(self) -> str:
+        """What is unusual: labels that are in no column, or samples without one; or empty."""
+        if len(self._widths) < 2 or self._widths.keys() == {-1, 1}:
+            return ""
+        if self._widths.keys() == {-1, -2}:
+            count = f"{self._widths[-2]} of {len(self._is_int)} samples"
+            return f"some samples have no label, so they get the label -1: {count}"
+        names = {-2: "none", -1: "an int"}
+        counts = (f"{n} have {names.get(w, f'{w} numbers')}" for w, n in self._widths.items())
+        return f"labels are left out, as they are not alike: of the samples, {', '.join(counts)}"
 
 
-class _Values:
+class _FactColumns:
     """Facts and checksums of the values of one field."""
 
     def __init__(self, kind: str, absent: int) -> None:

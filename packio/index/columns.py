@@ -67,25 +67,6 @@ def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.nd
     return np.full((count, *tail), -1 if name.endswith("/offset") else 0, dtype)
 
 
-def completed(tables: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """The same tables, each with the columns of all; see `absent`.
-
-    Raises:
-        KeyError: only some have labels, or splits.
-    """
-    kinds = {n: (c.dtype, c.shape[1:]) for table in tables for n, c in table.items()}
-    made = []
-    for table in tables:
-        missing = kinds.keys() - table.keys()
-        for name in ("label", "split"):
-            if name in missing and len(table["image/offset"]):
-                raise KeyError(name)
-        count = len(table["image/offset"])
-        filled = {n: absent(n, kinds[n][0], kinds[n][1], count) for n in sorted(missing)}
-        made.append({**table, **filled})
-    return made
-
-
 def joined(
     tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]
 ) -> dict[str, np.ndarray]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,10 +24,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, VersionError
-from packio.index import layout
+from packio.errors import IntegrityError, KeyNotFoundError
+from packio.index import layout, metadata
 from packio.index.column import BLOCK, Column, crc32c, crc32c_of
 from packio.index.layout import canonical_json
+from packio.index.metadata import VERSION
 from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
@@ -37,6 +37,7 @@ __all__ = [
     "BLOCK",
     "OF_PIXELS",
     "OF_VALUES",
+    "VERSION",
     "Column",
     "Index",
     "Keys",
@@ -46,14 +47,13 @@ __all__ = [
     "write",
 ]  # fmt: skip
 
-VERSION = 2
 INDEX_NAME = "index.packio"  # within a directory pack
 INDEX_SUFFIX = ".packio"  # of a file pack's index
 UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built or uploaded
 
 SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"
 
-# Names of version 1 → names of version 2.
+# Names of columns in files of version 1 → names of version 2.
 _RENAMED = {
     **{name: f"image/{name}" for name in OF_VALUES | OF_PIXELS},
     **{f"mask_{name}": f"mask/{name}" for name in ("file", "offset", "length", "crc32c",
@@ -66,10 +66,11 @@ class Index:
     """An index file, opened.
 
     Args:
-        path: Of the index file.
-        copy: Of it, on a disk that is nearer; None maps the file itself.
-        shard_path: Path of a shard's index by its name, for a pack of shards whose indexes are not
-            beside the manifest, as at a URL.
+        path: Path of the index file.
+        copy: A copy of the file on a disk of this machine, which is read instead; or None.
+        shard_path: Name of a shard's index → its path, if the indexes of the shards are not beside
+            the manifest, as at a URL.
+        is_one_of_many: Whether this is the index of one shard under a manifest.
 
     Attributes:
         shards: The indexes of the shards, where the pack has one for each; else None.
@@ -86,13 +87,13 @@ class Index:
 
     def __init__(
         self, path: str | os.PathLike[str], copy: Path | None = None,
-        shard_path: Callable[[str], Path] | None = None,
+        shard_path: Callable[[str], Path] | None = None, *, is_one_of_many: bool = False,
     ) -> None:  # fmt: skip
         self.path = Path(path)
-        self._map = layout.mapped(copy or self.path)
+        self._map = layout.content(copy or self.path, is_one_of_many=is_one_of_many)
         header, start = layout.header_of(self._map, self.path)
         self._layout = layout.entries_of(header, len(self._map) - start, self.path)
-        self.metadata: dict[str, Any] = _metadata(header, self.path)
+        self.metadata: dict[str, Any] = metadata.parsed(header, self.path)
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
         self.digest = hashlib.sha256(self._map[:start] + checksums.tobytes()).hexdigest()
@@ -104,12 +105,13 @@ class Index:
         if MARK in columns:
             check_shapes(columns, self.path, OF_FILES)
             where = shard_path or self.path.parent.joinpath
-            self.shards = Shards(columns, self.metadata, str(self.path), lambda n: Index(where(n)))
+            self.shards = Shards(
+                columns, self.metadata, str(self.path),
+                lambda name: Index(where(name), is_one_of_many=True),
+            )  # fmt: skip
             columns = {**columns, **self.shards.columns()}
-            check_shapes(columns, self.path)
-        else:
-            check_shapes(columns, self.path)
         self._columns = columns
+        check_shapes(columns, self.path)
 
     def check(self) -> None:
         """Check every byte of this file, not of the shards' indexes.
@@ -130,7 +132,7 @@ class Index:
         return len(self._columns["image/offset"])
 
     def __contains__(self, name: object) -> bool:
-        return _RENAMED.get(str(name), name) in self._columns
+        return name in self._columns
 
     def column(self, name: str) -> Column:
         """A column by name.
@@ -138,7 +140,7 @@ class Index:
         Raises:
             KeyError: the index has no such column.
         """
-        return self._columns[_RENAMED.get(name, name)]
+        return self._columns[name]
 
     @functools.cached_property
     def fields(self) -> dict[str, str]:
@@ -265,19 +267,3 @@ def write(
 def flags_of(facts: Facts) -> int:
     """The column ``flags`` of a sample, as far as its image says."""
     return (PROGRESSIVE if facts.progressive else 0) | (SEEKABLE if facts.seekable else 0)
-
-
-def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
-    try:
-        metadata = json.loads(header["__metadata__"]["packio"])
-        version = metadata["version"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise NotAPackError(f"{path}: the metadata does not parse ({error})") from error
-    if type(version) is not int or version < 1:
-        raise NotAPackError(f"{path}: index version {version!r}; expected a number from 1 on")
-    if version > VERSION:
-        raise VersionError(
-            f"{path}: index version {version}, this packio reads up to {VERSION}; "
-            "update it: pip install -U packio"
-        )
-    return metadata  # type: ignore[no-any-return]  # parsed JSON

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import struct
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from packio.index.column import BLOCK, Column, crc32c
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
 _MOST_DIMENSIONS = 8  # of a column
+_LONGEST = 1 << 40  # axis of a column
+_MOST_PRIVATE = 16 << 20  # bytes of an index that is read, not mapped
 _DTYPES = {
     "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?",
@@ -51,7 +54,7 @@ def encode_header(layout: Sequence[tuple[str, np.ndarray]], metadata: Mapping[st
 
 def write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
     """Write a temporary file, sync it, and rename it over ``path``."""
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
             for part in parts:
@@ -64,19 +67,30 @@ def write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
         raise
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """Map an index file into memory."""
+def content(path: Path, *, is_one_of_many: bool) -> bytes | mmap.mmap:
+    """The bytes of an index file: a copy if the file is small, else a map of the file.
+
+    A file that shrinks while it is mapped kills the process with a bus error; a copy does not
+    change. Processes share the map of a large index.
+
+    Args:
+        path: Path of the file.
+        is_one_of_many: Whether the file is the index of one shard. Such indexes are mapped, as
+            together they may be large.
+    """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < 8:
                 raise NotAPackError(f"{path}: {size} bytes, too short for an index")
+            if size <= _MOST_PRIVATE and not is_one_of_many:
+                return file.read(size)
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror}; an index file was expected") from error
 
 
-def header_of(mapped: mmap.mmap, path: Path) -> tuple[dict[str, Any], int]:
+def header_of(mapped: bytes | mmap.mmap, path: Path) -> tuple[dict[str, Any], int]:
     """The parsed header of an index file, and where its columns begin."""
     (size,) = struct.unpack_from("<Q", mapped, 0)
     if size > min(_MAX_HEADER, len(mapped) - 8) or mapped[8:9] != b"{":
@@ -105,7 +119,9 @@ def entries_of(
             dtype = np.dtype(_DTYPES[entry["dtype"]])
             if {type(n) for n in (begin, end, *shape)} != {int} or len(shape) > _MOST_DIMENSIONS:
                 raise ValueError(f"column {name} has the shape {shape}")
-            if begin != position or not all(0 <= n < 1 << 62 for n in shape):
+            if not shape or not all(0 <= n < _LONGEST for n in shape):
+                raise ValueError(f"column {name} has the shape {shape}")
+            if begin != position:
                 raise ValueError(f"column {name} begins at {begin}, expected {position}")
             if end - begin != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"column {name} has {end - begin} bytes for shape {shape}")

@@ -20,7 +20,7 @@ _PART = BLOCK // 8  # rows
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
-class Numbers:
+class NumberColumns:
     """Columns of integers, looked up together: 1.2 µs for eleven, 2.4 µs by `Column.item`.
 
     Args:

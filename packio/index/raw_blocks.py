@@ -15,6 +15,7 @@ import google_crc32c
 import numpy as np
 
 from packio.images.encodings import RAW
+from packio.index import columns
 from packio.index.indexfile import Index
 from packio.sample.facts import Facts
 
@@ -75,8 +76,8 @@ class Checks:
 
     def __init__(self, index: Index, counts: Sequence[int], row_bytes: int) -> None:
         self._rows = rows_per_block(row_bytes)
-        self._first_rows = _sums(np.array(counts, np.int64))
-        self._first_blocks = _sums(-(-np.array(counts, np.int64) // self._rows))
+        self._first_rows = columns.offsets(counts)
+        self._first_blocks = columns.offsets(-(-n // self._rows) for n in counts)
         name, blocks = COLUMN, (int(self._first_blocks[-1]),)
         if row_bytes >= _LARGE or name not in index or index.column(name).shape != blocks:
             name, self._rows, self._first_blocks = "image/crc32c", 1, self._first_rows
@@ -111,7 +112,3 @@ class Checks:
         self._all_seen = bool(self._seen.all())
         left: list[int] = slots[self._seen[new] == 0].tolist()
         return left
-
-
-def _sums(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))

@@ -67,6 +67,7 @@ def _check_optional(columns: dict[str, Column], samples: int, path: Path) -> Non
     expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
         "split": ((samples,), ("u1",)),
         "meta_offsets": ((samples + 1,), ("<i8",)),
+        "meta_data": (columns["meta_data"].shape[:1] if "meta_data" in columns else (), ("u1",)),
         "box_offsets": ((samples + 1,), ("<i8",)),
         "boxes": ((boxes, 4), ("<f4",)),
     }
@@ -74,7 +75,7 @@ def _check_optional(columns: dict[str, Column], samples: int, path: Path) -> Non
     for name, column in columns.items():
         field, slash, part = name.partition("/")
         if slash and field == "boxes":
-            expected[name] = (boxes,), ("<i8", "<f4")
+            expected[name] = (boxes,), ("<i8",) if part == "labels" else ("<i8", "<f4")
         elif slash and part in codes:
             expected[name] = (samples,), (codes[part],)
         elif name not in expected:

@@ -64,13 +64,15 @@ class Shards:
         for path in self.paths:
             if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
                 raise NotAPackError(f"{where}: names {path!r}, which is no index of a shard")
-        self.samples = _edges(arrays[MARK])
+        self.samples = columns.offsets(arrays[MARK].tolist())
         self.first_files = arrays["shard_first_file"].tolist()
         self._digests = [bytes(row).hex() for row in arrays["shard_digest"]]
         self._kinds = {name: (np.dtype(code), tuple(tail)) for name, code, *tail in
                        metadata["columns"]}  # fmt: skip
         lengths = arrays["shard_lengths"]
-        self._edges = {name: _edges(lengths[:, i]) for i, name in enumerate(self._kinds)}
+        self._edges = {
+            name: columns.offsets(lengths[:, i].tolist()) for i, name in enumerate(self._kinds)
+        }
         self._indexes: list[Index | None] = [None] * len(self.paths)
 
     def __len__(self) -> int:
@@ -105,7 +107,7 @@ class Shards:
                 bases, edges = self._edges[_OFFSETS[name]], self.samples
                 made[name] = _Offsets(self, name, dtype, tail, edges, bases)
             elif name == "key_order":
-                made[name] = _Order(self, name, np.dtype(np.int64), tail, edges, bases)
+                made[name] = _KeyOrder(self, name, np.dtype(np.int64), tail, edges, bases)
             else:
                 made[name] = JoinedColumn(self, name, dtype, tail, edges, bases)
         return made
@@ -246,7 +248,7 @@ class _Offsets(JoinedColumn):
         return shifted
 
 
-class _Order(JoinedColumn):
+class _KeyOrder(JoinedColumn):
     """Rows in the order of their keys, sorted when they are first asked for."""
 
     __slots__ = ()
@@ -346,7 +348,3 @@ def _check(table: Mapping[str, Column], metadata: Mapping[str, Any], where: str)
 
 
 _KNOWN = {"|u1", "<u2", "<u4", "<i8", "<f4"}
-
-
-def _edges(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))

@@ -1,4 +1,4 @@
-r"""What a sample has beside its files: lines of JSON that `extract` writes, to be packed again.
+r"""The table that `extract` writes beside the files: labels, splits, boxes, metadata, texts.
 
 ``packio.jsonl`` has one JSON object a line, one line a sample, in the order of the pack::
 
@@ -34,16 +34,15 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packio.datasets.selection import selected
 from packio.errors import OptionError
 from packio.images.encodings import RAW
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE
 
@@ -52,12 +51,14 @@ ANNOTATIONS = ("label", "split", "boxes", "meta")  # a pack has some of these
 _COLUMNS = {"label": "label", "split": "split", "boxes": "boxes", "meta": "meta_data"}
 
 
-def annotations_of(pack: Pack, classes: list[str] | None, fields: list[str] | None) -> list[str]:
+def annotations_of(
+    pack: Pack, chosen: Callable[[], Iterator[np.ndarray]], fields: list[str] | None
+) -> list[str]:
     """Which of `ANNOTATIONS` to write.
 
     Args:
         pack: The pack.
-        classes: Names of the classes that are extracted; None: all.
+        chosen: Gives the indices that are extracted, in chunks.
         fields: Names that the user asked for; None: everything that no file says.
 
     Raises:
@@ -65,7 +66,7 @@ def annotations_of(pack: Pack, classes: list[str] | None, fields: list[str] | No
     """
     there = [name for name in ANNOTATIONS if _COLUMNS[name] in pack.index_file]
     if fields is None:
-        say_label = not _told_by_folders(pack, classes)
+        say_label = not _told_by_folders(pack, chosen())
         others = len(pack.fields) > 1 or set(there) - {"label"}
         return there if say_label or others else []
     for name in fields:
@@ -75,14 +76,14 @@ def annotations_of(pack: Pack, classes: list[str] | None, fields: list[str] | No
     return [name for name in there if name in fields]
 
 
-def _told_by_folders(pack: Pack, classes: list[str] | None) -> bool:
+def _told_by_folders(pack: Pack, chosen: Iterator[np.ndarray]) -> bool:
     """Tell whether each label is the first folder in its key, so that the path says the label."""
     labels, names = pack.labels, [os.fsencode(name) for name in pack.classes]
     if labels is None:
         return True
     if labels.ndim != 1 or (pack.metadata.get("source") or {}).get("kind") != "image_folder":
         return False
-    for rows in selected(pack, classes):
+    for rows in chosen:
         for row, label in zip(rows.tolist(), pack.take_labels(rows).tolist(), strict=True):
             if not 0 <= label < len(names) or not pack.key_bytes(row).startswith(
                 names[label] + b"/"
@@ -91,7 +92,7 @@ def _told_by_folders(pack: Pack, classes: list[str] | None) -> bool:
     return True
 
 
-class Annotations:
+class TableLines:
     """Makes the lines of ``packio.jsonl``.
 
     Args:

@@ -8,9 +8,11 @@ import numpy as np
 
 from packio.images import encodings
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
+
+_MOST_CLASSES = 1 << 24  # that are counted where labels have no names
 
 
 def describe(pack: Pack) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _labels(labels: np.ndarray | None, classes: int) -> dict[str, Any] | None:
         per_class = (labels > 0).sum(axis=0)
         kind, outside = f"float32 vector of {labels.shape[1]}", 0
     else:
-        inside = (labels >= 0) & (labels < classes) if classes else labels >= 0
+        inside = (labels >= 0) & (labels < (classes or _MOST_CLASSES))
         per_class = np.bincount(labels[inside], minlength=classes)
         kind, outside = "int", int(len(labels) - np.count_nonzero(inside))
     return {

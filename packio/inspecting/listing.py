@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.datasets.selection import selected
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.packs.rows import Row
 
 _NEIGHBOURS = 200  # keys before and after an unknown key, in sorted order, that are compared
@@ -31,13 +31,15 @@ class Line(NamedTuple):
     label: Any
 
 
-def list_samples(pack: Pack, class_name: str | None = None) -> Iterator[Line]:
-    """Go through the samples of a pack, or of one class, in bounded memory.
+def list_samples(
+    pack: Pack, classes: Iterable[str] | None = None, split: str | None = None
+) -> Iterator[Line]:
+    """Go through the samples of a pack, or of some classes or a split, in bounded memory.
 
     Raises:
-        OptionError: the pack has no class of this name.
+        OptionError: the pack has no such class or split.
     """
-    for indices in selected(pack, None if class_name is None else [class_name]):
+    for indices in selected(pack, classes, split):
         unlabelled: list[Any] = [None] * len(indices)
         labels = pack.take_labels(indices).tolist() if "label" in pack.index_file else unlabelled
         columns = (pack.rows(indices), _keys(pack, indices), labels)

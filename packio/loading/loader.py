@@ -10,13 +10,15 @@ from typing import Any, cast
 import torch
 
 from packio.batches.collating import collate as packio_collate
+from packio.datasets.batching import BatchedDataset
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.decoders._cuda import numbered
 from packio.loading.devices import DevicePrefetcher
-from packio.loading.epochs import Epochs, drawing
+from packio.loading.epochs import Epoch, EpochBatches, Epochs, drawing, with_places
 from packio.loading.prefetching import prefetch
-from packio.loading.sampling import ShuffleSampler
+from packio.loading.processes import Workers
+from packio.loading.sampling import LoaderOrder
 from packio.system import workers
 
 _AHEAD = 2  # batches, as of DataLoader
@@ -25,13 +27,16 @@ _AHEAD = 2  # batches, as of DataLoader
 class Loader:
     """Load batches of a dataset, with the arguments of torch's DataLoader.
 
-    With ``num_workers=0``, a thread makes batches ahead, and a dataset of packio decodes each batch
-    in ``threads`` threads; nothing passes between processes. With workers, torch's DataLoader runs.
+    With ``num_workers=0``, nothing passes between processes. A thread makes batches ahead, and a
+    dataset of packio decodes each batch in ``threads`` threads. Functions of yours (transforms,
+    ``collate_fn``, a dataset that is not packio's) run in the calling thread instead, so that their
+    random numbers are the same in each run; workers, or a ``prefetch_factor``, make batches ahead
+    for them too. With workers, torch's DataLoader runs.
 
-    Without a sampler, a `ShuffleSampler` gives the order. If torch.distributed is initialised, all
-    ranks share one order. The order's seed is the dataset's seed; if the dataset was given none, it
-    is drawn, or 0 with several ranks. Each iteration is another epoch of sampler and dataset, and
-    `state_dict` tells where it stands.
+    Without a sampler, a `ShuffleSampler` gives the order. All ranks share one order; rank and world
+    size are those of torch.distributed when an epoch begins. Each iteration is another epoch of
+    sampler and dataset. `state_dict` tells the position of the iteration that handed out a batch
+    last.
 
     Args:
         dataset: A map-style dataset; datasets of packio make whole batches at once.
@@ -43,9 +48,12 @@ class Loader:
         threads: Threads that decode a batch of a packio dataset; None leaves it to the dataset.
         drop_last: Leave out a last batch that is smaller than the others.
         collate_fn: Makes a batch of a list of samples; None: `packio.collate`.
-        prefetch_factor: Batches made ahead, by each worker if there are any; None: 2.
+        prefetch_factor: Batches made ahead, by each worker if there are any. None: 2, or 0 where
+            functions of yours run in the calling thread.
         pin_memory: Put batches into pinned memory; "auto": if ``device`` is a GPU.
-        generator: Gives the seed of the order.
+        order_seed: Seed of the order; the same on all ranks. None: the seed of the dataset if there
+            is one process, and 0 if there are several. Crops and flips have the dataset's seed.
+        generator: Gives the seed of the order if there is one process, and the workers' seeds.
         persistent_workers, timeout, worker_init_fn, multiprocessing_context: As in torch's
             DataLoader; only with workers.
         device: Device that batches are copied to before they are used; None leaves them in memory.
@@ -55,7 +63,9 @@ class Loader:
             `DevicePrefetcher`.
 
     Attributes:
-        dataset, sampler, batch_sampler, batch_size, num_workers: As given, or as made.
+        dataset, sampler, batch_sampler, batch_size, num_workers, drop_last, collate_fn, generator,
+        pin_memory, prefetch_factor, persistent_workers, timeout, worker_init_fn,
+        multiprocessing_context: As given, or as made; as of torch's DataLoader.
         device: The torch.device that batches go to; None: they stay in memory.
         options: All arguments by name, as given.
 
@@ -77,6 +87,7 @@ class Loader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         prefetch_factor: int | None = None,
         pin_memory: bool | str = "auto",
+        order_seed: int | None = None,
         generator: torch.Generator | None = None,
         persistent_workers: bool = False,
         timeout: float = 0,
@@ -93,17 +104,20 @@ class Loader:
         _check_options(self.options, decodes=decodes)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
+        dataset = with_places(dataset)
         self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
         if sampler is None and batch_sampler is None:
-            sampler = ShuffleSampler(dataset, _order(dataset, generator), shuffle=shuffle)
+            alone = _seed(dataset, generator)
+            sampler = LoaderOrder(dataset, order_seed, alone, shuffle=shuffle)
         if batch_sampler is None:
-            batch_sampler = torch.utils.data.BatchSampler(
-                cast("Any", sampler), batch_size, drop_last
-            )
+            batch_sampler = EpochBatches(cast("Any", sampler), batch_size, drop_last)
         self.sampler, self.batch_sampler, self._collate = sampler, batch_sampler, collate_fn
-        self._epochs = Epochs(
-            dataset, sampler, batch_sampler, batch_size=batch_size, drop_last=drop_last
-        )
+        # accelerate's skip_first_batches makes a DataLoader of these, to resume
+        self.drop_last, self.collate_fn = drop_last, collate_fn or packio_collate
+        self.generator, self.timeout = generator, timeout
+        self.persistent_workers, self.worker_init_fn = persistent_workers, worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self._epochs = Epochs(dataset, sampler, batch_sampler)
         self.device = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
         if self.device is not None:
@@ -114,40 +128,66 @@ class Loader:
             )  # fmt: skip
             self._send([])  # checks the arguments now
         on_gpu = self.device is not None and self.device.type == "cuda"
-        self._pin = on_gpu if pin_memory == "auto" else bool(pin_memory)
+        self.pin_memory = on_gpu if pin_memory == "auto" else bool(pin_memory)
         self._decoding = self.device if decodes else None
-        self._ahead = prefetch_factor or _AHEAD
-        self._workers: torch.utils.data.DataLoader[Any] | None = None
-        if num_workers:
-            self._workers = torch.utils.data.DataLoader(
-                dataset, batch_sampler=cast("Any", _Indices(self._epochs)), num_workers=num_workers,
-                collate_fn=collate_fn or packio_collate, pin_memory=self._pin,
-                prefetch_factor=self._ahead, persistent_workers=persistent_workers,
-                timeout=timeout, worker_init_fn=functools.partial(workers.begin, worker_init_fn),
-                generator=generator, multiprocessing_context=multiprocessing_context,
-            )  # fmt: skip
+        self._ahead = prefetch_factor
+        if prefetch_factor is None and (num_workers or _runs_only_packio(dataset, collate_fn)):
+            self._ahead = _AHEAD
+        self.prefetch_factor = self._ahead if num_workers else None
+        self._idle: Workers | None = None  # persistent workers between two epochs
+        self._new_workers = functools.partial(
+            Workers, dataset, num_workers=num_workers, pin_memory=self.pin_memory,
+            collate_fn=self.collate_fn, prefetch_factor=self._ahead,
+            persistent_workers=persistent_workers, timeout=timeout,
+            worker_init_fn=functools.partial(workers.begin, worker_init_fn),
+            multiprocessing_context=multiprocessing_context,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
         return len(self._epochs)
 
     def __iter__(self) -> Iterator[Any]:
-        self._epochs.begin()
+        epoch = self._epochs.begin()
         with contextlib.ExitStack() as stack:
-            source: Iterable[Any]
-            if self._workers is not None:
-                # DataLoader draws a seed for its workers; a resumed run must not see that draw
-                with torch.random.fork_rng(devices=[], enabled=self._epochs.resumed):
-                    source = _started(self._workers)
-            else:
-                device = numbered(self._decoding) if self._decoding is not None else None
-                made = _made(
-                    self.dataset, self._collate, self._epochs.indices(), device, pin=self._pin
-                )
-                source = stack.enter_context(prefetch(made, self._ahead))
-            for batch in self._send(source):
-                self._epochs.delivered()
+            for batch in self._send(stack.enter_context(self._source(epoch))):
+                self._epochs.delivered(epoch)
                 yield batch
+        self._epochs.ended(epoch)
+
+    @contextlib.contextmanager
+    def _source(self, epoch: Epoch) -> Iterator[Iterable[Any]]:
+        """Make the batches of an epoch: in workers, in a thread, or when they are asked for."""
+        if self.num_workers:
+            with self._working(epoch) as made:
+                yield made
+            return
+        device = numbered(self._decoding) if self._decoding is not None else None
+        made = _made(self.dataset, self._collate, epoch.batches, device, pin=self.pin_memory)
+        if self._ahead is None:
+            yield made
+            return
+        # Settles torch's number of threads for this thread. Decoding threads change the default for
+        # moments, and a thread whose first use of torch falls into one would keep to one thread.
+        torch.get_num_threads()
+        with prefetch(made, self._ahead) as ahead:
+            yield ahead
+
+    @contextlib.contextmanager
+    def _working(self, epoch: Epoch) -> Iterator[Iterable[Any]]:
+        """Lend the persistent workers to an epoch, or start others."""
+        # The draw of a resumed epoch is one that the checkpoint's random numbers have behind them.
+        with torch.random.fork_rng(devices=[], enabled=epoch.resumed):
+            base = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
+        lent, self._idle = self._idle, None  # another iteration meanwhile starts others
+        seed = getattr(drawing(self.dataset), "seed", None)
+        if lent is None or lent.seed != seed:  # the workers' copies of the dataset have a seed, too
+            lent = self._new_workers(seed=seed, base=base)
+        try:
+            yield lent.started(epoch)
+        finally:
+            if lent.loader.persistent_workers:
+                self._idle = lent
 
     @property
     def epoch(self) -> int:
@@ -180,44 +220,24 @@ class Loader:
         self._epochs.load_state_dict(state)
 
 
-def _order(dataset: Any, generator: torch.Generator | None) -> int:
-    """Choose the seed of the order; with several ranks, a seed that all ranks have."""
-    source, distributed = drawing(dataset), torch.distributed
-    if generator is None and getattr(source, "seeded", False):
-        return int(source.seed)
-    if generator is None and distributed.is_available() and distributed.is_initialized():
-        return 0  # as torch's DistributedSampler: what one rank draws no other has
-    if generator is None and hasattr(source, "seed"):
+def _seed(dataset: Any, generator: torch.Generator | None) -> int:
+    """Choose the seed of the order of a single process: given, drawn before, or drawn now."""
+    source = drawing(dataset)
+    if generator is None and isinstance(getattr(source, "seed", None), int):
         return int(source.seed)
     return int(torch.randint(1 << 62, (), generator=generator).item())
 
 
-def _started(workers: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
-    """Start the workers; persistent workers are asked for another epoch.
-
-    Raises:
-        OptionError: the dataset cannot be pickled for workers that are not forked.
-    """
-    try:
-        return iter(workers)
-    except Exception as error:
-        if not any(sign in repr(error) for sign in ("ickl", "local object")):
-            raise
-        raise OptionError(
-            f"{type(workers.dataset).__name__}: cannot be sent to workers that are not forked: "
-            f"{error}; define its transforms and collate_fn at the top of a module, "
-            "or take num_workers=0"
-        ) from error
+def _runs_only_packio(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> bool:
+    """Tell whether batches are made without functions of the user's, which may draw numbers."""
+    source = drawing(dataset)
+    return collate is None and isinstance(source, BatchedDataset) and source._is_plain  # noqa: SLF001 (no business of a dataset's user)
 
 
 def _made(
-    dataset: Any,
-    collate: Callable[[list[Any]], Any] | None,
-    indices: Iterable[list[int]],
-    device: torch.device | None,
-    *,
-    pin: bool,
-) -> Iterator[Any]:
+    dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Iterable[list[int]],
+    device: torch.device | None, *, pin: bool,
+) -> Iterator[Any]:  # fmt: skip
     """Make batches, in pinned memory if asked for, or on the device that decodes."""
     gather = getattr(dataset, "gather", None) if collate is None else None
     if gather is not None and device is not None:
@@ -246,19 +266,6 @@ def _samples(dataset: Any, indices: list[int]) -> list[Any]:
     return samples
 
 
-class _Indices:
-    """Batches of indices of the running epoch, as torch's DataLoader asks for them."""
-
-    def __init__(self, epochs: Epochs) -> None:
-        self._epochs = epochs
-
-    def __len__(self) -> int:
-        return len(self._epochs)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._epochs.indices()
-
-
 def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
     """Check the arguments.
 
@@ -271,8 +278,9 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
             and (given["sampler"] is not None or given["batch_size"] != 1
                  or given["shuffle"] or given["drop_last"])
         ),
-        "sampler= and shuffle= exclude each other": (
-            given["sampler"] is not None and given["shuffle"]
+        "sampler= and batch_sampler= exclude shuffle= and order_seed=": (
+            (given["sampler"] is not None or given["batch_sampler"] is not None)
+            and (given["shuffle"] or given["order_seed"] is not None)
         ),
         f"batch_size={given['batch_size']}: expected at least 1": given["batch_size"] < 1,
         f"num_workers={given['num_workers']}: expected at least 0": given["num_workers"] < 0,

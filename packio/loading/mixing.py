@@ -10,20 +10,22 @@ import numpy as np
 
 from packio.batches import draws
 from packio.errors import OptionError
-from packio.loading.sampling import ResumableSampler, permuted
+from packio.loading.permuting import permuted
+from packio.loading.resuming import ResumableSampler
 
-_ARRANGEMENT, _PASS = 0x6D6978, 0x70617373  # what the random numbers are for
-_CHUNK = 1 << 16  # positions computed together
+_ARRANGEMENT, _PASS, _PHASE = 0x6D6978, 0x70617373, 0x7068617365  # what random numbers are for
+_BLOCK = 4096  # positions of which each dataset has its share, at random places
 
 
 class MixedSampler(ResumableSampler):
     """Samples of several datasets, mixed at random in given proportions.
 
-    In each epoch, every dataset gets its share, exact to one sample, at random positions. Each
-    dataset has an order that continues from epoch to epoch: no sample comes again before all
-    samples of that dataset have come, and then the order changes. All depends on seed and epoch
-    alone. Ranks, workers, resuming and draws work as with `ShuffleSampler`, and no order is stored.
-    Resuming within an epoch takes 0.3 s for each million samples that came before.
+    In each epoch, every dataset gets its share, exact to one sample. The share is spread evenly
+    over blocks of 4,096 positions; within a block the positions are random. Each dataset has an
+    order that continues from epoch to epoch: no sample comes again before all samples of that
+    dataset have come, and then the order changes. All depends on seed and epoch alone. Ranks,
+    workers, resuming and draws work as with `ShuffleSampler`: no order is stored, and resuming
+    takes the same time anywhere in an epoch.
 
     Args:
         data: A `ConcatPacks`, or an object with ``datasets`` one after the other; or their lengths.
@@ -64,8 +66,6 @@ class MixedSampler(ResumableSampler):
             count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
         self.shares = shares(self.weights, count)
-        self._ends = np.cumsum(self.shares)
-        self._seen = -1, 0, np.zeros(len(self.sizes), np.int64)  # epoch, positions, of each dataset
 
     @property
     def order(self) -> dict[str, Any]:
@@ -74,35 +74,36 @@ class MixedSampler(ResumableSampler):
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         result = np.empty_like(positions)
-        if not len(positions):
-            return result
-        first, stop = int(positions[0]), int(positions[-1]) + 1
-        before = self._before(first, epoch)
-        for start in range(first, stop, _CHUNK):
-            owners = self._owners(start, min(start + _CHUNK, stop), epoch)
-            low, high = np.searchsorted(positions, (start, start + len(owners)))
+        for block in np.unique(positions // _BLOCK).tolist():
+            start = block * _BLOCK
+            low, high = np.searchsorted(positions, (start, start + _BLOCK))
+            before, owners = self._owners(block, epoch)
             mine = positions[low:high] - start
             turns = before[owners[mine]] + _earlier(owners)[mine]
             result[low:high] = self._drawn(owners[mine], turns, epoch)
-            before = before + np.bincount(owners, minlength=len(self.sizes))
-        self._seen = epoch, stop, before
         return result
 
-    def _before(self, position: int, epoch: int) -> np.ndarray:
-        """Count the samples of each dataset before a position of an epoch."""
-        seen_epoch, start, counts = self._seen
-        if seen_epoch != epoch or start > position:
-            start, counts = 0, np.zeros(len(self.sizes), np.int64)
-        for begin in range(start, position, _CHUNK):
-            owners = self._owners(begin, min(begin + _CHUNK, position), epoch)
-            counts = counts + np.bincount(owners, minlength=len(self.sizes))
-        return counts
+    def _owners(self, block: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Count each dataset's samples before a block; find the owners of its positions."""
+        start, stop = block * _BLOCK, min((block + 1) * _BLOCK, self.count)
+        before, after = (self._before(position, epoch) for position in (start, stop))
+        there = [last - first for first, last in zip(before, after, strict=True)]
+        owners = np.repeat(np.arange(len(there)), there)
+        key = draws.mix(self.seed, epoch, block, _ARRANGEMENT)
+        return np.array(before), owners[permuted(np.arange(stop - start), stop - start, key)]
 
-    def _owners(self, start: int, stop: int, epoch: int) -> np.ndarray:
-        """Find the dataset of each position."""
-        key = draws.mix(self.seed, epoch, _ARRANGEMENT)
-        places = permuted(np.arange(start, stop), self.count, key)
-        return np.searchsorted(self._ends, places, "right")
+    def _before(self, position: int, epoch: int) -> list[int]:
+        """Count the samples of each dataset before the start of a block.
+
+        A dataset takes its share of the positions that the datasets before it leave, rounded. What
+        it takes and what it leaves both grow with the position, and sum up to the position.
+        """
+        counts, left, total = [], position, self.count
+        for owner, share in enumerate(self.shares):
+            phase = draws.mix(self.seed, epoch, owner, _PHASE) % max(total, 1)
+            counts.append((share * left + phase) // max(total, 1))
+            left, total = left - counts[-1], total - share
+        return counts
 
     def _drawn(self, owners: np.ndarray, turns: np.ndarray, epoch: int) -> np.ndarray:
         """Find the sample that a dataset gives at each of its turns of an epoch."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packio.errors import CannotCreateError, OptionError
 from packio.measuring.clocks import Clock, Durations, HostClock, device_clock
+from packio.system.locks import ForkSafeLock
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +88,7 @@ class Timer:
         self._clock: Clock = device_clock(cuda, device, clock) if cuda else self._host
         self._durations: dict[str, Durations] = defaultdict(lambda: Durations(warmup))
         self._pending: deque[tuple[str, Clock, object, object]] = deque()  # name, clock, begin, end
-        self._locks: dict[int, threading.Lock] = {}
+        self._lock = ForkSafeLock()
         self._here = _Thread()
 
     def __reduce__(self) -> tuple[object, ...]:  # another process gets an empty timer
@@ -150,7 +151,7 @@ class Timer:
             Name → count, total_s, mean_s, p50_s, p90_s, p99_s, min_s, max_s. A name without
             measurements is left out.
         """
-        with self._lock():
+        with self._lock:
             self._settle(0)
             found = sorted(self._durations.items(), key=lambda named: named[0].split("/"))
             return {name: durations.as_dict() for name, durations in found if durations.count}
@@ -205,13 +206,8 @@ class Timer:
         """Give the prefix of names here, in this thread."""
         return f"{self._here.open[-1].name}/" if self._here.open else ""
 
-    def _lock(self) -> threading.Lock:
-        """Give the lock of this process: a lock that was held while forking stays locked."""
-        process = os.getpid()
-        return self._locks.get(process) or self._locks.setdefault(process, threading.Lock())
-
     def _add(self, name: str, clock: Clock, begin: object, end: object) -> None:
-        with self._lock():
+        with self._lock:
             if not self._pending and clock.is_over(end):
                 self._durations[name].add(clock.between(begin, end))
             else:

@@ -1,4 +1,4 @@
-"""Packing: pack, append, merge and convert, a file each, which reads from top to bottom."""
+"""Packing: `pack`, `append`, `merge` and `convert`, each in a file of its own."""
 
 from packio.packing.appending import AppendReport as AppendReport
 from packio.packing.appending import append as append

@@ -1,28 +1,38 @@
-"""Converting: a pack in another format, or made anew in another way."""
+"""`convert`: a pack in another format, or encoded anew."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+from packio.packing import sourcing
 from packio.packing.making import pack
 from packio.packing.report import PackReport
-from packio.packs import packs
+from packio.packs import opening
+from packio.sources import _packs
 
 
 def convert(
     source: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any
 ) -> PackReport:
-    """Turn a pack into another format, nothing decoded: bytes, labels, keys and all else are kept.
+    """Turn a pack into another format. Bytes, labels, keys and all else of a sample are kept.
+
+    No image is decoded, unless an option asks for another encoding.
 
     Args:
         source: A pack.
         out: The pack to make; its suffix says the format.
-        options: As `pack` takes.
+        options: As `pack` takes. ``split="train"`` converts the samples of this split only; shares
+            draw new splits.
 
     Raises:
         NotAPackError: the source is no pack.
+        OptionError: the pack has no such split.
         PackioError: see `pack`.
     """
-    with packs.open(source) as opened:
+    with opening.open(source) as opened:
+        if isinstance(options.get("split"), str):
+            positions = opened.split(options.pop("split")).tolist()
+            classes = sourcing.class_names(options.pop("classes_from", None))
+            return pack(_packs.listing([opened], classes).take(positions), out, **options)
         return pack(opened, out, **options)

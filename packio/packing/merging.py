@@ -1,7 +1,8 @@
-"""Merging: several packs as one, by copying their samples, or by linking to their shards."""
+"""`merge`: several packs become one pack, of copied samples or of linked shards."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import time
@@ -10,16 +11,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packio import __version__, registry
-from packio.errors import OptionError, OutputError, OutputExistsError
+from packio import registry
+from packio.errors import OptionError, OutputError, OutputExistsError, PackioError
 from packio.formats import Format
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.packing import sourcing
 from packio.packing.making import pack
+from packio.packing.plan import existing
+from packio.packing.publish import assembly
 from packio.packing.report import PackReport
-from packio.packing.run import assembly
-from packio.packs import packs, pixel_statistics
+from packio.packs import opening, pixel_statistics, shard_classes
 from packio.sample.recipe import Recipe, merged
 from packio.sample.relabelling import Relabelling, all_classes
 from packio.sources import _packs
@@ -38,20 +40,22 @@ def merge(
     by: str = "copy",
     **options: Any,
 ) -> PackReport:
-    """Make one pack of several. Classes are counted anew by name; no key may be there twice.
+    """Make one pack of several. Labels go by class name; no two packs may share a key.
 
     Args:
         out: The pack to make; its suffix says the format.
         sources: Packs.
-        by: "copy": write every sample anew, into any format. "link": a folder of shards that are
-            hard links to the shards of the sources, all of the format of ``out``: nothing is read
-            or copied, and the sources can be deleted afterwards.
-        options: Of `pack`, where samples are copied.
+        by: "copy" writes every sample anew, into any format. "link" makes a folder of shards that
+            are hard links to the shards of the sources, which have the format of ``out``. No sample
+            is read or copied, and the sources can be deleted afterwards.
+            The labels in the shards stay as they are, and readers other than packio see those; the
+            index has the labels of the new pack.
+        options: As `pack` takes, to copy.
 
     Raises:
-        OptionError: keys that are there twice; labels, splits or fields of different kinds; other
-            formats to link.
-        OutputExistsError: something is at ``out``.
+        OptionError: two packs share a key; labels, splits or fields are of different kinds; or
+            packs to link have another format.
+        OutputExistsError: ``out`` exists and was not made of the same packs.
         OutputError: the file system cannot link.
     """
     if by not in _MODES:
@@ -59,7 +63,7 @@ def merge(
     if len(sources) < 2:
         raise OptionError(f"{len(sources)} packs: expected at least two to merge")
     with ExitStack() as stack:
-        opened = [stack.enter_context(packs.open(source)) for source in sources]
+        opened = [stack.enter_context(opening.open(source)) for source in sources]
         _packs.check_alike(opened)
         _check_keys(opened)
         if by == "copy":
@@ -70,7 +74,7 @@ def merge(
         return _linked(Path(os.path.abspath(out)), opened)
 
 
-def _check_keys(opened: Sequence[packs.Pack]) -> None:
+def _check_keys(opened: Sequence[opening.Pack]) -> None:
     seen: dict[bytes, int] = {}
     for number, one in enumerate(opened):
         for i in range(len(one)):
@@ -82,12 +86,13 @@ def _check_keys(opened: Sequence[packs.Pack]) -> None:
                 )
 
 
-def _linked(out: Path, opened: Sequence[packs.Pack]) -> PackReport:
+def _linked(out: Path, opened: Sequence[opening.Pack]) -> PackReport:
     """Link the shards of packs into one folder, under one index."""
     began = time.monotonic()
     container = _format(out, opened)
+    workshop.tidy(out)
     if os.path.lexists(out):
-        raise OutputExistsError(f"{out}: exists; choose another name")
+        return _report(out, opened, began, up_to_date=True)
     with workshop.opened(out) as shop:
         if os.path.lexists(out):
             raise OutputExistsError(f"{out}: made by another run just now; choose another name")
@@ -95,9 +100,11 @@ def _linked(out: Path, opened: Sequence[packs.Pack]) -> PackReport:
         shards: list[dict[str, Any]] = []
         tables = []
         classes = all_classes(one.classes for one in opened)
+        of_shards: dict[str, list[str]] = {}  # the class names that the labels in a shard stand for
         for one in opened:
             renamed = _renamed(one, out, len(shards), container)
             _link(one, renamed, shop.built)
+            of_shards |= {renamed[n]: c for n, c in shard_classes.of(one).items()}
             table = _files(one, assembly.columns_of(one.index_file), renamed)
             tables.append(Relabelling(one.classes, classes, str(one.path)).columns(table))
             shards += [{**s, "name": renamed[s["name"]]} for s in one.metadata["shards"]]
@@ -108,17 +115,39 @@ def _linked(out: Path, opened: Sequence[packs.Pack]) -> PackReport:
             columns["split"] = splits
         names = [shard["name"] for shard in shards]
         columns = assembly.with_sidecars(columns, container, shop.built, names)
+        if more := shard_classes.write(shop.built, classes, of_shards):
+            found = made.of_files(shop.built, more)
+            columns |= made.joined_files([columns, found], [len(columns["file_bytes"]), 1])
         metadata = _metadata(opened, classes, shards, split_names)
-        digest = indexfile.write(shop.built / indexfile.INDEX_NAME, columns, metadata)
+        indexfile.write(shop.built / indexfile.INDEX_NAME, columns, metadata)
         shop.publish()
-    packed, size = len(columns["image/offset"]), int(columns["file_bytes"].sum())
-    return PackReport(
-        out, opened[0].metadata["format"], packed, packed, (), len(classes),
-        int(columns["image/length"].sum()), size, time.monotonic() - began, digest,
-    )  # fmt: skip
+    return _report(out, opened, began)
 
 
-def _format(out: Path, opened: Sequence[packs.Pack]) -> Format:
+def _report(
+    out: Path, opened: Sequence[opening.Pack], began: float, *, up_to_date: bool = False
+) -> PackReport:
+    """Report of the pack that was made by linking these packs.
+
+    Raises:
+        OutputExistsError: something else is there.
+    """
+    try:
+        with opening.open(out) as pack:
+            digests = [one.digest for one in opened]
+            if pack.metadata.get("merged") == digests and len(pack) == sum(map(len, opened)):
+                lengths = pack.index_file.column("image/length").array()
+                return PackReport(
+                    out, pack.metadata["format"], len(pack), len(pack), (), len(pack.classes),
+                    int(lengths.sum()), existing.pack_bytes(pack), time.monotonic() - began,
+                    pack.digest, up_to_date,
+                )  # fmt: skip
+    except PackioError as error:
+        raise OutputExistsError(f"{out}: exists ({error}); choose another name") from error
+    raise OutputExistsError(f"{out}: exists; choose another name")
+
+
+def _format(out: Path, opened: Sequence[opening.Pack]) -> Format:
     names = {one.metadata["format"] for one in opened}
     if len(names) > 1:
         raise OptionError(f"packs of different formats, {', '.join(sorted(names))}: copy them")
@@ -130,14 +159,14 @@ def _format(out: Path, opened: Sequence[packs.Pack]) -> Format:
     return container
 
 
-def _is_ours(one: packs.Pack) -> bool:
-    """Whether its index lies beside the shards; that of what others wrote is in the cache."""
+def _is_ours(one: opening.Pack) -> bool:
+    """Tell whether packio wrote a pack. The index of a foreign container lies in the cache."""
     name = one.index_file.files()[0][0]
     return one.access == "range" and os.path.lexists(one.index_file.path.parent / name)
 
 
-def _renamed(one: packs.Pack, out: Path, first: int, container: Format) -> dict[str, str]:
-    """Old names of shards and files → new ones; sidecars of the whole pack are left out."""
+def _renamed(one: opening.Pack, out: Path, first: int, container: Format) -> dict[str, str]:
+    """Old name of each shard and file → its new name; sidecars of the whole pack are left out."""
     renamed: dict[str, str] = {}
     shards = [str(shard["name"]) for shard in one.metadata["shards"]]
     files = [name for name, _, _ in one.index_file.files()]
@@ -156,7 +185,7 @@ def _renamed(one: packs.Pack, out: Path, first: int, container: Format) -> dict[
     return renamed
 
 
-def _link(one: packs.Pack, renamed: dict[str, str], built: Path) -> None:
+def _link(one: opening.Pack, renamed: dict[str, str], built: Path) -> None:
     root = one.index_file.path.parent
     for name, _, _ in one.index_file.files():
         if name not in renamed:
@@ -175,7 +204,7 @@ def _link(one: packs.Pack, renamed: dict[str, str], built: Path) -> None:
 
 
 def _files(
-    one: packs.Pack, table: dict[str, np.ndarray], renamed: dict[str, str]
+    one: opening.Pack, table: dict[str, np.ndarray], renamed: dict[str, str]
 ) -> dict[str, np.ndarray]:
     """A pack's columns, with the new names in its table of files."""
     names = [name for name, _, _ in one.index_file.files()]
@@ -186,31 +215,17 @@ def _files(
 
 
 def _metadata(
-    opened: Sequence[packs.Pack], classes: list[str], shards: list[Any], split_names: list[str]
+    opened: Sequence[opening.Pack], classes: list[str], shards: list[Any], split_names: list[str]
 ) -> dict[str, Any]:
     found = [one.metadata for one in opened]
     recipe = merged([Recipe.of(metadata) for metadata in found])
-    metadata: dict[str, Any] = {
-        "version": indexfile.VERSION,
-        "format": found[0]["format"],
-        "access": "range",
-        "fields": assembly.all_fields([one.fields for one in opened]),
-        "classes": classes,
-        "counts": {
-            n: sum(m["counts"][n] for m in found) for n in ("found", "packed", "skipped")
-        },
-        "source": {"kind": recipe.source or "merge"},
-        "recipe": recipe.as_json(),
-        "merged": [one.digest for one in opened],
-        "shards": shards,
-        "versions": {
-            **{n: v for m in reversed(found) for n, v in m.get("versions", {}).items()},
-            "packio": __version__,
-        },
-    }  # fmt: skip
-    more = {
-        "splits": split_names,
-        "statistics": pixel_statistics.joined(opened),
-        "identity": [identity for m in found for identity in m.get("identity", [])],
-    }
-    return metadata | {name: value for name, value in more.items() if value}
+    return assembly.metadata(
+        found[0]["format"], assembly.all_fields([one.fields for one in opened]), classes, shards,
+        dataclasses.replace(recipe, source=recipe.source or "merge"),
+        {n: sum(m["counts"][n] for m in found) for n in ("found", "packed", "skipped")},
+        {n: v for m in reversed(found) for n, v in m.get("versions", {}).items()},
+        merged=[one.digest for one in opened],
+        splits=split_names,
+        statistics=pixel_statistics.joined(opened),
+        identity=[identity for m in found for identity in m.get("identity", [])],
+    )  # fmt: skip

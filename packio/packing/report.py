@@ -1,4 +1,4 @@
-"""What a packing run says: while it goes on, and when it is done."""
+"""Reports of a packing run: progress while a source is listed, and the result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LISTING_SECONDS = 0.5  # between two calls of a callback while a source is liste
 
 
 def listing_told(progress: ProgressCallback | None, began: float) -> Callable[[int], None]:
-    """Make the callback that a listing tells how many more files it has found.
+    """Make the callback that a listing calls with the number of files found since the last call.
 
     Args:
-        progress: Called about twice a second while a source is listed; None: not called.
-        began: When the run began, by `time.monotonic`.
+        progress: Called with a `Progress` about twice a second while a source is listed; or None.
+        began: Time when the run began, by `time.monotonic`.
     """
     found, called = 0, time.monotonic()
 
@@ -34,11 +34,11 @@ def listing_told(progress: ProgressCallback | None, began: float) -> Callable[[i
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Skip:
-    """One path that was found and is not in the pack.
+    """A path of the source that is not in the pack.
 
     Attributes:
         key: Relative path as raw bytes.
-        reason: One line.
+        reason: Why it is not in the pack, in one line.
     """
 
     key: bytes
@@ -51,25 +51,25 @@ class Skip:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackReport:
-    """What a packing run did; ``packed + len(skipped) == found`` of what it read.
+    """The result of a packing run. ``packed + len(skipped) == found``, unless `up_to_date`.
 
     Attributes:
         out: The pack.
-        format: Of the container.
-        found: Paths in the source.
-        packed: Samples in the pack.
-        skipped: The others, each with its reason; also in `skipped_file`. Empty if `up_to_date`.
-        classes: How many.
-        source_bytes: Bytes of the samples packed.
+        format: Name of the container's format.
+        found: Number of paths in the source.
+        packed: Number of samples in the pack.
+        skipped: The other paths, also listed in `skipped_file`. Empty if `up_to_date`.
+        classes: Number of classes.
+        source_bytes: Bytes of the packed samples in the source.
         out_bytes: Bytes of all files of the pack, the index included.
-        seconds: The whole run took.
+        seconds: Duration of the whole run.
         digest: Hexadecimal SHA-256 of the index, which digests all files of the pack.
-        up_to_date: True where the pack was there already and nothing was written.
+        up_to_date: True if the pack was there already and nothing was written.
         warnings: One line each.
-        skipped_file: ``OUT.skipped.jsonl``, or None where nothing was skipped.
-        part: (i, n) where only a part of the shards was to be written; there is no pack yet then.
-        quarantined: Bad images that could be copied to the quarantine.
-        resumed: Shards that an earlier run, cut short, had finished.
+        skipped_file: ``OUT.skipped.jsonl``; None if nothing was skipped.
+        part: (i, n) if only a part of the shards was to be written; there is no pack yet.
+        quarantined: Number of bad images that were copied to the quarantine.
+        resumed: Number of shards that were taken over from an interrupted run.
     """
 
     out: Path

@@ -1,4 +1,4 @@
-"""From what a user says to a listing: whose option each is, the classes, the source's samples."""
+"""List a source: give each option to its taker, read the class names, choose the samples."""
 
 from __future__ import annotations
 
@@ -14,23 +14,32 @@ from packio.errors import OptionError, ReadError
 from packio.formats import Format
 from packio.index import indexfile
 from packio.packing.images.encode import Encoding
-from packio.packing.plan import plan as planning
-from packio.packing.plan import preflight
+from packio.packing.plan import planning, preflight
 from packio.packing.plan.choosing import Choice
-from packio.packs import packs
+from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sources import Context, Listing, Source, wanted_fields
 from packio.sources import listed as listed_by
 from packio.storage import urls
 
-Wanted = Mapping[str, Any]  # named fields, as `packio.pack` takes them
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
 _CHOICE = {field.name for field in dataclasses.fields(Choice)}
 _PLACES = ("root", "labels", "list")  # options that name files of this machine
 
 
+def check_positive(**values: int | None) -> None:
+    """Check arguments that are None or at least 1.
+
+    Raises:
+        OptionError: a value is less than 1.
+    """
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise OptionError(f"{name}={value}: expected at least 1")
+
+
 def located(source: Any, out: Path) -> Any:
-    """The source as a path if it is one; refuse an output within it.
+    """The source, as a path if the user named a path; refuse an output within the source.
 
     Raises:
         OptionError: the output lies within the source, or the other way round.
@@ -44,24 +53,24 @@ def located(source: Any, out: Path) -> Any:
 
 def listed(
     source: Any, out: Path, source_kind: str | None, format_name: str, classes_from: Any,
-    options: Mapping[str, Any], *, skip: bool, fields: Wanted | None = None,
+    options: Mapping[str, Any], *, skip: bool, fields: Mapping[str, Any] | None = None,
     found: Callable[[int], None] = lambda _: None,
 ) -> tuple[Listing, Recipe]:  # fmt: skip
-    """List a source, and sort out what the options say.
+    """List a source, choose its samples, and note the options in a recipe.
 
     Args:
         source: As `located` returns it; or a listing.
         out: The pack to make.
         source_kind: Name of the source, if the path does not say it.
-        format_name: Of the container.
+        format_name: Name of the container's format.
         classes_from: As `packio.pack` takes it.
-        options: Of encoding, choice, source and writer.
+        options: Options of the encoding, the choice, the source and the writer.
         skip: Whether bad samples, and classes without samples, may be left out.
         fields: Named fields to take, as `packio.pack` takes them.
         found: Called with the number of files found since the last call.
 
     Returns:
-        The samples chosen, and the recipe so far: without check, seekable and stats.
+        The samples chosen, and the recipe without check, seekable and stats.
     """
     given = isinstance(source, Listing)
     reader: Source = (
@@ -90,7 +99,11 @@ def listed(
 def _sorted_out(
     options: Mapping[str, Any], reader: Source, container: Format, format_name: str
 ) -> dict[str, dict[str, Any]]:
-    """Whose option each is."""
+    """Sort options by the part of packing that takes them.
+
+    Raises:
+        OptionError: no part takes an option; the message suggests a name that is close.
+    """
     takers = {
         "encoding": _ENCODING, "choice": _CHOICE, "source": set(reader.options),
         "writer": set(container.caps.options),
@@ -110,12 +123,12 @@ def _sorted_out(
 
 
 def scratch(out: Path) -> Path | None:
-    """A folder with room for what must be written down first: OUT's folder, unless at a URL."""
+    """Folder for temporary files of the listing: the output's folder; None if that is at a URL."""
     return None if isinstance(out, urls.Url) else out.parent
 
 
 def class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
-    """Class names that a pack, a text file or a list gives.
+    """Class names of a pack, a text file or a list.
 
     Raises:
         OptionError: no names, or a name twice.
@@ -128,7 +141,7 @@ def class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[st
     elif os.path.isfile(given) and not os.path.exists(f"{given}{indexfile.INDEX_SUFFIX}"):
         names = _listed_classes(Path(given))
     else:
-        with packs.open(given) as other:
+        with opening.open(given) as other:
             names = other.classes
     if not names or len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
         raise OptionError(f"classes_from={given!r}: expected class names, each once")

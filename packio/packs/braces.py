@@ -15,14 +15,14 @@ _MOST = 100_000  # paths of one pattern
 
 
 def expanded(pattern: str) -> list[str]:
-    """Expand what is in braces; those within others, and those without a choice, stay as they are.
+    """Expand the braces in a pattern. Nested braces, and braces without a choice, stay.
 
     Returns:
-        The texts, each once, the last brace's choices first: as ``echo`` shows them. Where there is
-        nothing to expand, the pattern alone.
+        The texts in the order of ``echo`` in a shell, each once; the pattern alone if there is
+        nothing to expand.
 
     Raises:
-        OptionError: there are more than anybody means.
+        OptionError: the pattern names more than 100,000 files.
     """
     texts = _BRACES.split(pattern)  # outside, inside, outside, …
     choices = [_choices(text) if i % 2 else [text] for i, text in enumerate(texts)]

@@ -15,18 +15,21 @@ from packio.formats import Format, Reader
 from packio.images import encodings
 from packio.index import columns as made
 from packio.index.building import IndexBuilder, Ranges
+from packio.packs.shard_classes import ShardClasses
 from packio.sample.record import IMAGE, Field, Place, Record
+from packio.sample.relabelling import NO_CLASS
 from packio.storage.local import LocalFiles
 
 
-class Samples:
-    """The samples of a container. Each is read, and its header and checksum are taken.
+class Collected:
+    """Collects the samples of a container: reads each, takes its header and its checksum.
 
     Args:
         root: Folder that the names are relative to.
-        names: Of all files of all shards, sorted.
+        names: Names of all files of all shards, sorted.
         form: The container's format.
         label_offset: Added to labels that are ints.
+        named: Class names that the labels in each shard stand for, if the shards differ in them.
 
     Attributes:
         skipped: How many records had no image that packio knows.
@@ -36,14 +39,17 @@ class Samples:
             record numbers of all, for the format's Reader.
     """
 
-    def __init__(self, root: Path, names: Sequence[str], form: Format, label_offset: int) -> None:
+    def __init__(
+        self, root: Path, names: Sequence[str], form: Format, label_offset: int,
+        named: ShardClasses | None = None,
+    ) -> None:  # fmt: skip
         self._root, self._names, self._format = root, names, form
-        self._label_offset = label_offset
+        self._label_offset, self._named = label_offset, named
         self._numbers = {name: i for i, name in enumerate(names)}
         sizes = [(root / name).stat().st_size for name in names]
         self._storage = LocalFiles(root, names, sizes)
         self._builder = IndexBuilder()
-        self._places: dict[str, _Places] = {}
+        self._places: dict[str, _PlaceColumns] = {}
         self._records = array("q")  # number of each in its shard
         self._labels: list[Any] = []
         self._keys: list[bytes] = []
@@ -59,16 +65,17 @@ class Samples:
         """Collect one shard; return how many samples it has.
 
         Args:
-            shard: Its name, relative to the root.
-            records: What it holds.
+            shard: Name of the shard, relative to the root.
+            records: Records of the shard.
             reader: Reads the records that are no byte ranges.
         """
         before = len(self)
         folder = Path(shard) if (self._root / shard).is_dir() else Path(shard).parent
         prefix = "" if folder == Path() else f"{folder}/"  # of the names of the shard's files
+        move = self._named.relabelling(shard) if self._named else None
         for number, record in enumerate(records):
             try:
-                self._add(record, number, prefix, reader)
+                self._add(move.record(record) if move else record, number, prefix, reader)
             except DecodeError as error:
                 self.skipped += 1
                 self.first_problem = self.first_problem or f"{record.key!r}: {error}"
@@ -99,7 +106,7 @@ class Samples:
             record.key, fields, label, record.split, record.boxes, record.box_columns, record.meta
         ))  # fmt: skip
         for name in places.keys() - self._places.keys():
-            self._places[name] = _Places(len(self))
+            self._places[name] = _PlaceColumns(len(self))
         for name, ranges in self._places.items():
             ranges.add(*places.get(name, _ABSENT))
         self._records.append(number)
@@ -113,7 +120,7 @@ class Samples:
         return reader.get(number)
 
     def _moved(self, label: Any) -> Any:
-        """A label; if it is an int, with the offset that the user asked for."""
+        """A label, plus the offset that the user asked for if the label is an int."""
         if not isinstance(label, int):
             return label
         self.least_label = label if self.least_label is None else min(label, self.least_label)
@@ -124,9 +131,18 @@ class Samples:
         return moved
 
     def classes(self) -> list[str]:
-        """Names of int labels: the folders in the keys, if each label has a folder of its own."""
+        """Names of int labels: those of the merged pack, if the container is one.
+
+        Else they are the folders in the keys, if each label has a folder of its own.
+        """
+        if self._named is not None:
+            known = range(-1, len(self._named.classes))
+            has_names = all(x in known for x in self._labels if isinstance(x, int))
+            return self._named.classes if has_names else []
         names: dict[int, str] = {}
         for label, key in zip(self._labels, self._keys, strict=True):
+            if label is None or (isinstance(label, int) and label == NO_CLASS):
+                continue
             folder = os.fsdecode(key).partition("/")
             if not isinstance(label, int) or not folder[1]:
                 return []
@@ -149,6 +165,17 @@ class Samples:
             columns |= made.of_keys([b"%08d/%s" % (i, k) for i, k in enumerate(self._keys)])
         return columns | made.of_files(self._root, self._names)
 
+    def remarks(self) -> list[str]:
+        """What of the container is not in the index, one sentence each."""
+        remarks = [self._builder.remark()]
+        if self.skipped:
+            found = len(self) + self.skipped
+            remarks.append(
+                f"{self.skipped} of {found} records are left out, as their images cannot be read; "
+                f"the first: {self.first_problem}"
+            )
+        return [remark for remark in remarks if remark]
+
     @property
     def fields(self) -> dict[str, str]:
         """Kind of each named field."""
@@ -158,7 +185,7 @@ class Samples:
 _ABSENT = (0, -1, 0, False)
 
 
-class _Places:
+class _PlaceColumns:
     """Where the values of one field lie."""
 
     def __init__(self, absent: int) -> None:

@@ -1,14 +1,16 @@
-"""Work that is done in a process of its own, because a library may crash over it.
+"""Work in a process of its own, because a library may crash or hang.
 
-HDF5 can die of a damaged or hostile file, by a segmentation fault, an abort or without end, and
-would take the process with it. A fresh interpreter costs half a second; forking this one would cost
-less, but threads that hold a lock at that moment would hold it in the child for ever.
+A damaged or hostile file can make HDF5 crash, abort or run for ever. A fresh interpreter costs half
+a second. A fork would cost less, but a lock that another thread holds at that moment would stay
+locked in the child for ever.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
+import math
 import os
 import resource
 import signal
@@ -18,6 +20,9 @@ from typing import Any
 
 from packio import errors
 from packio.errors import IntegrityError, PackioError
+
+_PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
+_GRACE = 5  # seconds after the time limit; the parent, if it lives, has ended the process by then
 
 # Python puts the current folder first for -c: nothing is imported before its path is this one's.
 _CODE = """
@@ -46,7 +51,10 @@ def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
     if not sys.executable or getattr(sys, "frozen", False):  # no interpreter to start
         _function(function)(*arguments)
         return
-    given = {"function": function, "arguments": arguments}
+    given = {
+        "function": function, "arguments": arguments, "parent": os.getpid(),
+        "seconds": math.ceil(seconds),
+    }  # fmt: skip
     try:
         done = subprocess.run(  # noqa: S603 (the interpreter that runs this)
             [sys.executable, "-c", _CODE.format(path=sys.path)], input=json.dumps(given),
@@ -70,9 +78,18 @@ def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
         raise (OSError if name == "OSError" else getattr(errors, name))(*reasons)
 
 
-def work(function: str, arguments: list[Any]) -> None:
-    """Be the other process: call the function, write what it raised to the standard output."""
+def work(function: str, arguments: list[Any], parent: int, seconds: int) -> None:
+    """Be the other process: call the function, write what it raised to the standard output.
+
+    The kernel ends this process when the parent dies, and some seconds after the time limit: a
+    library that hangs lets no Python run that could look.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who waits for this process kills it
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before
+        return
+    signal.alarm(seconds + _GRACE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     report: list[Any] = [""]
     try:

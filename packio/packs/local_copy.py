@@ -1,16 +1,16 @@
-"""A pack's files copied to a disk of this machine, once, for all processes that read it there.
+"""A copy of a pack's files on a disk of this machine, made once for all processes that read it.
 
-``local_copy="$TMPDIR"`` of a dataset. In that folder::
+A dataset takes the folder as ``local_copy="$TMPDIR"``. In that folder::
 
-    packio-UID/                 the user's own, which nobody else may read or write
-        DIGEST/                 a whole copy; there only once all of it was checked and synced
+    packio-UID/                 the user's own folder: nobody else may read or write it
+        DIGEST/                 a whole copy, put in place after every byte was checked and synced
             index.packio
             files/…             as the index names them
-        DIGEST.part/            one that is being made, or was when its process was killed
-        DIGEST.lock             held by who makes it, and says who that is
+        DIGEST.part/            an unfinished copy
+        DIGEST.lock             a file that the process making the copy locks; it names the process
 
-DIGEST is that of the index, so a pack that has changed is another copy. Nothing is ever removed but
-what is not whole; where the folder is a job's own, as a scheduler's $TMPDIR, it goes with the job.
+DIGEST is the digest of the index, so a changed pack gets a new copy. packio removes unfinished
+copies only. A folder that belongs to a job, as a scheduler's $TMPDIR, goes away with the job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import BinaryIO, NamedTuple
 from packio.errors import CannotCreateError, IntegrityError, LockedError, OptionError, PackioError
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, Index
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.storage.folder import FolderFiles, path_problem
 from packio.system.files import free_bytes
 from packio.system.pools import ThreadPool
@@ -47,7 +47,7 @@ _PATIENCE = 300.0  # seconds without progress after which nobody waits any longe
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class _File(NamedTuple):
+class _PackFile(NamedTuple):
     """One file of a pack."""
 
     name: str
@@ -60,21 +60,21 @@ class _File(NamedTuple):
 
 
 def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
-    """The same pack, reading from a copy of its files, which is made if it is not there yet.
+    """Open a copy of a pack; make the copy if it is not there yet.
 
-    Other processes of this machine that want the same copy wait for it.
+    If another process of this machine makes the copy, this process waits.
 
     Args:
-        pack: At any place, a URL or an image folder included.
-        folder: Where copies are; ``~`` and variables as ``$TMPDIR`` are replaced.
+        pack: A pack anywhere: on a disk, at a URL, or an image folder.
+        folder: The folder of copies; ``~`` and variables such as ``$TMPDIR`` are replaced.
 
     Returns:
-        The pack at its copy; the one given, with a warning, where there is no room for one.
+        The copy. If there is no room for a copy: the given pack, with a warning.
 
     Raises:
-        OptionError: a variable is not set, or the folder is somebody else's.
-        CannotCreateError: the folder cannot be written to.
-        LockedError: the process that makes the copy has not got on for five minutes.
+        OptionError: a variable is not set, or the folder is another user's.
+        CannotCreateError: the folder cannot be written.
+        LockedError: the process that makes the copy has written nothing for five minutes.
         IntegrityError, ReadError: the pack is damaged, or cannot be read.
     """
     home = _home(folder)
@@ -101,7 +101,7 @@ def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
 
 
 def _home(folder: str | os.PathLike[str]) -> Path:
-    """The user's own folder there, made if need be."""
+    """The user's own folder in the folder of copies; it is made if it is not there."""
     path = os.path.expanduser(os.path.expandvars(os.fspath(folder)))
     if "$" in path or not path:
         raise OptionError(f"local_copy={os.fspath(folder)!r}: a variable in it is not set")
@@ -116,20 +116,20 @@ def _home(folder: str | os.PathLike[str]) -> Path:
     return home
 
 
-def _files(pack: Pack) -> list[_File]:
+def _files(pack: Pack) -> list[_PackFile]:
     index = pack.index_file
     if isinstance(pack.storage, FolderFiles):
         keys = [pack.key(i) for i in range(len(pack))]
         for key in keys:  # of an index that may be anybody's
             if problem := path_problem(os.fsencode(key)):
                 raise IntegrityError(f"{pack.path}: the key {key!r} {problem}; nothing was copied")
-        columns = (index.column(name).array().tolist() for name in ("length", "crc32c"))
-        return [_File(*file) for file in zip(keys, *columns, strict=True)]
-    return list(itertools.starmap(_File, index.files()))
+        columns = (index.column(f"image/{n}").array().tolist() for n in ("length", "crc32c"))
+        return [_PackFile(*file) for file in zip(keys, *columns, strict=True)]
+    return list(itertools.starmap(_PackFile, index.files()))
 
 
-def _is_whole(copy: Path, files: Iterable[_File]) -> bool:
-    """Whether a copy is there with all of its files; their bytes are checked as they are read."""
+def _is_whole(copy: Path, files: Iterable[_PackFile]) -> bool:
+    """Whether all files of a copy are there. Reading checks their bytes."""
     try:
         return (copy / INDEX_NAME).is_file() and all(
             os.stat(copy / "files" / file.name).st_size == file.size for file in files
@@ -138,16 +138,16 @@ def _is_whole(copy: Path, files: Iterable[_File]) -> bool:
         return False
 
 
-def _make(pack: Pack, files: list[_File], copy: Path) -> None:
-    """Make a copy, or wait for another process that does.
+def _make(pack: Pack, files: list[_PackFile], copy: Path) -> None:
+    """Make a copy, or wait for the process that makes it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the copy cannot be written.
         PackioError: see `opened`.
     """
     part = copy.with_name(f"{copy.name}.part")
     with _locked(copy.with_name(f"{copy.name}.lock")) as lock:
-        if _is_whole(copy, files):  # by who had the lock
+        if _is_whole(copy, files):  # the process that had the lock made it
             return
         try:
             for old in filter(Path.exists, (part, copy)):
@@ -164,10 +164,10 @@ def _make(pack: Pack, files: list[_File], copy: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """Hold a lock, or wait while its holder gets on, which the file's time of modification tells.
+    """Hold a lock. Wait for its holder as long as the holder touches the file.
 
     Raises:
-        LockedError: its holder does not get on.
+        LockedError: the holder has not touched the file for five minutes.
     """
     with path.open("a+") as file:
         seen, since = -1, time.monotonic()
@@ -196,12 +196,12 @@ def _lock(file: int) -> bool:
     return True
 
 
-def _fill(pack: Pack, files: list[_File], part: Path, lock: Path) -> None:
-    """Copy all files and the index; each is checked on its way.
+def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
+    """Copy all files and the index, and check their bytes.
 
     Raises:
-        OSError: one cannot be written.
-        IntegrityError, ReadError: one is damaged, or cannot be read.
+        OSError: a file cannot be written.
+        IntegrityError, ReadError: a file is damaged, or cannot be read.
     """
     work = ((i, *piece) for i, file in enumerate(files) for piece in _pieces(file))
     with ThreadPool(_THREADS, "packio-copy") as pool:
@@ -217,25 +217,25 @@ def _fill(pack: Pack, files: list[_File], part: Path, lock: Path) -> None:
         raise IntegrityError(f"{pack.path}: has changed while it was copied; open it anew")
 
 
-def _written(file: _File, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:
-    """Write what comes of a file; return its check."""
+def _written(file: _PackFile, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:
+    """Write the bytes of a file; return its SHA-256 or CRC32C."""
     digest, crc = hashlib.sha256(), 0
-    for _, data in zip(_pieces(file), bodies, strict=False):  # in this order none is lost
+    for _, data in zip(_pieces(file), bodies, strict=False):  # in this order no body is lost
         out.write(data)
-        os.utime(lock)  # who waits sees that it gets on
+        os.utime(lock)  # tells waiting processes that the copy grows
         if file.is_sample:
             crc = indexfile.crc32c(data)
         else:
             digest.update(data)
-    if file.is_sample:  # a million of them are not synced one by one
+    if file.is_sample:  # syncing a million small files one by one takes too long
         return crc
     out.flush()
     os.fsync(out.fileno())
     return digest.digest()
 
 
-def _pieces(file: _File) -> Iterator[tuple[int, int]]:
-    """Offsets and lengths in which a file is read."""
+def _pieces(file: _PackFile) -> Iterator[tuple[int, int]]:
+    """Offset and length of each piece of a file."""
     step = max(file.size, 1) if file.is_sample else _PIECE
     return ((start, min(step, file.size - start)) for start in range(0, file.size, step))
 
@@ -245,7 +245,7 @@ def _ahead(
     read: Callable[[int, int, int], bytes],
     work: Iterable[tuple[int, int, int]],
 ) -> Iterator[bytes]:
-    """Read ranges in threads, some ahead; yield their bytes in order."""
+    """Read ranges in threads, up to eight ahead; yield their bytes in order."""
     waiting: deque[Future[bytes]] = deque()
     for place in work:
         waiting.append(pool.submit(read, *place))

@@ -15,17 +15,17 @@ from packio.errors import (
 )
 from packio.formats import Reading
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX
-from packio.packs import braces, indexing
+from packio.packs import braces, indexing, recognising
 from packio.storage import remote, urls
 from packio.storage.urls import Url
 
 
 def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
-    """The index of what is at a path, and the folder that its paths are relative to.
+    """The index of a pack, and the folder that the paths in the index are relative to.
 
     Args:
-        path: Absolute, or a URL.
-        reading: How to read a container without an index; None: as it is found.
+        path: An absolute path, or a URL.
+        reading: How to read a container without an index; None: by the defaults.
 
     Raises:
         NotAPackError, UnfinishedPackError, OptionError: see `packio.open`.
@@ -34,7 +34,7 @@ def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
         return remote.located(path)
     check_finished(path)
     kind = _file_kind(path)
-    if kind is None and len(braces.expanded(os.fspath(path))) > 1:
+    if kind is None and braces.expanded(os.fspath(path)) != [os.fspath(path)]:
         return indexing.cached(path, reading or Reading())
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
@@ -51,10 +51,10 @@ def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
 
 
 def check_finished(path: Path) -> None:
-    """See that no packing into a path was interrupted or is going on.
+    """Check that no packing into a path was interrupted or is going on.
 
     Raises:
-        UnfinishedPackError: it was, or is.
+        UnfinishedPackError: packing was interrupted, or is going on.
     """
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
     if unfinished != path and os.path.exists(unfinished):
@@ -68,8 +68,8 @@ def is_container(path: Path) -> bool:
     """Tell whether a container that others wrote is at a path: a file, or a marked folder."""
     try:
         if path.is_dir():
-            return indexing.is_marked(path)
-        return path.is_file() and indexing.find(path) is not None
+            return recognising.is_marked(path)
+        return path.is_file() and recognising.find(path) is not None
     except (OSError, ValueError):  # ValueError: NUL in the path
         return False
 
@@ -83,7 +83,7 @@ def has_index(path: Path) -> bool:
 
 
 def _file_kind(path: Path) -> int | None:
-    """Mode of what is at a path; None if nothing is."""
+    """Mode of the file at a path; None if there is none."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: NUL in the path

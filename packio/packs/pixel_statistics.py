@@ -10,7 +10,7 @@ import numpy as np
 
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.images.decoders import Decoder
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.system import processors
 from packio.system.pools import ThreadPool
 
@@ -19,7 +19,7 @@ _CHUNK = 16  # images of one task
 
 
 class _Sums(NamedTuple):
-    """Of the pixels of some images; whole numbers, so that their order changes nothing."""
+    """Sums over the pixels of some images: whole numbers, so their order changes nothing."""
 
     images: int = 0
     pixels: int = 0
@@ -52,16 +52,16 @@ def measure(
 
     Args:
         pack: The pack.
-        images: How many to look at, drawn by the seed; None: all.
-        seed: Of the draw.
-        progress: Called with how many are done, of how many.
+        images: Number of images to measure, drawn at random; None: all.
+        seed: Seed of the draw.
+        progress: Callback that receives the number of images done, and the number to do.
 
     Returns:
-        ``images`` looked at, ``bad`` ones left out, ``seed``, and ``mean`` and ``std`` of R, G and
-        B over all pixels, of values from 0 to 1, rounded to 6 digits.
+        ``images`` (number measured), ``bad`` (number that could not be decoded), ``seed``, and
+        ``mean`` and ``std`` of R, G and B over all pixels, of values from 0 to 1, to 6 digits.
 
     Raises:
-        OptionError: none to look at.
+        OptionError: there is no image to measure.
     """
     if not len(pack) or (images is not None and images < 1):
         raise OptionError(f"{images} of {len(pack)} images: expected at least one to look at")

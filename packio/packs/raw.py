@@ -1,12 +1,12 @@
-"""Raw pixels of one shape: a batch of them is gathered, cropped and mirrored at once.
+"""Raw pixels of one shape: gather, crop and mirror a whole batch at once.
 
-Where all samples of a pack are raw pixels of one shape, order and dtype, they are rows of a table,
-wherever in its files they lie. The files are mapped into one range of addresses. A row, or a line
-of it, is a window of bytes that may begin at any of them; ``torch.index_select`` over all possible
-windows copies those of a whole batch in one call.
+If all samples of a pack are raw pixels of one shape, order and dtype, they are the rows of a table,
+wherever they lie in the files. The files are mapped into one range of addresses. A row, or a line
+of a row, is a window of bytes that can begin at any address. One call of ``torch.index_select``
+over all possible windows copies the rows or lines of a whole batch.
 
-Checksums are compared when a row, or a block of small rows, is first touched by any of the
-processes forked from the one that mapped the files.
+The checksum of a row, or of a block of small rows, is compared when any of the forked processes
+first touches the row.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # that all operators 
 
 
 class Windows(NamedTuple):
-    """Boxes of one size that are taken of images, black where they reach beyond them."""
+    """Boxes of one size in images; the part of a box outside its image is black."""
 
     top: np.ndarray  # (N,) int64 pixels
     left: np.ndarray  # (N,) int64 pixels
     height: int
     width: int
-    above: int = 0  # pixels that one of them may reach beyond its image, at the top or the bottom
-    beside: int = 0  # pixels, at the left or the right
-    whole: bool = False  # they are the images
+    above: int = 0  # pixels by which a box may reach beyond its image, at the top or the bottom
+    beside: int = 0  # the same at the left or the right
+    whole: bool = False  # every box is the whole image
 
 
 def windows(crop: Geometry | None, height: int, width: int, u: np.ndarray) -> Windows | None:
-    """Boxes that a geometry takes of images of one size; None where it resizes.
+    """Boxes that a geometry cuts from images of one size; None if the geometry resizes.
 
     Args:
         crop: None takes the whole image.
@@ -74,7 +74,7 @@ def windows(crop: Geometry | None, height: int, width: int, u: np.ndarray) -> Wi
 
 
 def _random(padding: int, length: int, size: int, u: np.ndarray) -> tuple[np.ndarray, int]:
-    """What `RandomCrop.frame` does along one axis, for each image; and the border."""
+    """Start of each box along one axis, as `RandomCrop.frame` computes it, and the border."""
     border = max(padding, size - length)
     start = (u * (length + 2 * border - size + 1)).astype(np.int64) - border
     if border <= size:
@@ -85,23 +85,23 @@ def _random(padding: int, length: int, size: int, u: np.ndarray) -> tuple[np.nda
 def find(
     index: Index, files: LocalFiles, counts: Sequence[int], key: Callable[[int], str]
 ) -> RawRows | None:
-    """The rows of a pack; None where its samples are not raw pixels of one shape, order and dtype.
+    """The rows of a pack; None if its samples are not raw pixels of one shape, order and dtype.
 
-    None, too, where its files cannot be mapped: who then reads them is told why.
+    None as well if the files cannot be mapped: reading them then raises the reason.
 
     Args:
-        index: Of the pack.
-        files: Of the pack.
-        counts: Samples of each shard.
+        index: The index of the pack.
+        files: The files of the pack.
+        counts: Number of samples in each shard.
         key: Position of a sample → its key, for messages.
     """
-    if not len(index) or _name(index.column("encoding").item(0)) not in encodings.RAW:
+    if not len(index) or _name(index.column("image/encoding").item(0)) not in encodings.RAW:
         return None
-    columns = [index.column(name).array() for name in _ALIKE]
+    columns = [index.column(f"image/{name}").array() for name in _ALIKE]
     if any((column != column[0]).any() for column in columns):
         return None
     encoding, height, width, channels, dtype, length, *rest = (int(c[0]) for c in columns)
-    file, offset = index.column("file").array(), index.column("offset").array()
+    file, offset = (index.column(f"image/{name}").array() for name in ("file", "offset"))
     sizes = index.column("file_bytes").array()
     if rest != [1, 0] or dtype >= len(encodings.DTYPES) or int(file.max()) >= len(sizes):
         return None
@@ -122,12 +122,12 @@ def _name(code: int) -> str:
 
 
 class RawRows:
-    """Rows of raw pixels, one a sample; made by `find`.
+    """Rows of raw pixels, one row for each sample; see `find`.
 
     Safe in threads and after fork.
 
     Attributes:
-        facts: Of every row.
+        facts: Facts of every row: size, channels, dtype.
     """
 
     def __init__(
@@ -171,7 +171,8 @@ class RawRows:
         for slot in self._checks.suspects(positions, self._row_crc):
             position = positions.item(slot)
             file, offset, crc = (
-                self._index.column(name).item(position) for name in ("file", "offset", "crc32c")
+                self._index.column(f"image/{name}").item(position)
+                for name in ("file", "offset", "crc32c")
             )
             if self._row_crc(positions[slot : slot + 1]) != crc:
                 errors[slot] = IntegrityError(
@@ -189,10 +190,10 @@ class RawRows:
         return crc32c(array)
 
     def pixels(self, position: int) -> np.ndarray:
-        """The pixels of one sample, (H, W, C) RGB: a view of the file, which nobody may write to.
+        """The pixels of one sample, (H, W, C) RGB: a view of the file; do not write to it.
 
         Raises:
-            IntegrityError: they are damaged.
+            IntegrityError: the pixels are damaged.
         """
         positions = np.array([position])
         for error in self.check(positions).values():
@@ -211,13 +212,13 @@ class RawRows:
         self, positions: np.ndarray, boxes: Windows, out: torch.Tensor, *,
         hflip: np.ndarray | None, vflip: np.ndarray | None,
     ) -> None:  # fmt: skip
-        """Take a box of each of some samples.
+        """Cut one box out of each of some samples.
 
         Args:
-            positions: (N,) samples, 0..len-1, which `check` has seen.
-            boxes: N of them, as `windows` makes them.
-            out: (N, C, height, width) of `dtype`, contiguous; all of it is written.
-            hflip, vflip: (N,) bool: mirror the result left-right, top-bottom; None: nowhere.
+            positions: (N,) samples, 0..len-1; `check` has checked them.
+            boxes: N boxes from `windows`.
+            out: (N, C, height, width) of `dtype`, contiguous; every value is written.
+            hflip, vflip: (N,) bool: which results to mirror left-right, top-bottom; None: none.
         """
         words, as_is = out.view(self._words), self._planes and not self._swapped
         if as_is and boxes.whole and hflip is None and vflip is None:
@@ -238,7 +239,7 @@ class RawRows:
     def _copy_as_rgb(
         self, positions: np.ndarray, boxes: Windows, vflip: np.ndarray | None, images: torch.Tensor
     ) -> None:
-        """Copy boxes that are stored in another order, into (N, C, height, width)."""
+        """Copy boxes into (N, C, height, width) from pixels stored in another order."""
         if self._planes:
             stored = torch.empty_like(images)
             self._copy(positions, boxes, vflip, stored)
@@ -253,7 +254,7 @@ class RawRows:
     def _copy(
         self, positions: np.ndarray, boxes: Windows, vflip: np.ndarray | None, images: torch.Tensor
     ) -> None:
-        """Copy boxes into images that are in the order stored."""
+        """Copy boxes into images of the stored order."""
         count, height, (planes, _, line) = len(positions), self.facts.height, self._shape
         above, beside = boxes.above, boxes.beside * self._pixel
         start, source = self._starts[positions], self._bytes
@@ -268,7 +269,7 @@ class RawRows:
         _copy_lines(source, start, line, height * line, vflip, out)
 
     def _scratch(self, shape: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Room for some rows, and for them with a black border, kept for this thread."""
+        """Memory for some rows, and for the same rows with a black border; one for each thread."""
         kept = getattr(self._local, "scratch", None)
         if kept is None or kept[1].shape[1:] != shape:
             count = max(1, _STEP_BYTES // self._row_bytes)
@@ -312,5 +313,5 @@ def _mirror(images: torch.Tensor, which: np.ndarray) -> None:
 
 
 def _windows(source: torch.Tensor, size: int) -> torch.Tensor:
-    """All windows of so many bytes, one for each byte that one may begin at."""
+    """All windows of ``size`` bytes: one begins at each byte."""
     return source.as_strided((len(source) - size + 1, size), (1, 1))

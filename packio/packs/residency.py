@@ -1,9 +1,9 @@
-"""How much of a pack is in the page cache, and bringing it there before training begins.
+"""Bring a pack into the page cache before training begins, and tell how much of it is there.
 
-What is there is told by cachestat(2) of Linux 6.5 and newer, else by mincore(2) of a map of the
-file; both tell it only to a file's owner and to those who may write it. A file is brought there by
-reading it, a few pieces at a time, in the order in which they lie in it: posix_fadvise(WILLNEED)
-would start to read only what the disk's read-ahead allows (128 KB, often), whatever it is asked.
+cachestat(2) of Linux 6.5 and newer counts the pages in the cache; before, mincore(2) counts them on
+a map of the file. Both answer only the owner of a file and users who may write it. packio fills the
+cache by reading: posix_fadvise(WILLNEED) would read only as much as the disk's read-ahead allows,
+often 128 KB.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, ReadError
-from packio.packs import packs
-from packio.packs.packs import Pack
+from packio.packs import opening
+from packio.packs.opening import Pack
 from packio.storage.local import LocalFiles
 from packio.system import memory
 from packio.system.pools import ThreadPool
@@ -39,10 +39,10 @@ class Residency:
     """How much of a file is in the page cache.
 
     Attributes:
-        path: Of the file.
-        bytes: It has.
-        before, after: Bytes of it that were in memory; None where the kernel does not tell: the
-            file is another user's, and may not be written to.
+        path: Path of the file.
+        bytes: Size of the file.
+        before, after: Bytes in memory before and after `warm`; None if the kernel does not tell,
+            because the file is another user's and may not be written.
     """
 
     path: Path
@@ -56,11 +56,11 @@ class WarmReport:
     """What `warm` found and did.
 
     Attributes:
-        path: Of the pack.
-        files: Those that hold samples, and the index.
-        available: Bytes of memory that this process could take or have for files.
-        read: Bytes that were read.
-        seconds: It took.
+        path: Path of the pack.
+        files: The index, and all files that hold samples.
+        available: Bytes of memory that were available for files.
+        read: Bytes read.
+        seconds: Duration.
     """
 
     path: Path
@@ -76,17 +76,17 @@ class WarmReport:
 
     @property
     def before(self) -> int | None:
-        """Bytes of them that were in memory; None where that is not known of one."""
+        """Bytes of all files in memory before; None if that is unknown for any file."""
         return _sum([file.before for file in self.files])
 
     @property
     def after(self) -> int | None:
-        """Bytes of them that are in memory; None where that is not known of one."""
+        """Bytes of all files in memory now; None if that is unknown for any file."""
         return _sum([file.after for file in self.files])
 
     @property
     def fits(self) -> bool:
-        """Whether all of them can be in memory."""
+        """Whether all files fit into memory together."""
         return self.bytes <= self.available
 
 
@@ -103,13 +103,13 @@ def warm(
 ) -> WarmReport:
     """Bring a pack into the page cache, as far as memory goes, and tell how much of it is there.
 
-    Files are read in the index's order, each from its beginning; what does not fit is left out. The
-    kernel may drop what is not used for long; ``cache="ram"`` of a dataset it will not.
+    Files are read in the order of the index, each from its beginning, until memory is full. The
+    kernel may drop pages that are not used for long; it never drops ``cache="ram"`` of a dataset.
 
     Args:
-        path: A pack on a disk, or a container that opens as one.
-        check: Only tell; read nothing.
-        progress: Called with the bytes done so far and those to be done.
+        path: A pack on a disk, or a container that opens as a pack.
+        check: Read nothing, only tell how much is there.
+        progress: Callback that receives the bytes done and the bytes to do.
 
     Raises:
         OptionError: the pack is at a URL, or is an image folder.
@@ -117,7 +117,7 @@ def warm(
         PackioError: see `packio.open`.
     """
     began = time.monotonic()
-    with packs.open(path) as pack:
+    with opening.open(path) as pack:
         files = _files(pack)
     available = memory.available()
     try:
@@ -134,16 +134,16 @@ def warm(
 
 
 def _files(pack: Pack) -> list[Path]:
-    """The files that samples are read from, and the index.
+    """The index, and the files that samples are read from.
 
     Raises:
-        OptionError: they are not on a disk, or are a file a sample.
+        OptionError: the pack is at a URL, or is an image folder.
     """
     index, storage = pack.index_file, pack.storage
     if not isinstance(storage, LocalFiles):
         raise OptionError(
-            f"{pack.path}: not on a disk, so it has no page cache; a dataset takes it there with "
-            "local_copy=, or keeps it in memory with cache='ram'"
+            f"{pack.path}: not a pack on a disk, so it cannot be warmed; local_copy= of a dataset "
+            "copies it to a disk, cache='ram' keeps it in memory"
         )
     numbers = [index.column(f"{name}/file").array() for name in pack.fields]
     used: list[int] = np.unique(np.concatenate(numbers)).tolist()
@@ -151,14 +151,14 @@ def _files(pack: Pack) -> list[Path]:
 
 
 def _of_file(path: Path) -> tuple[int, int | None]:
-    """Bytes of a file, and those in the page cache, if that is told."""
+    """Size of a file, and its bytes in the page cache; None if the kernel does not tell."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         return status.st_size, _resident(file.fileno(), 0, status.st_size)
 
 
 def _resident(file: int, start: int, length: int) -> int | None:
-    """Bytes of a range of a file that are in the page cache; None where the kernel does not tell.
+    """Bytes of a range of a file in the page cache; None if the kernel does not tell.
 
     Args:
         file: Descriptor.
@@ -180,7 +180,7 @@ def _resident(file: int, start: int, length: int) -> int | None:
 
 
 def _by_cachestat(file: int, start: int, length: int) -> int | None:
-    """Pages of a range that are in memory; None where the system call is not there, or refuses."""
+    """Pages of a range in memory; None if the system call does not exist or refuses."""
     wanted, found = (ctypes.c_uint64 * 2)(start, length), (ctypes.c_uint64 * 5)()
     if _libc().syscall(_CACHESTAT, file, wanted, found, 0) != 0:
         if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES):
@@ -206,7 +206,7 @@ def _libc() -> Any:
 
 
 def _read(files: list[Path], room: int, progress: Callable[[int, int], None]) -> int:
-    """Read what is not in memory, so far as it fits; return how many bytes that were."""
+    """Read what is not in memory, as far as it fits; return the number of bytes read."""
     pieces = list(_pieces(files, room))
     total, done, read = sum(length for _, _, length in pieces), 0, 0
     with ThreadPool(_THREADS, "packio-warm") as pool:
@@ -225,7 +225,7 @@ def _pieces(files: list[Path], room: int) -> Iterator[tuple[Path, int, int]]:
 
 
 def _bring(piece: tuple[Path, int, int]) -> int:
-    """Read a piece, unless it is in memory; return its length then."""
+    """Read a piece unless it is in memory; return the number of bytes read."""
     path, start, length = piece
     with path.open("rb", buffering=0) as file:
         if _resident(file.fileno(), start, length) == length:

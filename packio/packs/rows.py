@@ -11,7 +11,8 @@ import numpy as np
 from packio.errors import IntegrityError
 from packio.images import encodings
 from packio.index.indexfile import Index
-from packio.index.lookup import Numbers
+from packio.index.lookup import NumberColumns
+from packio.sample.fields import PIXELS
 
 
 class Row(NamedTuple):
@@ -31,13 +32,14 @@ class Row(NamedTuple):
     dtype: str
 
 
+FEW = 4  # rows: fewer are looked up one by one, which takes less time than columns
 _NAMES = Row._fields[1:]
 _NEEDED = ("file", "offset", "length", "crc32c")
 _ABSENT = [1 if name == "orientation" else 0 for name in _NAMES]  # where there is no column
 _new_row = functools.partial(tuple.__new__, Row)  # of an iterable: a third of the time of _make
 
 
-class Rows(list[Row]):
+class RowList(list[Row]):
     """What the index says of some values: a row for each, and the numbers of all in columns.
 
     Args:
@@ -60,6 +62,8 @@ class Rows(list[Row]):
 
     def file_order(self) -> list[int]:
         """Positions in the list by file and offset: the order to read the values in."""
+        if len(self) < FEW:
+            return sorted(range(len(self)), key=lambda i: self[i][1:3])  # file, offset
         order: list[int] = np.lexsort((self.column("offset"), self.column("file"))).tolist()
         return order
 
@@ -82,10 +86,11 @@ class RowTable:
     def __init__(self, index: Index, name: str) -> None:
         self._where = f"{index.path}, field {name}"
         found = {n: index.column(f"{name}/{n}") for n in _NAMES if f"{name}/{n}" in index}
-        if not found.keys() >= set(_NEEDED) or {len(c) for c in found.values()} != {len(index)}:
+        needed = (*_NEEDED, "encoding") if index.fields[name] in PIXELS else _NEEDED
+        if not found.keys() >= set(needed) or {len(c) for c in found.values()} != {len(index)}:
             raise IntegrityError(f"{self._where}: columns are missing, or of another length")
         self._columns = found
-        self.numbers = Numbers(list(found.values()))
+        self.numbers = NumberColumns(list(found.values()))
         self._at = None if len(found) == len(_NAMES) else [_NAMES.index(n) for n in found]
 
     def row(self, position: int) -> Row:
@@ -107,12 +112,14 @@ class RowTable:
             every[at] = number
         return every
 
-    def rows(self, positions: np.ndarray) -> Rows:
+    def rows(self, positions: np.ndarray) -> RowList:
         """The rows of some samples, which are in range.
 
         Raises:
             IntegrityError: the index is damaged there.
         """
+        if len(positions) < FEW:
+            return RowList(map(self.row, positions.tolist()))
         columns = [
             self._columns[name].take(positions) if name in self._columns
             else np.full(len(positions), absent)
@@ -122,7 +129,7 @@ class RowTable:
         known = {pair: self.names(*pair) for pair in {*zip(encoding, dtype, strict=True)}}
         names = [known[pair] for pair in zip(encoding, dtype, strict=True)]
         each = zip(positions.tolist(), *numbers, *zip(*names, strict=True), strict=True)
-        return Rows(map(_new_row, each), dict(zip(_NAMES[:-2], columns, strict=False)))
+        return RowList(map(_new_row, each), dict(zip(_NAMES[:-2], columns, strict=False)))
 
     def names(self, encoding: int, dtype: int) -> tuple[str, str]:
         """Names of the codes of an encoding and of a dtype.

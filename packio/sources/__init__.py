@@ -1,9 +1,9 @@
 """Sources of samples: a file each, which implements `Source` and ends in ``SOURCE = …``.
 
-A source says what there is to pack and in which order: its `Listing`. Packing then reads the
+A source makes a `Listing`: the samples that can be packed, in their order. Packing then reads the
 samples of a listing in several threads and processes, in any order. For example,
 ``image_folder.py`` lists a folder of class folders, and ``parquet.py`` lists the rows of Parquet
-files. What several sources share lies in files that begin with an underscore, and in ``tables/``.
+files. Modules that several sources share begin with an underscore, or lie in ``tables/``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+# Name of a field → (the column, file ending or folder that its values come from, kind or None).
+FieldOrigins = Mapping[str, tuple[str, "str | None"]]
+
 # Position in the listing → the sample. `Listing.described` adds its key, its label and its split.
 # Raises OSError or DecodeError if the sample cannot be read.
 ReadRecord = Callable[[int], Record[Field]]
@@ -34,11 +37,11 @@ ReadRecord = Callable[[int], Record[Field]]
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a source is told beside the path or object that it lists.
+    """What the user says beside the path or the object to list.
 
     Attributes:
         classes: Names that give the labels; None takes the names that the source finds.
-        allow_empty: Accept classes without images, with a warning.
+        allow_empty: Whether classes without images are accepted, with a warning.
         scratch: Folder with room for temporary files; None takes the system's (``TMPDIR``).
         found: Called with the number of files found since the last call, during a long listing.
         fields: Named fields that the user asks for: name → (column, suffix or folder that the
@@ -50,7 +53,7 @@ class Context:
     allow_empty: bool = False
     scratch: str | os.PathLike[str] | None = None
     found: Callable[[int], None] = lambda _: None
-    fields: Mapping[str, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
+    fields: FieldOrigins = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -60,7 +63,7 @@ class Context:
 
 
 class Rows(Protocol):
-    """What `Listing.open` needs to know of the samples, one row a sample. Rows pickle."""
+    """One row for each sample, with what `Listing.open` needs to read the sample. Rows pickle."""
 
     def __len__(self) -> int: ...
 
@@ -71,13 +74,13 @@ class Rows(Protocol):
         ...
 
     def digest(self) -> str:
-        """Digest of what the rows say, so that other contents give another plan."""
+        """Digest of the rows. Rows of other contents have another digest, and so another plan."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What a source holds, in order.
+    """The samples of a source, in order.
 
     Attributes:
         kind: Name of the source.
@@ -86,14 +89,15 @@ class Listing:
         sizes: Bytes of each sample; -1 if unknown.
         labels: Positions in `classes`, or (N, k) float32 vectors, or None.
         classes: Names of the labels.
-        unlisted: (key, reason) of what cannot be packed, such as a folder without permission.
+        unlisted: (key, reason) of files and folders that cannot be packed, such as a folder that
+            may not be read.
         dropped: (key, reason) of samples left out on purpose, as duplicates.
-        others: File name ending → number of files with that ending that are not taken.
+        others: Ending of file names → number of files with this ending that are not taken.
         warnings: Lines that the user should read.
         splits: Positions in `split_names`; None if the samples belong to no splits.
         split_names: As "train", "val".
         files: Paths below `root` of the files that each sample is read from; None: its key.
-        rows: What `open` needs to know of each sample; None: its key.
+        rows: What `open` needs to read each sample; None: its key is enough.
         open: Makes a context from some of `rows`, in which these samples can be read by position.
             None reads files below `root`. Several processes write shards if `open` and `rows`
             pickle: `open` should be a `functools.partial` of a module's function.
@@ -117,7 +121,7 @@ class Listing:
 
     @property
     def version(self) -> str:
-        """Digest of what keys, sizes and labels do not tell: the contents, and boxes."""
+        """Digest of what keys, sizes and labels leave out: the contents, and boxes."""
         return "" if self.rows is None else self.rows.digest()
 
     def opened(self) -> AbstractContextManager[ReadRecord]:
@@ -130,7 +134,7 @@ class Listing:
         return _files.opened(self.root, self.keys)
 
     def part(self, positions: range) -> Listing:
-        """The listing of some samples that follow each other, without what concerns all."""
+        """The listing of consecutive samples, without `unlisted`, `dropped` and `warnings`."""
         some = slice(positions.start, positions.stop)
         taken = {name: values[some] for name, values in self._columns().items()}
         rows = None if self.rows is None else self.rows[some]
@@ -143,7 +147,7 @@ class Listing:
         return dataclasses.replace(self, **taken, rows=rows)
 
     def _columns(self) -> dict[str, Any]:
-        """What has an entry for each sample, but the rows."""
+        """The attributes that have an entry for each sample, without the rows."""
         names = ("keys", "sizes", "labels", "splits", "files")
         return {n: v for n in names if (v := getattr(self, n)) is not None}
 
@@ -170,13 +174,15 @@ def taken_of(values: Any, positions: Sequence[int]) -> Any:
 
 
 class Source(Protocol):
-    """What a module in this folder provides, as ``SOURCE``. Subclass it: the rest has defaults.
+    """A kind of source. A module in this folder ends in ``SOURCE = MySource()``.
+
+    A subclass overrides `listing`, and at least one of `recognise` and `accepts`.
 
     Attributes:
         priority: Several sources may recognise a path; the source with the least priority gets it.
-        package: Importable name of the package that the source needs; None: packio alone does.
-        options: What the source takes beside the path: name → one line of help. The command line
-            offers each as ``--name`` and passes text. The source checks the values.
+        package: Importable name of the package that the source needs; None if it needs none.
+        options: Name of each option of the source → one line of help. The command line offers an
+            option as ``--name`` and passes text. The source checks the values.
         takes_fields: Whether the source gives the named fields that `Context.fields` asks for.
     """
 
@@ -203,7 +209,7 @@ class Source(Protocol):
 
         Args:
             source: A path that `recognise` recognises, or an object that `accepts` accepts.
-            context: What else the source is told.
+            context: Classes, options and fields that the user gives.
 
         Raises:
             SourceError: there is nothing to pack, or the layout makes no sense.
@@ -216,7 +222,7 @@ CONTRACT = Source
 
 
 def listed(source: Source, what: Any, context: Context) -> Listing:
-    """List a path or an object, after a check that the source knows what it is asked for.
+    """List a path or an object, after a check of the names of options and of fields.
 
     Raises:
         OptionError: the source has no such option, or gives no named fields.

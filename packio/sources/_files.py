@@ -5,25 +5,34 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import os
 import stat
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from packio.errors import DecodeError, SourceError
-from packio.images.encodings import IMAGE_SUFFIXES
-from packio.sample.record import Field, Record
-from packio.sources import Listing, ReadRecord
+from packio.errors import DecodeError, OptionError, SourceError
+from packio.images import encodings
+from packio.sample.record import image_record
+from packio.sources import Context, Listing, ReadRecord
 from packio.system.files import read_at
 from packio.system.pools import ThreadPool
 
-EXTENSIONS = IMAGE_SUFFIXES
-EXPECTED = f"files counted as images end in {', '.join(EXTENSIONS)}"
-_STAT_FILES = 1024  # whose sizes are asked for together
-_STAT_SECONDS = 1e-4  # a file; where it takes longer, as on a network, threads share the waiting
+EXTENSIONS = encodings.IMAGE_SUFFIXES
+EXPECTED = f"files counted as images end in {', '.join(EXTENSIONS)}; --endings adds others"
+OPTIONS = {
+    "endings": "further endings that count as images, as '.gif,.avif'; 'none': names without one",
+}
+_NO_ENDING = "none"
+_FURTHER = (  # endings of images that are taken only if the user asks for them
+    ".apng", ".avif", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".pbm", ".pnm",
+    ".tga",
+)  # fmt: skip
+_STAT_FILES = 1024  # whose sizes one thread asks for in one go
 _STAT_THREADS = 16
 _TOLD = 1000  # files found between two calls of the callback
 MAX_BYTES = (1 << 31) - 1  # of one sample
+HEAD_BYTES = 1 << 16  # that show whether a file can be an image
+LARGE = 1 << 20  # bytes of a file whose head is looked at before the file is read
 
 _Identity = tuple[int, int]  # device, inode
 
@@ -34,7 +43,10 @@ def is_plain_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool]]:
-    """List the names in a folder, each with whether it is a folder. Links are followed.
+    """List the names in a folder. Links are followed.
+
+    Returns:
+        (name, whether the name is that of a folder).
 
     Raises:
         SourceError: there is no folder, or it cannot be read; the message ends in `expected`.
@@ -60,48 +72,75 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link to itself: reading it will say so
+        if error.errno == errno.ELOOP:  # a link to itself: an error comes when it is read
             return False
         raise
 
 
+def is_image(name: str) -> bool:
+    """Tell whether a file counts as an image by the ending of its name."""
+    return name.lower().endswith(EXTENSIONS)
+
+
+def image_test(context: Context) -> Callable[[str], bool]:
+    """Make the function that tells whether a file counts as an image.
+
+    Args:
+        context: Has the option ``endings``, text or a list.
+
+    Raises:
+        OptionError: an ending is blank.
+    """
+    given = context.option("endings")
+    if given is None:
+        return is_image
+    parts = given.split(",") if isinstance(given, str) else given
+    more = [part.strip().lower() for part in parts]
+    if not all(part.strip(".") for part in more):
+        raise OptionError(f"endings={given!r}: expected endings as '.gif,.avif', or 'none'")
+    endings = tuple(f".{part.removeprefix('.')}" for part in more if part != _NO_ENDING)
+    return functools.partial(_ends, (*EXTENSIONS, *endings), bare=_NO_ENDING in more)
+
+
+def ends_in(*endings: str) -> Callable[[str], bool]:
+    """Make a function that tells whether a name has one of some endings, in any case."""
+    return functools.partial(_ends, tuple(ending.lower() for ending in endings), bare=False)
+
+
+def _ends(endings: tuple[str, ...], name: str, *, bare: bool) -> bool:
+    return name.lower().endswith(endings) or (bare and "." not in os.path.basename(name))
+
+
 def images(
-    root: str | os.PathLike[str],
-    top: str,
-    result: Listing,
-    tell: Callable[[int], None] = lambda _: None,
-    *,
-    endings: tuple[str, ...] = EXTENSIONS,
-) -> list[tuple[bytes, int]]:
+    root: str | os.PathLike[str], top: str, result: Listing,
+    tell: Callable[[int], None] = lambda _: None, wanted: Callable[[str], bool] = is_image,
+) -> list[tuple[bytes, int]]:  # fmt: skip
     """List the key and the bytes of every image below a folder, at any depth, sorted by key.
+
+    The arguments are those of `walk`.
+    """
+    return sorted(
+        (os.fsencode(f"{folder}/{name}" if folder else name), size)
+        for folder, files in walk(os.fspath(root), top, result, tell, wanted)
+        for name, size in files
+    )
+
+
+def walk(
+    root: str, top: str, result: Listing, tell: Callable[[int], None] = lambda _: None,
+    wanted: Callable[[str], bool] = is_image,
+) -> Iterator[tuple[str, list[tuple[str, int]]]]:  # fmt: skip
+    """Yield (folder, [(image name, bytes)]) for a folder and all folders below it.
+
+    Names within a folder are sorted as text. A folder that leads back to a folder above it, through
+    a link, is not entered.
 
     Args:
         root: Folder that the keys are relative to.
         top: Folder to begin in, relative to the root; "" is the root itself.
         result: Receives other files, folders that cannot be listed, and cycles.
         tell: Called with the number of files found since the last call.
-        endings: Endings of the names of images, in lower case.
-    """
-    found = [
-        (os.fsencode(f"{folder}/{name}" if folder else name), size)
-        for folder, files in walk(os.fspath(root), top, result, tell, endings=endings)
-        for name, size in files
-    ]
-    return sorted(found)
-
-
-def walk(
-    root: str,
-    top: str,
-    result: Listing,
-    tell: Callable[[int], None] = lambda _: None,
-    *,
-    endings: tuple[str, ...] = EXTENSIONS,
-) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """Yield (folder, [(image name, bytes)]) for a folder and all folders below it.
-
-    The arguments are those of `images`. Names within a folder are sorted as text. A folder that
-    leads back to a folder above it, through a link, is not entered.
+        wanted: Tells by its name whether a file is taken.
     """
     waiting: list[tuple[str, tuple[_Identity, ...]]] = [(top, (_identity(root),) if top else ())]
     while waiting:
@@ -123,8 +162,11 @@ def walk(
             try:
                 if is_folder(entry):
                     waiting.append((below, (*ancestors, here)))
-                elif entry.name.lower().endswith(endings):
-                    found.append((entry.name, _size(entry)))
+                elif wanted(entry.name):
+                    size = -1  # a dangling link: an error comes when it is read
+                    with contextlib.suppress(OSError):
+                        size = entry.stat().st_size
+                    found.append((entry.name, size))
                     if len(found) % _TOLD == 0:
                         tell(_TOLD)
                 elif not entry.name.startswith("."):
@@ -145,21 +187,23 @@ def _identity(folder: str) -> _Identity:
     return status.st_dev, status.st_ino
 
 
-def _size(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat().st_size
-    except OSError:  # a dangling link: reading it will say so
-        return -1
-
-
 def tell_others(result: Listing) -> None:
-    """Add a warning about files that are not taken as images."""
-    if result.others:
-        common = ", ".join(f"{ending or 'none'} {n}" for ending, n in result.others.most_common(5))
-        result.warnings.append(
-            f"{result.others.total()} files with other endings are not taken as images ({common}); "
-            f"{EXPECTED}"
-        )
+    """Add a warning about files that are not taken as images, and say how to take them."""
+    if not result.others:
+        return
+    from PIL import Image  # slow to import
+
+    known = Image.registered_extensions()
+    common = ", ".join(f"{e or _NO_ENDING} {n}" for e, n in result.others.most_common(5))
+    images = sorted(e for e in result.others if e in _FURTHER)
+    more = [e for e in images if e in known] + [_NO_ENDING] * ("" in result.others)
+    hint = f"; to take them, say --endings {','.join(more)}" if more else ""
+    if unknown := [e for e in images if e not in known]:
+        hint += f"; Pillow cannot read {', '.join(unknown)} here: convert such files"
+    result.warnings.append(
+        f"{result.others.total()} files with other endings are not taken as images ({common}); "
+        f"files counted as images end in {', '.join(EXTENSIONS)}{hint}"
+    )
 
 
 @contextlib.contextmanager
@@ -177,62 +221,59 @@ def folder_opened(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def opened(
-    root: str | os.PathLike[str],
-    keys: Sequence[bytes],
-    more: Mapping[str, tuple[str, Sequence[bytes]]] | None = None,
-) -> Iterator[ReadRecord]:
-    """Yield a function that reads the files of a sample by its position.
+def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
+    """Yield a function that reads an image by its position.
 
     Args:
         root: Folder that the paths are relative to.
         keys: Paths of the images.
-        more: Name of a further field → its kind and its paths; b"" if the sample has no such file.
 
     Raises:
         OSError: the folder is gone.
     """
     with folder_opened(root) as descriptor:
-
-        def read(position: int) -> Record[Field]:
-            fields = {"image": Field("image", whole_file(descriptor, keys[position]))}
-            for name, (kind, paths) in (more or {}).items():
-                if paths[position]:
-                    fields[name] = Field(kind, further_file(descriptor, paths[position], name))
-            return Record(b"", fields)
-
-        yield read
+        yield lambda position: image_record(whole_file(descriptor, keys[position], is_image=True))
 
 
-def further_file(root: int, path: bytes, name: str) -> bytes:
-    """Read a file that belongs to an image; an error names the field and the file.
+def check_head(head: bytes, size: int) -> None:
+    """Refuse a large file that no image begins like, before the rest of the file is read.
 
     Args:
-        root: Descriptor of the folder that the path is relative to.
-        path: Of the file.
-        name: Of the field.
+        head: The first bytes of the file, up to `HEAD_BYTES`.
+        size: Bytes of the file.
 
     Raises:
-        OSError, DecodeError: see `whole_file`.
+        DecodeError: Pillow knows no image that begins so.
     """
+    if encodings.is_image(head):
+        return
+    from PIL import Image, UnidentifiedImageError
+
+    Image.init()
+    if any(accepts is not None and accepts(head[:16]) for _, accepts in Image.OPEN.values()):
+        return
     try:
-        return whole_file(root, path)
-    except OSError as error:
-        raise OSError(error.errno, f"{name} {path!a}: {error.strerror}") from error
-    except DecodeError as error:
-        raise DecodeError(f"{name} {path!a}: {error}") from error
+        Image.open(io.BytesIO(head)).close()
+    except UnidentifiedImageError as error:
+        start = head[:8].hex(" ")
+        raise DecodeError(
+            f"no image that Pillow can identify ({size} bytes, starting {start})"
+        ) from error
+    except Exception:  # noqa: BLE001, S110 (a plugin needs more than the head: read the file)
+        pass
 
 
-def whole_file(root: int, key: bytes) -> bytes:
+def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes:
     """Read a regular file; a file that changes meanwhile is read a second time.
 
     Args:
-        root: Descriptor of the folder that the key is relative to.
-        key: Relative path.
+        root: Descriptor of the folder that the key is relative to; None: the working folder.
+        key: Path.
+        is_image: Whether a large file is refused by its first bytes if they begin no image.
 
     Raises:
         OSError: the file cannot be opened or read.
-        DecodeError: this is no regular file, the file is too large, or it keeps changing.
+        DecodeError: this is no regular file, or no image; the file is too large, or keeps changing.
     """
     # without O_NONBLOCK, opening a FIFO would wait for its writer
     descriptor = os.open(key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
@@ -243,6 +284,8 @@ def whole_file(root: int, key: bytes) -> bytes:
                 raise DecodeError("not a regular file")
             if before.st_size > MAX_BYTES:
                 raise DecodeError(f"{before.st_size} bytes; the limit is {MAX_BYTES:,}")
+            if is_image and before.st_size > LARGE:
+                check_head(read_at(descriptor, HEAD_BYTES, 0), before.st_size)
             data = read_at(descriptor, before.st_size + 1, 0)
             after = os.fstat(descriptor)
             if len(data) == before.st_size and after.st_mtime_ns == before.st_mtime_ns:
@@ -259,21 +302,18 @@ def sizes(folder: int, paths: Sequence[bytes]) -> list[int]:
         folder: Descriptor of the folder that the paths are relative to.
         paths: Of the files.
     """
-    began = time.perf_counter()
-    found = _sizes(folder, paths[:_STAT_FILES])
-    slow = time.perf_counter() - began > _STAT_FILES * _STAT_SECONDS
-    parts = (paths[i : i + _STAT_FILES] for i in range(_STAT_FILES, len(paths), _STAT_FILES))
-    with ThreadPool(_STAT_THREADS if slow else 1, "packio-stat") as pool:
-        for part in pool.map(functools.partial(_sizes, folder), parts):
-            found += part
-    return found
+
+    def look(start: int) -> list[int]:
+        return [_size(path, folder) for path in paths[start : start + _STAT_FILES]]
+
+    with ThreadPool(
+        _STAT_THREADS, "packio-stat"
+    ) as pool:  # threads share the waiting for a network
+        return [size for part in pool.map(look, range(0, len(paths), _STAT_FILES)) for size in part]
 
 
-def _sizes(folder: int, paths: Sequence[bytes]) -> list[int]:
-    found = []
-    for path in paths:
-        try:
-            found.append(os.stat(path, dir_fd=folder).st_size)
-        except OSError:  # reading it will say so
-            found.append(-1)
-    return found
+def _size(path: bytes, folder: int) -> int:
+    try:
+        return os.stat(path, dir_fd=folder).st_size
+    except OSError:  # an error comes when the file is read
+        return -1

@@ -25,7 +25,7 @@ from packio.system.files import read_at
 
 TAR, _STORED, _DEFLATED = -1, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _MOST_HEADER = 1 << 20  # bytes of a long name, or of a pax header
-_MOST_DEFLATED = 1032  # bytes that deflate makes of one, at most
+_MOST_DEFLATED = 1032  # bytes that deflate makes of one byte, at most
 _CHUNK = 1 << 20
 _MOST_TIME = 1 << 62  # seconds; a damaged header may claim any
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature; lengths of the name and of extra fields
@@ -40,7 +40,7 @@ _TAR_KINDS = {
 }
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where a member lies in the archive's file."""
 
     offset: int  # bytes, of the content; of a zip member: of its local header
@@ -50,23 +50,23 @@ class Place(NamedTuple):
     check: int  # CRC-32 of a zip member; modification time of a tar member
 
 
-NOWHERE = Place(-1, 0, 0, TAR, 0)  # of a member that is not there
+NOWHERE = Extent(-1, 0, 0, TAR, 0)  # of a member that is not there
 
 
-class Member(NamedTuple):
-    """An entry of an archive that is no folder."""
+class Entry(NamedTuple):
+    """A member of an archive that is no folder."""
 
-    name: bytes  # as it stands there
-    place: Place
-    problem: str  # why it cannot be read, if so
+    name: bytes  # as the archive has it
+    extent: Extent
+    problem: str  # why the member cannot be read; "" if it can
 
 
-def of_tar(descriptor: int, start: int, size: int) -> Iterator[Member]:
+def of_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
     """Yield the members of a tar archive, in order.
 
     Args:
         descriptor: Of the file that the archive lies in.
-        start, size: Where, in bytes.
+        start, size: Of the archive in the file, in bytes.
 
     Raises:
         DecodeError: the archive is damaged or cut off; all members before that have been yielded.
@@ -82,32 +82,9 @@ def of_tar(descriptor: int, start: int, size: int) -> Iterator[Member]:
             end = info.offset
             if not info.isdir():
                 yield _tar_member(info, start, size)
-            while not tar.pax_headers and (plain := _plain_member(window, tar.offset)) is not None:
-                yield plain
-                tar.offset += tarfile.BLOCKSIZE + plain.place.size + -plain.place.size % 512
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, struct.error) as error:
         raise DecodeError(f"damaged or cut off after {max(end, 0)}: {error}") from error
     _check_end(window, tar.offset)
-
-
-def _plain_member(window: _Window, position: int) -> Member | None:
-    """Read a plain header, as nearly all are; None if `tarfile`, 5 times slower, must read it.
-
-    A plain header has the usual checksum, an octal size, no link, and a name in one part.
-    """
-    header = window.read_at(position, tarfile.BLOCKSIZE)
-    if header[156:158] not in (b"0\0", b"\0\0") or header[345:346] != b"\0":
-        return None
-    if header[148:156] != b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * 32):
-        return None
-    name, size = header[:100].partition(b"\0")[0], header[124:135]
-    if not size.isdigit() or name.endswith(b"/"):
-        return None
-    offset, length = position + tarfile.BLOCKSIZE, int(size, 8)
-    if offset + length > window.size:
-        return None
-    mtime = int(header[136:147].strip(b" \0") or b"0", 8)
-    return Member(name, Place(window.start + offset, length, length, TAR, mtime), "")
 
 
 class _Window(io.RawIOBase):
@@ -139,7 +116,7 @@ class _Window(io.RawIOBase):
         return self._position
 
 
-def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Member:
+def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Entry:
     problem = ""
     if info.issparse():
         problem = _TAR_KINDS[tarfile.GNUTYPE_SPARSE]
@@ -150,8 +127,8 @@ def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Member:
     if info.islnk() or info.issym() or info.issparse():
         problem += "; tar it again with --dereference --hard-dereference, without --sparse"
     mtime = int(min(max(info.mtime, -_MOST_TIME), _MOST_TIME))
-    place = Place(start + info.offset_data, info.size, info.size, TAR, mtime)
-    return Member(info.name.encode("utf-8", "surrogateescape"), place, problem)
+    extent = Extent(start + info.offset_data, info.size, info.size, TAR, mtime)
+    return Entry(info.name.encode("utf-8", "surrogateescape"), extent, problem)
 
 
 def _check_end(window: _Window, position: int) -> None:
@@ -166,7 +143,7 @@ def _check_end(window: _Window, position: int) -> None:
             )
 
 
-def of_zip(descriptor: int) -> Iterator[Member]:
+def of_zip(descriptor: int) -> Iterator[Entry]:
     """Yield the members of a zip archive, in the order of its directory.
 
     Raises:
@@ -182,10 +159,10 @@ def of_zip(descriptor: int) -> Iterator[Member]:
     for info in infos:
         name = _zip_name(info)
         if not name.endswith(b"/"):
-            place = Place(
+            extent = Extent(
                 info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC
             )
-            yield Member(name, place, _zip_problem(info, size))
+            yield Entry(name, extent, _zip_problem(info, size))
 
 
 def _zip_name(info: zipfile.ZipInfo) -> bytes:
@@ -211,32 +188,44 @@ def _zip_problem(info: zipfile.ZipInfo, size: int) -> str:
     return ""
 
 
-def read(descriptor: int, place: Place) -> bytes:
+def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
     """Read a member.
 
     Args:
         descriptor: Of the archive's file.
-        place: Where the member lies.
+        extent: Where the member lies.
+        is_image: Whether a large member is refused by its first bytes if they begin no image.
 
     Raises:
         OSError: the archive cannot be read.
-        DecodeError: the member is too large, damaged, or cut off.
+        DecodeError: the member is too large, damaged, cut off, or no image.
     """
-    if place.size > _files.MAX_BYTES:
-        raise DecodeError(f"{place.size} bytes; the limit is {_files.MAX_BYTES:,}")
-    if place.method == TAR:
-        return _exactly(descriptor, place.size, place.offset)
-    header = _exactly(descriptor, _LOCAL_HEADER.size, place.offset)
-    signature, name_length, extra_length = _LOCAL_HEADER.unpack(header)
-    if signature != b"PK\3\4":
-        raise DecodeError(f"damaged: no local header at {place.offset}")
-    start = place.offset + len(header) + name_length + extra_length
-    data = _exactly(descriptor, place.packed, start)
-    if place.method == _DEFLATED:
-        data = _inflated(data, place.size)
-    if len(data) != place.size or zlib.crc32(data) != place.check:
+    if extent.size > _files.MAX_BYTES:
+        raise DecodeError(f"{extent.size} bytes; the limit is {_files.MAX_BYTES:,}")
+    start = extent.offset if extent.method == TAR else _content(descriptor, extent)
+    if is_image and extent.size > _files.LARGE:
+        head = _exactly(descriptor, min(extent.packed, _files.HEAD_BYTES), start)
+        if extent.method == _DEFLATED:
+            head = _inflated(head, _files.HEAD_BYTES)
+        _files.check_head(head, extent.size)
+    data = _exactly(descriptor, extent.packed, start)
+    if extent.method == TAR:
+        return data
+    if extent.method == _DEFLATED:
+        data = _inflated(data, extent.size + 1)  # more than the header claims
+    if len(data) != extent.size or zlib.crc32(data) != extent.check:
         raise DecodeError("damaged: its size or CRC-32 is not the one in the archive's directory")
     return data
+
+
+def _content(descriptor: int, extent: Extent) -> int:
+    """Where the content of a zip member begins, behind the local header."""
+    header = _exactly(descriptor, _LOCAL_HEADER.size, extent.offset)
+    signature, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+    if signature != b"PK\3\4":
+        raise DecodeError(f"damaged: no local header at {extent.offset}")
+    start: int = extent.offset + len(header) + name_length + extra_length
+    return start
 
 
 def _exactly(descriptor: int, length: int, offset: int) -> bytes:
@@ -246,9 +235,9 @@ def _exactly(descriptor: int, length: int, offset: int) -> bytes:
     return data
 
 
-def _inflated(data: bytes, size: int) -> bytes:
-    """Unpack a deflated member, to at most one byte more than its header claims."""
+def _inflated(data: bytes, most: int) -> bytes:
+    """Unpack a deflated member, or its beginning, to at most so many bytes."""
     try:
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
     except zlib.error as error:
         raise DecodeError(f"damaged: {error}") from error

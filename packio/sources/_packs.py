@@ -1,26 +1,26 @@
-"""Packs as a source: the samples of one pack, or of several, one pack behind the other.
+"""Packs as a source: the samples of a pack, or of several packs in order.
 
 Samples come as whole records, so nothing is lost: named fields, boxes with their columns, splits,
-metadata, and what the index says of the pixels. Labels are moved to one list of classes by name.
+metadata, and the facts of pixels that the index has. Labels change so that all packs share one list
+of classes: label 0 of a pack with the class "dog" becomes the position of "dog" in the list.
 """
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from packio.errors import DecodeError, IntegrityError, OptionError
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import Relabelling, all_classes, check_named
-from packio.sources import Listing, ReadRecord
-from packio.sources._rows import Columns
+from packio.sources import Listing
+from packio.sources._rows import ListedRows, each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +35,12 @@ class PackListing(Listing):
 
 
 def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> PackListing:
-    """List the samples of packs, one pack behind the other.
+    """List the samples of packs, in the order of the packs.
 
     Args:
         packs: At least one.
-        classes: Class names that the labels shall be positions in; None takes those of all packs,
-            the first pack's first.
+        classes: Class names that the new labels are positions in. None takes the names of all
+            packs: the first pack's names, then new names of the next pack.
 
     Raises:
         OptionError: packs whose labels, splits or fields do not go together; a label without a
@@ -60,13 +60,14 @@ def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> Pack
         [size for p in packs for size in p.index_file.column("image/length").array().tolist()],
         _labels(packs, moves), names,
         splits=splits, split_names=split_names,
-        rows=Columns({"position": np.arange(edges[-1])}, digest),
-        open=functools.partial(_opened, tuple(packs), tuple(moves), edges), packs=tuple(packs),
+        rows=ListedRows({"position": np.arange(edges[-1])}, digest),
+        open=functools.partial(each, _read, tuple(packs), tuple(moves), edges),
+        packs=tuple(packs),
     )  # fmt: skip
 
 
 def _relabelling(pack: Pack, names: list[str]) -> Relabelling:
-    """What moves the labels of a pack. Names given for a pack without names count its numbers."""
+    """The change of labels of a pack. In a pack without names, label 3 means the fourth name."""
     if pack.classes or not names:
         return Relabelling(pack.classes, names, str(pack.path))
     index = pack.index_file
@@ -86,7 +87,7 @@ def _labels(packs: Sequence[Pack], moves: Sequence[Relabelling]) -> list[int] | 
 
 
 def joined_splits(packs: Sequence[Pack]) -> tuple[np.ndarray | None, list[str]]:
-    """The split of each sample, (N,) uint8, and the names; None where there are no splits."""
+    """The split of each sample, (N,) uint8, and the names; (None, []) if there are no splits."""
     each = [_splits_of(p) for p in packs]
     names = all_classes(each)
     if not names:
@@ -105,7 +106,7 @@ def _splits_of(pack: Pack) -> list[str]:
 
 
 def check_alike(packs: Sequence[Pack]) -> None:
-    """Refuse packs that cannot be one pack.
+    """Refuse packs that cannot be merged into one pack.
 
     Raises:
         OptionError: labels of different kinds, splits in only some packs, or a named field of
@@ -141,26 +142,22 @@ def _split_kind(pack: Pack) -> str:
     return "names" if _splits_of(pack) else "none"
 
 
-@contextlib.contextmanager
-def _opened(
-    packs: tuple[Pack, ...], moves: tuple[Relabelling, ...], edges: list[int], rows: Columns
-) -> Iterator[ReadRecord]:
-    positions = rows.columns["position"]
-
-    def read(position: int) -> Record[Field]:
-        row = int(positions[position])
-        number = bisect.bisect_right(edges, row) - 1
-        try:
-            record = packs[number].record(row - edges[number])
-        except IntegrityError as error:
-            raise DecodeError(str(error)) from error
-        return moves[number].record(without_unknown(record))
-
-    yield read
+def _read(
+    packs: tuple[Pack, ...], moves: tuple[Relabelling, ...], edges: list[int], rows: ListedRows,
+    position: int,
+) -> Record[Field]:  # fmt: skip
+    """Read a sample of one of the packs."""
+    row = int(rows.columns["position"][position])
+    number = bisect.bisect_right(edges, row) - 1
+    try:
+        record = packs[number].record(row - edges[number])
+    except IntegrityError as error:
+        raise DecodeError(str(error)) from error
+    return moves[number].record(without_unknown(record))
 
 
 def without_unknown(record: Record[Field]) -> Record[Field]:
-    """The record without facts that the index does not know, so that they are read again."""
+    """The record without facts that the index does not know. Packing reads such facts again."""
     unknown = {
         name: field._replace(facts=None)
         for name, field in record.fields.items()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from packio.sources import taken_of
+from packio.sample.record import Field, Record
+from packio.sources import ReadRecord, taken_of
+from packio.sources._listed_file import ListedFile, ScratchFile
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class ListedRows:
     """Rows kept as columns: lists, arrays or ranges, with an entry for each sample.
 
     Attributes:
@@ -27,13 +31,13 @@ class Columns:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def __getitem__(self, part: slice) -> Columns:
-        return Columns({n: values[part] for n, values in self.columns.items()}, self.version)
+    def __getitem__(self, part: slice) -> ListedRows:
+        return ListedRows({n: values[part] for n, values in self.columns.items()}, self.version)
 
-    def take(self, positions: Sequence[int]) -> Columns:
+    def take(self, positions: Sequence[int]) -> ListedRows:
         """The rows at some positions, in the order of the positions."""
         taken = {n: taken_of(values, positions) for n, values in self.columns.items()}
-        return Columns(taken, self.version)
+        return ListedRows(taken, self.version)
 
     def digest(self) -> str:
         """SHA-256 of the version and of all entries, hexadecimal."""
@@ -42,6 +46,34 @@ class Columns:
             digest.update(f"{name}\n".encode())
             _add(digest, values)
         return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def each(read: Callable[..., Record[Field]], *args: Any) -> Iterator[ReadRecord]:
+    """Make `Listing.open` of a function that needs nothing opened.
+
+    For example, ``functools.partial(each, read, folder)`` calls ``read(folder, rows, position)``.
+
+    Args:
+        read: Makes the record of a row, of the arguments below and a position.
+        args: First arguments of the function; the last one is the rows.
+    """
+    yield functools.partial(read, *args)
+
+
+@contextlib.contextmanager
+def each_of(
+    file: ListedFile | ScratchFile, read: Callable[..., Record[Field]], *args: Any
+) -> Iterator[ReadRecord]:
+    """Make `Listing.open` of a function that reads rows from one file.
+
+    Args:
+        file: Is opened once. Its descriptor is the first argument of the function.
+        read: See `each`.
+        args: See `each`.
+    """
+    with file.opened() as descriptor:
+        yield functools.partial(read, descriptor, *args)
 
 
 def _add(digest: Any, value: Any) -> None:

@@ -1,22 +1,19 @@
-"""An archive on disk, or what a compressed archive unpacks to: a file without a name."""
+"""Compressed archives: unpacked once, into a scratch file."""
 
 from __future__ import annotations
 
 import bz2
-import contextlib
 import gzip
 import lzma
 import os
 import shlex
-import tempfile
-import weakref
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
-from packio.errors import SourceError
+from packio.errors import OutputError, SourceError
+from packio.sources._listed_file import ListedFile, ScratchFile
 
 _COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
     b"\x1f\x8b": ("gunzip", gzip.open),
@@ -28,91 +25,50 @@ _MOST_EXPANSION, _ALWAYS_ALLOWED = 200, 64 << 20  # bytes unpacked for a byte pa
 _CHUNK = 1 << 20
 
 
-class File(NamedTuple):
-    """An archive on disk."""
+def readable(
+    path: Path, scratch: str | os.PathLike[str] | None
+) -> tuple[ListedFile | ScratchFile, str]:
+    """Unpack an archive if it is compressed.
 
-    path: str
-    size: int  # bytes
-    mtime_ns: int
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
-        """A descriptor of the file, unless it has changed."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-            if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
-                raise SourceError(f"{self.path}: has changed since it was listed; pack again")
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-class Unpacked:
-    """An unpacked archive in a file without a name; closed when nothing refers to it any more.
-
-    Other processes of this machine open the file through this process's folder in ``/proc``.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = os.dup(descriptor)
-        weakref.finalize(self, os.close, self._descriptor)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        status = os.fstat(self._descriptor)
-        path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-        return File, (path, status.st_size, status.st_mtime_ns)
-
-    def opened(self) -> AbstractContextManager[int]:
-        """A descriptor of the file."""
-        return contextlib.nullcontext(self._descriptor)
-
-
-def readable(path: Path, scratch: str | os.PathLike[str] | None) -> tuple[File | Unpacked, str]:
-    """The archive, unpacked if it is compressed; and advice on how to unpack it by hand.
+    Returns:
+        The archive, and advice on how to unpack it by hand; "" if it is not compressed.
 
     Raises:
         SourceError: the archive cannot be read or unpacked.
     """
     try:
         with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
             start = file.peek(8)
             for magic, (command, unpack) in _COMPRESSED.items():
                 if start.startswith(magic):
                     advice = f"unpack it: {command} < {shlex.quote(str(path))} > unpacked.tar; "
-                    spool = _unpacked(path, file, unpack, status.st_size, advice, scratch)
-                    return spool, advice
+                    return _unpacked(path, file, unpack, advice, scratch), advice
+        return ListedFile.of(path), ""
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}; expected an archive of images") from error
-    return File(os.path.abspath(path), status.st_size, status.st_mtime_ns), ""
 
 
 def _unpacked(
-    path: Path,
-    file: IO[bytes],
-    unpack: Callable[..., Any] | None,
-    size: int,
-    advice: str,
+    path: Path, file: IO[bytes], unpack: Callable[..., Any] | None, advice: str,
     scratch: str | os.PathLike[str] | None,
-) -> Unpacked:
+) -> ScratchFile:  # fmt: skip
     if unpack is None:
         raise SourceError(f"{path}: compressed by zstd; {advice}then pack that")
-    most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * size)
-    place = scratch or tempfile.gettempdir()
-    with (
-        tempfile.TemporaryFile(prefix="packio-", buffering=0, dir=place) as spool,
-        unpack(file) as stream,
-    ):
-        while chunk := _next_chunk(path, stream):
-            most -= len(chunk)
-            if most < 0:
-                raise SourceError(
-                    f"{path}: {_MOST_EXPANSION} times as large unpacked, and more; if that is "
-                    f"meant, {advice}"
-                )
-            _write(path, spool.fileno(), chunk, advice, place)
-        return Unpacked(spool.fileno())
+    most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * os.fstat(file.fileno()).st_size)
+    try:
+        found = ScratchFile(scratch, f"{path} was unpacked there")
+        with unpack(file) as stream:
+            while chunk := _next_chunk(path, stream):
+                if found.size + len(chunk) > most:
+                    raise SourceError(
+                        f"{path}: {_MOST_EXPANSION} times as large unpacked, and more; if that is "
+                        f"meant, {advice}"
+                    )
+                found.write(chunk)
+        found.finish()
+    except OutputError as error:
+        raise SourceError(f"{error}, or {advice}") from error
+    return found
 
 
 def _next_chunk(path: Path, stream: IO[bytes]) -> bytes:
@@ -120,17 +76,3 @@ def _next_chunk(path: Path, stream: IO[bytes]) -> bytes:
         return stream.read(_CHUNK)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise SourceError(f"{path}: damaged or cut off ({error}); restore the file") from error
-
-
-def _write(
-    path: Path, descriptor: int, chunk: bytes, advice: str, place: str | os.PathLike[str]
-) -> None:
-    rest = memoryview(chunk)
-    try:
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    except OSError as error:
-        raise SourceError(
-            f"{place}: {error.strerror}, as {path} is unpacked there; make room, "
-            f"name another place by TMPDIR, or {advice}"
-        ) from error

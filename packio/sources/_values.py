@@ -2,8 +2,9 @@
 
 An image is encoded bytes, the path of a file, a Pillow image, an array (H, W, C) or (H, W), a
 tensor (C, H, W) or (H, W), or a mapping of ``bytes`` or ``path`` as Hugging Face's datasets have.
-Pixels are uint8, uint16 or float32, and keep their type. Of Pillow's modes, P becomes RGB or RGBA,
-1 becomes L, I becomes 16 bits; the others become RGB, as Pillow converts them.
+Pixels are uint8, uint16 or float32, and keep their type. A Pillow image of mode P becomes RGB or
+RGBA, mode 1 becomes L, and mode I becomes 16 bits. Modes such as CMYK become RGB, as Pillow
+converts them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from packio.images import encodings
 from packio.sample import fields
 from packio.sample.facts import Facts
 from packio.sample.record import IMAGE, MASK, Field
-from packio.sources import _files
+from packio.sources import FieldOrigins, _files
 
 _PIXEL_MODES = ("RGB", "L", "RGBA", "LA", "F", "I;16", "I;16L", "I;16B", "I;16N")
 _MASK_MODES = ("P", "L", "1", "I", "I;16", "I;16L", "I;16B", "I;16N")
@@ -41,18 +42,26 @@ def field_name(text: str) -> str:
 def is_field(value: Any) -> bool:
     """Tell whether a value becomes a field even if the user does not ask for the field.
 
-    Arrays and tensors of one dimension or more, bytes, and images do. Text and numbers do not.
+    Arrays and tensors of one dimension or more become fields, as do bytes and images. Text and
+    numbers become metadata.
     """
     return is_encoded(value) or is_pillow(value) or (is_array(value) and value.ndim >= 1)
 
 
 def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Field | None:
-    """Make a field of a value; None if the value is None or blank text.
+    """Make a field of a value; None if the value is missing.
+
+    None is missing. Empty or blank text is a value of the kind ``text``; for any other kind it is
+    missing.
+
+    A path object, as ``Path("caption/1.txt")``, always names a file. A str of the kind ``text`` is
+    always the text itself; a str of any other kind is the path of a file. So a source that reads
+    its fields from files gives path objects.
 
     Args:
         value: Text, bytes, an array, a tensor, a number, a list of numbers, an image, or the path
             of a file.
-        kind: Of the field. None takes the kind from the value's type; text that ends as an image
+        kind: Of the field. None takes the kind from the value's type; a str that ends as an image
             or as ``.npy`` is then the path of a file.
         root: Folder that paths are relative to; "" is the working folder.
 
@@ -60,11 +69,14 @@ def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Fi
         DecodeError: the value does not fit the kind.
         OSError: a file cannot be read.
     """
-    if value is None or (isinstance(value, str) and not value.strip()):
+    blank = isinstance(value, str) and not value.strip()
+    if value is None or (blank and kind not in (None, "text")):
         return None
+    if isinstance(value, Field):
+        return value
     if isinstance(value, (str, os.PathLike)):
         text = os.fspath(value)
-        kind = kind or _kind_of_text(text, is_path=not isinstance(value, str))
+        kind = kind or kind_of_text(text, is_path=not isinstance(value, str))
         if kind == "text" and isinstance(value, str):
             return Field("text", value.encode("utf-8", "surrogatepass"))
         value = file_bytes(os.path.join(root, text))
@@ -84,14 +96,14 @@ def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Fi
 
 def fields_of(
     values: Mapping[str, Any],
-    wanted: Mapping[str, tuple[str, str | None]],
+    origins: FieldOrigins,
     root: str | os.PathLike[str] = "",
 ) -> dict[str, Field]:
     """Fields of a sample.
 
     Args:
         values: Name of a field → its value; a missing value gives no field.
-        wanted: Name of a field → (column, kind), as `Context.fields`.
+        origins: Name of a field → (column, kind).
         root: Folder that paths are relative to.
 
     Raises:
@@ -100,36 +112,46 @@ def fields_of(
     found: dict[str, Field] = {}
     for name, value in values.items():
         try:
-            made = field(value, wanted[name][1] if name in wanted else None, root)
-        except DecodeError as error:
-            raise DecodeError(f"field {name!r}: {error}") from error
-        except OSError as error:
-            raise OSError(error.errno, f"field {name!r}: {value!a}: {error.strerror}") from error
+            made = field(value, origins[name][1], root)
+        except (DecodeError, OSError) as error:
+            named = isinstance(value, (str, os.PathLike))
+            path = f"{os.fspath(value)!a}: " if named else ""
+            told = "" if name == IMAGE else f"field {name!r}: {path}"
+            if isinstance(error, OSError):
+                raise OSError(error.errno, f"{told}{error.strerror}") from error
+            raise DecodeError(f"{told}{error}") from error
         if made is not None:
             found[name] = made
     return found
 
 
 def files_of(
-    values: Iterable[Any], kinds: Iterable[str | None], root: str | os.PathLike[str]
-) -> tuple[bytes, ...]:
-    """Absolute paths of the files that fields of a sample are read from.
+    keys: Sequence[bytes], cells: Mapping[str, Sequence[Any]], origins: FieldOrigins,
+    root: str | os.PathLike[str],
+) -> list[tuple[bytes, ...]]:  # fmt: skip
+    """Paths of the files that each sample is read from: of the image, and of fields.
 
     Args:
-        values: Of the fields, as `field` takes them.
-        kinds: Of the fields.
-        root: Folder that paths are relative to.
+        keys: Paths of the images.
+        cells: Name of a field → its value for each sample, as `field` takes values.
+        origins: Name of a field → (column, kind).
+        root: Folder that the values are relative to.
     """
-    return tuple(
-        os.fsencode(os.path.abspath(os.path.join(root, value)))
-        for value, kind in zip(values, kinds, strict=True)
-        if isinstance(value, str)
-        and value.strip()
-        and (kind or _kind_of_text(value, is_path=False)) != "text"
-    )
+
+    def path_of(name: str, value: Any) -> bytes:
+        kind = origins[name][1]
+        if not isinstance(value, str) or not value.strip():
+            return b""
+        is_text = (kind or kind_of_text(value)) == "text"
+        return b"" if is_text else os.fsencode(os.path.abspath(os.path.join(root, value)))
+
+    named = [name for name, (_, kind) in origins.items() if kind != "text"]
+    further = [[path_of(name, value) for value in cells[name]] for name in named]
+    return [(key, *filter(None, paths)) for key, *paths in zip(keys, *further, strict=True)]
 
 
-def _kind_of_text(text: str, *, is_path: bool) -> str:
+def kind_of_text(text: str, *, is_path: bool = False) -> str:
+    """Kind of a field whose value is this text: a file if the text ends as files' names do."""
     if text.lower().endswith(_IMAGES):
         return "image"
     kind = fields.kind_of_file(text)
@@ -191,8 +213,7 @@ def file_bytes(path: str) -> bytes:
     Raises:
         OSError, DecodeError: see `_files.whole_file`.
     """
-    with _files.folder_opened("/") as root:
-        return _files.whole_file(root, os.fsencode(os.path.abspath(path))[1:])
+    return _files.whole_file(None, os.fsencode(path))
 
 
 def encoded(value: Any) -> bytes:
@@ -262,7 +283,7 @@ def _pillow_pixels(image: Any) -> np.ndarray:
 
 
 def fits_png(facts: Facts) -> bool:
-    """Tell whether a PNG can hold such pixels, and give them back to all decoders."""
+    """Tell whether a PNG can hold such pixels so that all decoders return the same pixels."""
     return facts.dtype == "uint8" or (facts.dtype == "uint16" and facts.channels == 1)
 
 
@@ -282,7 +303,7 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def mask_bytes(value: Any) -> bytes:
-    """Class ids as a PNG of 8 or 16 bits; an encoded mask as it is.
+    """Bytes of a mask: class ids become a PNG of 8 or 16 bits, an encoded mask stays as it is.
 
     Raises:
         DecodeError: the value is no mask.

@@ -12,13 +12,13 @@ Members beside an image with the same stem are named fields: ``1.txt`` is the te
 ``1.latent.npy`` are ``depth``, ``caption`` and ``latent``; ``1.mask.png`` is the mask. A field that
 the user asks for names the ending, as ``txt`` or ``depth.png``.
 
-Samples are read where they lie; nothing is unpacked, and nothing is written under any name.
-Compressed tar archives can only be read from their beginning. They are unpacked once, into a file
-without a name in the scratch folder; the file needs as much room, and is gone with the process.
-Members of zip archives are stored or deflated.
+Samples are read from the archive; no member is unpacked into a folder. A compressed tar archive can
+only be read from its beginning. packio unpacks it once, into a file without a name in the scratch
+folder. The file needs as much room as the unpacked archive, and is gone with the process. Members
+of zip archives are stored or deflated.
 
 A member that cannot be read is listed with its reason: a link, a sparse or encrypted member, a name
-that leads out of the archive, all but the last member of a name, and what comes after damage.
+that leads out of the archive, or damage. If several members have one name, the last member counts.
 
 A tar archive in which images have labels or metadata beside them (``1.jpg``, ``1.cls``) is a
 WebDataset, a container that `packio.open` reads. This source does not take it.
@@ -33,7 +33,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,14 @@ from packio.sample.record import Field, Record
 from packio.sources import (
     Context,
     Listing,
-    ReadRecord,
     Source,
-    _classes,
+    _class_folders,
     _files,
     _members,
     _unpacking,
     _values,
 )
-from packio.sources._rows import Columns
+from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import label_list
 
 SUFFIXES = (
@@ -63,21 +62,21 @@ SUFFIXES = (
 _OPTIONS = {
     "folder": "folder in an archive to take as the top, as data/train; '.' is the archive",
     **label_list.OPTIONS,
+    **_files.OPTIONS,
 }
-_IMAGES = tuple(map(os.fsencode, _files.EXTENSIONS))
 _FIELDS = (b".txt", b".npy")  # endings of companions that are fields, beside NAME.png
 _PARTS = (  # further endings of WebDataset's companions
     ".cls", ".cls2", ".json", ".jsn", ".index", ".id", ".pyd", ".pickle", ".pkl", ".pth", ".npz",
     ".cbor", ".mp", ".msg", ".ten", ".tb",
 )  # fmt: skip
-_ZIP = (b"PK\3\4", b"PK\5\6")  # the second: an empty one
+_ZIP = (b"PK\3\4", b"PK\5\6")  # the second begins an empty archive
 _PEEK = 256  # members that show what a tar archive is
 _SHOWN = 5  # names in a message
 
 _is_odd = re.compile(rb"(^|/)(\.{0,2}(/|$))|\0").search
 
 
-class Archive(Source):
+class ArchiveSource(Source):
     """A tar or zip archive of images."""
 
     options = _OPTIONS
@@ -93,7 +92,7 @@ class Archive(Source):
         try:
             with open(name, "rb") as file:
                 parts, in_folders = _companions(file.fileno())
-        except OSError:  # listing it will say why
+        except OSError:  # `listing` says why
             return True
         return not parts or (in_folders and not _is_webdataset(parts))
 
@@ -117,48 +116,49 @@ class Archive(Source):
                     f"{path}: a WebDataset, with samples of several files; {advice}"
                     "packio convert takes it as it is"
                 )
-            endings = {os.fsencode(f".{o.lstrip('.')}").lower(): (name, kind)
-                       for name, (o, kind) in context.fields.items()}  # fmt: skip
-            found, beside, kinds = _found(path, descriptor, endings, result)
+            found, named, kinds = _found(path, descriptor, context, result)
         if not found and len(result.unlisted) < 2:
             why = "".join(f" ({reason})" for _, reason in result.unlisted)
             raise SourceError(f"{path}: no images in it{why}; {_files.EXPECTED}")
         _files.tell_others(result)
         top = _common_folder(found) if top_folder is None else _given(path, top_folder, found)
-        inner = [name[len(top) :] for name in found if name.startswith(top)]
-        keys, folders = (sorted(inner), []) if has_list else _arranged(path, inner, top, result)
-        if not folders and not has_list and top and top_folder is None:
+        keys = sorted(name[len(top) :] for name in found if name.startswith(top))
+        folders = set() if has_list else {k.partition(b"/")[0] for k in keys if b"/" in k}
+        labels, names, count = None, [*(context.classes or ())], len(keys)
+        if folders:
+            classes = sorted(map(os.fsdecode, folders))
+            _class_folders.refuse_splits(str(path), classes, functools.partial(_command, path, top))
+            names = _class_folders.class_names(str(path), classes, context.classes)
+            keys, labels = _class_folders.in_order(keys, names)
+        elif not has_list and top and top_folder is None:
             result.warnings.append(
                 f"all images are in the folder {os.fsdecode(top)!a}: packed without labels; if its "
                 "name is their class, name the folder above it by --folder, or '.'"
             )
+        if beside := count - len(keys):
+            result.warnings.append(f"{beside} images beside the class folders belong to no class")
         columns = {"image": [found[top + key] for key in keys]}
-        for name in beside:
-            columns[name] = [beside[name].get(top + key, _members.NOWHERE) for key in keys]
+        for name in named:
+            columns[name] = [named[name].get(top + key, _members.NOWHERE) for key in keys]
         rows = {n: np.array(v, np.int64).reshape(-1, 5) for n, v in columns.items()}
         for name, (origin, _) in context.fields.items():
-            if name not in beside:
+            if name not in named:
                 raise OptionError(f"{path}: field {name!r}: no image has a .{origin} beside it")
         result = dataclasses.replace(
             result, root=path.parent, files=[(os.fsencode(path.name),)] * len(keys), keys=keys,
-            sizes=[place.size for place in columns["image"]], rows=Columns(rows),
-            open=functools.partial(_opened, archive, kinds),
+            labels=labels, classes=names, sizes=[extent.size for extent in columns["image"]],
+            rows=ListedRows(rows), open=functools.partial(each_of, archive, _read, kinds),
         )  # fmt: skip
-        if has_list:
-            return label_list.labelled(result, context)
-        return _with_classes(path, result, folders, context.classes) if folders else result
+        return label_list.labelled(result, context)
 
 
-SOURCE = Archive()
+SOURCE = ArchiveSource()
 
 
-def _with_classes(
-    path: Path, found: Listing, folders: list[str], classes: Sequence[str] | None
-) -> Listing:
-    names = _classes.names(str(path), folders, classes)
-    position = {os.fsencode(name): i for i, name in enumerate(names)}
-    labels = [position[key.partition(b"/")[0]] for key in found.keys]
-    return dataclasses.replace(found, labels=labels, classes=names)
+def _command(path: Path, top: bytes, folder: str) -> str:
+    """The command that packs one folder of an archive."""
+    inner = shlex.quote(os.fsdecode(top) + folder)
+    return f"packio pack {shlex.quote(str(path))} {folder}.lmdb --folder {inner}"
 
 
 def _is_zip(descriptor: int) -> bool:
@@ -175,7 +175,7 @@ def _companions(descriptor: int) -> tuple[set[str], bool]:
         The endings, in lower case, and whether the images with companions are in folders.
     """
     names = []
-    with contextlib.suppress(DecodeError):  # damaged, or no tar archive: listing it says so
+    with contextlib.suppress(DecodeError):  # damaged, or no tar archive: `listing` says so
         if not _is_zip(descriptor):
             members = _members.of_tar(descriptor, 0, os.fstat(descriptor).st_size)
             names = [member.name.lower() for member in itertools.islice(members, _PEEK)]
@@ -200,31 +200,33 @@ def _stem(name: bytes) -> bytes:
     return folder + slash + base.partition(b".")[0]
 
 
-_Places = dict[bytes, _members.Place]
+_Extents = dict[bytes, _members.Extent]
 
 
 def _found(
-    path: Path, descriptor: int, endings: Mapping[bytes, tuple[str, str | None]], result: Listing
-) -> tuple[_Places, dict[str, _Places], dict[str, str]]:
-    """Images that can be read, and the fields beside them.
+    path: Path, descriptor: int, context: Context, result: Listing
+) -> tuple[_Extents, dict[str, _Extents], dict[str, str]]:
+    """Find the images that can be read, and the named fields with the same stems.
 
     Args:
         path: Of the archive.
         descriptor: Of its file.
-        endings: Ending of the companions that the user asks for → (name of the field, kind).
-        result: Receives what is neither, and what cannot be read.
+        context: Says which fields the user asks for, and what counts as an image.
+        result: Receives members that are neither image nor field, or cannot be read.
 
     Returns:
         Inner path → place of the images; name of a field → path of the image → place; and name of
         a field → its kind.
     """
-    there: _Places = {}
+    is_image = _files.image_test(context)
+    endings = {os.fsencode(f".{origin.lstrip('.')}").lower(): (name, kind)
+               for name, (origin, kind) in context.fields.items()}  # fmt: skip
+    is_field = _files.ends_in(*map(os.fsdecode, (*_FIELDS, *endings)))
+    there: _Extents = {}
     for member in _all_members(path, descriptor, result):
         base = os.fsdecode(member.name.rpartition(b"/")[2])
         twin = base.startswith("._")  # macOS keeps a file's attributes in it
-        if twin or not base.lower().encode(errors="replace").endswith(
-            (*_IMAGES, *_FIELDS, *endings)
-        ):
+        if twin or not (is_image(base) or is_field(base)):
             if twin or not base.startswith("."):
                 result.others["._*" if twin else os.path.splitext(base)[1].lower()] += 1
             continue
@@ -233,22 +235,21 @@ def _found(
         if problem or name in there:
             result.unlisted.append((member.name, problem or "there twice; the last one counts"))
         if not problem:
-            there[name] = member.place
-    images = {name for name in there if name.lower().endswith(_IMAGES)}
-    stems: dict[bytes, bytes] = {}
-    for name in images:
-        stems.setdefault(name.rpartition(b".")[0], name)
-    beside: dict[str, _Places] = {}
+            there[name] = member.extent
+    images = {name for name in there if is_image(os.fsdecode(name))}
+    # of two images with one stem, the first in the archive has the fields
+    stems = {n.rpartition(b".")[0] or n: n for n in reversed(list(there)) if n in images}
+    named: dict[str, _Extents] = {}
     kinds = {"image": "image"}
     for name in there:
         image, field, ending = _partner(name, stems, endings)
-        if field:
-            beside.setdefault(field, {})[image] = there[name]
+        if field and (ending in endings or field not in context.fields):
+            named.setdefault(field, {})[image] = there[name]
             kinds.setdefault(field, _kind(field, ending, endings.get(ending, ("", None))[1]))
             images.discard(name)
         elif name not in images:
             result.others[os.fsdecode(os.path.splitext(name)[1]).lower()] += 1
-    return {name: there[name] for name in there if name in images}, beside, kinds
+    return {name: there[name] for name in there if name in images}, named, kinds
 
 
 def _partner(
@@ -266,9 +267,10 @@ def _partner(
             continue
         if ending in endings:
             return image, endings[ending][0], ending
-        inner, last = os.path.splitext(ending)
-        if last in (*_FIELDS, b".png") and inner.count(b".") <= 1 and (inner or last != b".png"):
-            field = os.fsdecode((inner or last)[1:])
+        inner, _, last = ending.rpartition(b".")  # .caption.txt: .caption, txt
+        is_field = b"." + last in _FIELDS or (last == b"png" and inner)
+        if is_field and inner.count(b".") <= 1 and inner != b".":
+            field = os.fsdecode(inner[1:] or last)
             return image, field if field == "mask" else _values.field_name(field), ending
     return b"", "", b""
 
@@ -277,37 +279,39 @@ def _kind(name: str, ending: bytes, asked: str | None) -> str:
     """Kind of a field, as the user says or as the ending of its members says."""
     if asked or name == "mask":
         return asked or "mask"
-    return "image" if ending.endswith(_IMAGES) else fields.kind_of_file(b"x" + ending) or "bytes"
+    if _files.is_image(os.fsdecode(ending)):
+        return "image"
+    return fields.kind_of_file(b"x" + ending) or "bytes"
 
 
-def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_members.Member]:
+def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_members.Entry]:
     """Yield the members of an archive, and of tar archives in a tar archive."""
-    members: Iterator[_members.Member]
+    members: Iterator[_members.Entry]
     if _is_zip(descriptor):
         members = map(_with_slashes, _members.of_zip(descriptor))
     else:
         members = _members.of_tar(descriptor, 0, os.fstat(descriptor).st_size)
     for member in _until_damage(members, os.fsencode(path.name), result):
-        place, inner = member.place, member.name.lower().endswith(b".tar")
-        if not inner or member.problem or place.method != _members.TAR:
+        extent, inner = member.extent, member.name.lower().endswith(b".tar")
+        if not inner or member.problem or extent.method != _members.TAR:
             yield member
             continue
         folder = member.name[: -len(b".tar")]
-        below = _members.of_tar(descriptor, place.offset, place.size)
+        below = _members.of_tar(descriptor, extent.offset, extent.size)
         for found in _until_damage(below, member.name, result):
             yield found._replace(name=folder + b"/" + found.name)
 
 
 def _until_damage(
-    members: Iterator[_members.Member], name: bytes, result: Listing
-) -> Iterator[_members.Member]:
+    members: Iterator[_members.Entry], name: bytes, result: Listing
+) -> Iterator[_members.Entry]:
     try:
         yield from members
     except DecodeError as error:
         result.unlisted.append((name, str(error)))
 
 
-def _with_slashes(member: _members.Member) -> _members.Member:
+def _with_slashes(member: _members.Entry) -> _members.Entry:
     """A zip member whose name has slashes, also if a program of Windows wrote backslashes."""
     if b"\\" not in member.name or b"/" in member.name:
         return member
@@ -341,52 +345,15 @@ def _given(path: Path, folder: str, names: Iterable[bytes]) -> bytes:
     return top
 
 
-def _arranged(
-    path: Path, names: list[bytes], top: bytes, result: Listing
-) -> tuple[list[bytes], list[str]]:
-    """Keys in their order, and the names of the class folders, if there are any."""
-    folders = sorted({os.fsdecode(name.partition(b"/")[0]) for name in names if b"/" in name})
-    if not folders:
-        return sorted(names), []
-    if _classes.are_splits(folders):
-        _refuse_splits(path, os.fsdecode(top), folders)
-    keys = sorted((name for name in names if b"/" in name), key=_place_in_order)
-    if beside := len(names) - len(keys):
-        result.warnings.append(f"{beside} images beside the class folders belong to no class")
-    return keys, folders
-
-
-def _place_in_order(key: bytes) -> tuple[str, str, str]:
-    """By class, folder and name, as text: the order of an image folder."""
-    folder, _, name = os.fsdecode(key).rpartition("/")
-    return folder.partition("/")[0], folder, name
-
-
-def _refuse_splits(path: Path, top: str, folders: list[str]) -> None:
-    train = next((f for f in folders if f.lower().startswith("train")), folders[0])
-    commands = [
-        f"packio pack {shlex.quote(str(path))} {name}.lmdb --folder {shlex.quote(top + name)}"
-        + ("" if name == train else f" --classes-from {train}.lmdb")
-        for name in sorted(folders, key=lambda name: name != train)
-    ]
-    raise SourceError(
-        f"{path}: its folders are splits ({', '.join(folders)}), not classes; "
-        f"pack each by itself: {'; '.join(commands)}"
-    )
-
-
-@contextlib.contextmanager
-def _opened(
-    archive: _unpacking.File | _unpacking.Unpacked, kinds: Mapping[str, str], rows: Columns
-) -> Iterator[ReadRecord]:
-    with archive.opened() as descriptor:
-
-        def read(position: int) -> Record[Field]:
-            found: dict[str, Field] = {}
-            for name, column in rows.columns.items():
-                place = _members.Place(*column[position].tolist())
-                if place != _members.NOWHERE:
-                    found[name] = Field(kinds[name], _members.read(descriptor, place))
-            return Record(b"", found)
-
-        yield read
+def _read(
+    descriptor: int, kinds: Mapping[str, str], rows: ListedRows, position: int
+) -> Record[Field]:
+    """Read the members of a sample."""
+    found: dict[str, Field] = {}
+    for name, column in rows.columns.items():
+        extent = _members.Extent(*column[position].tolist())
+        if extent != _members.NOWHERE:
+            kind = kinds[name]
+            is_image = kind in ("image", "mask")
+            found[name] = Field(kind, _members.read(descriptor, extent, is_image=is_image))
+    return Record(b"", found)

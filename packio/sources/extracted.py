@@ -1,16 +1,14 @@
 """A folder that ``packio extract`` wrote: files beside ``packio.jsonl`` and ``packio.json``.
 
-`packio.inspecting.annotations` says what these two files hold. Everything comes back: named fields,
-labels, splits, boxes with their columns, metadata, and what is known of raw pixels.
+`packio.inspecting.annotations` describes these two files. Everything comes back: named fields,
+labels, splits, boxes with their columns, metadata, and the shape and type of raw pixels.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,11 @@ from packio.errors import DecodeError, SourceError
 from packio.sample.facts import Facts
 from packio.sample.fields import check_kind, check_name
 from packio.sample.record import IMAGE, Field, Record
-from packio.sources import Context, Listing, ReadRecord, Source, _files
-from packio.sources._rows import Columns
+from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
+from packio.sources._class_folders import class_names
+from packio.sources._records import record_of
+from packio.sources._rows import ListedRows, each
+from packio.sources.tables import columns
 
 TABLE, HEAD = "packio.jsonl", "packio.json"
 
@@ -29,7 +30,7 @@ TABLE, HEAD = "packio.jsonl", "packio.json"
 class Extracted(Source):
     """A folder that ``packio extract`` wrote."""
 
-    priority = -1  # an image folder, and a list of images, would be content with less
+    priority = -1  # the folder is an image folder too, and the table is a list of images
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is such a folder, or the table in it."""
@@ -45,29 +46,22 @@ class Extracted(Source):
         path = Path(source)
         folder = path.parent if path.name == TABLE else path
         head, lines = _parsed(folder)
-        given = context.classes
-        classes = list(given if given is not None else head["classes"])
-        if unknown := sorted(set(head["classes"]) - set(classes)):
-            raise SourceError(
-                f"{folder}/: classes that --classes-from does not name: {unknown[:5]}"
-            )
+        classes = head["classes"]
+        if context.classes is not None:
+            classes = class_names(f"{folder}/", classes, context.classes)
         keys = [os.fsencode(line["key"]) for line in lines]
         with _files.folder_opened(folder) as opened:
             sizes = _files.sizes(opened, keys)
-        splits = None
-        if head["splits"]:
-            splits = [head["splits"].index(line["split"]) for line in lines]
-        kinds: dict[str, str] = head["fields"]
-        others = [n for n, kind in kinds.items() if n != IMAGE and kind != "text"]
-        files = [
-            (k, *(os.fsencode(line[n]) for n in others if n in line))
-            for k, line in zip(keys, lines, strict=True)
-        ]
+        splits = head["splits"] or None
+        origins = {name: (name, kind) for name, kind in head["fields"].items() if name != IMAGE}
+        cells = {name: [line.get(name) for line in lines] for name in origins}
+        root = os.path.abspath(folder)
         return Listing(
-            self.name, os.path.abspath(folder), keys, sizes, _labels(lines, classes, folder),
-            classes, splits=splits, split_names=head["splits"] if splits is not None else [],
-            files=files, rows=Columns({"line": [json.dumps(line) for line in lines]}),
-            open=functools.partial(_opened, os.path.abspath(folder), kinds, classes),
+            self.name, root, keys, sizes, _labels(lines, classes, folder), classes,
+            splits=splits and [splits.index(line["split"]) for line in lines],
+            split_names=splits or [], files=_values.files_of(keys, cells, origins, root),
+            rows=ListedRows({"line": [json.dumps(line) for line in lines]}),
+            open=functools.partial(each, _read, root, origins, classes),
         )  # fmt: skip
 
 
@@ -75,7 +69,7 @@ SOURCE = Extracted()
 
 
 def _parsed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What ``packio.json`` says, and the lines of the table."""
+    """The object in ``packio.json``, and the lines of the table."""
     try:
         head = json.loads((folder / HEAD).read_text("utf-8"))
         for name, kind in head["fields"].items():
@@ -116,54 +110,33 @@ def _position(label: Any, classes: list[str]) -> int:
     return classes.index(label) if isinstance(label, str) else int(label)
 
 
-@contextlib.contextmanager
-def _opened(
-    root: str, kinds: Mapping[str, str], classes: list[str], rows: Columns
-) -> Iterator[ReadRecord]:
-    lines = rows.columns["line"]
-    with _files.folder_opened(root) as folder:
-
-        def read(position: int) -> Record[Field]:
-            line = json.loads(lines[position])
-            facts = line.get("facts", {})
-            fields = {IMAGE: _field(folder, "image", line["key"], facts.get(IMAGE))}
-            for name, kind in kinds.items():
-                if name == IMAGE or name not in line:
-                    continue
-                value = line[name]
-                if kind == "text":
-                    fields[name] = Field("text", str(value).encode("utf-8", "surrogatepass"))
-                else:
-                    fields[name] = _field(folder, kind, value, facts.get(name))
-            boxes, columns = _boxes(line, classes)
-            meta = line.get("meta")
-            text = None if meta is None else json.dumps(
-                meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False
-            ).encode("utf-8", "surrogatepass")  # fmt: skip
-            return Record(b"", fields, boxes=boxes, box_columns=columns, meta=text)
-
-        yield read
+def _read(
+    root: str, origins: FieldOrigins, classes: list[str], rows: ListedRows, position: int
+) -> Record[Field]:
+    """Read the files that a line of the table names."""
+    line = json.loads(rows.columns["line"][position])
+    origins = {IMAGE: ("key", "image"), **origins}
+    values = {name: line.get(column) for name, (column, _) in origins.items()}
+    boxes = _boxes(line, classes)
+    meta = columns.meta(line["meta"]) if line.get("meta") is not None else None
+    record = record_of(values, origins, root, meta, boxes.pop("", None), boxes)
+    facts = {name: Facts(*given) for name, given in line.get("facts", {}).items()}
+    known = {n: f._replace(facts=facts[n]) for n, f in record.fields.items() if n in facts}
+    return record.with_fields(**known) if known else record
 
 
-def _field(folder: int, kind: str, path: str, facts: list[Any] | None) -> Field:
-    data = _files.whole_file(folder, os.fsencode(path))
-    return Field(kind, data, None if facts is None else Facts(*facts))
-
-
-def _boxes(
-    line: Mapping[str, Any], classes: list[str]
-) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    if "boxes" not in line:
-        return None, {}
+def _boxes(line: dict[str, Any], classes: list[str]) -> dict[str, np.ndarray]:
+    """Boxes (k, 4) float32 under "", and their columns by name; empty if there are none."""
+    found: dict[str, np.ndarray] = {}
     try:
-        boxes = np.array(line["boxes"], np.float32).reshape(-1, 4)
-        columns: dict[str, np.ndarray] = {}
+        if "boxes" in line:
+            found[""] = np.array(line["boxes"], np.float32).reshape(-1, 4)
         for name, values in line.items():
             if name == "boxes/labels":
-                columns["labels"] = np.array([_position(v, classes) for v in values], np.int64)
+                found["labels"] = np.array([_position(v, classes) for v in values], np.int64)
             elif name.startswith("boxes/"):
-                is_float = any(isinstance(v, float) for v in values)
-                columns[name[6:]] = np.array(values, np.float32 if is_float else np.int64)
+                is_float = any(isinstance(value, float) for value in values)
+                found[name[6:]] = np.array(values, np.float32 if is_float else np.int64)
     except (ValueError, TypeError) as error:
         raise DecodeError(f"boxes that make no sense: {error}") from error
-    return boxes, columns
+    return found

@@ -1,8 +1,8 @@
 """A folder of images without class folders, and perhaps a list of labels.
 
 All images below the folder, at any depth, are samples. They are sorted by path, bytewise as
-``LC_ALL=C sort`` does. A folder is recognised if it has images and no folders but hidden ones; a
-deeper tree is taken if the user names this source.
+``LC_ALL=C sort`` does. A folder is recognised if it has images and only hidden folders. For a
+deeper tree, the user names this source.
 
 `packio.sources.tables.label_list` says how a list of labels is read.
 """
@@ -19,15 +19,16 @@ from packio.sources import Context, Listing, Source, _files
 from packio.sources.tables import label_list
 
 _LAYOUT = "a folder of images, as 1.jpg, 2.jpg"
+_OPTIONS = {**label_list.OPTIONS, **_files.OPTIONS}
 
 
 class FlatFolder(Source):
     """A folder of images without class folders."""
 
-    options = label_list.OPTIONS
+    options = _OPTIONS
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a folder with images and without folders but hidden ones."""
+        """Tell whether the path is a folder with images, in which all folders are hidden."""
         if not _files.is_plain_folder(path):
             return False
         images = False
@@ -54,7 +55,7 @@ class FlatFolder(Source):
         path = Path(source)
         _files.entries(path, _LAYOUT)
         result = Listing(self.name, path, [], [], None, list(context.classes or []))
-        found = _files.images(path, "", result, context.found)
+        found = _files.images(path, "", result, context.found, _files.image_test(context))
         if not found and not result.unlisted:
             raise SourceError(f"{path}/: no images; {_files.EXPECTED}")
         _files.tell_others(result)

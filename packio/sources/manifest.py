@@ -1,13 +1,18 @@
-"""A list of images in a text file: CSV, TSV, or JSON lines.
+"""A list of images in a text file: CSV with any delimiter, Caffe's lists, or JSON lines.
 
-The images are files. The list has a path for each, perhaps a label, and further columns. A further
-column becomes a named field if the user asks for it: text, or a file whose path is relative to the
-root. All other columns become metadata, a JSON object: numbers and nulls of a column in which each
-cell is blank or a number as JSON writes numbers, and text of any other column, as of one with
-``007``.
+The images are files. Each row has the path of an image, perhaps a label, and further cells. If the
+user asks for a further column as a named field, its cells are texts, or paths of files relative to
+the root. All other columns become metadata, a JSON object. A column becomes numbers if each cell is
+blank or a number as JSON writes numbers; a blank cell is null. Any other column becomes text, such
+as a column with ``007``.
 
-The first line of a CSV names the columns, unless one of its cells is the path of an image. The
-columns are then called ``0``, ``1``, …, and the other one of two is the label, as in Caffe's lists.
+An empty cell of a field of kind ``text`` is an empty text. An empty cell of a field of another kind
+is missing: the sample does not have the field. A field without a kind has the kind that the first
+cell with text says: ``depth/1.png`` is a file.
+
+The first line of a CSV names the columns, unless a cell of it is the path of an image. Then the
+columns are called ``0``, ``1``, …; in a list of two columns the column without paths has the
+labels, as in Caffe's lists.
 
 ==================================  ===============================================================
 label column                        labels
@@ -23,22 +28,33 @@ JSON: a list of names, of numbers   as names with `label_sep`; (N, k) float32
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import fnmatch
 import functools
+import json
 import os
-from collections.abc import Iterator
+from array import array
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import SourceError
+from packio.errors import OptionError, SourceError
 from packio.sample.record import Field, Record
-from packio.sources import Context, Listing, ReadRecord, Source, _files, _values
-from packio.sources._rows import Columns
-from packio.sources.tables import lines, tables
-from packio.sources.tables.manifest_table import Further, Table, stamp
+from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
+from packio.sources._records import Roles, resolved
+from packio.sources._rows import ListedRows, each_of
+from packio.sources.tables import columns, lines
+from packio.sources.tables.labels import (
+    Distinct,
+    LabelsAndNames,
+    choice,
+    is_number,
+    labels,
+    number,
+    of_texts,
+)
 
 _OPTIONS = {
     "path_col": "column with the paths of the images",
@@ -47,8 +63,13 @@ _OPTIONS = {
     "root": "folder that the paths are relative to [default: the list's]",
     "ext": "what to append to paths that do not end as images do, as '.jpg'",
     "delimiter": "what separates the columns [default: found out]",
+    "charset": "how the text of a list is encoded, as latin-1 [default: utf-8]",
 }
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
+_PATH_NAMES = (
+    "path", "file_path", "filepath", "file", "file_name", "filename", "image_path", "img_path",
+    "image_file", "image", "img", "image_name", "image_id", "id_code", "name", "id",
+)  # fmt: skip
 
 
 class Manifest(Source):
@@ -68,41 +89,221 @@ class Manifest(Source):
         to the folder that the root and all paths share.
 
         Raises:
-            OptionError: a column is not there or cannot be guessed, or the delimiter has several
-                characters.
-            SourceError: a line makes no sense, an image is listed twice, or no image exists.
+            OptionError: a column is not there or cannot be guessed, the delimiter has several
+                characters, or there is no such charset.
+            SourceError: a line makes no sense, text is not in the charset, an image is listed
+                twice, or no image exists.
         """
         path = Path(source)
-        table = Table(path, context)
+        table = lines.table(path, context.option("delimiter"), context.option("charset"))
+        seen = _TableContent(table, context)
         folder = os.fspath(context.option("root", path.parent))
-        root, keys = tables.relative(_with_endings(table.paths, context.option("ext")), folder)
-        labels, names = table.labels(context.classes, context.option("label_sep"))
+        root, keys = columns.relative(_with_endings(seen.paths, context.option("ext")), folder)
+        found, names = seen.labels(context.classes, context.option("label_sep"))
         sizes = _sizes(root, keys)
-        result = Listing(self.name, root, keys, sizes, labels, names)
+        result = Listing(self.name, root, keys, sizes, found, names)
         if None in (context.option("path_col"), context.option("label_col")):
-            result.warnings.append(table.choice((labels, names)))
+            result.warnings.append(seen.choice((found, names)))
         if root not in (folder, os.path.abspath(folder)):
             result.warnings.append(f"paths lead out of {folder}/: keys are relative to {root}/")
-        _refuse_repeated(table, result)
+        _refuse_repeated(seen, result)
         if max(sizes) < 0:
             first = os.path.join(root, os.fsdecode(keys[0]))
             raise SourceError(
                 f"{path}: none of its {len(keys):,} images exists; the first would be "
-                f"{ascii(first)[1:-1]}; say --root, or --ext"
+                f"{ascii(first)[1:-1]}; say --root, --ext or --charset"
             )
-        if not table.has_more:
-            return result
-        rows = Columns({"key": keys, "span": table.spans()}, table.further.digest())
-        opened = functools.partial(_opened, root, os.path.abspath(folder), table.further)
-        kinds = [kind for _, kind in context.fields.values()]
-        cells = zip(*table.cells, strict=True)  # of each sample
-        files = [
-            (k, *_values.files_of(c, kinds, folder)) for k, c in zip(keys, cells, strict=False)
-        ]
-        return dataclasses.replace(result, rows=rows, open=opened, files=files or None)
+        return seen.with_more(result, folder) if seen.has_more else result
 
 
 SOURCE = Manifest()
+
+
+class _RowReader(NamedTuple):
+    """Reads a row of a list again, and makes a record of it."""
+
+    table: lines.TextTable
+    numbers: frozenset[str]  # columns that have nothing but numbers
+    path_column: str
+    roles: Roles
+    root: str  # folder of the keys
+
+    def record(self, descriptor: int, rows: ListedRows, position: int) -> Record[Field]:
+        """The record of a row, without key and label.
+
+        Args:
+            descriptor: Of the list.
+            rows: With key and span of each row.
+            position: Of the row.
+        """
+        start, end = rows.columns["span"][position].tolist()
+        cells = self.table.cells(os.pread(descriptor, end - start, start))
+        for name in self.numbers:
+            cells[name] = json.loads(cells[name]) if cells[name] else None
+        key = os.fsdecode(rows.columns["key"][position])
+        return self.roles.record(cells | {self.path_column: os.path.join(self.root, key)})
+
+
+class _TableContent:
+    """The content of a list: paths, labels, the place of each row, and the roles of columns."""
+
+    def __init__(self, table: lines.TextTable, context: Context) -> None:
+        self._table, self._where = table, table.file.path
+        self.paths: list[str] = []
+        self._spans, self._lines = array("q"), array("q")
+        self._values, self._vector = Distinct(), array("f")
+        self._path_col = self._path_column(context.option("path_col"))
+        self._asked: FieldOrigins = context.fields
+        own = {self._path_col, *(column for column, _ in self._asked.values())}
+        others = [name for name in table.names if name not in own]
+        self._label_cols, self._is_vector = self._label_columns(context.option("label_col"), others)
+        self._used = own | {*self._label_cols}
+        self._numbers = {*table.names} - self._used if table.delimiter else set()
+        self._present = {*table.names}
+        self._cells: dict[str, list[Any]] = {name: [] for name in self._asked}
+        for row in table.rows():
+            self._add(row)
+        if not self.paths:
+            raise SourceError(f"{self._where}: names of columns, and no line below them")
+        for name, (column, _) in self._asked.items():
+            if column not in self._present:
+                raise OptionError(
+                    f"{self._where}: field {name!r}: no column {column!r}; there are "
+                    f"{_any_of(sorted(self._present))}"
+                )
+        self.has_more = bool(self._present - self._used or self._asked)
+
+    def _path_column(self, asked: str | None) -> str:
+        names = self._table.names
+        found = asked
+        if asked is None:
+            found = self._table.image or columns.guess(names, _PATH_NAMES)
+        if found in names:
+            return str(found)
+        what = "which column has the paths" if asked is None else f"has no column {asked!r}"
+        raise OptionError(f"{self._where}: {what}; expected path_col to be {_any_of(names)}")
+
+    def _label_columns(self, asked: str | None, others: list[str]) -> tuple[list[str], bool]:
+        """Columns of labels, and whether they make a vector."""
+        if asked is None:
+            guess = columns.guess(others, columns.LABEL_NAMES)
+            if self._table.image and len(others) == 1:
+                guess = others[0]
+            return [guess] if guess is not None else [], False
+        if asked in others or not asked:
+            return [asked] if asked else [], False
+        found: list[str] = []
+        for part in asked.split(","):
+            matching = fnmatch.filter(others, part.strip())
+            if not matching:
+                raise OptionError(
+                    f"{self._where}: has no column {part.strip()!r}; expected label_col to be "
+                    f"{_any_of(others)}, several of them, or ''"
+                )
+            found += [name for name in matching if name not in found]
+        return found, True
+
+    def _add(self, row: lines.TextRow) -> None:
+        """Add a row."""
+        cells, where = row.cells, f"{self._where}:{row.line}"
+        path = cells.get(self._path_col)
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise SourceError(
+                f"{where}: {path!a} in column {self._path_col!r}; expected the path of an image"
+            )
+        self.paths.append(path)
+        self._lines.append(row.line)
+        self._spans.extend((row.start, row.end))
+        if row.is_odd:
+            self._check_charset(row, where)
+        for name, (column, kind) in self._asked.items():
+            if kind != "text":  # text is read again when its sample is packed
+                self._cells[name].append(cells.get(column))
+        if self._is_vector:
+            self._vector.extend([self._float(cells.get(name), where) for name in self._label_cols])
+        elif self._label_cols:
+            self._values.extend([_hashable(cells.get(self._label_cols[0]))])
+        if self._table.delimiter:
+            wrong = {n for n in self._numbers if cells[n] and not is_number(cells[n])}
+            self._numbers -= wrong
+        elif not cells.keys() <= self._present:
+            self._present |= cells.keys()
+
+    def _check_charset(self, row: lines.TextRow, where: str) -> None:
+        """Refuse text that is not in the charset, but in the path of a file."""
+        files = {self._path_col}
+        for column, kind in self._asked.values():
+            if (kind or _values.kind_of_text(str(row.cells.get(column)))) != "text":
+                files.add(column)
+        for name, cell in row.cells.items():
+            text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+            if name not in files and any("\udc80" <= letter <= "\udcff" for letter in text):
+                data = text.encode(self._table.charset, "surrogateescape")
+                raise SourceError(
+                    f"{where}: column {name!r} has {data!r}, which is not {self._table.charset}; "
+                    "save the list as UTF-8, or name its encoding by --charset, as latin-1"
+                )
+
+    @staticmethod
+    def _float(cell: Any, where: str) -> float:
+        found = number(_hashable(cell))
+        if found is None:
+            raise SourceError(f"{where}: {cell!a} as label; expected a number")
+        return float(found)
+
+    def labels(self, classes: Sequence[str] | None, separator: str | None) -> LabelsAndNames:
+        """The labels of all samples, and the names of their classes."""
+        if not self._label_cols:
+            return None, []
+        if not self._is_vector:
+            values = self._values.values
+            if separator:
+                values = [_separated(value, separator) for value in values]
+            elif self._table.delimiter:
+                values = of_texts(self._values, self.place, classes)
+            return labels(self._values, values, self.place, classes=classes)
+        known = list(classes if classes is not None else self._label_cols)
+        if set(known) != set(self._label_cols):
+            raise SourceError(
+                f"{self._where}: label columns {_any_of(self._label_cols)}; --classes-from says "
+                f"{_any_of(known)}"
+            )
+        order = [self._label_cols.index(name) for name in known]
+        vectors = np.array(self._vector, np.float32).reshape(len(self.paths), -1)
+        return vectors[:, order], known
+
+    def place(self, position: int | None) -> str:
+        """The file and the line of a sample, for messages."""
+        return self._where if position is None else f"{self._where}:{self._lines[position]}"
+
+    def choice(self, found: LabelsAndNames) -> str:
+        """Say which columns were taken."""
+        left = sorted(set(self._table.names) - self._used)
+        name = Path(self._where).name
+        return choice(name, "path", self._path_col, self._label_cols, found, self._asked, left)
+
+    def with_more(self, result: Listing, folder: str) -> Listing:
+        """The listing of rows that have fields or metadata beside image and label."""
+        fields = resolved(self._asked, self._cells)
+        every = {"image": (self._path_col, "image"), **fields}
+        roles = Roles(
+            every, frozenset(self._label_cols), bool(self._present - self._used),
+            os.path.abspath(folder),
+        )  # fmt: skip
+        root = os.path.abspath(os.fspath(result.root or ""))
+        reader = _RowReader(self._table, frozenset(self._numbers), self._path_col, roles, root)
+        taken = (sorted(self._used), sorted(self._numbers), sorted(fields.items()))
+        version = f"{self._table.file.digest()}{taken}"
+        spans = np.array(self._spans, np.int64).reshape(-1, 2)
+        files = _values.files_of(result.keys, self._cells, fields, folder) if fields else None
+        return dataclasses.replace(
+            result, files=files, open=functools.partial(each_of, self._table.file, reader.record),
+            rows=ListedRows({"key": result.keys, "span": spans}, version),
+        )  # fmt: skip
+
+
+def _any_of(names: Sequence[str]) -> str:
+    return ", ".join(map(ascii, names[:20])) + (", …" if len(names) > 20 else "")
 
 
 def _with_endings(paths: list[str], ending: str | None) -> list[str]:
@@ -124,7 +325,7 @@ def _sizes(root: str, keys: list[bytes]) -> list[int]:
         ) from error
 
 
-def _refuse_repeated(table: Table, listing: Listing) -> None:
+def _refuse_repeated(seen: _TableContent, listing: Listing) -> None:
     keys = listing.keys
     if len(set(keys)) == len(keys):
         return
@@ -132,9 +333,9 @@ def _refuse_repeated(table: Table, listing: Listing) -> None:
     pairs = [(first[key], i) for i, key in enumerate(keys) if first.setdefault(key, i) != i]
     different = [(a, b) for a, b in pairs if not _equal(listing.label(a), listing.label(b))]
     a, b = (different or pairs)[0]
-    labels = f" with different labels ({listing.label(a)}, {listing.label(b)})" if different else ""
+    differ = f" with different labels ({listing.label(a)}, {listing.label(b)})" if different else ""
     raise SourceError(
-        f"{table.place(b)}: {os.fsdecode(keys[b])!a} again{labels}, as in {table.place(a)}; "
+        f"{seen.place(b)}: {os.fsdecode(keys[b])!a} again{differ}, as in {seen.place(a)}; "
         f"{len(pairs)} lines repeat an image; expected each once"
     )
 
@@ -143,18 +344,21 @@ def _equal(a: Any, b: Any) -> bool:
     return a is b or bool(np.array_equal(a, b, equal_nan=True))
 
 
-@contextlib.contextmanager
-def _opened(root: str, folder: str, further: Further, rows: Columns) -> Iterator[ReadRecord]:
-    """Yield a function that reads an image and the further columns of its line."""
-    keys, spans = rows.columns["key"], rows.columns["span"]
-    with further.manifest.open("rb") as file, _files.opened(root, keys) as read:
-        if stamp(file.fileno()) != further.stamp:
-            raise SourceError(f"{further.manifest}: changed after it was read; run again")
+class JSONObject(str):
+    """A value that is no label: its kind says so in the error."""
 
-        def read_all(position: int) -> Record[Field]:
-            start, end = spans[position].tolist()
-            values, meta = further.of(os.pread(file.fileno(), end - start, start))
-            fields = _values.fields_of(values, further.wanted, folder)
-            return dataclasses.replace(read(position).with_fields(**fields), meta=meta)
+    __slots__ = ()
 
-        yield read_all
+
+def _hashable(value: Any) -> Hashable:
+    """A value of JSON, lists as tuples."""
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return JSONObject(json.dumps(value)) if isinstance(value, dict) else value
+
+
+def _separated(value: Any, separator: str) -> Any:
+    """The names in a cell."""
+    if not isinstance(value, str):
+        return value
+    return tuple(filter(None, map(str.strip, value.split(separator))))

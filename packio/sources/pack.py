@@ -1,8 +1,8 @@
-"""A pack, to be packed again: into another format, or with other classes. Nothing is decoded.
+"""A pack as a source, to convert it to another format or to other classes. Nothing is decoded.
 
-A sample keeps everything: its named fields, split, boxes with their columns, metadata, and the
-facts of pixels that do not tell their shape or orientation. The argument ``fields`` of packing
-renames fields, as ``fields={"caption": "txt"}``.
+A sample keeps everything: its named fields, split, boxes with their columns, metadata, and shape,
+type and orientation of raw pixels. The argument ``fields`` of packing renames fields:
+``fields={"caption": "txt"}`` calls the field ``txt`` ``caption``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,13 @@ import numpy as np
 
 from packio.errors import OptionError, SourceError
 from packio.images import encodings
-from packio.packs import locating, packs
+from packio.packs import locating, opening
 from packio.sample.facts import Facts
+from packio.sample.packed import Sample
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import check_named
-from packio.sample.sample import Sample
-from packio.sources import Context, Listing, ReadRecord, Source, _packs
-from packio.sources._rows import Columns
-
-_Wanted = Mapping[str, tuple[str, "str | None"]]  # as `Context.fields`
+from packio.sources import Context, FieldOrigins, Listing, ReadRecord, Source, _packs
+from packio.sources._rows import ListedRows, each
 
 
 class PackSource(Source):
@@ -44,7 +42,7 @@ class PackSource(Source):
 
     def accepts(self, obj: object) -> bool:
         """Tell whether an object is a pack or a sequence of `Sample`."""
-        if isinstance(obj, packs.Pack):
+        if isinstance(obj, opening.Pack):
             return True
         return isinstance(obj, Sequence) and (not len(obj) or isinstance(obj[0], Sample))
 
@@ -57,11 +55,11 @@ class PackSource(Source):
                 field of a name that `Context.fields` asks for.
             SourceError: there are no samples, or a class is unknown to `Context.classes`.
         """
-        samples = packs.open(source) if isinstance(source, (str, os.PathLike)) else source
+        samples = opening.open(source) if isinstance(source, (str, os.PathLike)) else source
         if not len(samples):
             raise SourceError("no samples; expected at least one")
         classes = None if context.classes is None else list(context.classes)
-        if isinstance(samples, packs.Pack):
+        if isinstance(samples, opening.Pack):
             found: Listing = _packs.listing([samples], classes)
         else:
             found = _of_samples(samples, classes or [])
@@ -78,32 +76,27 @@ SOURCE = PackSource()
 
 
 def _of_samples(samples: Sequence[Sample], classes: list[str]) -> Listing:
-    keys = [sample.key.encode("utf-8", "surrogateescape") for sample in samples]
     names = sorted({sample.split for sample in samples if sample.split is not None})
     without = sum(sample.split is None for sample in samples)
     if names and without:
-        raise OptionError(f"{without} of {len(keys)} samples have no split; expected all or none")
-    rows = Columns({"position": np.arange(len(samples))})
+        raise OptionError(
+            f"{without} of {len(samples)} samples have no split; expected all or none"
+        )
     labels = _labels([sample.label for sample in samples])
     if labels is not None and classes:
         check_named(np.asarray(labels), classes, "samples")
+    records = [_record(sample) for sample in samples]
+    columns = {
+        "fields": [dict(record.fields) for record in records],
+        "meta": [record.meta for record in records],
+        "boxes": [record.boxes for record in records],
+        "box columns": [dict(record.box_columns) for record in records],
+    }
     return Listing(
-        "pack", None, keys, [len(sample.data) for sample in samples], labels, classes,
-        splits=[names.index(str(sample.split)) for sample in samples] if names else None,
-        split_names=names, rows=dataclasses.replace(rows, version=_digest(samples)),
-        open=functools.partial(_opened, samples, names),
+        "pack", None, [record.key for record in records], [len(s.data) for s in samples], labels,
+        classes, splits=[names.index(str(s.split)) for s in samples] if names else None,
+        split_names=names, rows=ListedRows(columns), open=functools.partial(each, _read),
     )  # fmt: skip
-
-
-def _digest(samples: Sequence[Sample]) -> str:
-    """Digest of all that samples hold: of boxes and arrays every number."""
-    columns = [
-        (s.data, s.mask, s.meta and _json(s.meta), s.boxes, s.box_labels, sorted(s.box_columns),
-         [s.box_columns[n] for n in sorted(s.box_columns)],
-         [(n, s.fields[n].kind, s.fields[n].data) for n in sorted(s.fields)])
-        for s in samples
-    ]  # fmt: skip
-    return Columns({"sample": columns}).digest()
 
 
 def _labels(found: list[Any]) -> list[int] | np.ndarray | None:
@@ -117,21 +110,21 @@ def _labels(found: list[Any]) -> list[int] | np.ndarray | None:
     return np.array(found, np.float32).reshape(len(found), -1)
 
 
-def _check_fields(samples: Sequence[Sample], wanted: _Wanted) -> None:
-    if isinstance(samples, packs.Pack):
+def _check_fields(samples: Sequence[Sample], asked: FieldOrigins) -> None:
+    if isinstance(samples, opening.Pack):
         kinds = dict(samples.fields)
     else:
         kinds = {n: f.kind for sample in samples for n, f in sample.fields.items()}
-    for name, (origin, kind) in wanted.items():
+    for name, (origin, kind) in asked.items():
         if origin not in kinds or kind not in (None, kinds[origin]):
             there = ", ".join(f"{n} ({k})" for n, k in kinds.items()) or "no fields"
             raise OptionError(f"field {name!r} from {origin!r}: the pack has {there}")
 
 
-@contextlib.contextmanager
-def _opened(samples: Sequence[Sample], splits: list[str], rows: Columns) -> Iterator[ReadRecord]:
-    positions = rows.columns["position"]
-    yield lambda position: _record(samples[int(positions[position])], splits)
+def _read(rows: ListedRows, position: int) -> Record[Field]:
+    """The record of one of the samples."""
+    fields, meta, boxes, box_columns = (column[position] for column in rows.columns.values())
+    return Record(b"", fields, boxes=boxes, box_columns=box_columns, meta=meta)
 
 
 @contextlib.contextmanager
@@ -148,14 +141,14 @@ def _renamed(
         yield read_renamed
 
 
-def _record(sample: Sample, splits: list[str]) -> Record[Field]:
-    """The record of a `Sample`."""
+def _record(sample: Sample) -> Record[Field]:
+    """The record of a `Sample`, without label and split."""
     facts: Facts | None = None
     if sample.encoding in encodings.RAW:
         facts = encodings.raw_facts(
             sample.height, sample.width, sample.channels, sample.dtype, sample.encoding
         )
-    elif sample.orientation != 1:  # which a file such as a BMP does not tell
+    elif sample.orientation != 1:  # a file such as a BMP has no orientation
         facts = encodings.read_facts(sample.data)
     if facts is not None:
         facts = facts._replace(orientation=sample.orientation)
@@ -164,9 +157,9 @@ def _record(sample: Sample, splits: list[str]) -> Record[Field]:
         fields["mask"] = Field("mask", sample.mask)
     labels = {} if sample.box_labels is None else {"labels": sample.box_labels}
     return Record(
-        sample.key.encode("utf-8", "surrogateescape"), fields, sample.label,
-        None if sample.split is None else splits.index(sample.split), sample.boxes,
-        {**labels, **sample.box_columns}, None if sample.meta is None else _json(sample.meta),
+        sample.key.encode("utf-8", "surrogateescape"), fields, boxes=sample.boxes,
+        box_columns={**labels, **sample.box_columns},
+        meta=None if sample.meta is None else _json(sample.meta),
     )  # fmt: skip
 
 

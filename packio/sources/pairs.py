@@ -1,9 +1,10 @@
 """Images and their masks: two files that share a stem, and perhaps further files with that stem.
 
 The stem is the path below the folder of the images, or of the masks, without the suffix. A suffix
-is ``.jpg``, or more of the name, as ``_leftImg8bit.png``. Both folders may be one. A list takes
-some of the pairs, in its order. A line of the list has a stem, as Pascal VOC's lists have; or the
-paths of an image and its mask, relative to the source, with white space or a tab between them.
+is ``.jpg``, or a longer end of the name, as ``_leftImg8bit.png``. Images and masks may lie in one
+folder. A list selects and orders the pairs. A line of the list has a stem, as Pascal VOC's lists
+have; or the paths of an image and its mask, relative to the source, with white space or a tab
+between them.
 
 These folders are recognised, if both have images:
 
@@ -23,12 +24,10 @@ Source: Pascal VOC 2012 development kit, section 4.2; cityscapesScripts, README.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import shlex
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,8 +35,16 @@ from packio.errors import DecodeError, OptionError, SourceError
 from packio.images.encodings import read_facts
 from packio.sample import fields
 from packio.sample.record import Field, Record
-from packio.sources import Context, Listing, ReadRecord, Source, _classes, _files
-from packio.sources._rows import Columns
+from packio.sources import (
+    Context,
+    FieldOrigins,
+    Listing,
+    Source,
+    _class_folders,
+    _files,
+)
+from packio.sources._records import record_of
+from packio.sources._rows import ListedRows, each
 
 _OPTIONS = {
     "images": "folder of the images in the source",
@@ -61,10 +68,11 @@ _EXPECTED = "a folder of images and masks, as images/1.jpg, masks/1.png"
 _FIELD_ENDINGS = (*_files.EXTENSIONS, ".npy", ".txt", ".json", ".bin")
 
 _Sized = tuple[bytes, int]  # path, bytes of the file
+_ByStem = dict[bytes, _Sized]
 
 
 class _Side(NamedTuple):
-    """Where the images are, or the masks, or the files of a field."""
+    """The folder and the suffix of the images, of the masks, or of the files of a field."""
 
     folder: str  # in the source; "" is the source itself
     suffix: bytes  # b"": any ending of an image
@@ -101,7 +109,8 @@ class Pairs(Source):
 
         Raises:
             SourceError: there is no folder or no pair in it, or there are several splits.
-            OptionError: folders or suffixes do not tell images and masks apart.
+            OptionError: folders or suffixes do not tell images and masks apart, or no image has a
+                file of a field.
         """
         path, file = Path(source), context.option("list")
         _files.entries(path, _EXPECTED)
@@ -117,70 +126,96 @@ class Pairs(Source):
             )
         if sides is not None and file is None:
             _refuse_splits(path, *sides)
-        found = ({}, {}) if sides is None else _found(path, *sides, result, context)
+        images = sides[0] if sides is not None else _Side("", b"")
+        further = {n: _field_side(path, images, n, o) for n, (o, _) in context.fields.items()}
+        found: tuple[_ByStem, _ByStem] = ({}, {})
+        if sides is not None:
+            image_others, mask_others = [sides[1], *further.values()], [images, *further.values()]
+            found = (
+                _by_stem(path, sides[0], image_others, result, context),
+                _by_stem(path, sides[1], mask_others, result, context),
+            )
         if file is None:
             pairs = _matched(*found, result)
         else:
-            pairs = _listed(path, _located(path, file), *found, result)
+            pairs = _listed(path, Path(file), *found, result)
         if not pairs and not result.unlisted:
             raise SourceError(f"{path}/: no images; expected {_EXPECTED}; {_files.EXPECTED}")
         _files.tell_others(result)
-        return _with_files(result, path, pairs, sides, context)
+        keys = [image for (image, _), _ in pairs]
+        columns = {"image": keys, "mask": [mask for _, (mask, _) in pairs]}
+        fields: dict[str, tuple[str, str | None]] = {n: (n, n) for n in columns}
+        for name, side in further.items():
+            origin, kind = context.fields[name]
+            columns[name] = _beside(path, keys, images, name, side, result, context)
+            fields[name] = (origin, kind or _kind(columns[name]))
+        return dataclasses.replace(
+            result, keys=keys, sizes=[size for (_, size), _ in pairs],
+            files=[tuple(filter(None, paths)) for paths in zip(*columns.values(), strict=True)],
+            rows=ListedRows(columns | {"mask size": [size for _, (_, size) in pairs]}),
+            open=functools.partial(each, _read, os.path.abspath(path), fields),
+        )  # fmt: skip
 
 
 SOURCE = Pairs()
 
 
-def _with_files(
-    result: Listing, path: Path, pairs: list[tuple[_Sized, _Sized]],
-    sides: tuple[_Side, _Side] | None, context: Context,
-) -> Listing:  # fmt: skip
-    """The listing of pairs, each with the files of its named fields."""
-    images, masks = [image for (image, _), _ in pairs], [mask for _, (mask, _) in pairs]
-    columns = {"image": images, "mask": masks}
-    kinds = {"mask": "mask"}
-    side = sides[0] if sides is not None else _Side("", b"")
-    for name, (origin, kind) in context.fields.items():
-        columns[name] = _beside(path, images, side, name, origin, result, context)
-        kinds[name] = kind or _kind(columns[name])
-    rows = Columns(columns | {"mask size": [size for _, (_, size) in pairs]})
-    return dataclasses.replace(
-        result, keys=images, sizes=[size for (_, size), _ in pairs],
-        files=[tuple(filter(None, paths)) for paths in zip(*columns.values(), strict=True)],
-        rows=rows, open=functools.partial(_opened, os.path.abspath(path), kinds),
-    )  # fmt: skip
+def _by_stem(
+    path: Path, side: _Side, others: list[_Side], result: Listing, context: Context,
+    endings: tuple[str, ...] = _files.EXTENSIONS,
+) -> _ByStem:  # fmt: skip
+    """Stem → file, of all files of a side.
+
+    Args:
+        path: The source.
+        side: Folder and suffix of the files.
+        others: Sides whose files may lie in the same folder.
+        result: Receives files that are not taken, and all but the first file of a stem.
+        context: What the user says.
+        endings: Of the files, if the side has no suffix.
+    """
+    _files.entries(path / side.folder, _EXPECTED)
+    found: _ByStem = {}
+    wanted = _files.ends_in(*([os.fsdecode(side.suffix)] if side.suffix else endings))
+    noted = dataclasses.replace(result, others=type(result.others)())
+    for key, size in _files.images(path, side.folder, noted, context.found, wanted):
+        stem = None if any(side.leaves(key, other) for other in others) else side.stem(key)
+        if stem is not None and found.setdefault(stem, (key, size))[0] != key:
+            result.unlisted.append((key, f"has the stem of {found[stem][0]!a}"))
+    if not side.suffix:
+        result.others.update(noted.others)
+    return found
 
 
 def _beside(
-    path: Path, images: list[bytes], side: _Side, name: str, origin: str, result: Listing,
+    path: Path, keys: list[bytes], images: _Side, name: str, side: _Side, result: Listing,
     context: Context,
 ) -> list[bytes]:  # fmt: skip
     """Path of each image's file of a field; b"" for an image that has none.
 
     Args:
         path: The source.
-        images: Paths of the images.
-        side: Where the images are.
+        keys: Paths of the images.
+        images: Folder and suffix of the images.
         name: Of the field.
-        origin: Folder in the source, or suffix of the files beside the images.
+        side: Folder and suffix of the files of the field.
         result: Receives a warning of missing files.
-        context: What the source is told.
+        context: What the user says.
     """
-    other = _field_side(path, side, name, origin)
     nowhere = Listing(result.kind, path, [], [], None, [])
-    endings = (os.fsdecode(other.suffix).lower(),) if other.suffix else _FIELD_ENDINGS
-    there = _files.images(path, other.folder, nowhere, context.found, endings=endings)
-    by_stem = {other.stem(key): key for key, _ in there}
-    found = [by_stem.get(side.stem(image), b"") for image in images]
+    there = _by_stem(path, side, [], nowhere, context, _FIELD_ENDINGS)
+    found = [there.get(images.stem(key) or b"", (b"", 0))[0] for key in keys]
     if missing := found.count(b""):
-        result.warnings.append(f"{missing} of {len(images)} images have no file for {name!r}")
-    if missing == len(images):
-        raise OptionError(f"field {name!r}: no file in {origin!r} has the stem of an image")
+        result.warnings.append(f"{missing} of {len(keys)} images have no file for {name!r}")
+    if missing == len(keys):
+        raise OptionError(
+            f"field {name!r}: no file in {context.fields[name][0]!r} has the stem of an image"
+        )
     return found
 
 
 def _field_side(path: Path, images: _Side, name: str, origin: str) -> _Side:
-    """Where the files of a named field are."""
+    """Folder and suffix of the files of a named field."""
     if name == "mask":
         raise OptionError("field 'mask': say --masks or --mask-suffix instead")
     if os.path.isdir(path / origin):
@@ -209,7 +244,7 @@ def _has_images(folder: str) -> bool:
 def _sides(
     path: Path, folders: tuple[str | None, str | None], suffixes: tuple[str | None, str | None]
 ) -> tuple[_Side, _Side] | None:
-    """Where images and masks are; None if neither the options nor the folders tell."""
+    """Folders and suffixes of images and masks; None if neither options nor names tell."""
     tried = [tuple(given or usual for given, usual in zip(folders, known, strict=True))
              for known in _LAYOUTS]  # fmt: skip
     chosen = next((t for t in tried if all(os.path.isdir(path / folder) for folder in t)), None)
@@ -248,7 +283,7 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side) -> None:
         ]
     entries = _files.entries(path / images.folder, _EXPECTED)
     folders = sorted(name for name, is_folder in entries if is_folder)
-    if not commands and _classes.are_splits(folders):
+    if not commands and _class_folders.are_splits(folders):
         commands = [
             f"packio pack {source} {name}.lmdb"
             f" --images {shlex.quote(os.path.join(images.folder, name))}"
@@ -261,29 +296,7 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side) -> None:
         )
 
 
-def _found(
-    path: Path, images: _Side, masks: _Side, result: Listing, context: Context
-) -> tuple[dict[bytes, _Sized], dict[bytes, _Sized]]:
-    """Stem → file, of images and of masks."""
-    found: tuple[dict[bytes, _Sized], dict[bytes, _Sized]] = ({}, {})
-    further = [_field_side(path, images, n, origin) for n, (origin, _) in context.fields.items()]
-    for files, side, other in zip(found, (images, masks), (masks, images), strict=True):
-        _files.entries(path / side.folder, _EXPECTED)
-        endings = (os.fsdecode(side.suffix).lower(),) if side.suffix else _files.EXTENSIONS
-        noted = dataclasses.replace(result, others=type(result.others)())
-        for key, size in _files.images(path, side.folder, noted, context.found, endings=endings):
-            left = any(side.leaves(key, beside) for beside in (other, *further))
-            stem = None if left else side.stem(key)
-            if stem is not None and files.setdefault(stem, (key, size))[0] != key:
-                result.unlisted.append((key, f"has the stem of {files[stem][0]!a}"))
-        if not side.suffix:
-            result.others.update(noted.others)
-    return found
-
-
-def _matched(
-    images: dict[bytes, _Sized], masks: dict[bytes, _Sized], result: Listing
-) -> list[tuple[_Sized, _Sized]]:
+def _matched(images: _ByStem, masks: _ByStem, result: Listing) -> list[tuple[_Sized, _Sized]]:
     """Pairs by stem."""
     result.unlisted.extend(
         (image, "no mask has its stem") for stem, (image, _) in images.items() if stem not in masks
@@ -294,14 +307,11 @@ def _matched(
     return sorted((images[stem], masks[stem]) for stem in images if stem in masks)
 
 
-def _located(path: Path, file: str | os.PathLike[str]) -> Path:
-    return Path(file) if os.path.exists(file) else path / file
-
-
 def _listed(
-    path: Path, file: Path, images: dict[bytes, _Sized], masks: dict[bytes, _Sized], result: Listing
+    path: Path, file: Path, images: _ByStem, masks: _ByStem, result: Listing
 ) -> list[tuple[_Sized, _Sized]]:
     """Pairs that a list names, in its order."""
+    file = file if os.path.exists(file) else path / file
     try:
         lines = file.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as error:
@@ -326,32 +336,23 @@ def _listed(
 
 
 def _sized(path: Path, name: bytes) -> _Sized:
-    """A file that a list names relative to the source, also where it begins with a slash."""
+    """Path and bytes of a file that a list names relative to the source, also as ``/a.jpg``."""
     name = os.path.normpath(name.strip().lstrip(b"/"))
     try:
         return name, os.stat(os.path.join(os.fsencode(path), name)).st_size
-    except OSError:  # reading it will say why
+    except OSError:  # an error comes when the file is read
         return name, -1
 
 
-@contextlib.contextmanager
-def _opened(root: str, kinds: Mapping[str, str], rows: Columns) -> Iterator[ReadRecord]:
-    columns = rows.columns
-    more = {name: (kind, columns[name]) for name, kind in kinds.items()}
-    with _files.opened(root, columns["image"], more) as read:
-
-        def checked(position: int) -> Record[Field]:
-            record = read(position)
-            image, name = read_facts(record.image.data), columns["mask"][position]
-            try:
-                mask = read_facts(record.fields["mask"].data)
-            except DecodeError as error:
-                raise DecodeError(f"mask {name!a}: {error}") from error
-            if (image.height, image.width) != (mask.height, mask.width):
-                raise DecodeError(
-                    f"{image.width}x{image.height} pixels, its mask {name!a} "
-                    f"{mask.width}x{mask.height}"
-                )
-            return record
-
-        yield checked
+def _read(root: str, fields: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
+    """Read the files of a sample; the mask must be as large as the image."""
+    files = {name: rows.columns[name][position] for name in fields}
+    paths = {name: Path(os.fsdecode(file)) if file else None for name, file in files.items()}
+    record = record_of(paths, fields, root)
+    image, mask = read_facts(record.image.data), read_facts(record.fields["mask"].data)
+    if (image.height, image.width) != (mask.height, mask.width):
+        raise DecodeError(
+            f"{image.width}x{image.height} pixels, its mask {str(paths['mask'])!a} "
+            f"{mask.width}x{mask.height}"
+        )
+    return record

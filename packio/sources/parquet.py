@@ -1,13 +1,18 @@
-"""Parquet files with images in them, as Hugging Face's hub has them.
+"""Parquet files with images in them, as Hugging Face's hub has them, and Arrow files like them.
 
 An image column is a struct with ``bytes`` and ``path``, or a binary column. If ``bytes`` is null,
-the path is that of a file, absolute or relative to the folder of the Parquet file. Names of a
-`ClassLabel` are those that `datasets` keeps in the schema's metadata, under ``huggingface``. A
-second image column called mask, annotation, segmentation, label or the like is the mask. Further
-columns of images or of bytes are named fields; other columns are metadata, unless the user asks for
-a field: text, an array from a list of numbers, or a file. Nothing is decoded.
+the path names a file, absolute or relative to the folder of the Parquet file. `datasets` keeps the
+names of a `ClassLabel` in the schema's metadata, under ``huggingface``. A second image column
+called mask, annotation, segmentation, label or the like is the mask. Further columns of images or
+of bytes are named fields; other columns are metadata, unless the user asks for a field: text, an
+array from a list of numbers, or a file. A null is a missing field; an empty text is a text. Nothing
+is decoded.
 
-Source: ``datasets`` 4.0, ``datasets.features`` (``Image``, ``ClassLabel``, ``Features``).
+A folder that ``Dataset.save_to_disk`` of Hugging Face's wrote has Arrow files, which its
+``state.json`` names. packio reads them as Parquet files, without the package ``datasets``.
+
+Source: ``datasets`` 4.0, ``datasets.features`` (``Image``, ``ClassLabel``, ``Features``) and
+``datasets.arrow_dataset`` (``Dataset.save_to_disk``).
 """
 
 from __future__ import annotations
@@ -18,26 +23,30 @@ import fnmatch
 import functools
 import hashlib
 import itertools
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.sample.record import Field, Record
-from packio.sources import Context, Listing, ReadRecord, Source, _values
-from packio.sources._rows import Columns
-from packio.sources.tables import parquet_files, tables
+from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.sources import Context, FieldOrigins, Listing, Source, _values
+from packio.sources._records import Roles, resolved
+from packio.sources._rows import ListedRows, each
+from packio.sources.tables import columns as tables
+from packio.sources.tables import parquet_files
+from packio.sources.tables.labels import Distinct, LabelsAndNames, choice, labels
 
 _OPTIONS = {
     "image_col": "column with the images",
     "label_col": "column with the labels; '' packs without",
     "files": "which files of the folder, as 'train-*'",
 }
-_SUFFIX = ".parquet"
+_SUFFIXES = (".parquet", ".arrow")
 _SPLITS = r"(train|training|val|valid|validation|dev|test|testing)(?![a-z])"
 _split = re.compile(_SPLITS, re.IGNORECASE).match
 
@@ -50,10 +59,11 @@ class Parquet(Source):
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a ``.parquet``, or a folder of some, also in ``data``."""
+        """Tell whether the path is a Parquet or Arrow file, or a folder with some."""
         if os.path.isfile(path):
-            return path.suffix.lower() == _SUFFIX
-        return bool(_in_folder(path) or _in_folder(path / "data"))
+            return path.suffix.lower() in _SUFFIXES
+        has_splits = os.path.isfile(path / "dataset_dict.json")  # of Hugging Face's DatasetDict
+        return has_splits or bool(_in_folder(path) or _in_folder(path / "data"))
 
     def listing(self, source: Any, context: Context) -> Listing:
         """List the rows of Parquet files, in the order of the files' names.
@@ -72,25 +82,30 @@ class Parquet(Source):
         columns = _columns(footers[0], *asked, context.fields)
         for footer in footers[1:]:
             _check_alike(footers[0], footer, columns)
+        columns = columns._replace(fields=resolved(columns.fields, _texts(footers, columns)))
         places = [footer.file for footer in footers]
         counts = [place.rows for place in places]
         if not sum(counts):
             raise SourceError(f"{path}: no rows")
-        labels, names = _labels(footers, columns, context.classes)
+        found, names = _labels(footers, columns, context.classes)
         sizes = [_sizes(footer) for footer in footers]
         means = [s.mean() if len(s) else 0 for s in sizes]
-        reader = parquet_files.Reader(places, columns.read, means)
+        reader = parquet_files.ParquetRows(places, columns.read, means)
         digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
         parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
-        folder = places[0].path.parent
-        files = [(os.fsencode(place.path.name),) for place in places]
-        told = [columns.choice(path, (labels, names))] if None in asked else []
+        folder = os.path.dirname(places[0].path)
+        files = [(os.fsencode(os.path.basename(place.path)),) for place in places]
+        further = {name: origin for name, origin in columns.fields.items() if name != IMAGE}
+        chosen = choice(
+            path.name, "image", columns.fields[IMAGE][0], [columns.label] if columns.label else [],
+            (found, names), further, columns.meta,
+        )  # fmt: skip
         return Listing(
-            self.name, folder, _keys(places, columns), np.concatenate(sizes).tolist(), labels,
-            names, warnings=told + columns.left_out,
+            self.name, folder, _keys(places, columns), np.concatenate(sizes).tolist(), found,
+            names, warnings=([chosen] if None in asked else []) + columns.left_out,
             files=[file for file, n in zip(files, counts, strict=True) for _ in range(n)],
-            rows=Columns({"place": np.concatenate(parts)}, digest.hexdigest()),
-            open=functools.partial(_opened, reader, columns),
+            rows=ListedRows({"place": np.concatenate(parts)}, digest.hexdigest()),
+            open=functools.partial(each, _read, reader, columns),
         )  # fmt: skip
 
 
@@ -98,15 +113,18 @@ SOURCE = Parquet()
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """The Parquet files in a folder, sorted; none if the folder cannot be read."""
+    """The files in a folder, sorted; none if the folder cannot be read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        state = json.loads((folder / "state.json").read_bytes())  # of Hugging Face's save_to_disk
+        return [folder / os.path.basename(entry["filename"]) for entry in state["_data_files"]]
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        names = [e.name for e in entries if e.name.lower().endswith(_SUFFIX) and e.is_file()]
+        names = [e.name for e in entries if e.name.lower().endswith(_SUFFIXES) and e.is_file()]
         return [folder / name for name in sorted(names)]
     return []
 
 
 def _found(path: Path) -> list[Path]:
-    """The Parquet files of a source: a file, or those in a folder and in the folders below it."""
+    """The files of a source: a file, or the files in a folder and in the folders in it."""
     if os.path.isfile(path):
         return [path]
     found = _in_folder(path)
@@ -120,15 +138,17 @@ def _chosen(path: Path, pattern: str | None) -> list[Path]:
     found = _found(path)
     chosen = [p for p in found if pattern is None or fnmatch.fnmatchcase(p.name, pattern)]
     if not found:
-        raise SourceError(f"{path}: no file that ends in {_SUFFIX}, in it or in its folder data")
+        raise SourceError(
+            f"{path}: no file that ends in {' or '.join(_SUFFIXES)}, in it or in its folders"
+        )
     if not chosen:
         names = ", ".join(p.name for p in found[:5])
         raise OptionError(f"files={pattern!r}: none of {len(found)} files in {path}: {names}")
     folders = sorted({str(p.parent) for p in chosen})
     if len(folders) > 1:
         raise SourceError(
-            f"{path}: Parquet files in {len(folders)} folders: {', '.join(folders[:5])}; pack each "
-            "folder by itself, or say --files"
+            f"{path}: Parquet or Arrow files in {len(folders)} folders: {', '.join(folders[:5])}; "
+            "pack each folder by itself, or say --files"
         )
     splits = sorted({match[0] for p in chosen if (match := _split(p.name))})
     if pattern is None and len(splits) > 1:
@@ -137,57 +157,42 @@ def _chosen(path: Path, pattern: str | None) -> list[Path]:
     return chosen
 
 
-class _Columns(NamedTuple):
-    """What each column is."""
+class _ColumnRoles(NamedTuple):
+    """The roles of the columns. A column without a role is not read."""
 
-    image: str
-    mask: str | None
+    fields: FieldOrigins  # with image, and mask if there is one
     label: str | None
     meta: tuple[str, ...]
-    fields: Mapping[str, tuple[str, str | None]]  # name → (column, kind)
     has_paths: bool  # the image is a struct with the member path
     left_out: list[str]  # warnings
 
     @property
     def read(self) -> list[str]:
         """The columns that samples are made of, each once."""
-        masks = [self.mask] if self.mask else []
-        columns = [column for column, _ in self.fields.values()]
-        return list(dict.fromkeys([self.image, *masks, *columns, *self.meta]))
-
-    def choice(self, path: Path, labels: tables.Labels) -> str:
-        """Say which columns were taken."""
-        label = tables.told([self.label] if self.label else [], labels)
-        more = f", {self.mask!r} as mask" if self.mask else ""
-        more += "".join(f", {column!r} as {name}" for name, (column, _) in self.fields.items())
-        more += f", {', '.join(map(repr, self.meta))} as meta" if self.meta else ""
-        return (
-            f"{path.name}: took column {self.image!r} as image, {label}{more}; "
-            "--image-col and --label-col say otherwise"
-        )
+        return list(dict.fromkeys([*(column for column, _ in self.fields.values()), *self.meta]))
 
 
 def _columns(
     footer: parquet_files.Footer,
     image_col: str | None,
     label_col: str | None,
-    wanted: Mapping[str, tuple[str, str | None]],
-) -> _Columns:
-    """Find out what each column is.
+    asked: FieldOrigins,
+) -> _ColumnRoles:
+    """Find out the role of each column.
 
     Raises:
         OptionError: there is no column of a name that the user gave, or none with images.
     """
     types = {name: footer.schema.field(name).type for name in footer.schema.names}
-    for name, (column, _) in wanted.items():
+    for name, (column, _) in asked.items():
         if column not in types:
             raise OptionError(
                 f"{footer.file.path}: field {name!r}: no column {column!r}; there are {list(types)}"
             )
-    asked = {column for column, _ in wanted.values()}
+    own = {column for column, _ in asked.values()}
     structs = [name for name, kind in types.items() if "bytes" in _members(kind)]
     images = structs + [name for name, kind in types.items() if _is_binary(kind)]
-    free = [name for name in images if name not in asked]
+    free = [name for name in images if name not in own]
     image = image_col or tables.guess(free, tables.IMAGE_NAMES) or next(iter(free), "")
     if image not in images:
         what = f"image_col={image!r}" if image else "no column of images"
@@ -195,11 +200,14 @@ def _columns(
         raise OptionError(
             f"{footer.file.path}: {what}; expected a struct with bytes, or binary; found {shown}"
         )
-    others = [name for name in types if name not in images and name not in asked]
+    others = [name for name in types if name not in images and name not in own]
     masks = [name for name in free if name != image]
     mask = tables.guess(masks, tables.MASK_NAMES)
     mask = mask or tables.guess([n for n in masks if n in structs], tables.LABEL_NAMES)
     label = _label_column(footer, label_col, others)
+    fields: dict[str, tuple[str, str | None]] = {IMAGE: (image, "image")}
+    if mask and MASK not in asked:
+        fields[MASK] = (mask, "mask")
     further = {_values.field_name(n): (n, _kind(footer, n)) for n in free if n not in (image, mask)}
     if len({_values.field_name(n) for n in free}) < len(set(free)):
         raise OptionError(
@@ -208,17 +216,26 @@ def _columns(
         )
     left = {name for name in others if _holds_bytes(types[name])}
     meta = [name for name in others if name not in (label, *left)]
-    return _Columns(
-        image, None if "mask" in wanted else mask, label, tuple(meta), {**further, **wanted},
-        "path" in _members(types[image]),
+    return _ColumnRoles(
+        {**fields, **further, **asked}, label, tuple(meta), "path" in _members(types[image]),
         [f"column {name!r} holds bytes in a list or a struct: left out" for name in sorted(left)],
     )  # fmt: skip
+
+
+def _texts(footers: list[parquet_files.Footer], columns: _ColumnRoles) -> dict[str, Iterator[Any]]:
+    """Name of a field → cells of its column, of the columns of text."""
+    schema = footers[0].schema
+    return {
+        name: itertools.chain.from_iterable(footer.file.values(column) for footer in footers)
+        for name, (column, _) in columns.fields.items()
+        if "string" in str(schema.field(column).type) and not schema.field(column).type.num_fields
+    }
 
 
 def _label_column(
     footer: parquet_files.Footer, asked: str | None, others: Sequence[str]
 ) -> str | None:
-    """The column with the labels: the one asked for, else one with class names or a usual name."""
+    """The column with the labels: as the user says, or with class names, or with a usual name."""
     if asked and asked not in others:
         raise OptionError(f"{footer.file.path}: label_col={asked!r}; there are {list(others)}")
     if asked is not None:
@@ -268,7 +285,7 @@ def _class_names(footer: parquet_files.Footer, column: str) -> list[str] | None:
 
 
 def _check_alike(
-    first: parquet_files.Footer, other: parquet_files.Footer, columns: _Columns
+    first: parquet_files.Footer, other: parquet_files.Footer, columns: _ColumnRoles
 ) -> None:
     for name in filter(None, [*columns.read, columns.label]):
         index = other.schema.get_field_index(name)
@@ -276,17 +293,17 @@ def _check_alike(
         expected = first.schema.field(name).type
         if kind != expected or _class_names(first, name) != _class_names(other, name):
             raise SourceError(
-                f"{other.file.path}: column {name!r} is {kind}; in {first.file.path.name} it is "
-                f"{expected}, or has other classes; expected the same columns in all files"
+                f"{other.file.path}: column {name!r} is {kind}; in {Path(first.file.path).name} it "
+                f"is {expected}, or has other classes; expected the same columns in all files"
             )
 
 
 def _labels(
-    footers: list[parquet_files.Footer], columns: _Columns, classes: Sequence[str] | None
-) -> tables.Labels:
+    footers: list[parquet_files.Footer], columns: _ColumnRoles, classes: Sequence[str] | None
+) -> LabelsAndNames:
     if columns.label is None:
         return None, []
-    column = tables.Column()
+    column = Distinct()
     for footer in footers:
         values = footer.file.values(columns.label)
         column.extend(tuple(v) if isinstance(v, list) else v for v in values)
@@ -299,7 +316,7 @@ def _labels(
         file = footers[i].file
         return f"{file.path}: row {position - ends[i] + file.rows}"
 
-    return tables.labels(
+    return labels(
         column, column.values, place, classes=classes,
         names=_class_names(footers[0], columns.label),
     )  # fmt: skip
@@ -311,51 +328,46 @@ def _sizes(footer: parquet_files.Footer) -> np.ndarray:
     return np.repeat(footer.sizes // np.maximum(rows, 1), rows)
 
 
-def _keys(files: Sequence[parquet_files.ParquetFile], columns: _Columns) -> list[bytes]:
-    """Paths of the images, if each has one of its own, else file name and row."""
+def _keys(files: Sequence[parquet_files.ParquetFile], columns: _ColumnRoles) -> list[bytes]:
+    """Paths of the images if all differ, else file names and rows."""
     if columns.has_paths:
-        column = f"{columns.image}.path"
+        column = f"{columns.fields[IMAGE][0]}.path"
         paths = [value and value["path"] for file in files for value in file.values(column)]
         if (keys := tables.keys_of(paths)) is not None:
             return keys
-    return [b"%s/%08d" % (os.fsencode(f.path.stem), row) for f in files for row in range(f.rows)]
+    return [
+        b"%s/%08d" % (os.fsencode(Path(f.path).stem), row) for f in files for row in range(f.rows)
+    ]
 
 
-@contextlib.contextmanager
-def _opened(reader: parquet_files.Reader, columns: _Columns, rows: Columns) -> Iterator[ReadRecord]:
-    """Yield a function that reads a row."""
-    places = rows.columns["place"]
-    images = {"image": (columns.image, "image"), "mask": (columns.mask or "", "mask")}
-    wanted = {**{n: v for n, v in images.items() if v[0]}, **columns.fields}
-
-    def read(position: int) -> Record[Field]:
-        file, row = places[position].tolist()
-        found, folder = reader.row(file, row), reader.files[file].path.parent
-        try:
-            values = {name: _value(scalar) for name, scalar in found.items()}
-        except ValueError as error:  # text that is no UTF-8
-            raise DecodeError(f"row {row}: {error}") from error
-        cells = {name: _stored(values[column]) for name, (column, _) in wanted.items()}
-        fields = _values.fields_of(cells, wanted, folder)
-        for name, (column, _) in images.items():
-            if column and name not in fields:
-                raise DecodeError(f"column {column!r} has no bytes")
-        meta = {name: values[name] for name in columns.meta}
-        return Record(b"", fields, meta=tables.meta(meta) if meta else None)
-
-    yield read
-
-
-def _stored(value: Any) -> Any:
-    """A struct of an image without members other than bytes and path; None if both are null."""
-    if not isinstance(value, dict):
-        return value
-    data, path = value.get("bytes"), value.get("path")
-    return {"bytes": data, "path": path} if data is not None or path else None
-
-
-def _value(scalar: Any) -> Any:
+def _read(
+    reader: parquet_files.ParquetRows, columns: _ColumnRoles, rows: ListedRows, position: int
+) -> Record[Field]:
+    """Read a row."""
+    file, row = rows.columns["place"][position].tolist()
+    found = reader.row(file, row)
     try:
-        return scalar.as_py()
+        cells = {name: _cell(scalar) for name, scalar in found.items()}
+    except ValueError as error:  # text that is no UTF-8
+        raise DecodeError(f"row {row}: {error}") from error
+    folder = os.path.dirname(reader.files[file].path)
+    return Roles(columns.fields, frozenset(), bool(columns.meta), folder).record(cells)
+
+
+def _cell(scalar: Any) -> Any:
+    """A cell as a Python value.
+
+    A struct of an image keeps bytes and path alone. If both are null, the cell is None.
+    """
+    try:
+        value = scalar.as_py()
     except ValueError:  # nanoseconds, which Python's times do not have
-        return scalar.cast("string").as_py()
+        value = scalar.cast("string").as_py()
+    if (
+        isinstance(value, dict)
+        and isinstance(value.get("bytes"), (bytes, type(None)))
+        and ("bytes" in value)
+    ):
+        data, path = value["bytes"], value.get("path")
+        return {"bytes": data, "path": path} if data is not None or path else None
+    return value

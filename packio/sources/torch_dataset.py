@@ -3,15 +3,16 @@
 These are torch's datasets and torchvision's, Hugging Face's, WebDataset's, lists and generators. An
 item is an image, a tuple (image, label, …), or a mapping with image, label, mask, boxes,
 box_labels, key, meta, or their usual other names. A mapping within a tuple counts as part of the
-item. `packio.sources._objects` says what becomes a named field and what becomes metadata. Labels
-are ints, floats, names, or lists of them. Names of classes come from ``classes``, or ``features``.
+item. `packio.sources._records` says which values become named fields or metadata. Labels are ints,
+floats, names, or lists of them. Names of classes come from ``classes``, or ``features``; labels of
+boxes are positions in them, too. If there are ``classes``, lists of numbers have one number for
+each class in all labels, as ``[0, 1, 0]`` of three classes, or else positions, as ``[1]``.
 
 Each item is read once, in order, in one thread, and put into a temporary file. So the dataset need
-not be safe in threads, and need not give the same item twice. An image that comes encoded, as bytes
-or as the path of a file, is stored as it is. Pixels are stored without loss: raw if all items of
-the dataset are pixels of the same size and type, else as PNG. Pixels that PNG cannot hold, as
-float32, are raw in any case. An `ImageFolder` of torchvision without transforms, or a subset of
-one, is packed from its files.
+not be safe in threads, and need not give the same item twice. Bytes of an image, or its file, are
+stored unchanged. Pixels are stored without loss: raw if all items of the dataset are pixels of the
+same size and type, else as PNG. Pixels that PNG cannot hold, such as float32, are always raw. An
+`ImageFolder` of torchvision without transforms, or a subset of it, is packed from its files.
 
 On the command line a dataset is ``module:object``, as ``mydata:train``; a function or a class is
 called without arguments. The current folder is searched for the module, too.
@@ -22,25 +23,36 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib
 import os
 import re
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import PackioError, SourceError
+from packio.errors import OptionError, PackioError, ReadError, SourceError
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
-from packio.sources import Context, Listing, ReadRecord, Source, _classes, _files, _objects, _values
-from packio.sources._rows import Columns
-from packio.sources._spool import Spool
-from packio.sources.tables import tables
+from packio.sources import (
+    Context,
+    Listing,
+    Source,
+    _class_folders,
+    _files,
+    _records,
+    _values,
+)
+from packio.sources._listed_file import ScratchFile
+from packio.sources._rows import ListedRows, each_of
+from packio.sources.tables import columns
+from packio.sources.tables.labels import Distinct, labels
+from packio.system.files import read_at
 
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 
@@ -48,7 +60,7 @@ _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").
 class TorchDataset(Source):
     """A Python dataset."""
 
-    priority = 2  # the last of all: it takes nearly every object
+    priority = 2  # the last of all: this source takes nearly every object
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
@@ -99,10 +111,10 @@ class TorchDataset(Source):
             )
         if not context.fields and (found := _of_files(source, context)) is not None:
             return found
-        pool = _Pool(type(source).__name__, Spool(context.scratch), context)
-        for position, sample in _samples(_undecoded(source)):
-            pool.add(position, sample)
-        return pool.listing(_class_names(source))
+        pool = _ItemsAside(type(source).__name__, context)
+        for position, item in _items(_undecoded(source)):
+            pool.add(position, item)
+        return pool.listing(_classes(source))
 
 
 SOURCE = TorchDataset()
@@ -126,7 +138,7 @@ def _has_items(source: object) -> bool:
 def _of_files(source: Any, context: Context) -> Listing | None:
     """List the files of an ImageFolder of torchvision's, or of a subset; None for other datasets.
 
-    A folder with transforms, or with a loader of the user's, is no such folder.
+    None, too, if the folder has transforms, or a loader that the user wrote.
     """
     folders, data = sys.modules.get("torchvision.datasets"), sys.modules.get("torch.utils.data")
     if folders is None or data is None:
@@ -140,32 +152,32 @@ def _of_files(source: Any, context: Context) -> Listing | None:
         return None
     if source.loader is not folders.folder.default_loader:
         return None
-    names = _classes.names("ImageFolder", source.classes, context.classes)
-    labels = [names.index(name) for name in source.classes]
-    root, keys = tables.relative([path for path, _ in source.samples], source.root)
+    names = _class_folders.class_names("ImageFolder", source.classes, context.classes)
+    label_of = [names.index(name) for name in source.classes]
+    root, keys = columns.relative([path for path, _ in source.samples], source.root)
     with _files.folder_opened(root) as folder:
         sizes = _files.sizes(folder, keys)
     return Listing(
-        SOURCE.name, root, keys, sizes, [labels[label] for _, label in source.samples], names
+        SOURCE.name, root, keys, sizes, [label_of[label] for _, label in source.samples], names
     )
 
 
-def _samples(source: Any) -> Iterator[tuple[int, Any]]:
+def _items(source: Any) -> Iterator[tuple[int, Any]]:
     """Yield position and item, or position and the exception that reading the item raised."""
     if _has_items(source) and callable(getattr(source, "__len__", None)) and not _iterates(source):
         for i in range(len(source)):
             try:
-                sample = source[i]
+                item = source[i]
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 (whatever the dataset does)
-                sample = error
-            yield i, sample
+                item = error
+            yield i, item
         return
     i = -1
     try:
-        for i, sample in enumerate(source):
-            yield i, sample
+        for i, item in enumerate(source):
+            yield i, item
     except PackioError:
         raise
     except Exception as error:
@@ -193,72 +205,94 @@ def _undecoded(source: Any) -> Any:
     return source
 
 
-def _class_names(source: Any) -> list[str] | None:
-    """Names of the classes of a dataset, or of the dataset that it is a subset of."""
-    features = getattr(source, "features", None)
+class _Classes(NamedTuple):
+    """Names of the classes of a dataset."""
+
+    names: list[str] | None = None
+    hot: bool = False  # lists of numbers as labels may have a number for each name
+
+
+def _classes(source: Any) -> _Classes:
+    """The classes of a dataset, or of the dataset that it is a subset of."""
+    features: Any = getattr(source, "features", None)
     found: Any = getattr(source, "classes", None)
-    if isinstance(features, Mapping):
-        label = tables.guess(features, tables.LABEL_NAMES)
-        found = getattr(features.get(label), "names", None)
+    of_features = isinstance(features, Mapping)
+    if of_features:
+        label = features.get(columns.guess(features, columns.LABEL_NAMES))
+        if isinstance(label, list):  # several labels: [ClassLabel(…)], or List(ClassLabel(…))
+            label = next(iter(label), None)
+        found = getattr(getattr(label, "feature", label), "names", None)
     elif found is None and (whole := getattr(source, "dataset", None)) is not None:
-        return _class_names(whole)
+        return _classes(whole)
     if not isinstance(found, (list, tuple)):
-        return None
+        return _Classes()
     names = [", ".join(name) if isinstance(name, tuple) else name for name in found]  # ImageNet's
     good = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    return names if names and good else None
+    return _Classes(names if names and good else None, not of_features)
 
 
-class _Pool:
-    """Items of a dataset, in a temporary file.
+class _ItemsAside:
+    """Items of a dataset, in a scratch file.
 
     Args:
         what: Name of the dataset, for messages.
-        spool: Takes the items.
-        context: What the source is told.
+        context: What the user says.
     """
 
-    def __init__(self, what: str, spool: Spool, context: Context) -> None:
-        self._what, self._spool, self._context = what, spool, context
-        self._positions, self._spans, self._sizes = array("q"), array("q"), array("q")
-        self._labels = tables.Column()
+    def __init__(self, what: str, context: Context) -> None:
+        self._what, self._context, self._fields = what, context, context.fields
+        self._scratch = ScratchFile(context.scratch, "samples were put aside")
+        self._digest = hashlib.sha256()
+        self._positions, self._ends, self._sizes = array("q"), array("q", [0]), array("q")
+        self._labels = Distinct()
         self._keys, self._paths = list["str | None"](), list["str | None"]()
         self._bad: list[tuple[bytes, str]] = []
         self._pixels: Counter[Facts | None] = Counter()
+        self._box_labels: tuple[int, int] | None = None  # the least and the greatest
+        self._absent = {column for column, _ in context.fields.values()}
         self._has_meta = False
 
-    def add(self, position: int, sample: Any) -> None:
+    def add(self, position: int, value: Any) -> None:
         """Put an item aside, or keep the reason why that is impossible."""
         try:
-            if isinstance(sample, Exception):
-                raise sample
-            taken = _objects.taken(sample, self._context.fields)
+            if isinstance(value, Exception):
+                raise value
+            self._fields = _records.resolved_by(self._fields, value)
+            item = _records.item_of(value, self._fields)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever the user's objects do)
             self._bad.append((b"%08d" % position, _values.described(error)))
             return
-        self._spans.extend(self._spool.add(taken.record))
+        if self._absent:
+            self._absent -= _records.names_of(value)
+        data = _records.to_bytes(item.record)
+        self._digest.update(data)
+        self._scratch.write(data)
+        self._ends.append(self._scratch.size)
         self._positions.append(position)
-        self._sizes.append(len(taken.record.image.data))
-        self._labels.extend([taken.label])
-        self._keys.append(taken.key)
-        self._paths.append(taken.path)
-        self._pixels[taken.record.image.facts] += 1
-        self._has_meta = self._has_meta or taken.record.meta is not None
+        self._sizes.append(len(item.record.image.data))
+        self._labels.extend([item.label])
+        self._keys.append(item.key)
+        self._paths.append(item.path)
+        self._pixels[item.record.image.facts] += 1
+        self._has_meta = self._has_meta or item.record.meta is not None
+        ids = item.record.box_columns.get("labels")
+        if ids is not None and ids.size:
+            seen = self._box_labels or (int(ids[0]), int(ids[0]))
+            self._box_labels = min(seen[0], int(ids.min())), max(seen[1], int(ids.max()))
 
-    def listing(self, names: list[str] | None) -> Listing:
+    def listing(self, classes: _Classes) -> Listing:
         """List the items in the file."""
         if not self._positions:
             reason = f"; the first: {self._bad[0][1]}" if self._bad else ""
             raise SourceError(f"{self._what}: none of {len(self._bad)} items can be packed{reason}")
-        values, warnings = self._labels.values, list[str]()
-        if names and any(type(v) is int and not 0 <= v < len(names) for v in values):
-            warnings.append(f"labels do not fit the {len(names)} classes of the dataset: no names")
-            names = None
-        labels, known = tables.labels(
-            self._labels, values, self._place, classes=self._context.classes, names=names
-        )
+        for name, (column, _) in self._context.fields.items():
+            if column in self._absent:
+                raise OptionError(f"{self._what}: field {name!r}: no item has {column!r}")
+        self._scratch.finish()
+        warnings = list[str]()
+        found, known, order = self._labelled(classes, warnings)
         decoded = self._pixels.total() - self._pixels[None]
         as_png = len(+self._pixels) > 1
         if decoded:
@@ -266,12 +300,43 @@ class _Pool:
                 f"{decoded:,} items are pixels, stored {'as PNG' if as_png else 'raw'}; a dataset "
                 "that gives paths, or the bytes of files, keeps the files as they are"
             )
-        rows = Columns({"span": np.array(self._spans).reshape(-1, 2)}, self._spool.finish())
+        ends = np.array(self._ends, np.int64)
+        spans = np.stack([ends[:-1], ends[1:]], axis=1)
+        rows = ListedRows({"span": spans}, self._digest.hexdigest())
         return Listing(
-            SOURCE.name, None, self._unique_keys(), self._sizes.tolist(), labels, known,
+            SOURCE.name, None, self._unique_keys(), self._sizes.tolist(), found, known,
             unlisted=self._bad, warnings=warnings, rows=rows,
-            open=functools.partial(_opened, self._spool, as_png, self._has_meta),
+            open=functools.partial(each_of, self._scratch, _read, as_png, self._has_meta, order),
         )  # fmt: skip
+
+    def _labelled(
+        self, classes: _Classes, warnings: list[str]
+    ) -> tuple[list[int] | np.ndarray | None, list[str], np.ndarray | None]:
+        """Labels, names of the classes, and the new label of each label of boxes.
+
+        Args:
+            classes: Of the dataset.
+            warnings: Receives a warning if the labels do not fit the classes.
+        """
+        values, names, asked = self._labels.values, classes.names, self._context.classes
+        least, greatest = self._box_labels or (0, -1)
+        of_boxes = self._box_labels is not None and {*values} <= {None}
+        fits = all(type(v) is not int or 0 <= v < len(names or ()) for v in values)
+        boxes_fit = least >= 0 and greatest < len(names or ())
+        if names and not (fits and (boxes_fit or not of_boxes)):
+            warnings.append(f"labels do not fit the {len(names)} classes of the dataset: no names")
+            names = None
+        found, known = labels(
+            self._labels, values, self._place, classes=asked, names=names, hot=classes.hot
+        )
+        if not names or self._box_labels is None:
+            return found, known, None
+        if of_boxes:
+            where = self._place(None)
+            known = names if asked is None else _class_folders.class_names(where, names, asked)
+        if known == names or not boxes_fit:
+            return found, known, None
+        return found, known, np.array([known.index(name) for name in names], np.int64)
 
     def _place(self, position: int | None) -> str:
         where = "" if position is None else f": item {self._positions[position]}"
@@ -279,7 +344,7 @@ class _Pool:
 
     def _unique_keys(self) -> list[bytes]:
         paths = [path and os.path.abspath(path) for path in self._paths]
-        if not any(self._keys) and (found := tables.keys_of(paths)) is not None:
+        if not any(self._keys) and (found := columns.keys_of(paths)) is not None:
             return found
         named = [k or f"{i:08d}" for k, i in zip(self._keys, self._positions, strict=True)]
         keys = [key.encode("utf-8", "surrogateescape") for key in named]
@@ -293,19 +358,22 @@ class _Pool:
         return keys
 
 
-@contextlib.contextmanager
-def _opened(spool: Spool, as_png: bool, has_meta: bool, rows: Columns) -> Iterator[ReadRecord]:
-    """Yield a function that reads an item from the temporary file."""
-    spans: Sequence[Any] = rows.columns["span"]
-
-    def read(position: int) -> Record[Field]:
-        start, end = spans[position].tolist()
-        record = spool.read(start, end)
-        if has_meta and record.meta is None:
-            record = dataclasses.replace(record, meta=b"{}")
-        data, facts = record.image.data, record.image.facts
-        if as_png and facts is not None and _values.fits_png(facts):
-            record = record.with_fields(image=Field("image", _values.as_png(data, facts)))
-        return record
-
-    yield read
+def _read(
+    descriptor: int, as_png: bool, has_meta: bool, order: np.ndarray | None, rows: ListedRows,
+    position: int,
+) -> Record[Field]:  # fmt: skip
+    """Read an item from the scratch file; `order` is the new label of each label of boxes."""
+    start, end = rows.columns["span"][position].tolist()
+    data = read_at(descriptor, end - start, start)
+    if len(data) != end - start:
+        raise ReadError(f"the scratch file ends at byte {start + len(data)}; run again")
+    record = _records.from_bytes(data)
+    if has_meta and record.meta is None:
+        record = dataclasses.replace(record, meta=b"{}")
+    if order is not None and "labels" in record.box_columns:
+        boxes = {**record.box_columns, "labels": order[record.box_columns["labels"]]}
+        record = dataclasses.replace(record, box_columns=boxes)
+    pixels, facts = record.image.data, record.image.facts
+    if as_png and facts is not None and _values.fits_png(facts):
+        record = record.with_fields(image=Field("image", _values.as_png(pixels, facts)))
+    return record

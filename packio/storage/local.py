@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, ReadError
@@ -14,6 +15,15 @@ from packio.system.files import read_at
 from packio.system.locks import ForkSafeLock
 
 _MOST_OPEN = 64  # files; well below the usual limit of 1,024 descriptors a process
+
+
+def warn_of_missing(path: Path) -> None:
+    """Warn that a file of a pack is missing that packio does not read."""
+    warnings.warn(
+        f"{path}: missing, though the index lists it; packio does not read this file, other "
+        "readers may need it",
+        stacklevel=4,
+    )
 
 
 class _Descriptor:
@@ -50,22 +60,31 @@ class LocalFiles:
     def __reduce__(self) -> tuple[object, ...]:
         return LocalFiles, (self._root, self._paths, self._sizes)
 
-    def check(self) -> None:
-        """Check that every file exists and has its size.
+    def check(self, is_read: Callable[[int], bool]) -> None:
+        """Check that every file with samples exists and has its size.
+
+        A file that packio does not read, as the ``.idx`` that DALI needs, may have another size:
+        appending replaces such files before the index. It may be missing: a warning says so.
+
+        Args:
+            is_read: Tells whether samples are read from the file of this number.
 
         Raises:
             ReadError: a file is missing.
             IntegrityError: a file has another size, or is no regular file.
         """
-        for name, expected in zip(self._paths, self._sizes, strict=True):
+        for number, (name, expected) in enumerate(zip(self._paths, self._sizes, strict=True)):
             path = self._root / name
             try:
                 status = path.stat()
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and not is_read(number):
+                    warn_of_missing(path)
+                    continue
                 raise ReadError(f"{path}: {error.strerror}; the index lists this file") from error
             if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for ever
                 raise IntegrityError(f"{path}: not a regular file, though the index lists it")
-            if status.st_size != expected:
+            if status.st_size != expected and is_read(number):
                 raise IntegrityError(
                     f"{path}: {status.st_size} bytes, the index says {expected}; "
                     "truncated, changed, or of another pack"
@@ -117,7 +136,13 @@ class LocalFiles:
         )
 
     def path(self, file: int) -> Path:
-        """Path of a file, for messages."""
+        """Path of a file.
+
+        Raises:
+            IntegrityError: there is no file of this number.
+        """
+        if file >= len(self._paths):
+            raise self._outside(file, 0, 0)
         return self._root / self._paths[file]
 
     def close(self) -> None:

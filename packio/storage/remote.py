@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError, UnfinishedPackError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX
-from packio.storage import filesystems, urls
+from packio.storage import filesystems, local, urls
 from packio.storage.urls import Url
 from packio.system import cache
 
@@ -129,8 +129,11 @@ class RemoteFiles:
     def __reduce__(self) -> tuple[object, ...]:
         return RemoteFiles, (self._root, self._paths, self._sizes)
 
-    def check(self) -> None:
+    def check(self, is_read: Callable[[int], bool]) -> None:
         """Compare the size of every file with the index, if the service tells sizes.
+
+        Args:
+            is_read: As `packio.storage.local.LocalFiles.check` has it.
 
         Raises:
             IntegrityError: a file is missing, or has another size.
@@ -143,11 +146,14 @@ class RemoteFiles:
                     return
             else:
                 found = {n: e for n in self._paths if (e := urls.info(self._root / n)) is not None}
-            for name, expected in zip(self._paths, self._sizes, strict=True):
+            for number, (name, expected) in enumerate(zip(self._paths, self._sizes, strict=True)):
+                if name not in found and not is_read(number):
+                    local.warn_of_missing(self._root / name)
+                    continue
                 if name not in found:
                     raise IntegrityError(f"{self._root / name}: missing; the index lists this file")
                 size = found[name].get("size")
-                if size not in (None, expected):
+                if size not in (None, expected) and is_read(number):
                     raise IntegrityError(
                         f"{self._root / name}: {size} bytes, the index says {expected}; changed, "
                         "or of another pack"
@@ -209,7 +215,7 @@ class RemoteFiles:
         """Close nothing: the connections are fsspec's."""
 
 
-class _Piece(NamedTuple):
+class _Request(NamedTuple):
     """Ranges of one file that are read by one request."""
 
     file: int
@@ -218,11 +224,11 @@ class _Piece(NamedTuple):
     ranges: list[Range]
 
 
-def _pieces(ranges: Sequence[Range]) -> list[_Piece]:
+def _pieces(ranges: Sequence[Range]) -> list[_Request]:
     """Join sorted ranges that are close to each other."""
-    pieces: list[_Piece] = []
+    pieces: list[_Request] = []
     for file, offset, length in ranges:
-        piece = _Piece(file, offset, offset + length, [])
+        piece = _Request(file, offset, offset + length, [])
         if pieces and (last := pieces[-1]).file == file and offset <= last.stop + _GAP:
             joined = last._replace(stop=max(last.stop, piece.stop))
             if joined.stop - joined.start <= _PIECE:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import shlex
 import tempfile
@@ -38,6 +39,7 @@ from packio.system.files import free_bytes, remove, sync, sync_tree
 
 # What lies in a workshop.
 LOCK = "lock"  # an empty file that the run has locked
+_ATTEMPTS = 100  # to make a workshop that other runs remove at the same time
 MARKER = "packio-workshop"  # an empty file: packio made this folder and may clear it
 SHARDS = "shards"  # the journal: finished shards, which the next run of the same plan takes over
 BUILT = "pack"  # the output under construction
@@ -74,18 +76,22 @@ class Workshop:
         published.
         """
         published = self._published()
-        self._put_back()
+        if not published:
+            self._put_back()
         kept = [LOCK, MARKER]
         if self.keep and not published and has_records(self.shards):
             kept += [SHARDS, BUILT]
-        for path in self.folder.iterdir():
-            if path.name not in kept:
-                remove(path)
+        left = [path for path in self.folder.iterdir() if path.name not in kept]
+        # The last two say what the other files mean.
+        for path in sorted(left, key=lambda p: (p.name == PUBLISHED, p.name == NEW_FILES)):
+            remove(path)
 
     def _published(self) -> bool:
         """Tell whether the interrupted run had put its output in place."""
+        if (self.folder / PUBLISHED).exists():
+            return True
         if (self.folder / NEW_FILES).exists():
-            return (self.folder / PUBLISHED).exists()
+            return False
         return not self.built.exists() and os.path.lexists(self.out)
 
     def _put_back(self) -> None:
@@ -94,12 +100,13 @@ class Workshop:
         if not new.exists():
             if os.path.lexists(replaced) and not os.path.lexists(self.out):
                 replaced.rename(self.out)
-        elif not (self.folder / PUBLISHED).exists():
+        else:
             for name in filter(None, new.read_bytes().split(b"\0")):
                 moved = self.out.parent / os.path.basename(os.fsdecode(name))
                 if not os.path.lexists(self.built / moved.name) and os.path.lexists(moved):
                     moved.rename(self.built / moved.name)  # the next run takes it over
-            for path in sorted(replaced.iterdir()):  # over the new files that were in place
+            old = sorted(replaced.iterdir()) if replaced.exists() else []
+            for path in old:  # over the new files that were in place
                 path.replace(self.out.parent / path.name)
 
     def remove(self) -> None:
@@ -145,8 +152,8 @@ class Workshop:
                 "move it away, or choose another name"
             )
         fresh = [os.fsencode(n) for n in files if n not in there]
+        self._note(fresh)
         (self.folder / REPLACED).mkdir()
-        (self.folder / NEW_FILES).write_bytes(b"\0".join(fresh))
         sync_tree(self.folder)
         for name in sorted(there, key=lambda n: n != files[-1]):  # the index goes first
             (here / name).rename(self.folder / REPLACED / name)
@@ -156,6 +163,13 @@ class Workshop:
         sync(here)
         (self.folder / PUBLISHED).touch()
         sync(self.folder)
+
+    def _note(self, fresh: Sequence[bytes]) -> None:
+        """Write the names of files that replace no others, before anything is moved."""
+        noted = self.folder / f"{NEW_FILES}.tmp"
+        noted.write_bytes(b"\0".join(fresh))
+        sync(noted)
+        noted.rename(self.folder / NEW_FILES)
 
 
 @contextmanager
@@ -230,6 +244,26 @@ def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> No
             shop.keep = keep
 
 
+def check_idle(out: Path) -> None:
+    """Check that no process is packing into a place; change nothing.
+
+    Raises:
+        LockedError: a process holds the lock of the workshop.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        descriptor = os.open(Workshop.of(out).folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LockedError(_held(out)) from error
+        finally:
+            os.close(descriptor)
+
+
+def _held(out: Path) -> str:
+    return f"{out}: another packio is packing into it; wait for it to end"
+
+
 def has_records(shards: Path) -> bool:
     """Tell whether a journal's folder has a finished shard."""
     with suppress(OSError):
@@ -239,14 +273,16 @@ def has_records(shards: Path) -> bool:
 
 def _lock(out: Path, folder: Path, *, shared: bool = False) -> int:
     """Make the workshop if need be, lock it, and mark it; return the lock's descriptor."""
-    while True:
+    for attempt in itertools.count():
         try:
             with suppress(FileExistsError):
                 folder.mkdir()
             place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            if os.path.isdir(out.parent):  # another run removed the workshop just now
-                continue
+            if os.path.isdir(out.parent) and attempt < _ATTEMPTS:
+                continue  # another run removed the workshop just now
+            if os.path.isdir(out.parent):
+                raise CannotCreateError(f"{out}: nothing can be made in {out.parent}") from error
             raise CannotCreateError(
                 f"{out}: the folder {out.parent} does not exist; make it first: "
                 f"mkdir -p {shlex.quote(str(out.parent))}"
@@ -261,6 +297,7 @@ def _lock(out: Path, folder: Path, *, shared: bool = False) -> int:
             os.close(place)
         if descriptor is not None:
             return descriptor
+    raise AssertionError  # count() has no end
 
 
 def _lock_in(place: int, out: Path, folder: Path, *, shared: bool) -> int | None:
@@ -283,9 +320,7 @@ def _lock_in(place: int, out: Path, folder: Path, *, shared: bool) -> int | None
         pass
     except BlockingIOError as error:
         _close(descriptor)
-        raise LockedError(
-            f"{out}: another packio is packing into it; wait for it to end"
-        ) from error
+        raise LockedError(_held(out)) from error
     except BaseException as error:
         with suppress(OSError):
             if fresh:  # only this run has held this lock

@@ -1,10 +1,29 @@
-"""Locks for objects that DataLoader's forked workers inherit."""
+"""Locks: for objects that forked workers inherit, and between the processes of one machine."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file; threads and processes that want the same lock wait for it.
+
+    The file is made if it is not there. Where the file system has no locks, nobody waits.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    with path.open("ab") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class ForkSafeLock:

@@ -6,9 +6,9 @@ How the bytes lie on disk, numbers little-endian ::
     descriptions of the fields   rows   zeros up to a page   pages   (end:) allocations
 
 A description has 1041 bytes: u8 type, 16 bytes of name (ASCII, NUL), 1024 bytes of arguments. A row
-has a cell for each field of a sample, aligned as a C compiler does: an f64 and an i64 to 8 bytes,
-what has a ``ptr`` in a struct to 1, a ``ptr`` alone to 8. All ``ptr`` count from the beginning of
-the file.
+has a cell for each field of a sample. Cells are aligned as a C compiler aligns them: an f64, an i64
+and a ``ptr`` alone to 8 bytes, a struct with a ``ptr`` to 1 byte. Each ``ptr`` counts from the
+beginning of the file.
 
 =====  =============  ==============================================================================
 type   field          cell, and what lies at ``ptr``
@@ -22,15 +22,16 @@ type   field          cell, and what lies at ``ptr``
 5      JSONField      u64 ptr, u64 size; JSON and a NUL
 =====  =============  ==============================================================================
 
-An allocation is u64 sample, u64 ptr, u64 size; there is one for each ``ptr`` of each sample, in any
-order. Only there stands how long a JPEG is. Fields of another type (255: of the user's own) make
-rows that nobody else can read.
+An allocation is u64 sample, u64 ptr, u64 size. There is one allocation for each ``ptr`` of each
+sample, in any order. Only the allocation tells the length of a JPEG. Fields of another type (255: a
+type of the user's own) make rows that packio cannot read.
 
-The image is in the image field called image or so, else in the first; other image fields are passed
-over. The label is the int or float field called label or so, else the first int field, else the
-first float field; a float is a vector of one. All other fields are metadata under their names,
-bytes as text (what is not UTF-8 is surrogate-escaped), arrays as lists; those that have a value of
-more than 64 KiB, and arrays of no numbers, are passed over. Samples have no keys.
+The image is the image field that has a usual name, as ``image``, else the first image field; packio
+ignores other image fields. The label is the int or float field that has a usual name, as ``label``,
+else the first int field, else the first float field. A float is a vector of one number. All other
+fields are metadata under their names: bytes as text (surrogate-escaped if not UTF-8), arrays as
+lists. packio ignores a field with a value of more than 64 KiB, and arrays that hold no numbers.
+Samples have no keys.
 
 Source: https://github.com/libffcv/ffcv, ffcv/types.py, ffcv/fields, ffcv/memory_allocator.py,
 checked against files that FFCV 1.0.2 wrote.
@@ -47,8 +48,8 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Caps, Format, Reading, check_reading
-from packio.formats.beton.file import ARRAYS, RAW, Dataset, Field, Type
-from packio.formats.blobs.append_only import Input, opened
+from packio.formats.beton.file import ARRAYS, RAW, BetonField, Dataset, Type
+from packio.formats.blobs.ranges import Input, opened
 from packio.images import encodings
 from packio.sample.record import IMAGE, Place, Record
 
@@ -105,8 +106,8 @@ def _records(file: Input) -> Iterator[Record[Place]]:
         )
 
 
-def _chosen(fields: Sequence[Field], names: Sequence[str], *types: Type) -> Field | None:
-    """The field of one of some types that is called so, else the first, by type."""
+def _chosen(fields: Sequence[BetonField], names: Sequence[str], *types: Type) -> BetonField | None:
+    """The field of some types that has one of some names; else the first field of these types."""
     fitting = [field for kind in types for field in fields if field.type == kind]
     named = [f for name in names for f in fitting if f.name.lower() == name]
     return next(iter((*named, *fitting)), None)
@@ -116,8 +117,8 @@ def _label(value: float) -> int | np.ndarray:
     return value if isinstance(value, int) else np.array([value], np.float32)
 
 
-def _values(data: Dataset, field: Field, file: Input) -> Callable[[int], Any] | None:
-    """A function that gives a sample's value of a field; None where it is no metadata."""
+def _values(data: Dataset, field: BetonField, file: Input) -> Callable[[int], Any] | None:
+    """Make a function that reads a sample's value of a field; None if the field is no metadata."""
     if field.type in (Type.INT, Type.FLOAT):
         found: list[Any] = data.rows[f"f{field.position}"].tolist()
         return found.__getitem__

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats.blobs.append_only import Input
+from packio.formats.blobs.ranges import Input
 
 
 class Type(enum.IntEnum):
@@ -48,7 +48,7 @@ _ARRAY = struct.Struct("<32QQ")
 _NUMBERS = re.compile(r"[<>|]?[biuf]\d")  # types of arrays that JSON can hold
 
 
-class Field(NamedTuple):
+class BetonField(NamedTuple):
     """One field of a dataset."""
 
     position: int
@@ -59,16 +59,11 @@ class Field(NamedTuple):
 
 
 class Dataset:
-    """A dataset's fields, a row of cells for each sample, and where its values lie; all checked.
+    """The fields of a dataset, a row of cells for each sample, and where values lie; all checked.
 
     Attributes:
         fields: In the order of the file.
         rows: (N,) with the fields ``f0``, ``f1``…, as in the file.
-
-    Raises:
-        NotAPackError: no dataset of FFCV's, or one with fields of the user's own.
-        IntegrityError: it is damaged.
-        ReadError: it cannot be read.
     """
 
     def __init__(self, file: Input) -> None:
@@ -106,7 +101,7 @@ class Dataset:
             )
         return np.frombuffer(self._file.read(count * dtype.itemsize, at), dtype)
 
-    def _field(self, position: int, description: np.void) -> Field:
+    def _field(self, position: int, description: np.void) -> BetonField:
         name = description["name"].partition(b"\0")[0].decode("ascii", "backslashreplace")
         number = int(description["type"])
         if number not in list(Type):
@@ -115,17 +110,17 @@ class Dataset:
                 "explain; write the dataset without fields of your own"
             )
         if number not in ARRAYS:
-            return Field(position, name, Type(number))
+            return BetonField(position, name, Type(number))
         try:
             about = _array(description["arguments"].tobytes())
-            return Field(position, name, Type(number), *about)
+            return BetonField(position, name, Type(number), *about)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise IntegrityError(
                 f"{self._path}: the description of the field {name!r} makes no sense: {error}; "
                 "restore the file"
             ) from error
 
-    def places(self, field: Field) -> tuple[np.ndarray, np.ndarray]:
+    def places(self, field: BetonField) -> tuple[np.ndarray, np.ndarray]:
         """Offset and length of each sample's value: (N,) int64, bytes, within the file."""
         cells = self.rows[f"f{field.position}"]
         if field.type in ARRAYS:
@@ -142,8 +137,8 @@ class Dataset:
         self._refuse(outside, field, "lies outside of the data")
         return offset.astype(np.int64), length.astype(np.int64)
 
-    def _image_sizes(self, field: Field, cells: np.ndarray) -> np.ndarray:
-        """How much was allocated for each image, which the file tells nowhere else."""
+    def _image_sizes(self, field: BetonField, cells: np.ndarray) -> np.ndarray:
+        """The size of each image. Only the allocations tell it."""
         table = self._allocations
         found = np.searchsorted(table["ptr"], cells["ptr"], "right") - 1  # the largest that begins
         mine = table[np.maximum(found, 0)]  # there: an empty value begins where the next one does
@@ -158,7 +153,7 @@ class Dataset:
         sizes: np.ndarray = mine["size"]
         return sizes
 
-    def _refuse(self, wrong: np.ndarray, field: Field, problem: str) -> None:
+    def _refuse(self, wrong: np.ndarray, field: BetonField, problem: str) -> None:
         if wrong.any():
             raise IntegrityError(
                 f"{self._path}: sample {int(wrong.argmax())}: the value of {field.name!r} "

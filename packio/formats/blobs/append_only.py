@@ -1,7 +1,4 @@
-"""Files of records: `Output` appends to a new file, `Input` reads ranges of an existing file.
-
-Tar, RecordIO and beton use them; see `packio.formats.tar` and `packio.formats.recordio`.
-"""
+"""Files of records: `Writer` appends records to new files. Used by tar, TFRecord and RecordIO."""
 
 from __future__ import annotations
 
@@ -9,9 +6,12 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from packio.errors import CannotCreateError, IntegrityError, OutputError, ReadError
+from packio.errors import CannotCreateError, OutputError
+from packio.formats import Places, Written
 from packio.index.indexfile import crc32c, crc32c_of
+from packio.sample.record import IMAGE
 from packio.system.files import read_at, room_beside
 from packio.system.pools import ThreadPool
 
@@ -19,28 +19,74 @@ from packio.system.pools import ThreadPool
 # 0.38 s by 1 MiB and by 8 MiB, 1.10 s by 64 MiB (the best of 7 runs each), which leaves the cache.
 _BLOCK = 1 << 20
 _AT_ONCE = 1000  # pieces that are written by one call; Linux takes 1,024
-_WINDOW = 1 << 15  # bytes read at once where only headers are wanted
+
+
+class Writer:
+    """What the writers of tar, TFRecord and RecordIO share: files, places, reading back.
+
+    A subclass has ``add``. It appends the bytes of each record to an `Output`, notes by `_note`
+    where the values of the record lie, and raises `_count`.
+
+    Args:
+        paths: The files, which do not exist yet. The first file is the shard.
+    """
+
+    def __init__(self, *paths: Path) -> None:
+        self._path = paths[0]
+        self._count = 0  # of the records added
+        self._places: dict[str, Places] = {}
+        self._outputs: list[Output] = []
+        for path in paths:
+            self._open(path)
+
+    def _open(self, path: Path) -> Output:
+        try:
+            self._outputs.append(Output(path))
+        except CannotCreateError:
+            self.abort()
+            raise
+        return self._outputs[-1]
+
+    def _note(
+        self, field: str, offset: int, length: int, *, file: int = 0, split: bool = False
+    ) -> None:
+        """Note where a value of the record that is being added lies; ``file`` counts the files."""
+        places = self._places.setdefault(field, Places(file))
+        places.add(self._count, offset, length, split=split)
+
+    def _close(self, files: Sequence[str], sidecars: Sequence[str], **info: Any) -> Written:
+        """Write what is left, and read all files back while the disk syncs them."""
+        try:
+            for output in self._outputs:
+                output.close()
+        finally:
+            self.abort()
+        places = self._places or {IMAGE: Places()}
+        ranges = {name: found.ranges(self._count) for name, found in places.items()}
+        return Written(tuple(files), ranges, tuple(sidecars), info)
+
+    def abort(self) -> None:
+        """Close the files without the bytes that are not written yet; the files stay."""
+        for output in self._outputs:
+            output.abort()
 
 
 class Output:
-    """A new file that bytes are appended to, and read back before it is closed.
+    """A new file that bytes are appended to, and read back before the file is closed.
 
     Args:
-        path: Of the file; does not exist yet.
+        path: The file, which does not exist yet.
 
     Attributes:
         size: Bytes appended so far.
-
-    Raises:
-        CannotCreateError: the file cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
         self._pieces: list[bytes] = []
-        self._held = 0  # bytes in them
-        self._blocks: list[tuple[int, int]] = []  # length and CRC32C of each that was written
+        self._held = 0  # bytes in the pieces
+        self._blocks: list[tuple[int, int]] = []  # length and CRC32C of each block on disk
         self._descriptor = -1
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
@@ -48,25 +94,19 @@ class Output:
         except OSError as error:
             raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
 
-    @property
-    def closed(self) -> bool:
-        """Whether the file has been closed or given up."""
-        return self._descriptor < 0
-
     def append(self, *pieces: bytes) -> None:
-        """Append bytes; they are written to the file a mebibyte at a time.
-
-        Raises:
-            OutputError: the bytes cannot be written; the message tells the space left.
-        """
-        if self.closed:
-            raise OutputError(f"{self.path}: closed already")
+        """Append bytes. They are written to the file a mebibyte at a time."""
+        self._check_open()
         length = _length(pieces)
         self._pieces += pieces
         self._held += length
         self.size += length
         if self._held >= _BLOCK:
             self._flush()
+
+    def _check_open(self) -> None:
+        if self._descriptor < 0:
+            raise OutputError(f"{self.path}: closed already")
 
     def _flush(self) -> None:
         pieces, length = self._pieces, self._held
@@ -81,13 +121,8 @@ class Output:
                     left = left[os.write(self._descriptor, left) :]
 
     def close(self) -> None:
-        """Write what is left, and read everything back while it is synced to the disk.
-
-        Raises:
-            OutputError: the file cannot be written, or reads back differently.
-        """
-        if self.closed:
-            raise OutputError(f"{self.path}: closed already")
+        """Write what is left, and read everything back while the disk syncs the file."""
+        self._check_open()
         try:
             self._flush()
             with _output_errors(self.path), ThreadPool(1, "packio-sync") as pool:
@@ -136,71 +171,6 @@ def _output_errors(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a new small file.
-
-    Raises:
-        OutputError: the file cannot be written; the message tells the space left.
-    """
+    """Write a new small file."""
     with _output_errors(path), path.open("xb") as file:
         file.write(content)
-
-
-class Input:
-    """An open file, read by range; small reads close to each other share one.
-
-    Attributes:
-        path: Of the file.
-        size: Bytes it has.
-    """
-
-    def __init__(self, descriptor: int, path: Path) -> None:
-        self.path = path
-        self.size = os.fstat(descriptor).st_size
-        self._descriptor = descriptor
-        self._window = b""
-        self._start = 0  # of the window
-
-    def read(self, length: int, offset: int) -> bytes:
-        """Read a range.
-
-        Raises:
-            IntegrityError: the range goes beyond the end of the file.
-            ReadError: the file cannot be read.
-        """
-        if offset + length > self.size:
-            raise IntegrityError(
-                f"{self.path}: cut off: {length} bytes at {offset} are expected, the file has "
-                f"{self.size}; restore the file or pack again"
-            )
-        begin = offset - self._start
-        if begin < 0 or begin + length > len(self._window):
-            self._fill(length, offset)
-            begin = 0
-        found = self._window[begin : begin + length]
-        if len(found) < length:
-            raise IntegrityError(f"{self.path}: became shorter while it was read")
-        return found
-
-    def _fill(self, length: int, offset: int) -> None:
-        try:
-            self._window = read_at(self._descriptor, max(length, _WINDOW), offset)
-        except OSError as error:
-            raise ReadError(f"{self.path}: cannot be read at {offset}: {error}") from error
-        self._start = offset
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[Input]:
-    """Open a file for reading.
-
-    Raises:
-        ReadError: the file cannot be opened.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error
-    try:
-        yield Input(descriptor, path)
-    finally:
-        os.close(descriptor)

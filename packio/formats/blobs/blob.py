@@ -48,7 +48,7 @@ class Blob:
 
     @property
     def descriptor(self) -> int:
-        """Of the file, all of it written."""
+        """The descriptor of the file, after everything is written."""
         self._file.flush()
         return self._file.fileno()
 
@@ -80,9 +80,6 @@ class Blob:
             offset: Where in it the values ``first``, ``first + 1``… lie; int64 bytes, ascending.
             first: Number of the first of them.
             where: The file's name, for the message.
-
-        Raises:
-            OutputError: a value differs.
         """
         length = np.frombuffer(self.length, np.int64)[first:] if self.length else np.zeros(0, "i8")
         ends = offset + length[: len(offset)]
@@ -101,6 +98,6 @@ class Blob:
             i = stop
 
     def close(self) -> None:
-        """Let go of the file; it is gone then."""
+        """Close the file, which has no name and is then gone."""
         with contextlib.suppress(OSError):  # flushes, and the disk may be full
             self._file.close()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _KEPT_BYTES = 256 << 20  # of the row of chunks that was decoded last
 
 
-class Found(NamedTuple):
+class FoundSamples(NamedTuple):
     """The samples of a container."""
 
     total: int
@@ -39,25 +39,18 @@ class Reader:
     """
 
     def __init__(
-        self, path: Path, reading: Reading, find: Callable[[Path, Reading], Found], *,
+        self, path: Path, reading: Reading, find: Callable[[Path, Reading], FoundSamples], *,
         survives_fork: bool = False,
     ) -> None:  # fmt: skip
         self._path, self._find, self._survives_fork = path, find, survives_fork
         self._reading = dataclasses.replace(reading, label="")
-        self._opened: tuple[int, Found] | None = None  # by which process
+        self._opened: tuple[int, FoundSamples] | None = None  # by which process
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
     def get(self, number: int) -> bytes:
-        """Read an image, by its position in what ``scan`` yields.
-
-        Raises:
-            IndexError: the container has fewer samples.
-            IntegrityError: the container is damaged.
-            ReadError: a file cannot be read.
-            MissingPackageError: the format's library does not load.
-        """
+        """Read an image, by its position in what ``scan`` yields."""
         process = 0 if self._survives_fork else os.getpid()
         if self._opened is None or self._opened[0] != process:
             self._opened = process, self._find(self._path, self._reading)
@@ -67,7 +60,7 @@ class Reader:
         return found.read(number)
 
 
-class Rows:
+class RowCache:
     """Samples of an array, decoded one row of chunks at a time; the last row is kept."""
 
     def __init__(self, load: Callable[[int, int], np.ndarray], chunk: int, size: int) -> None:

@@ -89,7 +89,7 @@ class Header(NamedTuple):
 
     @property
     def misfit(self) -> str | None:
-        """A field or a column of boxes whose arrays cannot have its name, or None."""
+        """The name of a field or a column of boxes that cannot name arrays, or None."""
         names = (*self.fields, *self.box_columns)
         arrays = Counter([*self.arrays, *(f"{prefix(name)}data" for name in self.kinds)])
         for name in names:
@@ -113,13 +113,7 @@ class Header(NamedTuple):
 
 
 def read_header(text: Any, container: str, where: object) -> Header:
-    """Read and check the text ``packio``.
-
-    Raises:
-        NotAPackError: the text is not the header of this kind of container.
-        VersionError: the container was written by a newer packio.
-        IntegrityError: a field or a column cannot have the name or the kind that is given.
-    """
+    """Read and check the text ``packio``."""
     try:
         value = json.loads(text)
         found, version = value["format"], value["version"]
@@ -140,7 +134,7 @@ def read_header(text: Any, container: str, where: object) -> Header:
     return header
 
 
-class Values(NamedTuple):
+class BlobValues(NamedTuple):
     """Where the values of one field lie in its blob."""
 
     kind: str
@@ -164,10 +158,10 @@ class Values(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class ShardColumns:
     """All of a shard but the blobs."""
 
-    values: Mapping[str, Values]  # by field, the image first
+    values: Mapping[str, BlobValues]  # by field, the image first
     others: Mapping[str, np.ndarray]  # label, key_data, … by their names
 
     def __len__(self) -> int:
@@ -191,7 +185,7 @@ class Columns:
 def columns_of(
     arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], header: Header, where: object,
     pixels: tuple[Sequence[int], str] | None = None,
-) -> Columns:  # fmt: skip
+) -> ShardColumns:  # fmt: skip
     """Make columns of the arrays of a container, after checking them.
 
     Args:
@@ -200,9 +194,6 @@ def columns_of(
         header: What the container says of itself.
         where: The shard, for messages.
         pixels: Shape and type of ``data``, where it is an array of pixels.
-
-    Raises:
-        IntegrityError: an array is missing, has another type or shape, or points outside.
     """
     if pixels is not None:
         image = _pixels(*pixels, where)
@@ -226,13 +217,13 @@ def columns_of(
             _check_offsets(others, f"{name}_offsets", len(others[content]), count, where)
     if missing := set(columns[1:]) - others.keys():
         raise damaged(where, f"has no {', '.join(sorted(missing))}")
-    return Columns(values, others)
+    return ShardColumns(values, others)
 
 
 def _values(
     kind: str, name: str, arrays: Mapping[str, np.ndarray], size: int, count: int | None,
     where: object,
-) -> Values:  # fmt: skip
+) -> BlobValues:  # fmt: skip
     offsets = _check_offsets(arrays, f"{name}offsets", size, count, where)
     length = room = np.diff(offsets)
     if f"{name}length" in arrays:
@@ -242,7 +233,7 @@ def _values(
     present = arrays.get(f"{name}present") if name else None
     if present is not None and (present.shape != room.shape or present.dtype.kind not in "bui"):
         raise damaged(where, f"{name}present is {present.dtype} {present.shape}")
-    return Values(kind, offsets, length, present)
+    return BlobValues(kind, offsets, length, present)
 
 
 def _check_offsets(
@@ -277,15 +268,15 @@ def _check_shapes(
             raise damaged(where, f"has not as many {name} as boxes")
 
 
-def _pixels(shape: Sequence[int], dtype: str, where: object) -> Values:
-    """Where the rows of an array of pixels lie: (N, C, H, W), little-endian."""
+def _pixels(shape: Sequence[int], dtype: str, where: object) -> BlobValues:
+    """Describe where the rows of an array of pixels lie: (N, C, H, W), little-endian."""
     if dtype not in DTYPES or len(shape) != 4 or min(shape) < 1 or shape[1] > 255:
         raise damaged(where, f"data is {dtype} {tuple(shape)}")
     count, channels, height, width = shape
     size = math.prod(shape[1:]) * np.dtype(dtype).itemsize
     offsets = np.arange(count + 1, dtype="i8") * size
     facts = raw_facts(height, width, channels, dtype)
-    return Values("image", offsets, np.diff(offsets), None, facts)
+    return BlobValues("image", offsets, np.diff(offsets), None, facts)
 
 
 def damaged(where: object, what: str) -> IntegrityError:
@@ -294,13 +285,13 @@ def damaged(where: object, what: str) -> IntegrityError:
 
 
 def records(
-    columns: Columns, files: Sequence[str], places: Mapping[str, Ranges]
+    columns: ShardColumns, files: Sequence[str], places: Mapping[str, Ranges]
 ) -> Iterator[Record[Place]]:
     """Yield the record of every sample.
 
     Args:
         columns: As `columns_of` checked them.
-        files: Of the shard, as `Place` wants their names.
+        files: Names of the files of the shard, as `Place` has them.
         places: Where the values of each field lie.
     """
     others = columns.others

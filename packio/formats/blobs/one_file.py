@@ -11,7 +11,7 @@ from packio.errors import CannotCreateError
 from packio.formats import Written
 from packio.formats.blobs import spool
 from packio.formats.blobs.blob import Blob
-from packio.formats.blobs.columns import Columns, Header, columns_of, prefix, records
+from packio.formats.blobs.columns import Header, ShardColumns, columns_of, prefix, records
 from packio.formats.blobs.spool import Pixels
 from packio.sample.record import Place, Record
 from packio.system.pools import ThreadPool
@@ -26,11 +26,7 @@ class Writer(spool.Writer):
     container: ClassVar[str]  # name of the format
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
-        """Create the first temporary file.
-
-        Raises:
-            CannotCreateError: the temporary file cannot be made, or the file exists.
-        """
+        """Create the first temporary file."""
         if path.exists():
             raise CannotCreateError(f"{path}: cannot be created: it exists")
         super().__init__(path, classes)
@@ -79,7 +75,7 @@ class Writer(spool.Writer):
 def find(
     path: Path, header: Header, arrays: Mapping[str, np.ndarray],
     blobs: Mapping[str, tuple[int, int]], pixels: tuple[Sequence[int], str] | None,
-) -> tuple[Columns, Iterator[Record[Place]]]:  # fmt: skip
+) -> tuple[ShardColumns, Iterator[Record[Place]]]:  # fmt: skip
     """Find the samples of a file that packio wrote.
 
     Args:
@@ -88,9 +84,6 @@ def find(
         arrays: The columns, by name.
         blobs: Where the blob of each field lies, if it is there: offset and size in bytes.
         pixels: Shape and dtype of ``data``, if it is an array of pixels.
-
-    Raises:
-        IntegrityError: the columns do not fit each other, or point outside the blobs.
     """
     sizes = {name: size for name, (_, size) in blobs.items()}
     columns = columns_of(arrays, sizes, header, path, pixels)

@@ -1,4 +1,4 @@
-"""Arrays of pixels as others write them: whose axes are which, what are images, what are labels.
+"""Arrays of pixels as others write them: the order of axes, and which arrays are images and labels.
 
 An array of images is (N, H, W), (N, H, W, C) or (N, C, H, W), of uint8, uint16 or float32. In an
 array of four axes the last axis is C if it has 1, 3 or 4 values, else the second axis if that has.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
-from packio.formats.blobs.columns import Header, Values, columns_of, records
+from packio.formats.blobs.columns import BlobValues, Header, columns_of, records
 from packio.images import encodings
 from packio.images.encodings import raw_facts
 from packio.sample.facts import Facts
@@ -49,11 +49,7 @@ class Order(NamedTuple):
 
 
 def order_of(layout: str | None) -> Order:
-    """Read the layout that the user gives: "HWC", "CHW", "RGB", "BGR", "HWC,BGR" ….
-
-    Raises:
-        OptionError: the layout is none of these.
-    """
+    """Read the layout that the user gives: "HWC", "CHW", "RGB", "BGR", "HWC,BGR" …."""
     words = layout.upper().split(",") if layout else []
     axes, colours = [w for w in words if w in ("HWC", "CHW")], [w for w in words if w in _COLOURS]
     if len(axes) + len(colours) != len(words) or len(axes) > 1 or len(colours) > 1:
@@ -62,11 +58,7 @@ def order_of(layout: str | None) -> Order:
 
 
 def facts_of(shape: Sequence[int], dtype: np.dtype, order: Order, where: str) -> Facts:
-    """Tell the facts of an image by the shape of its array: (H, W), (H, W, C) or (C, H, W).
-
-    Raises:
-        NotAPackError: the array is no image or too large, or the order of its axes is not clear.
-    """
+    """Tell the facts of an image by the shape of its array: (H, W), (H, W, C) or (C, H, W)."""
     said = f"{where} has images of the shape {tuple(shape)}, {dtype}"
     if dtype.name not in encodings.DTYPES:
         raise NotAPackError(f"{said}; expected one of {', '.join(encodings.DTYPES)}: convert them")
@@ -120,19 +112,15 @@ def labelled(
 
 def blob_of(
     offsets: np.ndarray, begin: int | None, size: int, path: Path, what: str
-) -> tuple[Values, Iterator[Record[Place]]]:
+) -> tuple[BlobValues, Iterator[Record[Place]]]:
     """Find images that lie end to end in one blob of a file.
 
     Args:
-        offsets: Of the images in the blob, as they were read.
+        offsets: Positions of the images in the blob, as they were read.
         begin: Where the blob begins in the file; None: the blob is no range of bytes.
         size: Bytes of the blob.
         path: The file.
         what: Name of the offsets, for the message.
-
-    Raises:
-        NotAPackError: the offsets are no integers.
-        IntegrityError: the offsets point outside the blob.
     """
     if offsets.dtype.kind not in "iu":
         raise NotAPackError(f"{path}: {what} is {offsets.dtype}, integers are expected")
@@ -145,12 +133,7 @@ def blob_of(
 
 
 def check_labels(shape: Sequence[int], dtype: np.dtype, count: int, where: str) -> None:
-    """Check that an array can be the labels of so many images, before it is read.
-
-    Raises:
-        NotAPackError: the array does not hold numbers.
-        IntegrityError: the array has not one label for each image.
-    """
+    """Check that an array can be the labels of so many images, before it is read."""
     if dtype.kind not in "biuf" or len(shape) not in (1, 2) or 0 in shape[1:]:
         raise NotAPackError(
             f"{where} is {dtype} {tuple(shape)}, which are no labels; expected numbers, one or "
@@ -161,11 +144,7 @@ def check_labels(shape: Sequence[int], dtype: np.dtype, count: int, where: str) 
 
 
 def labels_of(values: np.ndarray, where: str) -> list[Label]:
-    """Labels of images: ints as they are; floats, and several numbers an image, as vectors.
-
-    Raises:
-        NotAPackError: an int does not fit 64 bits.
-    """
+    """Labels of images: ints as they are; floats, and several numbers an image, as vectors."""
     count = len(values)
     if values.dtype.kind == "f" or values.shape[1:] not in ((), (1,)):
         return list(values.reshape(count, -1).astype(np.float32))
@@ -182,10 +161,7 @@ def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> N
         size: Bytes of a sample, decoded.
         chunk: Bytes of a chunk, decoded.
         stored: Bytes of all of them together, as they lie on the disk.
-        where: Of the array, for the message.
-
-    Raises:
-        IntegrityError: the claim cannot be true, or would fill the memory.
+        where: Name of the array, for the message.
     """
     most = _MOST_RATIO * stored + MOST_BYTES
     if chunk > MOST_BYTES or count * size > most or count > stored + _FEW:
@@ -216,9 +192,6 @@ def only(many: Mapping[str, str], where: object) -> list[str]:
 
     Returns:
         One name, or none.
-
-    Raises:
-        NotAPackError: several arrays can be the images.
     """
     names = [n for n in many if n.rpartition("/")[2] in IMAGES] or list(many)
     if len(names) > 1:

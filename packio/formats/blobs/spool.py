@@ -1,6 +1,6 @@
 """Records on their way into a container: hdf5, pth, n5 and zarr need all of them to begin.
 
-`Spool` takes the records; its `finish` makes the columns that `packio.formats.blobs.columns`
+`BlobSpool` takes the records; its `finish` makes the columns that `packio.formats.blobs.columns`
 describes. Then a `Writer` copies the blobs into the container (`Blob.copy`) and compares what it
 reads there with what was added (`Blob.check`).
 """
@@ -19,7 +19,7 @@ import numpy as np
 from packio.errors import OutputError
 from packio.formats import Written
 from packio.formats.blobs.blob import Blob
-from packio.formats.blobs.columns import Columns, Header, Values
+from packio.formats.blobs.columns import BlobValues, Header, ShardColumns
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.system.files import room_beside
 
@@ -48,29 +48,17 @@ class Writer:
     """
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
-        """Create the first temporary file in the folder of ``path``, the shard.
-
-        Raises:
-            CannotCreateError: the temporary file cannot be made.
-        """
+        """Create the first temporary file in the folder of ``path``, the shard."""
         self._path, self._classes, self._closed = path, classes, False
-        self._spool = Spool(path)
+        self._spool = BlobSpool(path)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: the records cannot be written; the message tells the space left.
-        """
+        """Append records."""
         self._check_open()
         self._spool.add(records)
 
     def close(self) -> Written:
-        """Write the container, and compare what can be read with what was added.
-
-        Raises:
-            OutputError: the container cannot be written, or holds other bytes than were added.
-        """
+        """Write the container, and compare what can be read with what was added."""
         self._check_open()
         try:
             with output_errors(self._path, len(self._spool)):
@@ -91,7 +79,7 @@ class Writer:
         raise NotImplementedError
 
 
-class Spool:
+class BlobSpool:
     """Records on their way into a container whose size has to be known before it is written.
 
     ``blobs`` has the `Blob` of each named field; the rest is kept in memory. The disk holds the
@@ -99,11 +87,7 @@ class Spool:
     """
 
     def __init__(self, path: Path) -> None:
-        """Make a temporary file in the folder of ``path``, the shard.
-
-        Raises:
-            CannotCreateError: the file cannot be made.
-        """
+        """Make a temporary file in the folder of ``path``, the shard."""
         self._path, self._count = path, 0
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
         self.kinds = {IMAGE: "image"}
@@ -121,11 +105,7 @@ class Spool:
         return self._count
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written, or have labels of different lengths.
-        """
+        """Append records."""
         with output_errors(self._path, len(self)):
             for record in records:
                 self._add_fields(record)
@@ -219,12 +199,8 @@ class Spool:
             )
         return header
 
-    def finish(self) -> tuple[Columns, Header]:
-        """Make the columns of all records added, and the header of the container.
-
-        Raises:
-            OutputError: only some of the records have a label.
-        """
+    def finish(self) -> tuple[ShardColumns, Header]:
+        """Make the columns of all records added, and the header of the container."""
         key_data, key_offsets = _ragged(self._keys, self._key_lengths)
         others = {**self._label(), "key_data": key_data, "key_offsets": key_offsets}
         if self._has_meta:
@@ -234,16 +210,18 @@ class Spool:
             for name in sorted(self._box_columns, key=lambda name: (name != "labels", name)):
                 others[f"box_{name}"] = _joined(self._box_columns[name])
             others["box_offsets"] = _offsets(_int64(self._box_counts))
-        return Columns({name: self._values(name) for name in self._order()}, others), self._header()
+        return ShardColumns(
+            {name: self._values(name) for name in self._order()}, others
+        ), self._header()
 
     def _order(self) -> list[str]:
         """The image, the mask, and the other fields."""
         return sorted(self.kinds, key=lambda name: (name != IMAGE, name != MASK, name))
 
-    def _values(self, name: str) -> Values:
+    def _values(self, name: str) -> BlobValues:
         blob = self.blobs[name]
         length, present = _int64(blob.length), np.array(blob.present, np.uint8)
-        return Values(
+        return BlobValues(
             self.kinds[name], _offsets(length), length, None if present.all() else present
         )
 

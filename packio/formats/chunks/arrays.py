@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from packio.errors import NotAPackError, OptionError, PackioError, ReadError
+from packio.errors import IntegrityError, NotAPackError, OptionError, PackioError, ReadError
 from packio.formats import Format, Reading
 from packio.formats.blobs import by_library
-from packio.formats.blobs.by_library import Found, Rows
+from packio.formats.blobs.by_library import FoundSamples, RowCache
 from packio.formats.blobs.pixels import (
     LABELS,
     Label,
@@ -33,8 +33,14 @@ from packio.formats.blobs.pixels import (
     unknown,
 )
 from packio.formats.chunks import scanning
-from packio.formats.chunks.blocks import block_shape, library_errors, missing, read_rows
-from packio.formats.chunks.layout import Layout, Load, Stored, blocks
+from packio.formats.chunks.blocks import (
+    block_shape,
+    is_left_out,
+    library_errors,
+    missing,
+    read_rows,
+)
+from packio.formats.chunks.layout import Array, ChunkLayout, ForeignArray, Load, blocks
 from packio.formats.chunks.scanning import read_json
 from packio.formats.chunks.writing import Writer
 from packio.sample.record import Place, Record
@@ -42,7 +48,12 @@ from packio.sample.record import Place, Record
 if TYPE_CHECKING:
     import numpy as np
 
-_There = Mapping[str, Stored | PackioError]  # arrays, or why they are not read, by their paths
+# Arrays, or why they are not read, by their paths.
+_There = Mapping[str, ForeignArray | PackioError]
+
+# Blocks that may be left out; metadata may claim any number of blocks.
+_FEW_LEFT_OUT, _MANY_LEFT_OUT = 1000, 100_000
+_LEFT_OUT_EACH = 100  # for each block that is there
 
 
 class Chunked(Format):
@@ -50,7 +61,7 @@ class Chunked(Format):
 
     marks: ClassVar[frozenset[bytes]]  # names of files by which a directory is recognised
 
-    def layout(self, path: Path) -> Layout:
+    def layout(self, path: Path) -> ChunkLayout:
         """How a container at a path, which may not exist yet, is written."""
         raise NotImplementedError
 
@@ -70,15 +81,6 @@ class Chunked(Format):
             path: The directory: a group, or one array.
             reading: ``image`` is the path within it of the array of pixels, ``label`` that of the
                 labels.
-
-        Raises:
-            NotAPackError: there are no such arrays.
-            IntegrityError: a block is missing or has the wrong size, or an array does not fit
-                another.
-            OptionError: there is nothing of a name given.
-            VersionError: written by a newer packio.
-            ReadError: a file cannot be read.
-            MissingPackageError: the library that undoes the compression does not load.
         """
         layout = self.layout(path)
         found = _found(path, layout, reading)
@@ -95,7 +97,7 @@ class Chunked(Format):
         """What reads images whose blocks are compressed, or cut across images."""
         return by_library.Reader(path, reading, self.find)
 
-    def find(self, path: Path, reading: Reading) -> Found:
+    def find(self, path: Path, reading: Reading) -> FoundSamples:
         """Find the images, without a look at their blocks."""
         found = _found(path, self.layout(path), reading, check=False)
         if found is None:
@@ -103,7 +105,9 @@ class Chunked(Format):
         return found
 
 
-def _found(path: Path, layout: Layout, reading: Reading, *, check: bool = True) -> Found | None:
+def _found(
+    path: Path, layout: ChunkLayout, reading: Reading, *, check: bool = True
+) -> FoundSamples | None:
     """The images of a container; None if it has no array of pixels."""
     order, image, label = order_of(reading.layout), reading.image, reading.label
     layout.refuse(path)
@@ -123,9 +127,9 @@ def _found(path: Path, layout: Layout, reading: Reading, *, check: bool = True) 
     return None
 
 
-def _arrays(path: Path, layout: Layout) -> _There:
+def _arrays(path: Path, layout: ChunkLayout) -> _There:
     """All arrays in a directory; it may be one itself, by the name of ""."""
-    found: dict[str, Stored | PackioError] = {}
+    found: dict[str, ForeignArray | PackioError] = {}
     for folder, inner, _ in os.walk(path):
         inner.sort()
         metadata = read_json(Path(folder, layout.metadata))
@@ -134,24 +138,24 @@ def _arrays(path: Path, layout: Layout) -> _There:
         inner.clear()  # what is in an array is its blocks
         name = os.path.relpath(folder, path)
         try:
-            stored: Stored | PackioError = layout.stored(metadata, folder)
+            stored: ForeignArray | PackioError = layout.stored(metadata, folder)
         except NotAPackError as error:
             stored = error
         found["" if name == "." else name] = stored
     return found
 
 
-def _may_be_images(stored: Stored | PackioError) -> bool:
-    return isinstance(stored, Stored) and holds_many(stored.array.shape, stored.array.dtype)
+def _may_be_images(stored: ForeignArray | PackioError) -> bool:
+    return isinstance(stored, ForeignArray) and holds_many(stored.array.shape, stored.array.dtype)
 
 
-def _described(name: str, stored: Stored | PackioError) -> str:
+def _described(name: str, stored: ForeignArray | PackioError) -> str:
     if isinstance(stored, PackioError):
         return f"{name} (not read)"
     return f"{name or '.'} {stored.array.shape} {stored.array.dtype}"
 
 
-def _named(option: str, name: str, there: _There, path: Path) -> Stored:
+def _named(option: str, name: str, there: _There, path: Path) -> ForeignArray:
     stored = there.get(name)
     if stored is None:
         raise unknown(option, name, [_described(*item) for item in there.items()], path)
@@ -161,9 +165,9 @@ def _named(option: str, name: str, there: _There, path: Path) -> Stored:
 
 
 def _images(
-    path: Path, layout: Layout, there: _There, name: str, label: str | None, order: Order, *,
+    path: Path, layout: ChunkLayout, there: _There, name: str, label: str | None, order: Order, *,
     check: bool,
-) -> Found:  # fmt: skip
+) -> FoundSamples:  # fmt: skip
     """The images of an array, with their labels."""
     stored, folder = _named("image", name, there, path), path / name
     array = stored.array
@@ -177,15 +181,17 @@ def _images(
 
     def found() -> Iterator[Record[Place]]:
         zeros, rows = (0,) * (len(array.shape) - 1), array.block[0]
-        file, offset = os.path.join(name, layout.metadata), -1
+        file, is_there = os.path.join(name, layout.metadata), False
         for i in range(count):
-            if ranged:
+            if ranged and i % rows == 0:
                 file = os.path.join(name, array.block_name(i // rows, *zeros))
-                offset = array.header_bytes + i % rows * size
+                is_there = not is_left_out(path / file, array)
+                file = file if is_there else os.path.join(name, layout.metadata)
+            offset = array.header_bytes + i % rows * size if ranged and is_there else -1
             of = None if labels is None else labels[i]
             yield image_at(b"%08d" % i, file, offset, size, facts, of)
 
-    return Found(count, found(), Rows(_loader(stored, folder), stored.chunk[0], size))
+    return FoundSamples(count, found(), RowCache(_loader(stored, folder), stored.chunk[0], size))
 
 
 def _labels(
@@ -203,12 +209,15 @@ def _labels(
     return labels_of(_loader(stored, folder)(0, count), str(folder))
 
 
-def _check(stored: Stored, folder: Path) -> None:
+def _check(stored: ForeignArray, folder: Path) -> None:
     """Check that all blocks are there, and can be what the array claims."""
     array = stored.array
     size = math.prod(array.shape[1:]) * array.dtype.itemsize
+    _check_left_out(array, folder)
     total = 0
     for numbers in blocks(array):
+        if is_left_out(folder / array.block_name(*numbers), array):
+            continue
         if stored.is_plain:
             shape = block_shape(folder, array, numbers)
             total += math.prod(shape) * array.dtype.itemsize
@@ -216,6 +225,20 @@ def _check(stored: Stored, folder: Path) -> None:
             total += _size(folder / array.block_name(*numbers))
     chunk = math.prod(stored.chunk) * array.dtype.itemsize
     check_claim(array.shape[0], size, chunk, total, str(folder))
+
+
+def _check_left_out(array: Array, folder: Path) -> None:
+    """Refuse an array that claims far more blocks than there are files, before a look at each."""
+    claimed = math.prod(array.grid()) if math.prod(array.shape) else 0
+    if array.fill is None or claimed <= _FEW_LEFT_OUT:
+        return
+    there = sum(len(names) for _, _, names in os.walk(folder))
+    most = max(_FEW_LEFT_OUT, min(_LEFT_OUT_EACH * there, max(_MANY_LEFT_OUT, there)))
+    if claimed - there > most:
+        raise IntegrityError(
+            f"{folder}: claims {claimed} blocks, and has {there} files; over {most} blocks are not "
+            "there: restore or repack it"
+        )
 
 
 def _size(path: Path) -> int:
@@ -227,7 +250,7 @@ def _size(path: Path) -> int:
         raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _loader(stored: Stored, folder: Path) -> Load:
+def _loader(stored: ForeignArray, folder: Path) -> Load:
     """What reads some rows of an array."""
     array = stored.array
     opened: list[Load] = []  # by the library, when first used

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packio.errors import IntegrityError, PackioError, ReadError
+from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.formats.chunks.layout import Array, Decode, blocks
 
 
@@ -21,12 +21,7 @@ def opener(path: str, flags: int) -> int:
 
 
 def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Check that a block is there and as long as it should be; returns its shape.
-
-    Raises:
-        IntegrityError: the block is missing, or has another size.
-        ReadError: the block cannot be read.
-    """
+    """Check that a block is there and as long as it should be; returns its shape."""
     path = folder / array.block_name(*numbers)
     try:
         with open(path, "rb", opener=opener) as file:
@@ -45,6 +40,11 @@ def block_shape(folder: Path, array: Array, numbers: tuple[int, ...]) -> tuple[i
     return shape
 
 
+def is_left_out(path: Path, array: Array) -> bool:
+    """Tell whether the writer has left out a block, as all its values are the fill value."""
+    return array.fill is not None and not os.path.lexists(path)
+
+
 def missing(path: Path) -> IntegrityError:
     """An error for a block that is not there."""
     return IntegrityError(
@@ -56,14 +56,16 @@ def missing(path: Path) -> IntegrityError:
 def header_shape(
     header: bytes, path: Path, array: Array, numbers: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Read the header of an N5 block; returns its shape.
-
-    Raises:
-        IntegrityError: the bytes are no header, or the header does not fit the array.
-    """
+    """Read the header of an N5 block; returns its shape."""
     axes = len(array.shape)
     if len(header) == array.header_bytes:
         mode, found, *sizes = struct.unpack(f">HH{axes}I", header)
+        if mode in (1, 2) and found <= 255:
+            kind = ("values of variable length", "objects")[mode - 1]
+            raise NotAPackError(
+                f"{path}: a block of mode {mode}, {kind}, which packio does not read; write the "
+                "array as numbers, in blocks of mode 0"
+            )
         shape = tuple(sizes[::-1])
         needed = extent(array, numbers)
         fits = all(a <= b <= c for a, b, c in zip(needed, shape, array.block, strict=True))
@@ -87,15 +89,11 @@ def read_rows(
     """Read the rows ``first`` to ``stop`` of an array; ``stop`` may be beyond the last row.
 
     Args:
-        folder: Of the array.
+        folder: Folder of the array.
         array: The array.
         first: Number of the first row.
         stop: Number of the row after the last one.
         decode: Decompresses a block; None if the values lie in it as they are.
-
-    Raises:
-        IntegrityError: a block is damaged, or has another size.
-        ReadError: a block cannot be read.
     """
     stop = min(stop, array.shape[0])
     if not math.prod(array.shape) or first >= stop:  # an axis may be as long as it likes then
@@ -125,6 +123,9 @@ def _block(
     folder: Path, array: Array, numbers: tuple[int, ...], decode: Decode | None
 ) -> np.ndarray:
     path = folder / array.block_name(*numbers)
+    if is_left_out(path, array):
+        assert array.fill is not None  # noqa: S101 (for mypy)
+        return np.full(array.block, array.fill, array.dtype)
     try:
         with open(path, "rb", opener=opener) as file:
             header, content = file.read(array.header_bytes), file.read()

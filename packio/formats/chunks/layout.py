@@ -39,6 +39,7 @@ class Array(NamedTuple):
     prefix: str  # of the names of blocks
     separator: str  # between a block's numbers
     headers: bool  # as in N5: blocks begin with their shape, and the axes on disk are reversed
+    fill: float | None = None  # of the values of a block that is not there; None: it is missing
 
     def grid(self) -> tuple[int, ...]:
         """Number of blocks along each axis."""
@@ -65,7 +66,7 @@ class Array(NamedTuple):
         return 4 + 4 * len(self.shape) if self.headers else 0
 
 
-class Stored(NamedTuple):
+class ForeignArray(NamedTuple):
     """An array as others may write it, and what has been done to its values."""
 
     array: Array
@@ -80,17 +81,13 @@ class Stored(NamedTuple):
         return not self.otherwise
 
     def plain(self, where: str) -> Array:
-        """The array, if it is plain.
-
-        Raises:
-            NotAPackError: it is not.
-        """
+        """The array, if it is plain."""
         if self.otherwise:
             raise NotAPackError(f"{where} {self.otherwise}")
         return self.array
 
 
-class Layout:
+class ChunkLayout:
     """What N5 and Zarr, 2 and 3, do differently.
 
     Attributes:
@@ -123,12 +120,8 @@ class Layout:
         """Whether metadata are those of an array."""
         return True
 
-    def stored(self, metadata: dict[str, Any], where: str) -> Stored:
-        """The array that metadata describe.
-
-        Raises:
-            NotAPackError: packio does not read such an array.
-        """
+    def stored(self, metadata: dict[str, Any], where: str) -> ForeignArray:
+        """The array that metadata describe."""
         raise NotImplementedError
 
     def refuse(self, path: Path) -> None:
@@ -180,8 +173,8 @@ def place(array: Array, offsets: np.ndarray, length: np.ndarray) -> Ranges:
 
     Args:
         array: Of bytes, or of pixels.
-        offsets: Of the values in the row of blocks; bytes.
-        length: Of the values; bytes.
+        offsets: Positions of the values in the row of blocks, in bytes.
+        length: Lengths of the values, in bytes.
     """
     size, count = array.block_bytes, array.grid()[0]
     number = np.minimum(offsets // size, count - 1)

@@ -14,8 +14,8 @@ import numpy as np
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.formats import Ranges
 from packio.formats.blobs.columns import (
+    BlobValues,
     Header,
-    Values,
     columns_of,
     damaged,
     prefix,
@@ -23,7 +23,7 @@ from packio.formats.blobs.columns import (
     records,
 )
 from packio.formats.chunks.blocks import block_shape, opener, read_rows
-from packio.formats.chunks.layout import Array, Layout, blocks, place
+from packio.formats.chunks.layout import Array, ChunkLayout, blocks, place
 from packio.sample.record import IMAGE, Place, Record
 
 _MOST_JSON = 64 << 20  # bytes; class names are in there
@@ -44,7 +44,7 @@ class _Blob(NamedTuple):
         return (shape, str(self.array.dtype)) if len(shape) > 1 else None
 
 
-def scan(path: Path, layout: Layout) -> Iterator[Record[Place]]:
+def scan(path: Path, layout: ChunkLayout) -> Iterator[Record[Place]]:
     """Yield the record of every sample that lies in a blob; see `packio.formats.chunks.arrays`."""
     layout.refuse(path)
     stated = _header(path, layout)
@@ -79,7 +79,7 @@ def scan(path: Path, layout: Layout) -> Iterator[Record[Place]]:
     yield from records(columns, files, places)
 
 
-def is_blob(path: Path, layout: Layout) -> bool:
+def is_blob(path: Path, layout: ChunkLayout) -> bool:
     """Tell whether a container is packio's own, or has samples end to end and their positions."""
     metadata = read_json(path / layout.metadata)
     attributes = layout.attributes(metadata) if metadata is not None else None
@@ -88,7 +88,7 @@ def is_blob(path: Path, layout: Layout) -> bool:
     return all((path / name / layout.metadata).exists() for name in ("data", "offsets"))
 
 
-def _header(path: Path, layout: Layout) -> Header | None:
+def _header(path: Path, layout: ChunkLayout) -> Header | None:
     """What packio says of the container, checked; None if another program wrote it."""
     metadata = read_json(path / layout.metadata)
     if metadata is None:
@@ -107,13 +107,7 @@ def _header(path: Path, layout: Layout) -> Header | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read the file that describes a group or an array; None if there is no such file.
-
-    Raises:
-        NotAPackError: the file is no JSON object.
-        IntegrityError: the file is no JSON.
-        ReadError: the file cannot be read.
-    """
+    """Read the file that describes a group or an array; None if there is no such file."""
     try:
         with open(path, "rb", opener=opener) as file:
             size = os.fstat(file.fileno()).st_size
@@ -131,7 +125,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def _array(path: Path, name: str, layout: Layout) -> Array | None:
+def _array(path: Path, name: str, layout: ChunkLayout) -> Array | None:
     metadata = read_json(path / name / layout.metadata)
     if metadata is not None:
         where = f"{path}/{name}"
@@ -146,11 +140,7 @@ def _array(path: Path, name: str, layout: Layout) -> Array | None:
 
 
 def known_type(name: Any, known: Sequence[str], where: str) -> np.dtype:
-    """Return the type of an array's values, in native byte order.
-
-    Raises:
-        NotAPackError: packio does not know the type.
-    """
+    """Return the type of an array's values, in native byte order."""
     if name not in known:
         raise NotAPackError(f"{where} has values of type {name!r}; expected one of {known}")
     dtype: np.dtype = np.dtype(name)
@@ -158,11 +148,7 @@ def known_type(name: Any, known: Sequence[str], where: str) -> np.dtype:
 
 
 def shapes(shape: Any, block: Any, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Check the shapes of an array and of a block.
-
-    Raises:
-        NotAPackError: the values are no shapes.
-    """
+    """Check the shapes of an array and of a block."""
     for values, least in ((shape, 0), (block, 1)):
         if (
             not isinstance(values, list)
@@ -175,7 +161,7 @@ def shapes(shape: Any, block: Any, where: str) -> tuple[tuple[int, ...], tuple[i
     return tuple(shape), tuple(block)
 
 
-def _blob(path: Path, name: str, layout: Layout) -> _Blob | None:
+def _blob(path: Path, name: str, layout: ChunkLayout) -> _Blob | None:
     array = _array(path, name, layout)
     if array is None:
         return None
@@ -229,7 +215,7 @@ def _check_is_whole(
         raise IntegrityError(f"{path}/: has no {', '.join(missing)}; restore or repack it")
 
 
-def _ranges(blob: _Blob, values: Values, where: str) -> Ranges:
+def _ranges(blob: _Blob, values: BlobValues, where: str) -> Ranges:
     size, begin = blob.array.block_bytes, values.offsets[:-1]
     across = (begin % size + values.length > size) & (values.length > 0)
     if across.any():

@@ -15,9 +15,9 @@ import numpy as np
 from packio.errors import CannotCreateError, OutputError
 from packio.formats import Ranges, Written
 from packio.formats.blobs import spool
-from packio.formats.blobs.columns import VERSION, Columns, prefix
+from packio.formats.blobs.columns import VERSION, ShardColumns, prefix
 from packio.formats.blobs.spool import Pixels
-from packio.formats.chunks.layout import Array, Layout, block_header, cut, place, small_block
+from packio.formats.chunks.layout import Array, ChunkLayout, block_header, cut, place, small_block
 from packio.sample.record import IMAGE, Field, Record
 
 
@@ -27,12 +27,8 @@ class Writer(spool.Writer):
     `close` cuts the blocks, for it needs to know the largest value.
     """
 
-    def __init__(self, layout: Layout, path: Path, classes: Sequence[str]) -> None:
-        """Create the directory.
-
-        Raises:
-            CannotCreateError: the directory, or the temporary file beside it, cannot be made.
-        """
+    def __init__(self, layout: ChunkLayout, path: Path, classes: Sequence[str]) -> None:
+        """Create the directory."""
         self._layout = layout
         self._files: list[str] = []
         self._sidecars: list[str] = []
@@ -43,11 +39,7 @@ class Writer(spool.Writer):
         super().__init__(path, classes)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written; the message tells the space left.
-        """
+        """Append records."""
         most = self._layout.largest
         for record in records:
             if max(len(field.data) for field in record.fields.values()) > most:
@@ -62,7 +54,7 @@ class Writer(spool.Writer):
             ranges, offsets = self._cut(name, found.length, pixels if name == IMAGE else None)
             places[name] = found.without_absent(ranges)
             values[name] = found._replace(offsets=offsets)
-        for name, array in Columns(values, columns.others).arrays(lengths=True).items():
+        for name, array in ShardColumns(values, columns.others).arrays(lengths=True).items():
             if pixels is None or name not in ("offsets", "length"):
                 self._write_array(name, array)
         attributes = {"packio": header.text(self._layout.container, self._classes)}

@@ -19,7 +19,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
-from packio.formats.blobs.columns import Values
+from packio.formats.blobs.columns import BlobValues
 from packio.formats.blobs.pixels import check_claim
 
 # What h5py raises for damaged files.
@@ -31,13 +31,7 @@ _H5PY_ERRORS = (
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a file; turn the errors of h5py into an IntegrityError until it is closed.
-
-    Raises:
-        NotAPackError: the file is not HDF5.
-        ReadError: the file cannot be read.
-        MissingPackageError: h5py does not load.
-    """
+    """Open a file; turn the errors of h5py into an IntegrityError until it is closed."""
     file = open_file(path)
     try:
         with h5py_errors(path):
@@ -79,11 +73,7 @@ def _line(error: BaseException) -> str:
 
 
 def datasets(file: Any, path: Path) -> dict[str, Any]:
-    """List all datasets by their paths, in the order of the file, without links to other files.
-
-    Raises:
-        NotAPackError: the file has no datasets.
-    """
+    """List all datasets by their paths, in the order of the file, without links to other files."""
     h5py = registry.require("h5py", "hdf5")
     found: dict[str, Any] = {}
 
@@ -114,10 +104,6 @@ def place(dataset: Any, path: Path) -> tuple[int, int] | None:
     """Tell where the bytes of a dataset lie: offset and size; None if they are not one range.
 
     The description of the dataset is checked, so that h5py may read its values afterwards.
-
-    Raises:
-        NotAPackError: the values lie in other files.
-        IntegrityError: the file has fewer bytes than the dataset claims.
     """
     size, end = bytes_of(dataset), path.stat().st_size
     if size == 0:
@@ -136,7 +122,7 @@ def place(dataset: Any, path: Path) -> tuple[int, int] | None:
     if stored < size:
         raise IntegrityError(f"{where} has {stored} bytes of {size}; it was never written whole")
     offset = dataset.id.get_offset()
-    if offset is None:  # the values lie within the description of the dataset
+    if offset is None or not is_plain(dataset):  # None: they lie in the dataset's description
         return None
     if offset + size > end:
         raise IntegrityError(
@@ -144,6 +130,14 @@ def place(dataset: Any, path: Path) -> tuple[int, int] | None:
             "repack the file"
         )
     return offset, size
+
+
+def is_plain(dataset: Any) -> bool:
+    """Tell whether numbers fill their bytes: HDF5 may keep 12 bits of 16, at any offset."""
+    if dataset.dtype.kind not in "iuf":
+        return True
+    h5py = registry.require("h5py", "hdf5")
+    return bool(dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype))
 
 
 def _check_chunks(dataset: Any, stored: int, where: str) -> None:
@@ -178,12 +172,10 @@ def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
 
     Returns:
         None if the chunks are filtered, or do not consist of whole rows.
-
-    Raises:
-        IntegrityError: chunks overlap, or lie beyond the end of the file.
     """
     filters = dataset.id.get_create_plist().get_nfilters()
-    if not dataset.chunks or dataset.chunks[1:] != dataset.shape[1:] or filters:
+    whole = dataset.chunks is not None and dataset.chunks[1:] == dataset.shape[1:]
+    if not whole or filters or not is_plain(dataset):
         return None
     size, rows = math.prod(dataset.chunks) * dataset.dtype.itemsize, dataset.chunks[0]
     infos: list[Any] = []
@@ -205,7 +197,7 @@ def chunk_offsets(dataset: Any, path: Path) -> np.ndarray | None:
     return found
 
 
-def slices(data: Any, values: Values) -> Callable[[int], bytes]:
+def slices(data: Any, values: BlobValues) -> Callable[[int], bytes]:
     """Make a function that reads a value of a blob by its number."""
 
     def read(number: int) -> bytes:

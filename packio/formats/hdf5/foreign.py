@@ -20,7 +20,7 @@ import numpy as np
 from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading
-from packio.formats.blobs.by_library import Found, Rows
+from packio.formats.blobs.by_library import FoundSamples, RowCache
 from packio.formats.blobs.pixels import (
     IMAGES,
     LABELS,
@@ -45,14 +45,8 @@ from packio.formats.hdf5.datasets import bytes_of, chunk_offsets, datasets, desc
 from packio.sample.record import Place, Record
 
 
-def found(file: Any, path: Path, reading: Reading) -> Found:
-    """Find the samples of a file.
-
-    Raises:
-        NotAPackError: there are none.
-        IntegrityError: the file is damaged.
-        OptionError: there is nothing of a name given.
-    """
+def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
+    """Find the samples of a file."""
     order, there = order_of(reading.layout), datasets(file, path)
     names = _names_of_images(there, reading.image, path)
     name, first = names[0], there[names[0]]
@@ -95,7 +89,10 @@ def _holds_many(dataset: Any) -> bool:
     if len(shape) != 1:
         return holds_many(shape, dtype)
     of_bytes = dtype.kind in "SV" and dtype.names is None
-    return of_bytes or registry.require("h5py").check_vlen_dtype(dtype) in (np.uint8, np.int8)
+    return of_bytes or registry.require("h5py", "hdf5").check_vlen_dtype(dtype) in (
+        np.uint8,
+        np.int8,
+    )
 
 
 def _beside(there: Mapping[str, Any], name: str, others: Sequence[str]) -> str | None:
@@ -119,28 +116,28 @@ def _labels(
     return labels_of(dataset[()], where)
 
 
-def _blob(there: Mapping[str, Any], name: str, path: Path) -> Found:
+def _blob(there: Mapping[str, Any], name: str, path: Path) -> FoundSamples:
     data, offsets = there[name], there[str(_beside(there, name, OFFSETS))]
     placed = place(data, path)
     place(offsets, path)
     begin = None if placed is None else placed[0]
     values, found = blob_of(offsets[()], begin, bytes_of(data), path, offsets.name)
-    return Found(len(values.length), found, slices(data, values))
+    return FoundSamples(len(values.length), found, slices(data, values))
 
 
-def _array(dataset: Any, order: Order, path: Path) -> Found:
+def _array(dataset: Any, order: Order, path: Path) -> FoundSamples:
     """One dataset of many images."""
     count, where = len(dataset), f"{path}: {dataset.name}"
     place(dataset, path)  # its claims are true
     if dataset.ndim == 1:
         found, read = _encoded(dataset, path)
-        return Found(count, found, read)
+        return FoundSamples(count, found, read)
     facts = facts_of(dataset.shape[1:], dataset.dtype, order, where)
     size = size_of(facts)
     at = _positions(dataset, size, path)
     found = (image_at(b"%08d" % i, path.name, at(i), size, facts) for i in range(count))
     rows = dataset.chunks[0] if dataset.chunks else 1
-    return Found(count, found, Rows(lambda first, stop: dataset[first:stop], rows, size))
+    return FoundSamples(count, found, RowCache(lambda first, stop: dataset[first:stop], rows, size))
 
 
 def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callable[[int], bytes]]:
@@ -173,7 +170,7 @@ def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:
     return lambda number: chunks.item(number // rows) + number % rows * size
 
 
-def _each(there: Mapping[str, Any], order: Order, path: Path) -> Found:
+def _each(there: Mapping[str, Any], order: Order, path: Path) -> FoundSamples:
     """One dataset for each image."""
     found, values = [], list(there.values())
     for name, dataset in there.items():
@@ -195,4 +192,4 @@ def _each(there: Mapping[str, Any], order: Order, path: Path) -> Found:
         value = np.asarray(values[number][()])
         return value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
 
-    return Found(len(found), iter(found), read)
+    return FoundSamples(len(found), iter(found), read)

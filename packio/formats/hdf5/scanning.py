@@ -13,7 +13,7 @@ from packio import registry
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Reading
 from packio.formats.blobs import one_file
-from packio.formats.blobs.by_library import Found
+from packio.formats.blobs.by_library import FoundSamples
 from packio.formats.blobs.columns import prefix, read_header
 from packio.formats.hdf5 import foreign
 from packio.formats.hdf5.datasets import h5py_errors, open_file, opened, place, slices
@@ -28,7 +28,7 @@ def scan(path: Path, reading: Reading) -> Iterator[Record[Place]]:
         yield from _found(file, path, reading).records
 
 
-def find(path: Path, reading: Reading) -> Found:
+def find(path: Path, reading: Reading) -> FoundSamples:
     """Open a file for reading images that are no range of bytes."""
     file = open_file(path)
     with h5py_errors(path):
@@ -42,13 +42,13 @@ def _read(_: Any, path: Path, read: Callable[[int], bytes], number: int) -> byte
         return read(number)
 
 
-def _found(file: Any, path: Path, reading: Reading) -> Found:
+def _found(file: Any, path: Path, reading: Reading) -> FoundSamples:
     if "packio" in file.attrs and reading.image is None:
         return _own(file, path)
     return foreign.found(file, path, reading)
 
 
-def _own(file: Any, path: Path) -> Found:
+def _own(file: Any, path: Path) -> FoundSamples:
     text = file.attrs["packio"]
     if isinstance(text, bytes):  # so h5py gives strings of fixed length
         text = text.decode("ascii")
@@ -62,12 +62,12 @@ def _own(file: Any, path: Path) -> Found:
         pixels = file["data"].shape, str(file["data"].dtype)
     columns, found = one_file.find(path, header, arrays, blobs, pixels)
     if pixels is None:
-        return Found(len(columns), found, slices(file["data"], columns.values[IMAGE]))
-    return Found(len(columns), found, lambda number: file["data"][number].tobytes())
+        return FoundSamples(len(columns), found, slices(file["data"], columns.values[IMAGE]))
+    return FoundSamples(len(columns), found, lambda number: file["data"][number].tobytes())
 
 
 def _there(file: Any, names: Any, path: Path) -> Iterator[str]:
-    """Those names at the root that are datasets of this file."""
+    """Yield the names at the root that are datasets of this file."""
     h5py = registry.require("h5py", "hdf5")
     for name in names:
         if isinstance(file.get(name, getlink=True), h5py.HardLink):

@@ -49,8 +49,9 @@ from packio.errors import IntegrityError
 from packio.formats import Caps, Format, Reading, check_reading
 from packio.formats.lmdb import layouts, pages
 from packio.formats.lmdb.library import Reader
-from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES, Stored
-from packio.formats.lmdb.writing import FOLDERS, LABELS_NAME, LmdbWriter, unescaped
+from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES, Entry
+from packio.formats.lmdb.writing import FOLDERS, LABELS_NAME, LmdbWriter
+from packio.formats.wire.escapes import unescaped
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Place, Record
 
@@ -65,7 +66,7 @@ class Lmdb(Format):
     )  # fmt: skip
 
     def recognise(self, head: bytes, name: str) -> bool:
-        """Tell by the name of the data file, or by the first page of a database in one file."""
+        """Tell by the name of the data file; of a database in one file, by its first page."""
         if DATA_NAME.encode() in head.split(b"\n"):
             return True
         is_file = MAGIC_BYTES in (head[16:20], head[24:28])  # LMDB 0.9 and 1.0
@@ -74,28 +75,32 @@ class Lmdb(Format):
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every record, in order.
 
-        Labels and keys come from ``labels.tsv`` where that file is there and fits, fields from the
-        databases within. A database without any of them is of others, and read by its layout; see
-        `packio.formats.lmdb.layouts`.
+        Labels and keys come from ``labels.tsv``, if that file is there and fits; fields come from
+        the databases within. A database without both is one of others. It is read by its layout;
+        see `packio.formats.lmdb.layouts`.
 
         Args:
             path: The directory that holds ``data.mdb``, or a database that is a single file.
             reading: ``trust_plain_pickle`` reads values that are pickles of plain data; nothing in
-                them is run.
+                them is run. ``label`` is the position of the label in values that are lists, as
+                "2", or its name in values that are dicts; "" takes no labels.
 
         Raises:
-            NotAPackError: not an LMDB database of version 1, one with trees inside, or a layout
-                that is not read.
+            NotAPackError: not an LMDB database, a database with databases inside, or a layout that
+                packio does not read.
             IntegrityError: a page is damaged or lies beyond the end of the file.
             ReadError: a file cannot be read.
         """
-        check_reading(path, reading)
+        check_reading(path, reading, "label")
+        if pages.is_of_version_3(path):
+            yield from Reader(path).records()
+            return
         labels, others = _read_labels(path), [_Other(*found) for found in _others(path)]
         if not labels and not others:
-            trust = reading.trust_plain_pickle
-            for stored in layouts.scan(path, trust_plain_pickle=trust):
+            for stored in layouts.scan(path, reading):
                 yield stored.record()
             return
+        check_reading(path, reading)
         for stored in layouts.own(path):
             number = int(stored.name) if stored.name.isdigit() else -1
             label, key = labels.get(number, (stored.label, stored.name))
@@ -116,20 +121,20 @@ class Lmdb(Format):
         return Reader(path)
 
     def identity(self, path: Path) -> Any:
-        """The transaction id, and three numbers to be sure."""
-        return pages.identity(path)
+        """The transaction id, and further numbers to be sure."""
+        return Reader(path).identity() if pages.is_of_version_3(path) else pages.identity(path)
 
 
 FORMAT = Lmdb()
 
 
 class _Other:
-    """The values of a field but the image, in a database of their own."""
+    """The values of a field that is not the image; they lie in a database of their own."""
 
     def __init__(self, path: Path, name: str, kind: str) -> None:
         self.name, self._kind, self._path = name, kind, path
         self._rest = layouts.own(path) if kind in ("image", "mask") else pages.scan(path)
-        self._next: Stored | None = next(self._rest, None)
+        self._next: Entry | None = next(self._rest, None)
 
     def of(self, key: bytes) -> Place | None:
         """The value of the sample with an LMDB key; ask in ascending order."""
@@ -141,7 +146,7 @@ class _Other:
         return place._replace(file=f"{self._path.name}/{place.file}")
 
     def check_end(self) -> None:
-        """See that no record is left."""
+        """Check that no record is left."""
         if self._next is not None:
             raise IntegrityError(f"{self._path}: {self._next.name!r} is of no sample; pack again")
 
@@ -157,7 +162,7 @@ def _others(path: Path) -> Iterator[tuple[Path, str, str]]:
 
 
 def _read_labels(path: Path) -> dict[int, tuple[Any, bytes]]:
-    """Record number → label and key, as ``labels.tsv`` has them; empty where it does not parse."""
+    """Read label and key by record number from ``labels.tsv``; nothing if it does not parse."""
     found: dict[int, tuple[Any, bytes]] = {}
     try:
         lines = (path / LABELS_NAME).read_bytes().split(b"\n")

@@ -1,13 +1,13 @@
-"""Caffe's Datum: an image and its label in one message, as Caffe and DALI's readers.caffe want it.
+"""Caffe's Datum: an image and its label in one message, which Caffe and DALI's readers.caffe read.
 
-A protobuf message, whose fields are: channels, height, width = 1, 2, 3 and label = 5 (varints),
-data = 4 (bytes), float_data = 6 (floats), encoded = 7 (a bool). If encoded is set, data are an
-image file, and Caffe does not give its size. Else data are pixels of uint8, or float_data of
-float32: planes (C, H, W), in the order blue, green, red by Caffe's convention. Planes of packio are
-red, green, blue, are written as they are, and say so in a field of its own, 100 (a bool), which
-other readers pass over.
+A Datum is a protobuf message. Its fields are: channels, height, width = 1, 2, 3 and label = 5
+(varints), data = 4 (bytes), float_data = 6 (floats), encoded = 7 (a bool). If encoded is set, data
+is an image file, and Caffe does not tell its size. Else data has pixels of uint8, or float_data has
+pixels of float32: planes (C, H, W), by Caffe's convention in the order blue, green, red. packio
+writes its planes unchanged, red, green, blue, and says so in the field 100 (a bool), which other
+readers ignore.
 
-Floats are read where they are packed into one field, and so one range of bytes.
+packio reads floats only if they are packed into one field: then they are one range of bytes.
 
 Sources: src/caffe/proto/caffe.proto, message Datum, and src/caffe/util/io.cpp
 (https://github.com/BVLC/caffe); dali/operators/reader/parser/caffe_parser.h
@@ -17,10 +17,10 @@ Sources: src/caffe/proto/caffe.proto, message Datum, and src/caffe/util/io.cpp
 from __future__ import annotations
 
 from packio.errors import NotAPackError, OutputError
-from packio.formats.lmdb.values import Found, is_image
+from packio.formats.lmdb.values import FoundImage
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import _fields, _varint, varint
-from packio.images.encodings import RAW, raw_facts
+from packio.images.encodings import RAW, is_image, raw_facts
 from packio.sample.facts import UNKNOWN
 from packio.sample.record import Field, Record
 
@@ -32,13 +32,8 @@ _NUMBERS = (_CHANNELS, _HEIGHT, _WIDTH, _LABEL, _ENCODED, _RGB)
 _DATA, _FLOATS, _FLOAT = 0x22, 0x32, 0x35  # float_data: all in one field, or a field each
 
 
-def parse(data: bytes) -> Found:
-    """Find the image in a Datum.
-
-    Raises:
-        Malformed: it is none.
-        NotAPackError: it is one of floats that are in no one range.
-    """
+def parse(data: bytes) -> FoundImage:
+    """Find the image in a Datum."""
     numbers = dict.fromkeys(_NUMBERS, 0)
     ranges = dict.fromkeys((_DATA, _FLOATS, _FLOAT), (0, 0))
     label = None
@@ -59,11 +54,11 @@ def parse(data: bytes) -> Found:
     if kind in (None, _FLOAT):
         raise Malformed("a Datum without data")
     dtype = "uint8" if kind == _DATA else "float32"
-    return _found(data, Found(*ranges[kind], label), numbers, dtype)
+    return _found(data, FoundImage(*ranges[kind], label), numbers, dtype)
 
 
-def _found(data: bytes, found: Found, numbers: dict[int, int], dtype: str) -> Found:
-    """Add what pixels are, if it is pixels that were found."""
+def _found(data: bytes, found: FoundImage, numbers: dict[int, int], dtype: str) -> FoundImage:
+    """Add the facts of the pixels, if the Datum holds pixels."""
     height, width, channels = numbers[_HEIGHT], numbers[_WIDTH], numbers[_CHANNELS]
     size = height * width * channels * (1 if dtype == "uint8" else 4)
     fits = size == found.stop - found.start and min(height, width) > 0 and 0 < channels < 256
@@ -80,7 +75,7 @@ def _signed(number: int) -> int:
 
 
 def image(value: bytes) -> bytes:
-    """The image in a Datum; the value itself where it is none."""
+    """The image in a Datum; a value that is no Datum is returned unchanged."""
     try:
         found = parse(value)
     except (Malformed, NotAPackError):
@@ -88,13 +83,18 @@ def image(value: bytes) -> bytes:
     return value[found.start : found.stop]
 
 
+def label(value: bytes) -> int | None:
+    """The label in a Datum; None where the value is no Datum."""
+    try:
+        return parse(value).label
+    except (Malformed, NotAPackError):
+        return None
+
+
 def make(record: Record[Field], field: Field) -> bytes:
-    """Make the Datum of an image or a mask of a record; its fields are ordered by number.
+    """Make the Datum of an image or a mask of a record, its fields in the order of their numbers.
 
-    A label that is a vector has no place in it and is left out.
-
-    Raises:
-        OutputError: no data, a label beyond 32 bits, or pixels that no Datum holds.
+    A Datum has no place for a label that is a vector, so such a label is left out.
     """
     data, encoding = field.data, field.encoding
     if not data:

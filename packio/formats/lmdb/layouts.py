@@ -19,10 +19,10 @@ PySODToolBox, old    name                        pixels; shapes in ``meta_info.p
 BasicSR                                          `packio.formats.lmdb.pixels`
 ===================  ==========================  ===================================================
 
-In all of them an image is one contiguous range of the file, and an entry points at it there. Masks
-that others write are a database of their own, to be opened like any other. A value that is not as
-the others are is given whole, for whoever reads the image to say what it is; a pickle is refused
-with all of its database.
+In all layouts an image is one contiguous range of the file, and an entry points at the range. Masks
+that others write are a database of their own; open it like any other. A value that the layout does
+not fit is passed on whole: reading its image then says what is wrong. A pickle is refused together
+with its database, unless the user trusts plain pickles.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, NotAPackError
+from packio.formats import Reading, check_reading
+from packio.formats.blobs.ranges import Input
 from packio.formats.lmdb import datum, pixels
-from packio.formats.lmdb.pages import File, Stored, Tree, newest_meta, opened
-from packio.formats.lmdb.values import Found, is_image, msgpack, sample
+from packio.formats.lmdb.pages import Entry, entries, opened
+from packio.formats.lmdb.values import FoundImage, msgpack, sample
 from packio.formats.wire import Malformed, arrow_stream, pickles
+from packio.images.encodings import is_image
 
-_Parser = Callable[[bytes], Found]
+_Parser = Callable[[bytes, str | None], FoundImage]  # is given a value, and `Reading.label`
 
 _ABOUT = frozenset((b"__keys__", b"__len__", b"num-samples", b"length"))  # records of no sample
 _LOOKED_AT = 8  # records, to recognise a layout
@@ -49,20 +52,15 @@ _SIZE_KEY = re.compile(rb"(\d{1,5})-(\d{5,9})")
 _MOST_DIGITS = 18  # of a key that is a number
 
 
-def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Stored]:
-    """Yield an entry for every sample, in the order of its number if it has one, else of its key.
+def scan(path: Path, reading: Reading) -> Iterator[Entry]:
+    """Yield an entry for every sample, by number if keys are numbers, else by key.
 
     Args:
         path: The directory that holds ``data.mdb``, or a database that is a single file.
-        trust_plain_pickle: Read pickles, of plain data alone; nothing in them is ever run.
-
-    Raises:
-        NotAPackError: no LMDB database of version 1, a layout that is not read, or pickles.
-        IntegrityError: a page or a pickle is damaged.
-        ReadError: a file cannot be read.
+        reading: ``label`` is the position of the label in values that are lists, or its name.
     """
     with opened(path) as file:
-        first = list(itertools.islice(_entries(file), _LOOKED_AT))
+        first = list(itertools.islice(entries(file), _LOOKED_AT))
         names = [entry.name for entry in first if entry.name not in _ABOUT]
         if names and all(map(_TEXT_KEY.fullmatch, names)):
             yield from _texts(file)
@@ -70,44 +68,60 @@ def scan(path: Path, *, trust_plain_pickle: bool = False) -> Iterator[Stored]:
             yield from _largest(file)
         else:
             samples = [entry for entry in first if entry.name not in _ABOUT]
-            listed = pixels.listed(path, trust=trust_plain_pickle)
+            listed = pixels.listed(path, trust=reading.trust_plain_pickle)
             if samples and all(pixels.facts(listed, entry) for entry in samples):
                 yield from _plain(file, listed, are_pixels=True)
                 return
-            parse = _parser(file, samples, path, trust=trust_plain_pickle)
-            yield from _plain(file, listed) if parse is None else _parsed(file, path, parse)
+            parse = _parser(file, samples, path, reading)
+            if parse is not None:
+                yield from _parsed(file, path, parse, reading.label)
+                return
+            check_reading(path, reading)
+            yield from _plain(file, listed)
 
 
-def own(path: Path) -> Iterator[Stored]:
-    """Yield an entry for every record of a database that packio wrote: of an image, or of Datums.
+def are_values(path: Path) -> bool:
+    """Tell whether each image is a value, or in a Datum, and images lie in the order of the keys.
 
-    Raises:
-        NotAPackError: no LMDB database of version 1.
-        IntegrityError: a page is damaged.
-        ReadError: the file cannot be read.
+    Only such images can be read through py-lmdb by their numbers. The first records decide.
     """
     with opened(path) as file:
-        first = next(_entries(file), None)
+        samples = [*_samples(itertools.islice(entries(file), _LOOKED_AT))]
+        names = [entry.name for entry in samples]
+        if any(all(map(key.fullmatch, names)) for key in (_TEXT_KEY, _SIZE_KEY)):
+            return False
+        values = [file.read(entry.length, entry.offset) for entry in samples]
+    parsers = (_arrow, _msgpack, _datum)
+    found = (_pickled if pickles.is_likely(value) else _fitting(value, path, parsers, "")
+             for value in values if not is_image(value))  # fmt: skip
+    parse = next(filter(None, found), None)
+    in_order = any(not _is_number(name) or b"%d" % int(name) != name for name in names)
+    return parse is None or (parse is _datum and in_order)
+
+
+def own(path: Path) -> Iterator[Entry]:
+    """Yield an entry for every record of a database that packio wrote, Datums or not."""
+    with opened(path) as file:
+        first = next(entries(file), None)
         values = b"" if first is None else file.read(first.length, first.offset)
-        parse = _fitting(values, path, (datum.parse,))
-        yield from _entries(file) if parse is None else _parsed(file, path, parse)
+        parse = _fitting(values, path, (_datum,), None)
+        yield from entries(file) if parse is None else _parsed(file, path, parse, None)
 
 
-def _entries(file: File) -> Iterator[Stored]:
-    return Tree(file, newest_meta(file)).entries()
+def _has(file: Input, name: bytes) -> bool:
+    return any(entry.name == name for entry in entries(file))
 
 
-def _has(file: File, name: bytes) -> bool:
-    return any(entry.name == name for entry in _entries(file))
-
-
-def _parser(file: File, samples: list[Stored], path: Path, *, trust: bool) -> _Parser | None:
-    """The parser that fits the first of some values that any fits; None if they are images."""
+def _parser(file: Input, samples: list[Entry], path: Path, reading: Reading) -> _Parser | None:
+    """The parser that fits the first value that some parser fits; None if the values are images."""
+    trust = reading.trust_plain_pickle
     for entry in samples:
         data = file.read(entry.length, entry.offset)
         if is_image(data):
             return None
-        parse = _pickled if pickles.is_likely(data) else _fitting(data, path, _PARSERS)
+        parse = (
+            _pickled if pickles.is_likely(data) else _fitting(data, path, _PARSERS, reading.label)
+        )
         if parse is _pickled and not trust:
             raise NotAPackError(
                 f"{path}: its values are pickles, as {entry.name!r}; {_asked(path)}"
@@ -129,10 +143,12 @@ def _asked(path: Path) -> str:
     )
 
 
-def _fitting(data: bytes, path: Path, parsers: Sequence[_Parser]) -> _Parser | None:
+def _fitting(
+    data: bytes, path: Path, parsers: Sequence[_Parser], label: str | None
+) -> _Parser | None:
     for parse in parsers:
         try:
-            parse(data)
+            parse(data, label)
         except Malformed:
             continue
         except NotAPackError as error:
@@ -141,38 +157,43 @@ def _fitting(data: bytes, path: Path, parsers: Sequence[_Parser]) -> _Parser | N
     return None
 
 
-def _arrow(data: bytes) -> Found:
-    return sample(arrow_stream.read(data), data)
+def _arrow(data: bytes, label: str | None) -> FoundImage:
+    return sample(arrow_stream.read(data), data, label)
 
 
-def _msgpack(data: bytes) -> Found:
-    return sample(msgpack(data), data)
+def _msgpack(data: bytes, label: str | None) -> FoundImage:
+    return sample(msgpack(data), data, label)
 
 
-def _pickled(data: bytes) -> Found:
-    return sample(pickles.read(data), data)
+def _pickled(data: bytes, label: str | None) -> FoundImage:
+    return sample(pickles.read(data), data, label)
 
 
-_PARSERS: tuple[_Parser, ...] = (_arrow, _msgpack, datum.parse)
+def _datum(data: bytes, label: str | None) -> FoundImage:
+    found = datum.parse(data)
+    return found._replace(label=None) if label == "" else found
+
+
+_PARSERS: tuple[_Parser, ...] = (_arrow, _datum, _msgpack)
 
 
 def _plain(
-    file: File, listed: dict[bytes, pixels.Listed], *, are_pixels: bool = False
-) -> Iterator[Stored]:
-    """Every record an image, or pixels, with the name that BasicSR's ``meta_info.txt`` has."""
-    for entry in _entries(file):
+    file: Input, listed: dict[bytes, pixels.Listed], *, are_pixels: bool = False
+) -> Iterator[Entry]:
+    """Yield every record as an image or pixels, named as BasicSR's ``meta_info.txt`` says."""
+    for entry in entries(file):
         said = listed.get(entry.name)
         facts = pixels.facts(listed, entry) if are_pixels else None
         yield entry._replace(key=None if said is None else said.name, facts=facts)
 
 
-def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Stored]:
+def _parsed(file: Input, path: Path, parse: _Parser, label: str | None) -> Iterator[Entry]:
     names = _names_by_number(path)
     for entry in _numbered(file):
         data = file.read(entry.length, entry.offset)
         key = names.get(entry.name)
         try:
-            found = parse(data)
+            found = parse(data, label)
         except pickles.RefusedError as error:
             raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
         except Malformed as error:
@@ -183,39 +204,39 @@ def _parsed(file: File, path: Path, parse: _Parser) -> Iterator[Stored]:
             raise NotAPackError(f"{path}: {entry.name!r}: {error}") from error
         else:
             at, length = entry.offset + found.start, found.stop - found.start
-            yield Stored(entry.name, entry.file, at, length, found.label, key, facts=found.facts)
+            yield Entry(entry.name, entry.file, at, length, found.label, key, facts=found.facts)
 
 
-def _numbered(file: File) -> Iterator[Stored]:
-    """Samples in the order of their numbers, where all keys are numbers without leading zeros."""
+def _numbered(file: Input) -> Iterator[Entry]:
+    """Yield samples in the order of their numbers, if all keys are plain numbers."""
     numbers, offsets, lengths = array("q"), array("q"), array("q")
     name = ""
-    for entry in _samples(_entries(file)):
+    for entry in _samples(entries(file)):
         number = int(entry.name) if _is_number(entry.name) else -1
         if b"%d" % number != entry.name:
-            yield from _samples(_entries(file))
+            yield from _samples(entries(file))
             return
         name = entry.file
         for column, value in zip((numbers, offsets, lengths), (number, entry.offset, entry.length),
                                  strict=True):  # fmt: skip
             column.append(value)
     for i in sorted(range(len(numbers)), key=numbers.__getitem__):
-        yield Stored(b"%d" % numbers[i], name, offsets[i], lengths[i])
+        yield Entry(b"%d" % numbers[i], name, offsets[i], lengths[i])
 
 
 def _is_number(name: bytes) -> bool:
     return name.isdigit() and len(name) <= _MOST_DIGITS
 
 
-def _samples(entries: Iterable[Stored]) -> Iterator[Stored]:
+def _samples(entries: Iterable[Entry]) -> Iterator[Entry]:
     return (entry for entry in entries if entry.name not in _ABOUT)
 
 
-def _texts(file: File) -> Iterator[Stored]:
-    """Images with their texts as meta; both lie in the order of their numbers."""
-    texts = (e for e in _entries(file) if e.name.startswith(b"label-"))
+def _texts(file: Input) -> Iterator[Entry]:
+    """Yield images with their texts as metadata. Both lie in the order of their numbers."""
+    texts = (e for e in entries(file) if e.name.startswith(b"label-"))
     text = next(texts, None)
-    for entry in _entries(file):
+    for entry in entries(file):
         if not entry.name.startswith(b"image-"):
             continue
         wanted = b"label-" + entry.name[6:]
@@ -227,12 +248,12 @@ def _texts(file: File) -> Iterator[Stored]:
         yield entry._replace(meta=json.dumps({"text": found}, ensure_ascii=False).encode())
 
 
-def _largest(file: File) -> Iterator[Stored]:
-    """Images of the largest size, in the order of their numbers."""
-    matches = (_SIZE_KEY.fullmatch(entry.name) for entry in _entries(file))
+def _largest(file: Input) -> Iterator[Entry]:
+    """Yield the images of the largest size, in the order of their numbers."""
+    matches = (_SIZE_KEY.fullmatch(entry.name) for entry in entries(file))
     size = max(int(match[1]) for match in matches if match)
     found = []
-    for entry in _entries(file):
+    for entry in entries(file):
         match = _SIZE_KEY.fullmatch(entry.name)
         if match and int(match[1]) == size:
             found.append((int(match[2]), entry))
@@ -240,7 +261,7 @@ def _largest(file: File) -> Iterator[Stored]:
 
 
 def _names_by_number(path: Path) -> dict[bytes, bytes]:
-    """Key → name, of the lines ``name key`` beside a database."""
+    """Read the lines ``name key`` of a list beside a database; return name by key."""
     content = pixels.content(path.with_name(f"{path.stem}_images_idx.txt"))
     found = (line.rpartition(b" ") for line in content.splitlines())
     return {number.strip(): name for name, _, number in found if name and number.strip()}

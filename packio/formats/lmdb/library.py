@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from packio import registry
-from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.formats.lmdb import datum
-from packio.formats.lmdb.pages import data_file, scan
+from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
+from packio.formats.lmdb import datum, layouts, pages
+from packio.formats.lmdb.pages import data_file
+from packio.formats.lmdb.writing import LABELS_NAME
+from packio.sample.record import IMAGE, Place, Record
 
 
 class Reader:
-    """Read records through py-lmdb: what has no byte ranges, as files written by LMDB 1.0.
+    """Read records through py-lmdb: values that have no byte ranges, as in files of LMDB 1.0.
 
-    Opens when first read from. May be used in any number of threads, in forked and in spawned
-    processes, and pickles as its path.
+    A reader opens the database when it first reads. It works in any number of threads, in forked
+    and in spawned processes, and pickles as its path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,22 +32,44 @@ class Reader:
     def __reduce__(self) -> tuple[type[Reader], tuple[Path]]:
         return Reader, (self.path,)
 
-    def get(self, record_number: int) -> bytes:
-        """Read the image of a record: its value, or what is in it if it is a Datum.
+    def get(self, number: int) -> bytes:
+        """Read the image of a record: the value, or the image in the value if that is a Datum.
 
         Args:
-            record_number: Position in the order of the keys.
+            number: Position of the record in the order of the keys.
 
         Raises:
-            IndexError: there are not so many.
+            IndexError: there are fewer records.
+            OptionError: the images lie within values of others, or not in the order of the keys.
             ReadError: the database cannot be opened or read.
-            IntegrityError: the file is shorter than it says.
+            IntegrityError: the file is shorter than the database says.
             MissingPackageError: lmdb does not load.
         """
-        return self._environment().get(record_number)
+        if self._shared is None:
+            self._check_layout()
+        return datum.image(self._environment().value(number))
+
+    def _check_layout(self) -> None:
+        has_own_keys = pages.is_of_version_3(self.path) or (self.path / LABELS_NAME).exists()
+        if not has_own_keys and not layouts.are_values(self.path):
+            raise OptionError(
+                f"{self.path}: its images are parts of values that others wrote, which "
+                "access='lmdb' would read whole; say access='range'"
+            )
 
     def __len__(self) -> int:
         return self._environment().entries()
+
+    def records(self) -> Iterator[Record[Place]]:
+        """Yield the records of a database of LMDB 1.0, whose values only the library finds."""
+        environment, name = self._environment(), data_file(self.path).name
+        for number, key in enumerate(environment.keys()):
+            label = datum.label(environment.value(number))
+            yield Record(key, {IMAGE: Place("image", name, -1, 0)}, label)
+
+    def identity(self) -> dict[str, int]:
+        """Read what changes with every transaction on a database of LMDB 1.0."""
+        return self._environment().identity()
 
     def _environment(self) -> _SharedEnvironment:
         if self._shared is None:
@@ -55,7 +79,7 @@ class Reader:
         return self._shared
 
     def close(self) -> None:
-        """Let go of the database; it opens again when read from."""
+        """Let go of the database. It opens again when the reader is used."""
         if self._shared is not None:
             with _lock():
                 shared, self._shared = self._shared, None
@@ -67,10 +91,10 @@ class Reader:
 
 
 class _SharedEnvironment:
-    """One open database of this process, used by all its readers.
+    """An open database of this process. All readers of the database use the same object.
 
-    py-lmdb refuses to open a database twice in a process, and keeps refusing in a forked child
-    until the inherited environment is closed there; that leaves the parent's alone.
+    py-lmdb refuses to open a database twice in a process. It also refuses in a forked child, until
+    the child closes the inherited environment; the environment of the parent stays open then.
     """
 
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
@@ -82,20 +106,29 @@ class _SharedEnvironment:
         self._pid = 0
         self._name: Callable[[int], bytes] | None = None  # of a record number
 
-    def get(self, record_number: int) -> bytes:
+    def value(self, number: int) -> bytes:
         with self._read_errors(), self._environment().begin() as transaction:
             count = transaction.stat()["entries"]
-            if not 0 <= record_number < count:
-                raise IndexError(f"{self._path}: no record {record_number}; it has {count}")
+            if not 0 <= number < count:
+                raise IndexError(f"{self._path}: no record {number}; it has {count}")
             if self._name is None:
                 self._name = _numbered_keys(transaction) or _listed_keys(transaction)
-            value = transaction.get(self._name(record_number))
+            value = transaction.get(self._name(number))
             if value is None:  # it looked numbered, and was not
                 self._name = _listed_keys(transaction)
-                value = transaction.get(self._name(record_number))
+                value = transaction.get(self._name(number))
         if value is None:
-            raise IntegrityError(f"{self._path}: record {record_number} is listed but not found")
-        return datum.image(bytes(value))
+            raise IntegrityError(f"{self._path}: record {number} is listed but not found")
+        return bytes(value)
+
+    def keys(self) -> list[bytes]:
+        with self._read_errors(), self._environment().begin() as transaction:
+            return [*map(bytes, transaction.cursor().iternext(keys=True, values=False))]
+
+    def identity(self) -> dict[str, int]:
+        with self._read_errors():
+            info = self._environment().info()
+            return {"txnid": info["last_txnid"], "entries": self.entries()}
 
     def entries(self) -> int:
         with self._read_errors():
@@ -139,7 +172,7 @@ class _SharedEnvironment:
         if size >= end:
             return
         try:
-            for _ in scan(self._path):  # it may be that no page in use is missing
+            for _ in pages.scan(self._path):  # it may be that no page in use is missing
                 pass
         except NotAPackError as error:
             raise IntegrityError(
@@ -169,11 +202,12 @@ def _listed_keys(transaction: Any) -> Callable[[int], bytes]:
     return list(transaction.cursor().iternext(keys=True, values=False)).__getitem__
 
 
-# Databases open in this process, by device and inode; each stays as long as a reader uses it. What
-# a forked child inherits is closed and opened anew when first used there (by its pid); a spawned
-# one starts empty; none is pickled. A lock is one process's own: held by another thread at a fork,
-# it would stay locked in the child for ever. It is reentrant, as garbage may be collected, and so a
-# reader closed, while it is held.
+# The databases that are open in this process, by device and inode. A database stays open as long as
+# a reader uses it: the users are counted, as a weak reference would let another thread open a
+# database that is just being closed. A forked child closes what it inherits, and opens it anew when
+# it first reads; a spawned child starts empty; nothing is pickled. Each process has a lock of its
+# own: a lock that another thread holds at a fork would stay locked in the child for ever. The lock
+# is reentrant, as garbage may be collected, and so a reader closed, while the lock is held.
 _ENVIRONMENTS: dict[tuple[int, int], _SharedEnvironment] = {}
 _LOCKS: dict[int, threading.RLock] = {}
 

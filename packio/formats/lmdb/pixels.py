@@ -1,11 +1,12 @@
-"""LMDB values that are pixels as they are, whose shapes are told by a file beside the database.
+"""LMDB values that are plain pixels. A file beside the database tells their shapes.
 
 * ``meta_info.pkl`` (PySODToolBox, BasicSR until 2019): a pickle of ``{"name": text, "resolution":
-  ["C_H_W", …], "keys": [name, …]}``: one resolution a name, or one alone that holds for all.
-* ``meta_info.txt`` (BasicSR): lines ``name (height,width,channels) level``. Its values are PNG
-  files as a rule; the keys are the names, without extension as a rule.
+  ["C_H_W", …], "keys": [name, …]}``: one resolution for each name, or one for all names.
+* ``meta_info.txt`` (BasicSR): lines ``name (height,width,channels) level``. The values are mostly
+  PNG files; the keys are the names, mostly without extension.
 
-Pixels are (H, W, C) as OpenCV reads them: blue, green, red; uint8, or what their number tells.
+Pixels are (H, W, C) as OpenCV reads them: blue, green, red. They are uint8, unless a value has two
+or four bytes for each number: then uint16 or float32.
 
 Sources: ForBigDataset/ImageFolder2LMDB.py (https://github.com/lartpang/PySODToolBox);
 basicsr/utils/lmdb_util.py (https://github.com/XPixelGroup/BasicSR), and its create_lmdb.py of 2019.
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import NotAPackError
-from packio.formats.lmdb.pages import Stored
+from packio.formats.lmdb.pages import Entry
 from packio.formats.wire import Malformed, pickles
 from packio.images.encodings import raw_facts
 from packio.sample.facts import Facts
@@ -30,7 +31,7 @@ _RESOLUTION = re.compile(r"(\d{1,9})_(\d{1,9})_(\d{1,9})")
 
 
 class Listed(NamedTuple):
-    """What is said of a record."""
+    """Name and shape that the file tells of a record."""
 
     name: bytes | None
     height: int
@@ -39,14 +40,11 @@ class Listed(NamedTuple):
 
 
 def listed(path: Path, *, trust: bool) -> dict[bytes, Listed]:
-    """Read what is said of records, by their keys; under the key b"" what holds for all.
+    """Read names and shapes of records, by their keys. The key b"" stands for all records.
 
     Args:
-        path: Of the database.
-        trust: Read ``meta_info.pkl``, too.
-
-    Raises:
-        NotAPackError: there is a ``meta_info.pkl``, and it is not plain data.
+        path: The database.
+        trust: Also read ``meta_info.pkl``.
     """
     found = {}
     for match in map(_LINE.fullmatch, content(path / TEXT_NAME).splitlines()):
@@ -57,7 +55,7 @@ def listed(path: Path, *, trust: bool) -> dict[bytes, Listed]:
 
 
 def content(path: Path) -> bytes:
-    """All of a file, nothing if it cannot be read."""
+    """Read a whole file; b"" if the file cannot be read."""
     try:
         return path.read_bytes()
     except OSError:
@@ -93,8 +91,8 @@ def _by_key(meta: dict[Any, Any]) -> dict[bytes, Listed]:
     return dict(zip(names, shapes, strict=True))
 
 
-def facts(found: dict[bytes, Listed], entry: Stored) -> Facts | None:
-    """Facts of a value that is as long as its shape says; None if it is not, or has no shape."""
+def facts(found: dict[bytes, Listed], entry: Entry) -> Facts | None:
+    """Facts of a value whose length fits its shape; None if not, or if it has no shape."""
     said = found.get(entry.name) or found.get(b"")
     if said is None or not 0 < said.channels < 256:
         return None

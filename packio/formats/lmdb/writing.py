@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +14,10 @@ import numpy as np
 from packio import registry
 from packio.errors import CannotCreateError, OptionError, OutputError
 from packio.formats import Places, Ranges, Written
-from packio.formats.lmdb import datum
-from packio.formats.lmdb.pages import DATA_NAME, VERSION, File, Tree, newest_meta, opened
+from packio.formats.blobs.ranges import Input
+from packio.formats.lmdb import datum, pages
+from packio.formats.lmdb.pages import DATA_NAME, VERSION, opened
+from packio.formats.wire.escapes import escaped
 from packio.index.indexfile import crc32c
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK, Field, Record
@@ -33,31 +34,23 @@ _COMMIT_BYTES = 8 << 20
 _COMMIT_RECORDS = 5000
 _MOST_BYTES = 0xFFFFFFFF  # of one value: LMDB's MAXDATASIZE
 
-_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
-
 
 class LmdbWriter:
     """Write records into a new database; the same records give the same bytes.
 
-    Records are committed by 8 MiB or 5,000, whatever comes first, however they are handed over;
-    twice that is the memory in use. A map that proves too small grows, and the batch that hit its
-    end is written again: LMDB has then forgotten all of it.
+    A batch of 8 MiB or 5,000 records is committed at once, however the caller groups the records.
+    The memory in use is twice that. A map that is too small grows; then the batch is written again,
+    as LMDB has dropped all of it.
     """
 
     def __init__(self, path: Path, count: int, size: int, values: str | None = None) -> None:
         """Create the directory.
 
         Args:
-            path: The directory; does not exist yet.
-            count: Samples about to come; sets the width of the keys.
-            size: Bytes of all of them together.
+            path: The directory, which does not exist yet.
+            count: Number of samples to come; sets the width of the keys.
+            size: Bytes of all samples together.
             values: "datum": Datums; None: the samples' bytes as they are.
-
-        Raises:
-            OptionError: no such values.
-            CannotCreateError: the directory cannot be made.
-            OutputError: there is no room for the map.
-            MissingPackageError: lmdb does not load.
         """
         if values not in (None, "datum"):
             raise OptionError(f"values={values!r}: expected 'datum', or nothing")
@@ -112,12 +105,7 @@ class LmdbWriter:
             ) from error
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written; the message tells the space left, or what does not
-                fit.
-        """
+        """Append records."""
         if self._env is None:
             raise OutputError(f"{self.path}: closed already")
         for record in records:
@@ -128,11 +116,7 @@ class LmdbWriter:
             self._added += 1
 
     def put(self, number: int, record: Record[Field], field: Field) -> None:
-        """Append one value, under the number of its sample.
-
-        Raises:
-            OutputError: as `add` does.
-        """
+        """Append one value, under the number of its sample."""
         value = self._value(record, field)
         self._numbers.append(number)
         self._crcs.append(crc32c(value))
@@ -173,7 +157,7 @@ class LmdbWriter:
         self._batch_bytes = 0
 
     def _put_batch(self) -> bool:
-        """Write the batch in one transaction, or nothing of it and tell that the map is full."""
+        """Write the batch in one transaction; False: the map is full, and nothing is written."""
         try:
             with self._env.begin(write=True) as transaction:
                 for key, data in self._batch:
@@ -184,11 +168,7 @@ class LmdbWriter:
         return True
 
     def close(self) -> Written:
-        """Commit what is left, and read everything back while it is synced to the disk.
-
-        Raises:
-            OutputError: it cannot be written, or what can be read is not what was added.
-        """
+        """Commit what is left, and read everything back while it is synced to the disk."""
         if self._env is None:
             raise OutputError(f"{self.path}: closed already")
         others = {name: other.close() for name, other in self._others.items()}
@@ -212,7 +192,7 @@ class LmdbWriter:
         return written
 
     def _joined(self, whole: Written, name: str, other: Written) -> Written:
-        """Describe a database and that of a field together."""
+        """Describe a database together with the database of a field."""
         folder = self._others[name].path.name
         places, missing = other.places[IMAGE], self._added - len(other.places[IMAGE].offset)
         ranges = Ranges(*(np.pad(a, (0, missing)) for a in places[:3]))
@@ -236,10 +216,10 @@ class LmdbWriter:
         with contextlib.suppress(OSError):  # flushes, and the disk may be full
             self._labels.close()
 
-    def _read_back(self, file: File) -> Written:
-        """Find every record where it lies, and compare its checksum with what was added."""
+    def _read_back(self, file: Input) -> Written:
+        """Find where every record lies, and compare its checksum with what was added."""
         places = Places()
-        for i, stored in enumerate(Tree(file, newest_meta(file)).entries()):
+        for i, stored in enumerate(pages.entries(file)):
             data = file.read(stored.length, stored.offset)
             number = self._numbers[i]
             if stored.name != self._key(number) or crc32c(data) != self._crcs[i]:
@@ -266,18 +246,9 @@ def _major(module: Any) -> int:
 
 
 def _label_line(number: int, record: Record[Field]) -> bytes:
-    key = record.key
-    for raw, escaped in _ESCAPES:
-        key = key.replace(raw, escaped)
     given = record.label
     if given is None or isinstance(given, int):
         label = b"" if given is None else b"%d" % given
     else:
         label = b",".join(repr(float(value)).encode() for value in given)
-    return b"%d\t%s\t%s\n" % (number, label, key)
-
-
-def unescaped(key: bytes) -> bytes:
-    """A key as ``labels.tsv`` has it, without its escapes."""
-    back = {escaped: raw for raw, escaped in _ESCAPES}
-    return re.sub(rb"\\[tnr\\]", lambda match: back[match.group()], key)
+    return b"%d\t%s\t%s\n" % (number, label, escaped(record.key))

@@ -4,21 +4,22 @@ How the bytes lie on disk, numbers little-endian. A shard, ``shard.00000.mds`` :
 
     u32 n   u32 offsets[n + 1]   config (JSON)   samples
 
-The offsets count from the beginning of the file: sample i is ``offsets[i]`` up to
-``offsets[i + 1]``, the last is the size of the file, and the config lies between the offsets and
-the first sample. It has ``version`` 2, ``format`` "mds", and of the same length ``column_names``,
-``column_encodings`` and ``column_sizes``: bytes, or null where they differ between samples. A
-sample is a u32 size for each column of the latter, then the values of all columns, in the order of
-the config. Encodings: ``jpeg``, ``png`` and ``bytes`` as they are, ``str`` UTF-8, ``int`` an int64,
-``uint8`` … ``int64`` such integers, ``str_int`` digits, ``json``; others are passed over.
+The offsets count from the beginning of the file. Sample i begins at ``offsets[i]`` and ends at
+``offsets[i + 1]``; the last offset is the size of the file. The config lies between the offsets and
+the first sample. The config has ``version`` 2, ``format`` "mds", and three lists of the same
+length: ``column_names``, ``column_encodings`` and ``column_sizes`` (bytes; null if samples differ).
+A sample is a u32 size for each column of size null, then the values of all columns, in the order of
+the config. Encodings: ``jpeg``, ``png`` and ``bytes`` are the value itself, ``str`` is UTF-8,
+``int`` an int64, ``uint8`` … ``int64`` such integers, ``str_int`` digits, ``json`` JSON. packio
+ignores columns of other encodings.
 
-The folder has an ``index.json`` that lists its shards: ``raw_data`` is the file's ``basename`` and
-``bytes``, ``zip_data`` the same of the compressed file, or null.
+The folder has an ``index.json`` that lists the shards: ``raw_data`` has ``basename`` and ``bytes``
+of the file, ``zip_data`` has both of the compressed file, or is null.
 
-The image is in a column of ``jpeg`` or ``png``, else of ``bytes`` that begin as an image does; of
-several in the one called image or so. Label (of integers), key (``str``), mask and metadata
-(``json``) are in columns called so, as `packio.formats.mds.shard` lists; others are passed over.
-What is pickled is never read.
+The image is in a column of ``jpeg`` or ``png``, else in a column of ``bytes`` that begin as an
+image does. If several columns fit, packio takes the column with a usual name, as ``image``. Label
+(integers), key (``str``), mask and metadata (``json``) are in columns of usual names, which
+`packio.formats.mds.shard` lists. packio ignores other columns, and never reads pickles.
 
 Source: https://github.com/mosaicml/streaming, streaming/base/format/mds/writer.py and encodings.py,
 checked against shards that mosaicml-streaming 0.13.0 wrote.
@@ -27,26 +28,17 @@ checked against shards that mosaicml-streaming 0.13.0 wrote.
 from __future__ import annotations
 
 import json
-import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.formats import Caps, Format, Reading, check_reading
-from packio.formats.mds.shard import Columns, Shard
+from packio.formats.blobs.ranges import opened, refuse_compressed
+from packio.formats.mds.shard import Shard
 from packio.sample.record import Place, Record
 
 INDEX_NAME = "index.json"
-
-_UNPACK = {
-    "zstd": "zstd -d {0} -o {1}",
-    "gz": "gunzip -c {0} > {1}",
-    "bz2": "bunzip2 -c {0} > {1}",
-    "br": "brotli -d {0} -o {1}",
-    "snappy": "python3 -m snappy -d {0} {1}",
-}  # suffix of a compressed shard → what unpacks it
 
 
 class Mds(Format):
@@ -58,8 +50,9 @@ class Mds(Format):
         """Yield every sample of a shard, or of all shards of a folder, in order.
 
         Args:
-            path: A shard, or a folder with ``index.json``; files are told relative to the folder.
-            reading: Nothing can be named.
+            path: A shard, or a folder with ``index.json``. Names of files are relative to the
+                folder.
+            reading: Must name nothing: there is nothing to choose.
 
         Raises:
             NotAPackError: no MDS shard, a compressed one, or one without images.
@@ -68,7 +61,7 @@ class Mds(Format):
         """
         check_reading(path, reading)
         if not path.is_dir():
-            _refuse_compressed(path)
+            refuse_compressed(path)
             yield from _records(path, path.name, 0, None)
             return
         first = 0
@@ -88,16 +81,16 @@ FORMAT = Mds()
 def _records(
     path: Path, name: str, first: int, expected: tuple[int, int] | None
 ) -> Iterator[Record[Place]]:
-    with Shard(path) as shard:
-        found = shard.size, shard.count
+    with opened(path) as file:
+        shard = Shard(file)
+        found = file.size, shard.count
         if expected is not None and found != expected:
             raise IntegrityError(
                 f"{path}: has {found[0]} bytes and {found[1]} samples, {INDEX_NAME} says "
                 f"{expected[0]} and {expected[1]}; restore it"
             )
-        columns = Columns(shard)
         for i in range(shard.count):
-            yield columns.record(i, b"%d" % (first + i), name)
+            yield shard.record(i, b"%d" % (first + i), name)
 
 
 def _listed(folder: Path) -> list[Any]:
@@ -137,16 +130,5 @@ def _refuse_zipped(folder: Path, listed: Any, shard: Path) -> None:
     zipped = listed.get("zip_data")
     name = zipped.get("basename") if isinstance(zipped, dict) else None
     if isinstance(name, str):
-        _refuse_compressed(folder / name)
+        refuse_compressed(folder / name)
     raise ReadError(f"{shard}: is not there, but {INDEX_NAME} lists it")
-
-
-def _refuse_compressed(path: Path) -> None:
-    command = _UNPACK.get(path.suffix[1:])
-    if command is not None:
-        names = (shlex.quote(os.fspath(p)) for p in (path, path.with_suffix("")))
-        raise NotAPackError(
-            f"{path}: compressed as a whole, so its samples cannot be read one by one; unpack it "
-            f"and all beside it: "
-            f"{command.format(*names)}"
-        )

@@ -33,10 +33,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.errors import IntegrityError, NotAPackError
+from packio.formats.blobs import ranges
 from packio.formats.blobs.pixels import is_as_stored
-from packio.formats.wire import Malformed, Span, pickles
-from packio.system.files import read_at
+from packio.formats.wire import ByteSpan, Malformed, pickles
 
 _LOCAL = struct.Struct("<4s22xHH")  # of a member: magic, then length of the name and of the extra
 _LOCAL_MAGIC = b"PK\x03\x04"
@@ -108,31 +108,14 @@ class Tensor:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Archive]:
-    """Open a file.
-
-    Raises:
-        NotAPackError: the file is not torch's.
-        IntegrityError: the file is damaged.
-        ReadError: the file cannot be read.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error
-    try:
-        yield Archive(descriptor, path)
-    finally:
-        os.close(descriptor)
+def opened(path: Path) -> Iterator[TorchFile]:
+    """Open a file."""
+    with ranges.opened(path) as file:
+        yield TorchFile(file)
 
 
 def members(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
-    """Find where the archive's members lie: name without the archive's → offset, size in bytes.
-
-    Raises:
-        NotAPackError: no zip archive.
-        IntegrityError: the archive is damaged, or compressed.
-    """
+    """Find where the archive's members lie: name without the archive's → offset, size in bytes."""
     try:
         with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
@@ -141,6 +124,9 @@ def members(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
             f"{path}: not a zip archive as torch.save writes it ({error}); if torch loads it, save "
             "it again"
         ) from error
+    names = {info.filename.rpartition("/")[2] for info in infos}
+    if "data.pkl" not in names:
+        raise NotAPackError(f"{path}: not a file of torch.save, but {_other(names, path)}")
     found = {}
     size = os.fstat(descriptor).st_size
     for info in infos:
@@ -164,24 +150,29 @@ def members(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-class Archive:
+def _other(names: set[str], path: Path) -> str:
+    """What a zip archive is that torch did not write, and what the user can do."""
+    if any(name.endswith(".npy") for name in names):
+        return "an .npz archive of NumPy; save its arrays as HDF5 or Zarr, or by torch.save"
+    if not names.isdisjoint(("zarr.json", ".zgroup", ".zarray")):
+        return f"Zarr in a zip archive; unpack it: unzip {path.name} -d unpacked.zarr"
+    return (
+        "another zip archive; if it holds images, pack them: "
+        f"packio pack {path.name} {path.stem}.lmdb"
+    )
+
+
+class TorchFile:
     """An open file of torch's."""
 
-    def __init__(self, descriptor: int, path: Path) -> None:
+    def __init__(self, file: ranges.Input) -> None:
         """Find the members of a file; see `opened`."""
-        self._descriptor, self._path = descriptor, path
-        self._members = members(descriptor, path)
+        self._file, self._path = file, file.path
+        self._members = members(file.descriptor, file.path)
         self._big_endian = "byteorder" in self._members and self._member("byteorder") == b"big"
 
     def load(self) -> Any:
-        """Read what was saved: plain values, bytes or a `Span`, `Tensor` and `Opaque`.
-
-        Raises:
-            NotAPackError: something else than tensors and plain values was saved.
-            IntegrityError: the pickle is damaged.
-        """
-        if "data.pkl" not in self._members:
-            raise NotAPackError(f"{self._path}: a zip archive without data.pkl; not torch's")
+        """Read what was saved: plain values, bytes or a `ByteSpan`, `Tensor` and `Opaque`."""
         data = self._member("data.pkl")
         try:
             return pickles.read(data, most_steps=len(data), names=_NAMES)
@@ -192,14 +183,9 @@ class Archive:
         except Malformed as error:
             raise IntegrityError(f"{self._path}: {error}; restore or repack the file") from error
 
-    def range_of(self, value: Tensor | Span, what: str) -> tuple[int, int]:
-        """Offset and size of a tensor, or of bytes, in the file; in bytes, checked.
-
-        Raises:
-            NotAPackError: the tensor is not one range of bytes, as numpy would read them.
-            IntegrityError: the tensor lies outside its storage.
-        """
-        if isinstance(value, Span):
+    def range_of(self, value: Tensor | ByteSpan, what: str) -> tuple[int, int]:
+        """Offset and size of a tensor, or of bytes, in the file; in bytes, checked."""
+        if isinstance(value, ByteSpan):
             return self._members["data.pkl"][0] + value.start, value.stop - value.start
         dtype = self.dtype(value, what)
         if not value.plain or not value.is_contiguous:
@@ -215,22 +201,14 @@ class Archive:
         return begin + offset, size
 
     def dtype(self, tensor: Tensor, what: str) -> np.dtype:
-        """The dtype of a tensor, in the file's byte order.
-
-        Raises:
-            NotAPackError: numpy has no such dtype.
-        """
+        """The dtype of a tensor, in the file's byte order."""
         if tensor.dtype not in _NUMPY:
             raise NotAPackError(f"{self._path}: {what} is a tensor of {tensor.dtype}, not numbers")
         dtype: np.dtype = np.dtype(tensor.dtype).newbyteorder(">" if self._big_endian else "<")
         return dtype
 
     def pixels(self, tensor: Tensor, what: str) -> np.dtype:
-        """The dtype of a tensor of pixels.
-
-        Raises:
-            NotAPackError: numpy has no such dtype, or the values are big-endian.
-        """
+        """The dtype of a tensor of pixels."""
         dtype = self.dtype(tensor, what)
         if not is_as_stored(dtype):
             raise NotAPackError(
@@ -242,18 +220,13 @@ class Archive:
     def array(self, tensor: Tensor, what: str) -> np.ndarray:
         """Read the values of a tensor; raises as `range_of` does."""
         begin, size = self.range_of(tensor, what)
-        values = np.frombuffer(self._read(begin, size), self.dtype(tensor, what))
+        values = np.frombuffer(self._file.read(size, begin), self.dtype(tensor, what))
         native: np.ndarray = values.astype(values.dtype.newbyteorder("=")).reshape(tensor.shape)
         return native
 
     def _member(self, name: str) -> bytes:
-        return self._read(*self._members[name])
-
-    def _read(self, begin: int, size: int) -> bytes:
-        content = read_at(self._descriptor, size, begin)
-        if len(content) < size:
-            raise IntegrityError(f"{self._path}: became shorter while it was read")
-        return content
+        begin, size = self._members[name]
+        return self._file.read(size, begin)
 
 
 # The meaning of the names in a pickle

@@ -25,7 +25,7 @@ import numpy as np
 
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading
-from packio.formats.blobs.by_library import Found
+from packio.formats.blobs.by_library import FoundSamples
 from packio.formats.blobs.pixels import (
     IMAGES,
     LABELS,
@@ -43,8 +43,8 @@ from packio.formats.blobs.pixels import (
     size_of,
     unknown,
 )
-from packio.formats.pth.archive import Archive, Opaque, Tensor
-from packio.formats.wire import Span
+from packio.formats.pth.archive import Opaque, Tensor, TorchFile
+from packio.formats.wire import ByteSpan
 from packio.sample.record import Place, Record
 
 
@@ -56,14 +56,8 @@ class _Parts(NamedTuple):
     offsets: Any = None
 
 
-def found(value: Any, archive: Archive, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-    """Find the samples in what was saved.
-
-    Raises:
-        NotAPackError: there are none, or they are not in the file as they are.
-        IntegrityError: labels and images do not go together.
-        OptionError: there is nothing of a name given.
-    """
+def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Iterator[Record[Place]]:
+    """Find the samples in what was saved."""
     parts, label = _chosen(value, reading.image, path), reading.label
     order = order_of(reading.layout)
     if label is not None:
@@ -79,12 +73,8 @@ def found(value: Any, archive: Archive, path: Path, reading: Reading) -> Iterato
     return labelled(samples, _labels(parts.labels, len(samples), archive, path))
 
 
-def read(value: Any, archive: Archive, path: Path, image: str | None) -> Found:
-    """Keep the images of a list in memory, for images that are bytes.
-
-    Raises:
-        OptionError: there is no such list.
-    """
+def read(value: Any, archive: TorchFile, path: Path, image: str | None) -> FoundSamples:
+    """Keep the images of a list in memory, for images that are bytes."""
     images = _chosen(value, image, path).images
     if not _is_row(images):
         raise OptionError(f"{path}: holds no list of images; read it with access='range'")
@@ -98,7 +88,7 @@ def read(value: Any, archive: Archive, path: Path, image: str | None) -> Found:
             file.seek(begin)
             return file.read(size)
 
-    return Found(len(images), iter(()), one)
+    return FoundSamples(len(images), iter(()), one)
 
 
 def _chosen(value: Any, image: str | None, path: Path) -> _Parts:
@@ -131,7 +121,7 @@ def _is_pair(value: Any) -> bool:
     if not _is_row(value) or len(value) != 2:
         return False
     image, label = value
-    is_bytes = isinstance(image, (bytes, Span))
+    is_bytes = isinstance(image, (bytes, ByteSpan))
     axes = 3 if is_bytes else image.ndim if _is_tensor(image) else 0
     if _is_tensor(label):
         return bool(label.ndim < min(axes, 2))
@@ -179,7 +169,7 @@ def _kind(value: Any) -> str:
     return value.name if isinstance(value, Opaque) else type(value).__name__
 
 
-def _blob(images: Any, offsets: Any, archive: Archive, path: Path) -> list[Record[Place]]:
+def _blob(images: Any, offsets: Any, archive: TorchFile, path: Path) -> list[Record[Place]]:
     if not _is_encoded(images) or not _is_tensor(offsets):
         raise NotAPackError(f"{path}: has offsets, but no blob of bytes; {_EXPECTED}")
     begin, size = archive.range_of(images, "the blob")
@@ -190,7 +180,7 @@ def _is_encoded(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 1 and value.dtype == "uint8"
 
 
-def _array(images: Tensor, archive: Archive, order: Order, path: Path) -> list[Record[Place]]:
+def _array(images: Tensor, archive: TorchFile, order: Order, path: Path) -> list[Record[Place]]:
     """A tensor of pixels."""
     what = "the tensor of images"
     last = images.permuted(0, 2, 3, 1) if images.ndim == 4 else images
@@ -207,7 +197,7 @@ def _array(images: Tensor, archive: Archive, order: Order, path: Path) -> list[R
     ]
 
 
-def _each(images: Any, archive: Archive, order: Order, path: Path) -> list[Record[Place]]:
+def _each(images: Any, archive: TorchFile, order: Order, path: Path) -> list[Record[Place]]:
     """A list of images."""
     if not _is_row(images):
         raise NotAPackError(f"{path}: holds {_kind(images)}; {_EXPECTED}")
@@ -216,7 +206,7 @@ def _each(images: Any, archive: Archive, order: Order, path: Path) -> list[Recor
         what, facts = f"item {i}", None
         if isinstance(image, bytes):
             offset, size = -1, len(image)
-        elif isinstance(image, Span) or _is_encoded(image):
+        elif isinstance(image, ByteSpan) or _is_encoded(image):
             offset, size = archive.range_of(image, what)
         elif _is_tensor(image) and image.ndim in (2, 3):
             facts = facts_of(image.shape, archive.pixels(image, what), order, f"{path}: {what}")
@@ -229,7 +219,7 @@ def _each(images: Any, archive: Archive, order: Order, path: Path) -> list[Recor
     return samples
 
 
-def _labels(labels: Any, count: int, archive: Archive, path: Path) -> list[Label]:
+def _labels(labels: Any, count: int, archive: TorchFile, path: Path) -> list[Label]:
     where = f"{path}: label"
     values = archive.array(labels, "label") if _is_tensor(labels) else _array_of(labels, archive)
     if values is None:
@@ -238,7 +228,7 @@ def _labels(labels: Any, count: int, archive: Archive, path: Path) -> list[Label
     return labels_of(values, where)
 
 
-def _array_of(labels: Any, archive: Archive) -> np.ndarray | None:
+def _array_of(labels: Any, archive: TorchFile) -> np.ndarray | None:
     """A list of numbers, or of lists of them, as an array; None if they are not alike."""
     if not _is_row(labels):
         return None

@@ -9,10 +9,10 @@ from typing import Any
 from packio.errors import IntegrityError
 from packio.formats import Reading
 from packio.formats.blobs import one_file
-from packio.formats.blobs.by_library import Found
+from packio.formats.blobs.by_library import FoundSamples
 from packio.formats.blobs.columns import prefix, read_header
 from packio.formats.pth import foreign
-from packio.formats.pth.archive import Archive, Tensor, opened
+from packio.formats.pth.archive import Tensor, TorchFile, opened
 from packio.sample.record import IMAGE, Place, Record
 
 
@@ -27,13 +27,13 @@ def scan(path: Path, reading: Reading) -> Iterator[Record[Place]]:
     yield from found
 
 
-def find(path: Path, reading: Reading) -> Found:
+def find(path: Path, reading: Reading) -> FoundSamples:
     """Read the pickle, for images that are bytes in it."""
     with opened(path) as archive:
         return foreign.read(archive.load(), archive, path, reading.image)
 
 
-def _own(value: Mapping[str, Any], archive: Archive, path: Path) -> Iterator[Record[Place]]:
+def _own(value: Mapping[str, Any], archive: TorchFile, path: Path) -> Iterator[Record[Place]]:
     header = read_header(value["packio"], "pth", path)
     blob_names = {name: f"{prefix(name)}data" for name in header.kinds}
     tensors = {n: value[n] for n in (*header.arrays, *blob_names.values()) if n in value}

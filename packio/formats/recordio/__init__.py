@@ -4,7 +4,7 @@ What packio writes, byte for byte what mxnet 1.9.1 writes of the same records: r
 file has the id i, the sample's label, and its bytes. Beside ``NAME.rec`` lie ``NAME.idx``, one line
 a record, ``i<TAB>position of its first frame<LF>``; and ``NAME.lst``, one line a record,
 ``i<TAB>label[<TAB>label...]<TAB>key<LF>``, with tab, LF, CR and backslash in a key written ``\t``,
-``\n``, ``\r`` and ``\\``. A record has no room for a second image: masks are the records of
+``\n``, ``\r`` and ``\\``. A record has no room for a second image. So masks are the records of
 ``NAME.mask.rec``, with ``NAME.mask.idx``, and the values of another field called F are those of
 ``NAME.F.KIND.rec``, where KIND is image, mask, array, text or bytes. A record there has the id of
 its sample, and a sample may have none. A sample without label gets the label 0. Keys, meta and
@@ -46,125 +46,85 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OutputError
-from packio.formats import Caps, Format, Places, Reading, Written, check_reading
-from packio.formats.blobs.append_only import Output, write_whole
+from packio.formats import Caps, Format, Reading, Written, check_reading
+from packio.formats.blobs import append_only
+from packio.formats.blobs.append_only import write_whole
 from packio.formats.recordio import framing
 from packio.formats.recordio.framing import HEADER, MAGIC_BYTES, MOST_BYTES, frames
+from packio.formats.wire.escapes import escaped
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Field, Place, Record
 
 _FRAME = 8  # bytes before a frame's data
-_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
 
 
-class _File:
-    """One ``.rec`` with its ``.idx``, and where the values of a field lie in it."""
-
-    def __init__(self, path: Path, number: int) -> None:
-        self.records = Output(path)
-        self.places = Places(number)
-        try:
-            self._index = Output(path.with_suffix(".idx"))
-        except OutputError:
-            self.records.abort()
-            raise
-
-    def add(self, number: int, header: bytes, data: bytes, key: bytes) -> None:
-        if len(header) + len(data) >= MOST_BYTES:
-            raise OutputError(
-                f"{self.records.path}: {key!r} has {len(data)} bytes, a record of RecordIO has "
-                f"less than {MOST_BYTES}; choose another format"
-            )
-        start = self.records.size
-        pieces = frames(header, data)
-        self.records.append(*pieces)
-        self._index.append(b"%d\t%d\n" % (number, start))
-        whole = len(pieces) == 4
-        if whole:
-            self.places.add(number, start + _FRAME + len(header), len(data))
-        else:
-            self.places.add(number, start, self.records.size - start, split=True)
-
-    def close(self) -> None:
-        self._index.close()
-        self.records.close()
-
-    def abort(self) -> None:
-        self._index.abort()
-        self.records.abort()
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return self.records.path.name, self._index.path.name
-
-
-class RecordIOWriter:
+class Writer(append_only.Writer):
     """Write records into a new ``.rec``; the same records give the same bytes.
 
     Args:
-        path: Of the file; does not exist yet, nor do the others of its name.
+        path: The file. Neither this file nor another file of its stem exists yet.
 
     Raises:
         CannotCreateError: one of the files cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._count = self._unlabelled = 0
-        self._files = {IMAGE: _File(path, 0)}
-        try:
-            self._list = Output(path.with_suffix(".lst"))
-        except OutputError:
-            self._files[IMAGE].abort()
-            raise
+        super().__init__(path, path.with_suffix(".idx"), path.with_suffix(".lst"))
+        records, index, self._list = self._outputs
+        self._files = {IMAGE: (records, index)}
+        self._unlabelled = False
 
     def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
 
         Raises:
-            OutputError: they cannot be written; the message tells the space left, or what does not
-                fit.
+            OutputError: a file cannot be written, or a value does not fit; the message tells which.
         """
         for record in records:
-            number = self._count
             flag, label, labels = _labels(record, self._path)
-            header = HEADER.pack(flag, label, number, 0)
-            for name, field in record.fields.items():
-                if name not in self._files:
-                    path = self._path.with_suffix(_suffix(name, field.kind))
-                    self._files[name] = _File(path, len(self._files))
-                mine = header + labels if name == IMAGE else HEADER.pack(0, 0.0, number, 0)
-                self._files[name].add(number, mine, field.data, record.key)
-            self._list.append(_list_line(number, record))
-            self._unlabelled += record.label is None
+            self._put(IMAGE, HEADER.pack(flag, label, self._count, 0) + labels, record)
+            for name in record.fields.keys() - {IMAGE}:
+                self._put(name, HEADER.pack(0, 0.0, self._count, 0), record)
+            self._list.append(_list_line(self._count, record))
+            self._unlabelled = self._unlabelled or record.label is None
             self._count += 1
 
+    def _put(self, name: str, header: bytes, record: Record[Field]) -> None:
+        """Append a value to the file of its field."""
+        field = record.fields[name]
+        if name not in self._files:
+            path = self._path.with_suffix(_suffix(name, field.kind))
+            self._files[name] = self._open(path), self._open(path.with_suffix(".idx"))
+        file, index = self._files[name]
+        if len(header) + len(field.data) >= MOST_BYTES:
+            raise OutputError(
+                f"{file.path}: {record.key!r} has {len(field.data)} bytes, a record of RecordIO "
+                f"has less than {MOST_BYTES}; choose another format"
+            )
+        start, pieces = file.size, frames(header, field.data)
+        file.append(*pieces)
+        index.append(b"%d\t%d\n" % (self._count, start))
+        number = list(self._files).index(name)
+        if len(pieces) == 4:
+            begin = start + _FRAME + len(header)
+            self._note(name, begin, len(field.data), file=number)
+        else:
+            self._note(name, start, file.size - start, file=number, split=True)
+
     def close(self) -> Written:
-        """Write what is left, and read everything back while it is synced to the disk.
+        """Write what is left, and read everything back while the disk syncs it.
 
         Raises:
-            OutputError: it cannot be written, or what can be read is not what was added.
+            OutputError: a file cannot be written, or holds other bytes than were added.
         """
-        self._list.close()
-        for file in self._files.values():
-            file.close()
-        (name, index), *others = (file.names for file in self._files.values())
-        return Written(
-            files=(name, *(other for other, _ in others)),
-            places={n: file.places.ranges(self._count) for n, file in self._files.items()},
-            sidecars=(index, self._list.path.name, *(other for _, other in others)),
-            info={"labels": "none; 0 stands in the container" if self._unlabelled else "float32"},
-        )
-
-    def abort(self) -> None:
-        """Let go of the files; they stay."""
-        self._list.abort()
-        for file in self._files.values():
-            file.abort()
+        names = [(file.path.name, index.path.name) for file, index in self._files.values()]
+        sidecars = [names[0][1], self._list.path.name, *(index for _, index in names[1:])]
+        labels = "none; 0 stands in the container" if self._unlabelled else "float32"
+        return self._close([name for name, _ in names], sidecars, labels=labels)
 
 
 def _suffix(name: str, kind: str) -> str:
-    """What the file of a field has behind the stem."""
+    """The ending of the file of a field, behind the stem."""
     return ".mask.rec" if (name, kind) == (MASK, "mask") else f".{name}.{kind}.rec"
 
 
@@ -184,14 +144,12 @@ def _labels(record: Record[Field], path: Path) -> tuple[int, float, bytes]:
 
 
 def _list_line(number: int, record: Record[Field]) -> bytes:
-    key, label = record.key, record.label
-    for raw, escaped in _ESCAPES:
-        key = key.replace(raw, escaped)
+    label = record.label
     if isinstance(label, np.ndarray):
         labels = b"\t".join(b"%.9g" % value for value in label.tolist())  # 9 digits are exact
     else:
         labels = b"%d" % (label or 0)
-    return b"%d\t%s\t%s\n" % (number, labels, key)
+    return b"%d\t%s\t%s\n" % (number, labels, escaped(record.key))
 
 
 class RecordIO(Format):
@@ -210,8 +168,8 @@ class RecordIO(Format):
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample, in the order of the file, by walking its frames.
 
-        The key of a sample is the number of its record. ``NAME.idx`` is only asked whether the file
-        has been cut off between two records.
+        The key of a sample is the number of its record. ``NAME.idx`` only tells whether the file
+        was cut off between two records.
 
         Raises:
             NotAPackError: not a RecordIO file, or not one of images.
@@ -224,9 +182,9 @@ class RecordIO(Format):
 
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> RecordIOWriter:
+    ) -> Writer:
         """Begin a ``.rec``, with its ``.idx`` and ``.lst``."""
-        return RecordIOWriter(path)
+        return Writer(path)
 
     def unsplit(self, raw: bytes) -> bytes:
         """Take the value out of a record's frames."""

@@ -1,9 +1,10 @@
 """tar: an archive of ordinary files, laid out as WebDataset has it, without compression.
 
 What packio writes: record number i has the name ``%08d`` of i (more digits if the count needs
-them), and a few members one after the other, in the order of their suffixes:
+them). Its members follow each other, in the order of their suffixes:
 
-* ``.jpg .png .webp .bmp .gif .tif .ppm .jp2 .avif``: the image; ``.img`` if nobody knows what;
+* ``.jpg .png .webp .bmp .gif .tif .ppm .jp2 .avif``: the image; ``.img`` if its encoding is
+  unknown;
 * ``.cls``: the label in ASCII digits, if it is an int;
 * ``.json``: one object: ``key``, the path in the source (``key_base64`` if that is not UTF-8); and
   where there are any, ``label``, a vector of numbers; ``boxes``, ``[x1, y1, x2, y2]`` in pixels
@@ -48,8 +49,10 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OutputError
-from packio.formats import Caps, Format, Places, Reading, Written, check_reading
-from packio.formats.blobs.append_only import Output, opened, write_whole
+from packio.formats import Caps, Format, Reading, Written, check_reading
+from packio.formats.blobs import append_only
+from packio.formats.blobs.append_only import write_whole
+from packio.formats.blobs.ranges import opened
 from packio.formats.tar.samples import ENDINGS, implied_kind, samples
 from packio.images import encodings
 from packio.index.indexfile import canonical_json
@@ -68,24 +71,21 @@ _OWNER = b"0000444\0" + b"0000000\0" * 2
 _FILE = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
 
 
-class TarWriter:
+class Writer(append_only.Writer):
     """Write records into a new archive; the same records give the same bytes.
 
     Args:
-        path: Of the archive; does not exist yet, nor does ``path.idx``.
-        count: Samples about to come; sets the width of the names.
+        path: The archive. Neither this file nor ``path.idx`` exists yet.
+        count: Number of samples to come; sets the width of the names.
 
     Raises:
         CannotCreateError: the archive cannot be made.
     """
 
     def __init__(self, path: Path, count: int) -> None:
-        self._path = path
+        super().__init__(path)
         self._width = max(8, len(str(max(count - 1, 0))))
-        self._count = 0
         self._index = bytearray()
-        self._places: dict[str, Places] = {}
-        self._archive = Output(path)
 
     def add(self, records: Sequence[Record[Field]]) -> None:
         """Append records.
@@ -101,8 +101,7 @@ class TarWriter:
                 offset = self._append(full, content, record.key)
                 entries.append(b"%s %d %d %s" % (suffix.encode(), offset, len(content), full))
                 if field:
-                    places = self._places.setdefault(field, Places())
-                    places.add(self._count, offset, len(content))
+                    self._note(field, offset, len(content))
             self._index += b" ".join(entries) + b"\n"
             self._count += 1
 
@@ -118,31 +117,23 @@ class TarWriter:
                 f"{self._path}: {key!r} makes a member with a name of {len(name)} bytes, a tar has "
                 f"{_MOST_NAME}; choose a shorter name for the field"
             )
-        offset = self._archive.size + _BLOCK
-        self._archive.append(_header(name, len(content)), content, bytes(-len(content) % _BLOCK))
+        (archive,) = self._outputs
+        offset = archive.size + _BLOCK
+        archive.append(_header(name, len(content)), content, bytes(-len(content) % _BLOCK))
         return offset
 
     def close(self) -> Written:
-        """Write what is left, and read everything back while it is synced to the disk.
+        """Write what is left and DALI's index, and read the archive back.
 
         Raises:
-            OutputError: it cannot be written, or what can be read is not what was added.
+            OutputError: a file cannot be written, or the archive holds other bytes than were added.
         """
-        self._archive.append(_END, bytes(-(self._archive.size + len(_END)) % _RECORD))
-        self._archive.close()
+        (archive,) = self._outputs
+        archive.append(_END, bytes(-(archive.size + len(_END)) % _RECORD))
         index = self._path.with_name(self._path.name + ".idx")
+        written = self._close([self._path.name], [index.name], keys=self._width)
         write_whole(index, b"v1.2 %d\n" % self._count + self._index)
-        places = self._places or {IMAGE: Places()}
-        return Written(
-            files=(self._path.name,),
-            places={name: found.ranges(self._count) for name, found in places.items()},
-            sidecars=(index.name,),
-            info={"keys": self._width},
-        )
-
-    def abort(self) -> None:
-        """Let go of the archive; it stays."""
-        self._archive.abort()
+        return written
 
 
 def _header(name: bytes, size: int) -> bytes:
@@ -227,12 +218,12 @@ class Tar(Format):
 
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
-    ) -> TarWriter:
+    ) -> Writer:
         """Begin an archive, with DALI's index beside it."""
-        return TarWriter(path, count)
+        return Writer(path, count)
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Write what wids and timm want to know of a directory of archives.
+        """Write the files from which wids and timm learn the shards of a directory.
 
         Raises:
             OutputError: the files cannot be written.

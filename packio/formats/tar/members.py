@@ -6,19 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats.blobs.append_only import Input
+from packio.formats.blobs.ranges import Input, refuse_compressed
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _CHUNK = 1 << 20
 _MOST_EXTRA = 1 << 20  # bytes of a long name, or of a pax header
 
-_COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gunzip"),
-    b"BZh": ("bzip2", "bunzip2"),
-    b"\xfd7zXZ\0": ("xz", "unxz"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
-}
 _FILES, _DIRECTORY, _LABEL = b"0\0" + b"7", b"5", b"V"
 _LONG_NAME, _LONG_LINK, _PAX_GLOBAL = b"L", b"K", b"g"
 _EXTRA = b"LKgxX"  # they hold fields of the next member; X is x of old
@@ -26,7 +20,7 @@ _LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
 _OTHERS = {b"3": "a device", b"4": "a device", b"6": "a FIFO", b"S": "a sparse file"}
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """An ordinary file in an archive."""
 
     name: bytes
@@ -34,14 +28,8 @@ class Member(NamedTuple):
     size: int  # bytes
 
 
-def members(file: Input) -> Iterator[Member]:
-    """Yield the ordinary files of an archive, in order; directories are left out.
-
-    Raises:
-        NotAPackError: not a tar archive, a compressed one, or one with links or devices in it.
-        IntegrityError: a header is damaged, or the archive is cut off.
-        ReadError: the file cannot be read.
-    """
+def members(file: Input) -> Iterator[TarMember]:
+    """Yield the ordinary files of an archive, in order; directories are left out."""
     _check_is_tar(file)
     position = 0
     given: dict[bytes, bytes] = {}  # fields of the next member that replace its header's
@@ -65,7 +53,7 @@ def members(file: Input) -> Iterator[Member]:
             continue
         name, given = given.get(b"path") or _name(header), {}
         if _is_file(file, kind, name, offset):
-            yield Member(name, offset, size)
+            yield TarMember(name, offset, size)
     if given:
         raise IntegrityError(f"{file.path}: ends at {position} where a member was announced")
     _check_end(file, position)
@@ -73,19 +61,15 @@ def members(file: Input) -> Iterator[Member]:
 
 def _check_is_tar(file: Input) -> None:
     start = file.read(min(_BLOCK, file.size), 0)
-    for magic, (kind, command) in _COMPRESSED.items():
-        if start.startswith(magic):
-            raise NotAPackError(
-                f"{file.path}: compressed by {kind}, so samples cannot be had by byte range; "
-                f"unpack it first: {command} < {file.path.name} > unpacked.tar"
-            )
-    is_tar = start[257:262] == b"ustar" or start == _ZEROS or start[148:156] in _checksums(start)
-    if len(start) == _BLOCK and not is_tar:
+    if start[257:262] == b"ustar" or start == _ZEROS or start[148:156] in _checksums(start):
+        return
+    refuse_compressed(file.path, start)
+    if len(start) == _BLOCK:
         raise NotAPackError(f"{file.path}: not a tar archive: it begins {start[:16]!r}")
 
 
 def _checksums(header: bytes) -> tuple[bytes, ...]:
-    """A header's checksum, in the ways it may be written; some old writers summed signed bytes."""
+    """The ways to write a header's checksum. Some old writers summed signed bytes."""
     rest = header[:148] + b" " * 8 + header[156:]
     unsigned = sum(rest)
     signed = unsigned - 256 * sum(byte > 127 for byte in rest)
@@ -132,7 +116,7 @@ def _name(header: bytes) -> bytes:
 
 
 def _extra(file: Input, kind: bytes, offset: int, size: int) -> dict[bytes, bytes]:
-    """Fields of the next member, from a member that holds nothing else."""
+    """Read fields of the next member, from a member that holds only such fields."""
     if size > _MOST_EXTRA:
         raise IntegrityError(f"{file.path}: the header at {offset} has {size} bytes")
     content = file.read(size, offset)
@@ -181,7 +165,7 @@ def _is_file(file: Input, kind: bytes, name: bytes, offset: int) -> bool:
 
 
 def _check_end(file: Input, position: int) -> None:
-    """Make sure that all that is left is zeros, two blocks at least."""
+    """Check that only zeros are left, two blocks at least."""
     file.read(2 * _BLOCK, position)
     while position < file.size:
         chunk = file.read(min(_CHUNK, file.size - position), position)

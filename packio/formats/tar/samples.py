@@ -1,15 +1,17 @@
-"""The samples of a tar archive: members that belong together; see `packio.formats.tar`.
+"""The samples of a tar archive: which members belong together. See `packio.formats.tar`.
 
-Members in a row whose names are alike up to the first dot after the last slash are one sample, as
-in WebDataset, if one of them is a label, a description, a mask, text or an array, or if one of them
-alone has nothing but an image's suffix. Otherwise each image is a sample, and its name is its key.
-Hidden files and those named ``__so__`` belong to no sample.
+Members that follow each other form a group, if their names are equal up to the first dot after the
+last slash. A group is one sample, as in WebDataset, if a member is a label, a description, a mask,
+text or an array, or if exactly one member has only an image's suffix, as ``7.jpg``. In other groups
+each image is a sample, and its name is its key. Hidden files, and files with names like ``__so__``,
+belong to no sample.
 
-The image of a sample is the first member with nothing but an image's suffix, as ``.jpg``; without
-any, the one called image, img or rgb, as ``.rgb.png``; else the only one. All other members become
-fields. Their names are their suffixes without the ending: ``.depth.png`` is the field depth. A
-member with nothing but an ending is called as that: ``.txt`` is the field txt. Endings tell kinds:
-those of images ``image``, ``npy`` ``array``, ``txt`` ``text``, all others ``bytes``.
+The image of a sample is the first member that has only an image's suffix, as ``.jpg``. If there is
+none, the image is the member called image, img or rgb, as ``.rgb.png``; else the only image. All
+other members become fields. A field is named by the suffix without the ending: ``.depth.png`` is
+the field depth. A member that has only an ending is named by the ending: ``.txt`` is the field txt.
+The ending tells the kind: endings of images ``image``, ``npy`` ``array``, ``txt`` ``text``, other
+endings ``bytes``.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError
-from packio.formats.blobs.append_only import Input
-from packio.formats.tar.members import Member, members
+from packio.formats.blobs.ranges import Input
+from packio.formats.tar.members import TarMember, members
 from packio.index.indexfile import canonical_json
 from packio.sample.fields import KINDS, RESERVED, kind_of_file
 from packio.sample.record import IMAGE, MASK, Place, Record
@@ -47,12 +49,12 @@ _MOST_LABEL = 32  # bytes
 
 
 class _Part(NamedTuple):
-    """A member, its name taken apart: ``folder/stem.name.ending``."""
+    """A member and the parts of its name: ``folder/stem.name.ending``."""
 
     stem: bytes  # with the folder
     name: str  # empty where nothing stands before the ending
     ending: str  # in lower case
-    member: Member
+    member: TarMember
 
     @property
     def is_bare_image(self) -> bool:
@@ -69,17 +71,13 @@ def implied_kind(name: str) -> str:
 
 
 def samples(file: Input) -> Iterator[Record[Place]]:
-    """Yield every sample of an archive, in order.
-
-    Raises:
-        NotAPackError, IntegrityError, ReadError: see `packio.formats.tar.Tar.scan`.
-    """
+    """Yield every sample of an archive, in order."""
     parts = (part for member in members(file) if (part := _taken_apart(member)) is not None)
     for _, group in itertools.groupby(parts, key=lambda part: part.stem):
         yield from _of_group(file, list(group))
 
 
-def _taken_apart(member: Member) -> _Part | None:
+def _taken_apart(member: TarMember) -> _Part | None:
     folder, slash, base = member.name.rpartition(b"/")
     stem, dot, suffix = base.partition(b".")
     if not stem or not dot or (base.startswith(b"__") and base.endswith(b"__")):
@@ -111,7 +109,7 @@ def _of_group(file: Input, group: list[_Part]) -> Iterator[Record[Place]]:
 
 
 def _main(file: Input, group: list[_Part], images: list[_Part]) -> _Part:
-    """The image of a sample, of all the images that it has."""
+    """Choose the image of a sample that has several images."""
     named = [part for name in _MAIN for part in images if part.name == name]
     found = named or images
     if not found or (len(found) > 1 and found[0].name and not named):
@@ -123,7 +121,7 @@ def _main(file: Input, group: list[_Part], images: list[_Part]) -> _Part:
     return found[0]
 
 
-def _place(file: Input, kind: str, member: Member) -> Place:
+def _place(file: Input, kind: str, member: TarMember) -> Place:
     return Place(kind, file.path.name, member.offset, member.size)
 
 
@@ -162,7 +160,7 @@ def _field_name(part: _Part, taken: dict[str, Place]) -> str:
     return name
 
 
-def _label(file: Input, member: Member) -> int:
+def _label(file: Input, member: TarMember) -> int:
     text = file.read(min(member.size, _MOST_LABEL), member.offset).strip()
     digits = text.removeprefix(b"-")
     if member.size > _MOST_LABEL or not digits.isdigit() or not -(1 << 63) <= int(text) < 1 << 63:
@@ -173,8 +171,8 @@ def _label(file: Input, member: Member) -> int:
     return int(text)
 
 
-def _described(file: Input, member: Member) -> dict[str, Any]:
-    """What a sample's ``.json`` says, as arguments of `Record`, and "kinds"."""
+def _described(file: Input, member: TarMember) -> dict[str, Any]:
+    """Read the ``.json`` of a sample: arguments of `Record`, and "kinds"."""
     where = f"{file.path}: {member.name!r} at {member.offset}"
     if member.size > _MOST_JSON:
         raise NotAPackError(f"{where} has {member.size} bytes, the limit is {_MOST_JSON}")
@@ -242,7 +240,7 @@ def _int(value: Any) -> int:
 
 
 def _meta(meta: Any, text: str) -> bytes:
-    """The meta as it is written, if it comes last, as packio has it; else in canonical form."""
+    """The metadata as they are in the file, if they come last; else canonical JSON."""
     if not isinstance(meta, dict):
         raise TypeError("meta is no object")
     start = text.find(',"meta":') + 8  # no such text within what comes before, see the writer

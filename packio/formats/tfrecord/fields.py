@@ -10,7 +10,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Reading
-from packio.formats.tfrecord.framing import Frame
+from packio.formats.tfrecord.framing import Framed
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import BYTES, FLOAT, INT64, Example, Range, varint
 from packio.sample.fields import KINDS
@@ -43,7 +43,7 @@ def key_of(name: str) -> bytes:
     return _ENCODED.get(name) or b"%s/encoded" % name.encode()
 
 
-def record_of(frame: Frame, file: str, where: str, reading: Reading) -> Record[Place]:
+def record_of(frame: Framed, file: str, where: str, reading: Reading) -> Record[Place]:
     """Find out what a record says of its sample.
 
     Args:
@@ -51,12 +51,6 @@ def record_of(frame: Frame, file: str, where: str, reading: Reading) -> Record[P
         file: That it is in.
         where: It is, for messages.
         reading: Features that are the image and the label.
-
-    Raises:
-        Malformed: it is no Example.
-        NotAPackError: there is no image in it.
-        OptionError: there is no feature of a name given.
-        IntegrityError: its boxes contradict each other.
     """
     example = Example(frame.data)
     for option, name in (("image", reading.image), ("label", reading.label)):
@@ -112,7 +106,7 @@ def _first(example: Example, names: Sequence[bytes]) -> Range | None:
 
 
 def _key(example: Example) -> bytes | None:
-    """Our own key as it is; others' if not empty: some converters fill in what they do not have."""
+    """The key of packio, or a key of others that is not empty: some converters write empty keys."""
     for name in _KEYS:
         found = _first(example, (name,))
         if found is not None and (found[0] < found[1] or name == _KEY):
@@ -146,7 +140,7 @@ def _label(example: Example, names: Sequence[bytes]) -> int | np.ndarray | None:
 
 
 def _boxes(example: Example, where: str) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """The boxes, and their columns: of files of others, the labels alone."""
+    """The boxes and their columns. Files of others have no column but the labels."""
     names = {_OBJECT + _COLUMNS["labels"]: "labels"}
     if _BOXES in example.features:
         boxes = _stored(example)

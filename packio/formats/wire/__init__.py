@@ -10,7 +10,7 @@ class Malformed(ValueError):  # noqa: N818 (never leaves the package)
 
 
 @dataclasses.dataclass(frozen=True)
-class Span:
+class ByteSpan:
     """A range of bytes in a value: from start to stop."""
 
     start: int

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from packio.formats.wire import Malformed, Span
+from packio.formats.wire import ByteSpan, Malformed
 
 _MOST_FIELDS, _MOST_VALUES, _DEEPEST = 64, 10_000, 16
 _LONGEST_TEXT = 4096  # bytes; texts may overlap, so many long ones can hide in few bytes
@@ -42,17 +42,8 @@ _INTS = {8: "<b", 16: "<h", 32: "<i", 64: "<q"}
 _FLOATS = {0: "<e", 1: "<f", 2: "<d"}  # precision → format
 
 
-def is_likely(data: bytes) -> bool:
-    """Whether bytes begin as a payload does."""
-    return _start(data) is not None
-
-
 def read(data: bytes) -> Any:
-    """Read the value of a payload; bytes come as a `Span` of ``data``.
-
-    Raises:
-        Malformed: the bytes are no payload, or hold values that no sample has.
-    """
+    """Read the value of a payload; bytes come as a `ByteSpan` of ``data``."""
     start = _start(data)
     if start is None:
         raise Malformed("no payload of pyarrow.serialize")
@@ -160,7 +151,7 @@ class _Column:
 
     kind: int
     form: str  # of its numbers, or of its offsets
-    buffers: list[Span]
+    buffers: list[ByteSpan]
     children: list[_Column]
 
 
@@ -185,7 +176,7 @@ class _Batch:
         ranges = [(batch.body + o, o, n) for o, n in batch.header.structs(2, "<qq")]
         if any(min(o, n) < 0 or at + n > batch.end for at, o, n in ranges):
             raise Malformed("an Arrow stream with a buffer outside its body")
-        self._buffers = [Span(at, at + n) for at, _, n in ranges]
+        self._buffers = [ByteSpan(at, at + n) for at, _, n in ranges]
         self._fields = self._values = 0
         self._columns = [self._column(field, 0) for field in schema.header.tables(1)]
 
@@ -236,12 +227,12 @@ class _Batch:
         content = column.buffers[2]
         if content.start + last > content.stop:
             raise Malformed(f"an Arrow stream with bytes up to {last}, outside their buffer")
-        span = Span(content.start + first, content.start + last)
+        span = ByteSpan(content.start + first, content.start + last)
         if column.kind in (_TEXT, _LARGE_TEXT) and last - first <= _LONGEST_TEXT:
             return self._data[span.start : span.stop].decode("utf-8", "replace")
         return span
 
-    def _item(self, buffer: Span, form: str, row: int) -> Any:
+    def _item(self, buffer: ByteSpan, form: str, row: int) -> Any:
         at = buffer.start + row * struct.calcsize(form)
         if row < 0 or at + struct.calcsize(form) > buffer.stop:
             raise Malformed(f"an Arrow stream with a value {row} outside its buffer")

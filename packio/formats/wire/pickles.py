@@ -6,9 +6,9 @@ list and dict, in the protocols 2 to 5, and the opcodes that store a value and f
 A pickle that names a class or a function is refused, unless the caller gives a meaning to that
 name. PyTorch files need this; see `packio.formats.pth.archive`.
 
-Bytes are not copied: the result has their range (`Span`) in the pickle. The number of opcodes is
-limited, and each opcode makes at most one value, so a small pickle cannot fill the memory. Nothing
-here is recursive, so a deeply nested pickle cannot exhaust the stack.
+Bytes are not copied: the result has their range (`ByteSpan`) in the pickle. The number of opcodes
+is limited, and each opcode makes at most one value, so a small pickle cannot fill the memory.
+Nothing here is recursive, so a deeply nested pickle cannot exhaust the stack.
 
 Source: ``Lib/pickletools.py`` of CPython, which documents each opcode and splits a pickle into
 opcodes without executing it.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from packio.errors import NotAPackError
-from packio.formats.wire import Malformed, Span
+from packio.formats.wire import ByteSpan, Malformed
 
 _MOST_STEPS = 10_000  # opcodes; a sample takes about 20
 _LONGEST_KEY = 4096  # bytes of a key of a dict
@@ -72,16 +72,12 @@ def is_likely(data: bytes) -> bool:
 
 
 def read(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = None) -> Any:
-    """Read a pickle of plain data; bytes come as a `Span` of ``data``.
+    """Read a pickle of plain data; bytes come as a `ByteSpan` of ``data``.
 
     Args:
         data: The pickle.
         most_steps: Number of opcodes that the pickle may have.
         names: The classes and functions that the pickle may name; None refuses all names.
-
-    Raises:
-        RefusedError: the pickle makes other values than plain data; the message has the opcode.
-        Malformed: the pickle is cut off, too long, or makes no sense.
     """
     machine = _Machine(data) if names is None else _NamingMachine(data, names)
     try:
@@ -120,7 +116,7 @@ class _Machine:
             self.actions[name](self, argument)
         elif name in _BYTES:
             start = at + 1 + _BYTES[name]
-            self.stack.append(Span(start, start + len(argument)))
+            self.stack.append(ByteSpan(start, start + len(argument)))
         elif name in _CONSTANTS:
             self.stack.append(_CONSTANTS[name])
         elif name in _TUPLES:
@@ -177,7 +173,7 @@ class _Machine:
             into[self._hashable(key)] = value
 
     def _hashable(self, key: Any) -> object:
-        if isinstance(key, Span) and key.stop - key.start <= _LONGEST_KEY:
+        if isinstance(key, ByteSpan) and key.stop - key.start <= _LONGEST_KEY:
             return self._data[key.start : key.stop]
         # The items of a tuple are plain: a hash of tuples in tuples would exhaust the stack.
         if all(isinstance(part, _PLAIN_KEYS) for part in (key if type(key) is tuple else [key])):

@@ -129,9 +129,6 @@ class Example:
     Attributes:
         features: Key → ranges of the Feature's message, in the data.
         is_sequence: The message has a field 2, as a SequenceExample has.
-
-    Raises:
-        Malformed: the message is no Example.
     """
 
     __slots__ = ("data", "features", "is_sequence")

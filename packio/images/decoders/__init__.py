@@ -212,21 +212,19 @@ class Decoder:
             DecodeError: the image is damaged, has too many pixels (LimitError), or has pixels that
                 do not fit the mode (ModeError).
         """
-        self._check(stored)
-        if stored.encoding in RAW:
+        plugin = self._fitting(stored)
+        if plugin is not None and plugin is not pillow:
+            try:
+                return plugin.decode(data, self.mode)
+            except DecodeError:
+                self._count_fallback()
+        elif stored.encoding in RAW:
             from packio.images.decoders import _raw
 
             return _raw.decode(data, stored, self.mode)
-        plugin = self._chosen.get(stored.encoding) or self._choose(stored.encoding)
-        if plugin is pillow or not self._fits(plugin, stored):
-            if plugin is not pillow and self.name != "auto":
-                self._count_fallback()
-            return pillow.decode(data, self.mode)
-        try:
-            return plugin.decode(data, self.mode)
-        except DecodeError:
+        elif self.name not in ("auto", "pillow"):
             self._count_fallback()
-            return pillow.decode(data, self.mode)
+        return pillow.decode(data, self.mode)
 
     def fast(self, data: bytes, stored: Described, scale: int) -> tuple[np.ndarray, int]:
         """Decode one image, less exactly and smaller.
@@ -243,10 +241,9 @@ class Decoder:
         Raises:
             DecodeError: see `__call__`.
         """
-        self._check(stored)
         if stored.encoding == "jpeg":
-            plugin = self._chosen.get("jpeg") or self._choose("jpeg")
-            if plugin.decode_fast is not None and self._fits(plugin, stored):
+            plugin = self._fitting(stored)
+            if plugin is not None and plugin.decode_fast is not None:
                 try:
                     return plugin.decode_fast(data, self.mode, scale), scale
                 except DecodeError:
@@ -317,6 +314,20 @@ class Decoder:
             raise ModeError(
                 f"{stored.dtype} pixels do not fit mode={self.mode!r}; use mode='UNCHANGED'"
             )
+
+    def _fitting(self, stored: Described) -> DecoderPlugin | None:
+        """The chosen plugin for an image; None where only Pillow, or none, decodes the image.
+
+        Raises:
+            DecodeError: no decoder may take the image; see `__call__`.
+        """
+        if stored.height * stored.width > self.max_pixels or stored.dtype != "uint8":
+            self._check(stored)
+        encoding = stored.encoding
+        if encoding in RAW:
+            return None
+        plugin = self._chosen.get(encoding) or self._choose(encoding)
+        return plugin if self._fits(plugin, stored) else None
 
     def _fits(self, plugin: DecoderPlugin, stored: Described) -> bool:
         if stored.encoding not in plugin.ENCODINGS or self.mode not in plugin.MODES:

@@ -36,8 +36,8 @@ class PngHeader(NamedTuple):
     colour: int  # 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGB and alpha
 
 
-def plain_jpeg(data: bytes) -> header.JpegHeader:
-    """Check that a JPEG is 8 bits deep, and gray or of three components.
+def plain_jpeg(data: bytes, mode: str) -> header.JpegHeader:
+    """Check that a JPEG is 8 bits deep, and gray or, unless the mode is GRAY, of three components.
 
     Raises:
         DecodeError: it is not, or its header does not parse.
@@ -49,7 +49,18 @@ def plain_jpeg(data: bytes) -> header.JpegHeader:
         raise DecodeError(
             f"{facts.components} components of {facts.precision} bits, expected 1 or 3 of 8"
         )
+    check_gray(mode, is_gray=facts.components == 1)
     return facts
+
+
+def check_gray(mode: str, *, is_gray: bool) -> None:
+    """Leave coloured pixels to Pillow under the mode GRAY: libraries convert them differently.
+
+    Raises:
+        DecodeError: colours are to become gray.
+    """
+    if mode == "GRAY" and not is_gray:
+        raise DecodeError("coloured pixels under mode='GRAY'")
 
 
 def check_scans(data: bytes) -> None:

@@ -52,8 +52,7 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     """
     import numpy as np
 
-    if plain_jpeg(data).components == 3 and mode == "GRAY":
-        raise DecodeError("jpeg4py: coloured pixels under mode='GRAY'")
+    plain_jpeg(data, mode)
     library = _library()
     pixfmt = library.TJPF_GRAY if mode == "GRAY" else library.TJPF_RGB
     image = library.JPEG(np.frombuffer(data, np.uint8))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError, OptionError
 from packio.images.decoders import _cuda
-from packio.images.decoders._plain import plain_ycbcr
+from packio.images.decoders._plain import check_gray, plain_ycbcr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,8 +102,7 @@ def size(data: bytes, mode: str) -> tuple[int, int]:
         DecodeError: it is not plain.
     """
     height, width, components = plain_ycbcr(data)
-    if mode == "GRAY" and components != 1:
-        raise DecodeError("nvjpeg: coloured pixels under mode='GRAY'")
+    check_gray(mode, is_gray=components == 1)
     return height, width
 
 

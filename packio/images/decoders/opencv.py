@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from packio import registry
 from packio.errors import DecodeError
 from packio.images.decoders._plain import (
+    check_gray,
     check_scans,
     plain_bmp,
     plain_jpeg,
@@ -53,28 +54,23 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
         DecodeError: damaged, or not plain: OpenCV treats palettes, transparency, CMYK and
             truncated files otherwise than Pillow does.
     """
-    colours = _colours(data, mode)
-    pixels = _read(data, mode, colours)
-    if mode == "GRAY":
-        if colours not in ("GRAY", "GRAY_ALPHA"):
-            raise DecodeError("opencv: coloured pixels under mode='GRAY'")
-        return pixels[:, :, None]
-    if mode == "RGB":
-        return pixels
-    return _unchanged(pixels, colours)
+    return _decoded(data, mode)
 
 
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
     """Decode a JPEG at 1/scale of its size; else as `decode`."""
     if mode == "UNCHANGED":
         raise DecodeError("opencv: nothing is scaled under mode='UNCHANGED'")
-    if scale == 1:
-        return decode(data, mode)
+    return _decoded(data, mode, scale)
+
+
+def _decoded(data: bytes, mode: str, scale: int = 1) -> np.ndarray:
     colours = _colours(data, mode)
-    if mode == "GRAY" and colours != "GRAY":
-        raise DecodeError("opencv: coloured pixels under mode='GRAY'")
+    check_gray(mode, is_gray=colours.startswith("GRAY"))
     pixels = _read(data, mode, colours, scale)
-    return pixels[:, :, None] if mode == "GRAY" else pixels
+    if mode == "GRAY":
+        return pixels[:, :, None]
+    return pixels if mode == "RGB" else _unchanged(pixels, colours)
 
 
 def _colours(data: bytes, mode: str) -> str:
@@ -82,7 +78,7 @@ def _colours(data: bytes, mode: str) -> str:
     start = data[:4]
     if start[:2] == b"\xff\xd8":
         check_scans(data)
-        return _COLOURS[plain_jpeg(data).components]
+        return _COLOURS[plain_jpeg(data, mode).components]
     if start == b"\x89PNG":
         return _png_colours(data, mode)
     if start[:2] in (b"P5", b"P6"):

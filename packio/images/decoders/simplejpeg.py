@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packio import registry
 from packio.errors import DecodeError
@@ -41,27 +41,31 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     Raises:
         DecodeError: damaged, or of a kind that libjpeg-turbo's simple interface does not do.
     """
-    return _decoded(data, mode)
+    library = _library()
+    try:
+        _check(library.decode_jpeg_header(data)[2], mode)
+        pixels: np.ndarray = library.decode_jpeg(data, mode)
+    except ValueError as error:
+        raise DecodeError(f"simplejpeg: {error}") from error
+    return pixels
 
 
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
     """Decode a JPEG at 1/scale of its size, chroma upsampled by repeating it; else as `decode`."""
-    return _decoded(data, mode, scale)
-
-
-def _decoded(data: bytes, mode: str, scale: int | None = None) -> np.ndarray:
     library = _library()
-    options: dict[str, Any] = {}
     try:
-        height, width, colorspace, _ = library.decode_jpeg_header(data)
-        if colorspace not in _SOURCES[mode]:  # CMYK would become RGB, 1 grey level off Pillow's
-            raise DecodeError(f"simplejpeg: {colorspace} pixels for mode {mode}")
-        if scale is not None:
-            smallest = {"min_height": -(-height // scale), "min_width": -(-width // scale)}
-            options = {"fastupsample": True, "min_factor": scale, **smallest}
-        pixels: np.ndarray = library.decode_jpeg(data, mode, **options)
-    except DecodeError:
-        raise
+        height, width, colours, _ = library.decode_jpeg_header(data)
+        _check(colours, mode)
+        pixels: np.ndarray = library.decode_jpeg(
+            data, mode, fastupsample=True, min_factor=scale,
+            min_height=-(-height // scale), min_width=-(-width // scale),
+        )  # fmt: skip
     except ValueError as error:
         raise DecodeError(f"simplejpeg: {error}") from error
     return pixels
+
+
+def _check(colours: str, mode: str) -> None:
+    """Refuse colours that simplejpeg converts otherwise than Pillow: CMYK is 1 grey level off."""
+    if colours not in _SOURCES[mode]:
+        raise ValueError(f"{colours} pixels for mode {mode}")

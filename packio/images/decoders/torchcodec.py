@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError
-from packio.images.decoders._plain import check_scans, plain_jpeg, plain_png
+from packio.images.decoders._plain import check_gray, check_scans, plain_jpeg, plain_png
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -69,14 +69,11 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
 def _check(data: bytes, mode: str) -> None:
     if data[:2] == b"\xff\xd8":
         check_scans(data)
-        facts = plain_jpeg(data)
+        facts = plain_jpeg(data, mode)
         if facts.orientation != 1:  # decode_image turns the pixels, and has no option not to
             raise DecodeError(f"torchcodec: orientation {facts.orientation}, expected 1")
-        gray = facts.components == 1
     else:
         depth, colour = plain_png(data)
-        gray = colour == _GRAY
+        check_gray(mode, is_gray=colour == _GRAY)
         if depth != 8 or colour not in (_GRAY, _RGB):
             raise DecodeError(f"torchcodec: PNG of colour type {colour} with {depth} bits")
-    if mode == "GRAY" and not gray:
-        raise DecodeError("torchcodec: coloured pixels under mode='GRAY'")

@@ -106,8 +106,7 @@ def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
 
 
 def _decoded(data: bytes, mode: str, **options: Any) -> np.ndarray:
-    if plain_jpeg(data).components == 3 and mode == "GRAY":
-        raise DecodeError("turbojpeg: coloured pixels under mode='GRAY'")
+    plain_jpeg(data, mode)
     library = _library()
     pixel_format = library.TJPF_GRAY if mode == "GRAY" else library.TJPF_RGB
     try:

@@ -19,7 +19,7 @@ _KEPT = frozenset({_scan.DHT, _scan.DQT, _scan.DRI, _scan.SOS, _scan.APP0, _scan
 _TOO_NARROW = 2  # chroma samples in a row; libjpeg-turbo interpolates only if there are more
 
 
-class _Cut(NamedTuple):
+class _Cells(NamedTuple):
     """Which segments to keep; the segments are the cells of a grid."""
 
     across: int  # cells in a row of the whole image
@@ -63,7 +63,7 @@ def window(
     return _joined(data, _header(data, scan, height, width), ends, cut), top, left
 
 
-def _cut(scan: _scan.Scan, box: tuple[int, int, int, int]) -> _Cut | None:
+def _cut(scan: _scan.Scan, box: tuple[int, int, int, int]) -> _Cells | None:
     """Find the cells that a box needs; None if there is no grid, or if the box needs all cells."""
     if not scan.interval or (scan.columns % scan.interval and scan.interval % scan.columns):
         return None
@@ -82,7 +82,7 @@ def _cut(scan: _scan.Scan, box: tuple[int, int, int, int]) -> _Cut | None:
     columns = min(-(-(left + width + reach_x) // cell_width), across) - column
     if rows < 1 or columns < 1 or rows * columns == down * across:
         return None
-    return _Cut(across, cell_height, cell_width, row, column, rows, columns)
+    return _Cells(across, cell_height, cell_width, row, column, rows, columns)
 
 
 def _header(data: bytes, scan: _scan.Scan, height: int, width: int) -> bytes:
@@ -96,7 +96,7 @@ def _header(data: bytes, scan: _scan.Scan, height: int, width: int) -> bytes:
     return b"".join(parts)
 
 
-def _joined(data: bytes, header: bytes, ends: np.ndarray, cut: _Cut) -> bytearray:
+def _joined(data: bytes, header: bytes, ends: np.ndarray, cut: _Cells) -> bytearray:
     """Put the header before the cells that are kept, and number their restart markers anew."""
     first = cut.row * cut.across + cut.column
     last = first + cut.rows * cut.across

@@ -1,18 +1,20 @@
-"""Contact sheets: thumbnails of a pack's samples in one HTML file without any other file.
+"""Contact sheets: the samples of a pack to look through, in one HTML file without any other file.
 
-Everything from the pack is in the page as JSON, and is shown as text, never as markup. A Content
-Security Policy allows the sheet's own script only, and no requests.
+A tile shows an image with its boxes; enlarged, a sample shows its masks, other fields and metadata.
+Everything from the pack is in the page as JSON, and is shown as text, never as markup.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
+import json
 import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,19 @@ import numpy as np
 from packio.datasets.selection import selected
 from packio.errors import OptionError, OutputError, OutputExistsError, PackioError
 from packio.images.decoders import MAX_PIXELS
-from packio.inspecting.gallery.page import START, make_page, readable
-from packio.inspecting.gallery.thumbnails import make_thumbnail
-from packio.packs import packs
+from packio.inspecting.gallery.thumbnails import make_mask_thumbnail, make_thumbnail
+from packio.inspecting.pages import make_page
+from packio.packs import opening
+from packio.packs.rows import Row
+from packio.sample.fields import PIXELS, decode
+from packio.sample.record import IMAGE
 from packio.system import processors
 from packio.system.pools import ThreadPool
 from packio.system.progress import Progress, ProgressCallback
 
 _DENSITY = 2  # pixels of a thumbnail for one pixel of the page, for fine screens and enlarging
+_START = b"<!doctype html>"  # as page.html
+_SHOWN_TEXT = 2000  # characters of a text or of metadata that are shown
 _AHEAD = 32  # thumbnails that are made at a time
 
 
@@ -53,10 +60,11 @@ class SheetReport:
 
 
 def write_contact_sheet(
-    pack: packs.Pack | str | os.PathLike[str],
+    pack: opening.Pack | str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     classes: Iterable[str] | None = None,
+    split: str | None = None,
     limit: int = 500,
     size: int = 128,
     progress: ProgressCallback | None = None,
@@ -67,43 +75,67 @@ def write_contact_sheet(
         pack: An open pack, or the path of one.
         out: The HTML file; an earlier one is replaced.
         classes: Names of classes to show; None shows all.
+        split: Name of the split to show; None shows all.
         limit: Most samples to show; they are spread evenly over the pack.
         size: Longer edge of a thumbnail, pixels on the page.
         progress: Called with a `Progress` about ten times a second, and at the end.
 
     Raises:
-        OptionError: no such class, or a limit or size below 1.
+        OptionError: no such class or split, or a limit or size below 1.
         OutputExistsError: ``out`` exists and is no HTML file.
         OutputError: writing fails.
     """
     if isinstance(pack, (str, os.PathLike)):
-        with packs.open(pack) as opened:
+        with opening.open(pack) as opened:
             return write_contact_sheet(
-                opened, out, classes=classes, limit=limit, size=size, progress=progress
-            )
+                opened, out, classes=classes, split=split, limit=limit, size=size,
+                progress=progress,
+            )  # fmt: skip
     if limit < 1 or size < 1:
         raise OptionError(f"limit={limit}, size={size}: expected at least 1")
     path = Path(out)
     _check_place(path)
-    chunks = list(selected(pack, classes))
+    chunks = list(selected(pack, classes, split))
     indices = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
     chosen = indices[np.linspace(0, len(indices) - 1, min(limit, len(indices))).astype(np.int64)]
     entries = list(_entries(pack, chosen, size, progress))
-    text = make_page(pack, entries, len(indices), size)
+    text = make_page(Path(__file__).parent, _values(pack, entries, len(indices), size)).encode()
     _write(path, text)
     broken = sum(entry["error"] is not None for entry in entries)
     return SheetReport(path, len(entries), len(indices), broken, len(text))
 
 
+def _values(
+    pack: opening.Pack, entries: list[dict[str, Any]], samples: int, size: int
+) -> dict[str, Any]:
+    """Values for the templates of the page."""
+    few = f"{len(entries):,} of {samples:,} samples, spread evenly"
+    facts = [
+        few if len(entries) < samples else "1 sample" if samples == 1 else f"{samples:,} samples",
+        f"{len(pack.classes):,} class{'es' * (len(pack.classes) != 1)}",
+        str(pack.metadata["format"]),
+        f"digest {pack.digest[:12]}",
+    ]
+    return {
+        "title": _readable(os.fsencode(pack.path.resolve().name)), "facts": facts, "size": size,
+        "data": {"classes": [_readable(os.fsencode(c)) for c in pack.classes], "samples": entries},
+    }  # fmt: skip
+
+
+def _readable(name: bytes) -> str:
+    """Text of a key or a name; bytes that are not UTF-8 become escapes."""
+    return name.decode("utf-8", "backslashreplace")
+
+
 def _check_place(path: Path) -> None:
     try:
         with path.open("rb") as file:
-            start = file.read(len(START)).lower()
+            start = file.read(len(_START)).lower()
     except FileNotFoundError:
         return
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}; expected a place for an HTML file") from error
-    if start and start != START:
+    if start and start != _START:
         raise OutputExistsError(f"{path}: is there, and no HTML page; choose another name")
 
 
@@ -118,7 +150,7 @@ def _write(path: Path, text: bytes) -> None:
 
 
 def _entries(
-    pack: packs.Pack, indices: np.ndarray, size: int, progress: ProgressCallback | None
+    pack: opening.Pack, indices: np.ndarray, size: int, progress: ProgressCallback | None
 ) -> Iterator[dict[str, Any]]:
     """Make the entries of the sheet in order; threads make some thumbnails ahead."""
     began, done, read, bad = time.monotonic(), 0, 0, 0
@@ -145,22 +177,16 @@ def _entries(
             yield entry
 
 
-def _entry(pack: packs.Pack, index: int, size: int) -> dict[str, Any]:
+def _entry(pack: opening.Pack, index: int, size: int) -> dict[str, Any]:
     (row,) = pack.rows([index])
-    thumbnail, error = None, None
-    try:
-        if row.height * row.width > MAX_PIXELS:
-            error = f"{row.width}x{row.height} pixels: too many to decode"
-        else:
-            thumbnail = make_thumbnail(pack.read(row), size * _DENSITY, row)
-    except PackioError as problem:
-        error = str(problem)
-    except Exception as problem:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
-        error = f"{type(problem).__name__}: {problem}"
+    boxes, _ = pack.boxes(index)
+    thumbnail, error = _tried(
+        lambda: make_thumbnail(_image(pack, row), size * _DENSITY, row, boxes)
+    )
     label = pack.label(index)
     return {
         "index": index,
-        "key": readable(pack.key_bytes(index)),
+        "key": _readable(pack.key_bytes(index)),
         "classes": _classes(label),
         "label": label.tolist() if isinstance(label, np.ndarray) else label,
         "width": row.width,
@@ -169,9 +195,71 @@ def _entry(pack: packs.Pack, index: int, size: int) -> dict[str, Any]:
         "encoding": row.encoding,
         "orientation": row.orientation,
         "offset": row.offset,
-        "thumbnail": None if thumbnail is None else base64.b64encode(thumbnail).decode("ascii"),
-        "error": None if error is None else readable(os.fsencode(error)),
+        "thumbnail": _text_of(thumbnail),
+        "error": error,
+        "more": list(_more(pack, index, size)),
     }
+
+
+def _image(pack: opening.Pack, row: Row) -> bytes:
+    if row.height * row.width > MAX_PIXELS:
+        raise PackioError(f"{row.width}x{row.height} pixels: too many to decode")
+    return pack.read(row)
+
+
+def _tried(make: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Call a function; return its result and None, or None and the text of the error."""
+    try:
+        return make(), None
+    except PackioError as error:
+        told = str(error)
+    except Exception as error:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
+        told = f"{type(error).__name__}: {error}"
+    return None, _readable(os.fsencode(told))
+
+
+def _text_of(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]:
+    """Everything of a sample but its image and label: each with a name, and a picture or a text."""
+    if (split := pack.split_of(index)) is not None:
+        yield {"name": "split", "text": split}
+    boxes, labels = pack.boxes(index)
+    if boxes is not None and len(boxes):
+        ids = [] if labels is None else labels.tolist()
+        names = [pack.classes[i] if 0 <= i < len(pack.classes) else str(i) for i in ids]
+        told = ", ".join(_readable(os.fsencode(name)) for name in names)
+        yield {"name": "boxes", "text": f"{len(boxes)}: {told}" if told else str(len(boxes))}
+    if (meta := pack.meta(index)) is not None:
+        yield {"name": "metadata", "text": json.dumps(meta)[:_SHOWN_TEXT]}
+    for name in pack.fields:
+        if name != IMAGE:
+            shown, error = _tried(functools.partial(_field, pack, name, index, size * _DENSITY))
+            if error is not None or shown is not None:
+                yield {"name": _readable(os.fsencode(name)), **(shown or {"text": error})}
+
+
+def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, str | None] | None:
+    """A field as an image or a text; None if the sample has no such field."""
+    field = pack.field(name, index)
+    if field is None:
+        return None
+    if field.kind in PIXELS and field.facts is not None:
+        if field.facts.height * field.facts.width > MAX_PIXELS:
+            raise PackioError("too many pixels to decode")
+        if field.kind == "mask":
+            return {"png": _text_of(make_mask_thumbnail(field.data, edge, field.facts))}
+        return {"jpeg": _text_of(make_thumbnail(field.data, edge, field.facts))}
+    value = decode(field)
+    if isinstance(value, str):
+        return {"text": value[:_SHOWN_TEXT]}
+    if isinstance(value, np.ndarray):
+        return {
+            "text": f"array of {value.dtype}, {' x '.join(map(str, value.shape)) or 'a number'}"
+        }
+    return {"text": f"{len(field.data):,} bytes"}
 
 
 def _classes(label: int | np.ndarray | None) -> list[int]:

@@ -43,11 +43,19 @@ function enlarge(sample) {
       (sample.orientation > 1 ? `, Exif orientation ${sample.orientation}` : "")],
     ["bytes", `${sample.bytes.toLocaleString("en")} at ${sample.offset.toLocaleString("en")}`],
     ["encoding", sample.encoding]];
-  const list = make("dl");
+  const list = make("dl"), shown = well(sample);
+  for (const other of sample.more) {
+    if (other.text !== undefined) { facts.push([other.name, other.text]); continue; }
+    const image = make("img");
+    image.alt = image.title = other.name;
+    image.src = other.png ? "data:image/png;base64," + other.png
+      : "data:image/jpeg;base64," + other.jpeg;
+    shown.append(make("figure", "", image, make("figcaption", "", other.name)));
+  }
   for (const [name, value] of facts)
     list.append(make("dt", "", name), make("dd", "", String(value)));
   large.className = sample.error === null ? "" : "broken";
-  large.replaceChildren(well(sample), list);
+  large.replaceChildren(shown, list);
   if (!large.open) large.showModal();
 }
 function filter() {

@@ -1,4 +1,4 @@
-"""Thumbnails: an image of a pack as a small JPEG."""
+"""Thumbnails: an image of a pack as a small JPEG, a mask as a small PNG with a colour a class."""
 
 from __future__ import annotations
 
@@ -17,24 +17,59 @@ if TYPE_CHECKING:
     from packio.packs.rows import Row
 
 _QUALITY = 80  # of the JPEG
+_BOX_COLOUR = (255, 64, 64)
 
 
-def make_thumbnail(data: bytes, edge: int, row: Row | Facts) -> bytes:
-    """Decode a sample and make an upright JPEG of at most ``edge`` pixels a side."""
-    from PIL import Image
+def make_thumbnail(
+    data: bytes, edge: int, row: Row | Facts, boxes: np.ndarray | None = None
+) -> bytes:
+    """Decode an image and make an upright JPEG of at most ``edge`` pixels a side.
+
+    Args:
+        data: The encoded image.
+        edge: Pixels.
+        row: What the index says of the image.
+        boxes: (k, 4) XYXY in pixels of the stored image, which are drawn; None: none.
+    """
+    from PIL import ImageDraw
 
     with _opened(data, row) as image:
         small: Image.Image = image
+        width, height = image.size
         if image.mode[0] in "IF":
             small = _eight_bits(image)
         elif image.format != "JPEG":  # a JPEG is decoded at a fraction of its size by thumbnail()
             small = image.convert("RGB")
         small.thumbnail((edge, edge))
         small = small.convert("RGB")
-    for turn in _TURNS.get(row.orientation, ()):
-        small = small.transpose(Image.Transpose[turn])
+    if boxes is not None:
+        scale = np.array([small.width / width, small.height / height] * 2)
+        draw = ImageDraw.Draw(small)
+        for left, top, right, bottom in np.sort((boxes * scale).reshape(-1, 2, 2), 1).reshape(
+            -1, 4
+        ):
+            draw.rectangle((left, top, right, bottom), outline=_BOX_COLOUR, width=2)
     file = io.BytesIO()
-    small.save(file, "JPEG", quality=_QUALITY)
+    _upright(small, row.orientation).save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()
+
+
+def make_mask_thumbnail(data: bytes, edge: int, facts: Facts) -> bytes:
+    """Decode a mask and make an upright PNG of at most ``edge`` pixels a side.
+
+    Each class id has a colour of its own, as far as 8 bits allow; 0 is black.
+    """
+    from PIL import Image
+
+    with _opened(data, facts) as image:
+        ids = np.asarray(image)
+    ids = ids[..., 0] if ids.ndim == 3 else ids
+    step = -(-max(ids.shape) // edge)
+    ids = ids[::step, ::step].astype(np.int64)
+    colours = np.stack([ids * prime % 256 for prime in (53, 151, 199)], axis=-1)
+    file = io.BytesIO()
+    small = Image.fromarray(colours.astype(np.uint8))
+    _upright(small, facts.orientation).save(file, "PNG")
     return file.getvalue()
 
 
@@ -48,6 +83,14 @@ _TURNS = {
     7: ("TRANSVERSE",),
     8: ("ROTATE_90",),
 }
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    from PIL import Image
+
+    for turn in _TURNS.get(orientation, ()):
+        image = image.transpose(Image.Transpose[turn])
+    return image
 
 
 def _opened(data: bytes, row: Row | Facts) -> Image.Image:

@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Literal
 
 from packio.errors import IntegrityError, NotAPackError, OptionError, VersionError
+from packio.inspecting.verifying.decoding import decode_values
 from packio.inspecting.verifying.files import check_files, look_for_strangers
-from packio.inspecting.verifying.findings import Findings, Meter
+from packio.inspecting.verifying.findings import (
+    Damage,
+    Findings,
+    Meter,
+    VerifyReport,
+    of_file,
+    without,
+)
 from packio.inspecting.verifying.index import check_index, located, opened
 from packio.inspecting.verifying.rebuilding import Rebuilt, rebuild
-from packio.inspecting.verifying.records import decode_images
-from packio.inspecting.verifying.report import Damage, VerifyReport, of_file, without
 from packio.inspecting.verifying.structure import walk
 from packio.system import processors
 from packio.system.pools import ThreadPool
@@ -99,6 +105,6 @@ def _check(
         if structure and whole:
             walk(found, always=structure == "always")
         if decode and whole:
-            decode_images(found, pool)
+            decode_values(found, pool)
     look_for_strangers(found)
     return size

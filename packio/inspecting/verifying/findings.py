@@ -1,7 +1,8 @@
-"""Findings: what `verify` knows about a pack, and the damages it has found so far."""
+"""What `verify` knows about a pack: its damages so far, the report, and how far the check is."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -12,12 +13,76 @@ import numpy as np
 
 from packio.errors import IntegrityError
 from packio.formats import Format, Reading
-from packio.index.indexfile import Index
-from packio.inspecting.verifying.report import Damage, of_file
+from packio.index.indexfile import SPLIT_RECORD, Index
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
 
-class Kind(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Damage:
+    """One damage.
+
+    Attributes:
+        file: Relative to the folder of the index.
+        position: Of the sample in the pack; None if the damage is not in one sample.
+        key: Of the sample; bytes that are not UTF-8 are surrogate-escaped.
+        offset, length: Of the bytes in the file; None if they are not known.
+        problem: One line.
+        unreadable: The file is there, but the operating system cannot read it.
+    """
+
+    file: str
+    position: int | None
+    key: str | None
+    offset: int | None
+    length: int | None
+    problem: str
+    unreadable: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a verification found.
+
+    Attributes:
+        path: Of the pack.
+        format: Of the container; empty if the index cannot be read.
+        samples: Number of samples in the pack.
+        files: Number of files read, without the index.
+        bytes: In these files.
+        damages: All damages: of the index first, then by file and offset.
+        warnings: Lines about what is no damage, but differs from the pack as it was written.
+        seconds: Duration of the run.
+        rebuilt: Whether a new index was made; the report is then about the new index.
+    """
+
+    path: Path
+    format: str
+    samples: int
+    files: int
+    bytes: int
+    damages: tuple[Damage, ...]
+    warnings: tuple[str, ...]
+    seconds: float
+    rebuilt: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.damages
+
+
+def of_file(name: str, problem: str, *, unreadable: bool = False) -> Damage:
+    """A damage of a whole file."""
+    return Damage(name, None, None, None, None, problem, unreadable)
+
+
+def without(error: Exception, path: Path) -> str:
+    """The message of an error in one line, without the path that it begins with."""
+    lines = (str(error) or type(error).__name__).splitlines()
+    return lines[0].removeprefix(str(path)).lstrip(":, ")
+
+
+class FieldColumns(NamedTuple):
     """All values of one field: the columns that say where they lie, and their order there."""
 
     file: np.ndarray  # (N,)
@@ -55,7 +120,7 @@ class Findings:
         self.format: Format | None = None
         self.reading = reading_of(index)
         self.by_record = index.metadata.get("access", "range") != "range"
-        self.kinds: list[Kind] = []
+        self.kinds: list[FieldColumns] = []
         self.damages: list[Damage] = []
         self.warnings: list[str] = []
         self.intact: set[int] = set()
@@ -84,11 +149,23 @@ class Findings:
     def place(self, position: int, kind: int) -> tuple[str, int, int]:
         """File, offset and length of a sample's value of one of the fields; 0 is the image.
 
-        Of a record that is no range of bytes, the offset is its number.
+        If a record is no range of bytes, its number takes the place of the offset.
         """
         k = self.kinds[kind]
         number, offset, length = (int(a[position]) for a in (k.file, k.offset, k.length))
         return self.table[number][0], offset, length
+
+    def unsplit(self, position: int, kind: int, data: bytes | np.ndarray) -> bytes | np.ndarray:
+        """Join the bytes of a value, which may lie in several parts.
+
+        Raises:
+            IntegrityError: the parts do not fit together.
+        """
+        flags = f"{self.kinds[kind].name}/flags"
+        if flags not in self.index or not self.index.column(flags).item(position) & SPLIT_RECORD:
+            return data
+        assert self.format is not None  # noqa: S101 (the metadata were found good)
+        return self.format.unsplit(bytes(data))
 
     def files_of(self, shard: str, positions: range) -> set[int]:
         """Numbers of the files that a shard consists of."""
@@ -112,10 +189,10 @@ class Findings:
 
 def reading_of(index: Index) -> Reading:
     """The options with which a container was indexed."""
-    if index.metadata.get("source", {}).get("kind") != "reindex":
-        return Reading()
-    said = index.metadata.get("options", {})
     offset = index.metadata.get("labels", {}).get("offset", 0)
+    if index.metadata.get("source", {}).get("kind") != "reindex":
+        return Reading(offset)
+    said = index.metadata.get("options", {})
     return Reading(offset, **{n: said[n] for n in ("image", "label", "layout") if n in said})
 
 

@@ -12,9 +12,8 @@ from packio import registry
 from packio.errors import IntegrityError, NoSuchPackError, NotAPackError, OptionError
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.index.raw_blocks import COLUMN, rows_per_block
-from packio.inspecting.verifying.findings import Findings, Kind
-from packio.inspecting.verifying.report import without
-from packio.packs import indexing, locating
+from packio.inspecting.verifying.findings import FieldColumns, Findings, without
+from packio.packs import locating, recognising
 
 
 def located(path: Path) -> Path:
@@ -32,7 +31,7 @@ def located(path: Path) -> Path:
         index = beside
     else:
         raise NoSuchPackError(f"{path}: no file or folder; a pack was expected")
-    if not index.is_file() and indexing.find(path) is None:
+    if not index.is_file() and recognising.find(path) is None:
         raise NotAPackError(f"{path}: no {index.name}, and no container that packio knows")
     return index
 
@@ -108,13 +107,13 @@ def _check_table(found: Findings) -> None:
         found.tell_of_index(without(error, found.index.path))
 
 
-def _kinds(index: Index) -> Iterator[Kind]:
+def _kinds(index: Index) -> Iterator[FieldColumns]:
     for field in index.fields:
         file, offset, length, crc = [
             index.column(f"{field}/{name}").array()
             for name in ("file", "offset", "length", "crc32c")
         ]
-        yield Kind(file, offset, length, crc, np.lexsort((offset, file)), field)
+        yield FieldColumns(file, offset, length, crc, np.lexsort((offset, file)), field)
 
 
 def _check_numbers(found: Findings) -> None:

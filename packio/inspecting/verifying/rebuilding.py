@@ -12,24 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from packio import registry
-from packio.errors import (
-    DecodeError,
-    IntegrityError,
-    NotAPackError,
-    PackioError,
-    ReadError,
-    VersionError,
-)
+from packio.errors import IntegrityError, NotAPackError, PackioError, VersionError
 from packio.formats import Format, Reader, Reading
-from packio.images import encodings
 from packio.images.decoders import Decoder
 from packio.index.indexfile import INDEX_SUFFIX, Index
-from packio.inspecting.verifying.findings import Findings, Meter, reading_of
+from packio.inspecting.verifying.decoding import ERRORS, decode_value
+from packio.inspecting.verifying.findings import (
+    Damage,
+    Findings,
+    Meter,
+    of_file,
+    reading_of,
+    without,
+)
 from packio.inspecting.verifying.index import check_bytes, opened
-from packio.inspecting.verifying.report import Damage, of_file, without
-from packio.packs import indexing, isolation
-from packio.sample.fields import PIXELS, decode
-from packio.sample.record import Field, Place, Record
+from packio.packs import indexing, isolation, recognising
+from packio.sample.record import Place, Record
 from packio.storage.local import LocalFiles
 from packio.system.pools import ThreadPool
 
@@ -74,7 +72,7 @@ def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt
     old, damages = _examined(path, index_path, meter)
     if not damages:
         return Rebuilt()
-    container = indexing.find(path)
+    container = recognising.find(path)
     if container is None:
         return Rebuilt(damages=damages)
     reading = Reading() if old is None else reading_of(old)
@@ -88,7 +86,8 @@ def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt
     losses = ["keys"] if walk.keyless else []
     before = [f"{d.file}: was damaged: {d.problem}" for d in damages]
     before = before if index_path.exists() else [f"{index_path.name}: was missing"]
-    return Rebuilt(done=True, warnings=(*before, *_made(path, index_path, old, reading, losses)))
+    made = _made(container, path, index_path, old, reading, losses)
+    return Rebuilt(done=True, warnings=(*before, *made))
 
 
 def _examined(
@@ -107,18 +106,16 @@ def _examined(
 
 
 def _made(
-    path: Path, index_path: Path, old: Index | None, reading: Reading, losses: list[str]
-) -> Iterator[str]:
+    container: recognising.Container, path: Path, index_path: Path, old: Index | None,
+    reading: Reading, losses: list[str],
+) -> Iterator[str]:  # fmt: skip
     """Make the new index; say where the old index is, and what is lost with it."""
     name = index_path.name
     if index_path.exists():
         aside = index_path.with_name(name.removesuffix(INDEX_SUFFIX) + ".damaged" + INDEX_SUFFIX)
         shutil.copyfile(index_path, aside)
         yield f"{aside.name}: the damaged index; delete it when it is of no more use"
-    indexing.reindex(
-        path, label_offset=reading.label_offset, image=reading.image, label=reading.label,
-        layout=reading.layout,
-    )  # fmt: skip
+    indexing.make(path, container, reading, index_path)
     yield f"{name}: made anew; checksums are of the bytes as they are now"
     if old is None or old.metadata.get("source", {}).get("kind") != "reindex":
         losses += _lost(old, Index(index_path))
@@ -141,7 +138,7 @@ def _lost(old: Index | None, new: Index) -> Iterator[str]:
 class _Walk:
     """A container, walked without an index: what its format checks, and every image decoded."""
 
-    def __init__(self, container: indexing.Container, reading: Reading, meter: Meter) -> None:
+    def __init__(self, container: recognising.Container, reading: Reading, meter: Meter) -> None:
         self._root, self._shards, self._meter = container.root, container.shards, meter
         self._format, self._reading = container.format, reading
         self._form: Format = registry.load("formats", container.format)
@@ -189,11 +186,8 @@ class _Walk:
         try:
             data = get(*where)
             data = self._form.unsplit(data) if place.split else data
-            if place.kind in PIXELS:
-                self._decoder(data, place.facts or encodings.read_facts(data))
-            else:
-                decode(Field(place.kind, data))
-        except (DecodeError, IntegrityError, ReadError) as error:
+            decode_value(self._decoder, place.kind, data, place.facts)
+        except ERRORS as error:
             key = os.fsdecode(record.key)
             return Damage(where[0], None, key, *where[1:], f"does not decode: {error}")
         return None

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from packio.errors import MissingPackageError, PackioError
-from packio.inspecting.verifying.findings import Findings
-from packio.inspecting.verifying.report import without
+from packio.inspecting.verifying.findings import Findings, without
+from packio.packs import shard_classes
 from packio.sample.record import IMAGE, Place, Record
 
 
@@ -27,6 +27,8 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
     prefix = f"{shard}/" if found.format.caps.is_directory and shard != "." else ""
     try:
         records = found.format.scan(found.root / shard, found.reading)
+        if classes := shard_classes.read(found.root, [shard]):
+            records = map(classes.relabelling(shard).record, records)
         _compare(found, shard, positions, records, prefix)
     except MissingPackageError as error:
         found.warnings.append(f"{shard}: its structure is not checked: {error}")
@@ -74,7 +76,7 @@ def _is_at(found: Findings, position: int, place: tuple[str, int, int], number: 
 def _differences(
     found: Findings, position: int, record: Record[Place], prefix: str, *, reindexed: bool
 ) -> Iterator[str]:
-    """In what the container and the index say of a sample they differ."""
+    """Describe each difference between the container's record and the index's row of a sample."""
     index, keeps = found.index, found.format.caps.keeps if found.format else frozenset()
     if not reindexed and "key" in keeps and record.key != index.key(position):
         yield f"the container's key is {os.fsdecode(record.key)!r}"

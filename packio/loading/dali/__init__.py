@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from packio.batches.plan import Recipe
+from packio.batches.framing import Settings
 from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
@@ -22,9 +22,9 @@ from packio.loading.dali.running import Handover, Runner
 from packio.loading.devices import Preparation
 from packio.loading.epochs import Epochs
 from packio.loading.prefetching import prefetch
-from packio.loading.sampling import ShuffleSampler
-from packio.packs import packs
-from packio.packs.packs import Pack
+from packio.loading.sampling import LoaderOrder
+from packio.packs import opening
+from packio.packs.opening import Pack
 from packio.system import processors
 from packio.system.threads import Threads
 
@@ -47,7 +47,8 @@ class DaliLoader:
     other images (other encodings, raw pixels, CMYK, alpha, doubtful headers, PNGs that Exif turns),
     and DALI only crops and resizes them. If DALI fails on a batch, the loader starts DALI again and
     packio decodes the batch; the bad sample is raised or replaced, and never given to DALI again.
-    So ``on_error="skip"`` survives every bad image. Exif's orientation is obeyed as by PackDataset.
+    DALI gives no error for a JPEG that was packed with damaged pixels between a good header and a
+    good end mark, where packio raises one. Exif's orientation is obeyed as by PackDataset.
 
     **reader="native"** lets DALI read: TFRecord, RecordIO, tar and LMDB of Datums with packio's
     index files, images that DALI decodes, labels of one number. Order, boxes and flips are DALI's
@@ -67,11 +68,14 @@ class DaliLoader:
         device: "gpu" (torch's current one, or as "cuda:1"), or "cpu".
         reader: "auto", "native" or "packio".
         shuffle: Whether the order is random.
-        seed: Of order, crops and flips; the same on all ranks. None takes a seed from torch's
-            generator; with several ranks, the order's seed is then 0, so that they share it.
-        rank, world_size: Number of this process, and of all; None asks torch.distributed. With
-            "packio", ranks share the pack as with `packio.ShuffleSampler`; with "native", each rank
-            has a fixed part of the pack, and parts differ by one sample at most.
+        seed: Of crops and flips. None takes a seed from torch's generator.
+        order_seed: Of the order; the same on all ranks. None: ``seed`` if there is one process, and
+            0 if there are several. With "native", ranks share no order, and ``seed`` is the
+            order's, too.
+        rank, world_size: Number of this process, and of all; None asks torch.distributed when an
+            epoch begins. With "packio", ranks share the pack as with `packio.ShuffleSampler`; with
+            "native", each rank has a fixed part of the pack, and parts differ by one sample at
+            most.
         drop_last: Leave out a last batch that is smaller, on all ranks alike.
         on_error: "raise", or "skip": a bad sample is replaced by another of its batch, with a
             warning, and counted in `replaced`. Not with "native".
@@ -107,6 +111,7 @@ class DaliLoader:
         reader: str = "auto",
         shuffle: bool = False,
         seed: int | None = None,
+        order_seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         drop_last: bool = False,
@@ -124,7 +129,7 @@ class DaliLoader:
         self.device = _device(device)
         _check_options({**locals(), "device": self.device})
         graphs.module("")  # raises now if DALI is not installed
-        self.pack = pack if isinstance(pack, Pack) else packs.open(pack)
+        self.pack = pack if isinstance(pack, Pack) else opening.open(pack)
         self.reader = "packio" if reader == "auto" else reader
         drawn = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self.replaced = 0
@@ -138,29 +143,24 @@ class DaliLoader:
             self.device, Preparation(dtype, memory_format, normalize), channels_last=last
         )
         chosen = None if split is None else self.pack.split(split)
-        sampler = ShuffleSampler(
-            len(self.pack) if chosen is None else len(chosen), drawn,
+        sampler = LoaderOrder(
+            len(self.pack) if chosen is None else len(chosen), order_seed, drawn,
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
         )  # fmt: skip
-        if seed is None and sampler.world_size > 1:
-            sampler.seed = 0  # as torch's DistributedSampler: ranks cannot share a drawn seed
         self._native: native.Native | None = None
         if self.reader == "native":
             self._native = native.Native(
-                self.pack, options, drawn, sampler.rank, sampler.world_size,
-                shuffle=shuffle, drop_last=drop_last,
+                self.pack, options, drawn, sampler, shuffle=shuffle, drop_last=drop_last
             )  # fmt: skip
-        recipe = Recipe(
+        recipe = Settings(
             (crop,), hflip, vflip, Decoder("auto", "RGB", max_pixels=max_pixels), exif_orientation
         )
         self._feeder = Feeder(
             self.pack, recipe, chosen, drawn, Threads(count) if count > 1 else None,
-            skip=on_error == "skip",
+            skip=on_error == "skip", seeded=seed is not None,
         )  # fmt: skip
         batches = torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
-        self._epochs = Epochs(
-            self._feeder, sampler, batches, batch_size=batch_size, drop_last=drop_last
-        )
+        self._epochs = Epochs(self._feeder, sampler, batches)
         self._runner = Runner(
             functools.partial(graphs.fed, options), functools.partial(self._feeder, settle=True)
         )
@@ -171,16 +171,17 @@ class DaliLoader:
         return len(self._epochs) if self._native is None else len(self._native)
 
     def __iter__(self) -> Iterator[Any]:
-        self._epochs.begin()
+        epoch = self._epochs.begin()
         if self._native is not None:
-            for found in self._native.batches(self._epochs.next - 1):
+            for found in self._native.batches(epoch.number):
                 yield self._handover(*found)
             return
-        with prefetch(map(self._feeder, self._epochs.indices()), self._ahead) as made:
+        with prefetch(map(self._feeder, epoch.batches), self._ahead) as made:
             for batch, images in self._runner.run(made):
                 self._report(batch)
-                self._epochs.delivered()
+                self._epochs.delivered(epoch)
                 yield self._handover(len(batch.data), images, self._labels(batch))
+        self._epochs.ended(epoch)
 
     def _labels(self, batch: Fed) -> torch.Tensor | None:
         if self.pack.labels is None:

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from packio.batches.plan import Plan, Recipe, by_position
+from packio.batches.columns import make_each
+from packio.batches.framing import Framing, Settings, by_position
 from packio.errors import DecodeError
 from packio.images import regions
 from packio.images.encodings import PNG_MAGIC
 from packio.images.jpeg import header as jpeg_header
 from packio.images.pixels import oriented
-from packio.images.regions import Wanted
+from packio.images.regions import Need
 from packio.index.indexfile import SEEKABLE
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.sample.record import IMAGE
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
     from packio.batches.draws import Drawn
-    from packio.images.frames import Box, Place
+    from packio.images.frames import Box, Placement
 
 _TRAILER = 64  # bytes at the end that must have the end mark; some cameras add bytes behind it
 
@@ -62,15 +63,17 @@ class Feeder:
         seed: Of the crops and flips.
         threads: Threads that read; None reads in the calling thread.
         skip: Replace a bad sample by another one of the batch, instead of raising the error.
+        seeded: Whether the user gave the seed.
 
     Attributes:
-        seed: As above; may be set.
+        seed, seeded: As above; the seed may be set.
     """
 
     def __init__(
-        self, pack: Pack, recipe: Recipe, chosen: np.ndarray | None, seed: int,
-        threads: Threads | None, *, skip: bool,
+        self, pack: Pack, recipe: Settings, chosen: np.ndarray | None, seed: int,
+        threads: Threads | None, *, skip: bool, seeded: bool,
     ) -> None:  # fmt: skip
+        self.seeded = seeded
         self._pack, self._recipe, self._chosen, self.seed = pack, recipe, chosen, seed
         self._threads, self._skip = threads, skip
         self._ours: set[int] = set()  # samples that DALI failed on, which packio decodes
@@ -91,15 +94,15 @@ class Feeder:
             positions = self._chosen[positions]
         rows = self._pack.rows(positions)
         draw = by_position(self.seed, drawn[0].epoch, [i.position for i in drawn])
-        plan, pack = Plan.drawn(self._recipe, rows, draw), self._pack.fetched({IMAGE: rows})
+        plan, pack = Framing.drawn(self._recipe, rows, draw), self._pack.fetched({IMAGE: rows})
         data = [np.empty(0, np.uint8)] * len(rows)
         places = np.zeros((len(rows), 12), np.int32)
 
         def work(slot: int) -> None:
-            (place,) = plan.each_place[slot]
+            (place,) = plan.each_placement[slot]
             data[slot], places[slot] = self._sample(pack, rows[slot], place, settle)
 
-        errors = plan.make_each(work, self._threads)
+        errors = make_each(rows, work, self._threads)
         if settle:
             self._ours.update(rows[slot].position for slot in errors or range(len(rows)))
         if errors and (not self._skip or len(errors) == len(rows)):
@@ -112,11 +115,11 @@ class Feeder:
         return Fed(indices, positions, data, places, found, settle)
 
     def _sample(
-        self, pack: Pack, row: Row, place: Place, settle: bool
+        self, pack: Pack, row: Row, place: Placement, settle: bool
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """Read one sample; return the bytes for DALI, and the place."""
         data, seekable = pack.read(row), bool(row.flags & SEEKABLE)
-        wanted = regions.want(
+        wanted = regions.needed(
             place, row.height, row.width, "nearest", cuttable=seekable, fast=False
         )  # DALI resizes whole frames
         frame = wanted.frame
@@ -133,7 +136,7 @@ class Feeder:
             raise pack.named(error, row) from error
         return np.frombuffer(data, np.uint8), (*box, *frame[4:10], wanted.hflip, wanted.vflip)
 
-    def _decoded(self, data: bytes, row: Row, wanted: Wanted) -> tuple[bytes, Box]:
+    def _decoded(self, data: bytes, row: Row, wanted: Need) -> tuple[bytes, Box]:
         """Decode the part of an image that its box needs; return a PNM, whose box is all of it."""
         part = regions.decode(self._recipe.decoder, data, row, wanted)
         pixels = oriented(regions.boxed(part, wanted), wanted.orientation)

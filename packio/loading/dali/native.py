@@ -23,7 +23,9 @@ from packio.images import encodings
 from packio.loading.dali import graphs
 from packio.loading.dali.graphs import Options, module
 from packio.loading.dali.running import said
-from packio.packs.packs import Pack
+from packio.loading.resuming import ResumableSampler
+from packio.packs import shard_classes
+from packio.packs.opening import Pack
 from packio.storage.urls import Url
 
 SHUFFLED = 1024  # samples in the buffer that DALI draws from
@@ -45,6 +47,8 @@ def problem(pack: Pack, crop: Any) -> str | None:
         return f"DALI needs {absent[0]}, which is not there"
     if pack.labels is not None and pack.labels.ndim != 1:
         return "DALI's readers give one number as a label"
+    if any(name == shard_classes.FILE_NAME for name, _, _ in pack.index_file.files()):
+        return "the pack was merged by link, and DALI would read the labels from before"
     codes = np.unique(pack.index_file.column("image/encoding").array()).tolist()
     others = {encodings.NAMES.get(code, "unknown") for code in codes} - set(_ENCODINGS)
     if others:
@@ -61,7 +65,7 @@ class Native:
         pack: The pack.
         options: Of the graph.
         seed: Of order, crops and flips.
-        rank, world_size: Number of the part of the pack, and number of parts.
+        ranks: Knows the number of the part of the pack, and the number of parts.
         shuffle, drop_last: As `packio.DaliLoader` has them.
 
     Raises:
@@ -69,23 +73,27 @@ class Native:
     """
 
     def __init__(
-        self, pack: Pack, options: Options, seed: int, rank: int, world_size: int,
+        self, pack: Pack, options: Options, seed: int, ranks: ResumableSampler,
         *, shuffle: bool, drop_last: bool,
     ) -> None:  # fmt: skip
         why = problem(pack, options.crop)
         if why is not None:
             raise OptionError(f"{pack.path}: {why}; reader='packio' reads any pack")
         self._pack, self._options, self._seed = pack, options, seed
-        self._rank, self._world_size, self._shuffle = rank, world_size, shuffle
-        count, size = len(pack), options.batch_size
-        own = (rank + 1) * count // world_size - rank * count // world_size
-        if drop_last:
-            own = count // world_size // size * size  # of all ranks
-        self._sizes = [min(size, own - start) for start in range(0, own, size)]
+        self._ranks, self._shuffle, self._drop_last = ranks, shuffle, drop_last
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
-        return len(self._sizes)
+        return len(self._sizes())
+
+    def _sizes(self) -> list[int]:
+        """Samples of each batch of this rank."""
+        count, size = len(self._pack), self._options.batch_size
+        rank, world_size = self._ranks.rank, self._ranks.world_size
+        own = (rank + 1) * count // world_size - rank * count // world_size
+        if self._drop_last:
+            own = count // world_size // size * size  # of all ranks
+        return [min(size, own - start) for start in range(0, own, size)]
 
     def batches(self, epoch: int) -> Iterator[tuple[int, Any, torch.Tensor | None]]:
         """Run an epoch.
@@ -98,7 +106,7 @@ class Native:
         """
         try:
             pipeline = self._pipeline(epoch)
-            for size in self._sizes:
+            for size in self._sizes():
                 images, *labels = pipeline.run()
                 yield size, images, _labels(labels[0], size) if labels else None
         except RuntimeError as error:  # all that DALI raises
@@ -107,16 +115,18 @@ class Native:
             ) from error
 
     def _pipeline(self, epoch: int) -> Any:
+        rank = self._ranks.rank
+
         def outputs() -> tuple[Any, ...]:
             encoded, label = _READERS[self._pack.metadata["format"]](
-                self._pack, name="reader", shard_id=self._rank, num_shards=self._world_size,
+                self._pack, name="reader", shard_id=rank, num_shards=self._ranks.world_size,
                 random_shuffle=self._shuffle, initial_fill=SHUFFLED, stick_to_shard=True,
                 pad_last_batch=True,
             )  # fmt: skip
             images = graphs.drawn(self._options, encoded)
             return (images,) if self._pack.labels is None else (images, label)
 
-        return self._options.pipeline(outputs, draws.mix(self._seed, epoch, self._rank))
+        return self._options.pipeline(outputs, draws.mix(self._seed, epoch, rank))
 
 
 def _labels(labels: Any, size: int) -> torch.Tensor:

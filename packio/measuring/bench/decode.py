@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,12 +20,13 @@ from packio.images.decoders import _calibration
 from packio.measuring.bench.images import Encoded, collect
 from packio.measuring.bench.parity import Difference, Differences, compare
 from packio.measuring.bench.passes import Candidate, Pass, candidates_of
+from packio.measuring.bench.rounds import in_turns
 from packio.system import processors
 from packio.system.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class DecodeRow:
     """One decoder, measured in one way on the images of one encoding.
 
     Attributes:
@@ -64,7 +64,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class DecodeResult:
     """What `measure` found.
 
     Attributes:
@@ -88,7 +88,7 @@ class Result:
     cpus: int
     versions: dict[str, str]
     missing: dict[str, str]
-    rows: list[Row]
+    rows: list[DecodeRow]
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as JSON takes it."""
@@ -122,7 +122,7 @@ def measure(
     rounds: int = 5,
     limit: int = 500,
     progress: Callable[[Progress], None] | None = None,
-) -> Result:
+) -> DecodeResult:
     """Measure decoders on the same images, in turns.
 
     Every image is decoded in full, to RGB, from memory. Pillow decodes the images that a decoder
@@ -160,8 +160,15 @@ def measure(
         for encoding, group in groups.items()
         for candidate in candidates_of(encoding, group, list(versions), ways)
     ]
-    passes = _alternate(candidates, rounds, progress)
-    return Result(
+    try:
+        passes = in_turns(
+            candidates, rounds, Candidate.run, progress=progress, stage="decoding",
+            size=lambda candidate: (len(candidate.images), candidate.bytes),
+        )  # fmt: skip
+    finally:
+        for candidate in candidates:
+            candidate.close()
+    return DecodeResult(
         origin=found.origin,
         images=len(images),
         pixels=sum(_pixels(image) for image in images),
@@ -172,8 +179,9 @@ def measure(
         cpus=processors.usable(),
         versions=versions,
         missing=missing,
-        rows=[_row(c, passes[c], differences, len(groups[c.encoding])) for c in candidates],
-    )
+        rows=[_row(c, passes_, differences, len(groups[c.encoding]))
+              for c, passes_ in zip(candidates, passes, strict=True)],
+    )  # fmt: skip
 
 
 def available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str, str]]:
@@ -194,41 +202,18 @@ def available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str,
     return versions, missing
 
 
-def _alternate(
-    candidates: Sequence[Candidate], rounds: int, progress: Callable[[Progress], None] | None
-) -> dict[Candidate, list[Pass]]:
-    passes: dict[Candidate, list[Pass]] = {candidate: [] for candidate in candidates}
-    total = rounds * sum(len(c.images) for c in candidates)
-    total_bytes = rounds * sum(c.bytes for c in candidates)
-    done = done_bytes = 0
-    begin = time.perf_counter()
-    try:
-        for turn in range(rounds):
-            start = turn * len(candidates) // rounds  # no candidate is always first
-            for candidate in (*candidates[start:], *candidates[:start]):
-                passes[candidate].append(candidate.run())
-                done, done_bytes = done + len(candidate.images), done_bytes + candidate.bytes
-                if progress:
-                    seconds = time.perf_counter() - begin
-                    progress(Progress(done, total, done_bytes, total_bytes, 0, seconds, "decoding"))
-    finally:
-        for candidate in candidates:
-            candidate.close()
-    return passes
-
-
 def _row(
     candidate: Candidate,
     passes: Sequence[Pass],
     differences: dict[tuple[str, str], Differences],
     images: int,
-) -> Row:
+) -> DecodeRow:
     rates = [len(candidate.images) / p.seconds for p in passes]
     latencies = sorted(ms for p in passes for ms in p.milliseconds)
     pixels = sum(_pixels(image) for image in candidate.images)
     decodes = candidate.stage == "decode"
     found = differences[candidate.encoding, candidate.decoder] if decodes else None
-    return Row(
+    return DecodeRow(
         encoding=candidate.encoding,
         decoder=candidate.decoder,
         stage=candidate.stage,

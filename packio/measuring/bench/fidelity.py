@@ -24,10 +24,10 @@ from packio import registry
 from packio.batches import draws
 from packio.errors import DecodeError, MissingPackageError, OptionError
 from packio.images.decoders import Decoder
-from packio.images.frames import Frame, Place
+from packio.images.frames import Frame, Placement
 from packio.images.geometry import RandomResizedCrop
 from packio.images.jpeg.restarts import is_seekable, make_seekable
-from packio.images.regions import FIDELITIES, decode, render, want
+from packio.images.regions import FIDELITIES, decode, needed, render
 from packio.measuring.bench.decode import available
 from packio.measuring.bench.images import Encoded, collect
 from packio.measuring.bench.parity import Differences, Distance
@@ -40,7 +40,7 @@ _SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FidelityRow:
     """One decoder at one fidelity.
 
     Attributes:
@@ -61,7 +61,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class FidelityResult:
     """What `measure` found.
 
     Attributes:
@@ -83,7 +83,7 @@ class Result:
     reference: str
     versions: dict[str, str]
     missing: dict[str, str]
-    rows: list[Row]
+    rows: list[FidelityRow]
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as JSON takes it."""
@@ -107,7 +107,7 @@ def measure(
     size: int = 224,
     interpolation: str = "bilinear",
     progress: Callable[[Progress], None] | None = None,
-) -> Result:
+) -> FidelityResult:
     """Compare crops of JPEGs, as they are and made seekable, with Pillow's and torchvision's.
 
     RandomResizedCrop draws the boxes, the same for all. Pillow decodes the whole image and resizes
@@ -151,7 +151,7 @@ def measure(
     if not measured:
         raise OptionError(f"{found.origin}: no JPEG that Pillow decodes; expected at least one")
     left_out = found.unreadable + len(found.images) - measured
-    return Result(
+    return FidelityResult(
         found.origin, measured, left_out, size, interpolation, reference, versions, missing,
         comparison.rows(),
     )  # fmt: skip
@@ -183,7 +183,9 @@ class _Comparison:
     ) -> np.ndarray:
         """Make a crop, (H, W, 3) uint8 RGB."""
         size = image.stored.height, image.stored.width
-        wanted = want(Place(frame), *size, self._how, cuttable=cuttable, fast=fidelity == "fast")
+        wanted = needed(
+            Placement(frame), *size, self._how, cuttable=cuttable, fast=fidelity == "fast"
+        )
         part = decode(decoder, image.data, image.stored, wanted)
         planes = render(part, wanted, None)
         pixels: np.ndarray = planes.transpose(1, 2, 0)
@@ -197,10 +199,12 @@ class _Comparison:
         torchvision.add(made, crop.torchvision)
         self._same[way] += np.array_equal(made, whole)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[FidelityRow]:
         """Sum up each way."""
         return [
-            Row(*way, len(pillow.psnrs), pillow.distance(), theirs.distance(), self._same[way])
+            FidelityRow(
+                *way, len(pillow.psnrs), pillow.distance(), theirs.distance(), self._same[way]
+            )
             for way, (pillow, theirs) in self._found.items()
         ]
 
@@ -241,7 +245,7 @@ def _pillows(image: Image.Image, f: Frame, how: str) -> np.ndarray:
 
 
 def _torchvisions(how: str) -> tuple[Callable[..., torch.Tensor], str]:
-    """Find torchvision's ``resized_crop``; without torchvision PyTorch's part of it; say which."""
+    """Return ``resized_crop`` of torchvision, or else the same by PyTorch; and its name."""
     try:
         import torchvision
         from torchvision.transforms.v2 import functional

@@ -19,7 +19,7 @@ class Case(NamedTuple):
     """One thing to measure, in one layout.
 
     Attributes:
-        part: The network, "plain" or "depthwise"; or "data": what a batch meets before a network.
+        part: The network, "plain" or "depthwise"; or "data": work on a batch before a network.
         stage: "forward" or "step" of a network; or what is done to the batch.
         dtype: Data type of network and images.
         images, model: Layout of the images and of the weights; "" if there is no network.
@@ -122,7 +122,7 @@ def _to_float(batch: torch.Tensor) -> torch.Tensor:
 
 
 def data_cases(batch: torch.Tensor, device: torch.device) -> Iterator[Case]:
-    """Yield what a batch meets before a network, in each layout.
+    """Yield the work on a batch before a network, in each layout.
 
     These are: collate its images, copy them into a contiguous batch, make the batch float. For a
     GPU also: pin the batch, and copy it from pinned memory to the GPU.

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from packio.batches import collating
-from packio.datasets.datasets import PackDataset
+from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError
 from packio.images.geometry import Geometry, RandomResizedCrop
 from packio.index.indexfile import SEEKABLE
+from packio.measuring.bench.rounds import in_turns
 from packio.measuring.bench.stages import Gain, StageTimer, time_collate
 from packio.system import processors
 
@@ -43,7 +44,7 @@ class Setting(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class LoadResult:
     """What `measure` found.
 
     Attributes:
@@ -102,7 +103,7 @@ def measure(
     rounds: int = 3,
     images: int = 2000,
     say: Callable[[str], None] | None = None,
-) -> Result:
+) -> LoadResult:
     """Load a pack in every setting, in turn, and time the stages of one image.
 
     Args:
@@ -133,16 +134,13 @@ def measure(
     cpus = processors.usable()
     dataset = PackDataset(
         path, crop=crop, hflip=0.5, fidelity=fidelity, decoder=decoder, fields="image",
-        on_error="skip", seed=0,
+        on_error="skip",
     )  # fmt: skip
     counts = _counts(cpus)
     tried = [(0, t) for t in (threads or counts)] + [(w, 1) for w in (workers or counts) if w]
-    candidates = [_Candidate(dataset, w, t, batch_size, images) for w, t in tried]
+    candidates = [_TimedLoader(dataset, w, t, batch_size, images) for w, t in tried]
     try:
-        for number in range(rounds):
-            for candidate in candidates:
-                say(f"round {number + 1} of {rounds}: {candidate}")
-                candidate.run()
+        in_turns(candidates, rounds, lambda candidate: candidate.run(say, rounds))
     finally:
         for candidate in candidates:
             candidate.close()
@@ -152,8 +150,8 @@ def measure(
     wall = 1e6 / timer.whole_decode() * cpus
     say("what a change of the pack would bring")
     pack = dataset.pack
-    flags = pack.index_file.column("flags").array()
-    return Result(
+    flags = pack.index_file.column("image/flags").array()
+    return LoadResult(
         path=str(path), format=str(pack.metadata["format"]), samples=len(pack),
         seekable=float(np.mean((flags & SEEKABLE) > 0)) if len(flags) else 0.0,
         batch_size=batch_size, crop=repr(crop), fidelity=fidelity, decoder=decoder, cpus=cpus,
@@ -183,7 +181,7 @@ def _named(workers: int, threads: int) -> str:
     return f"{threads} thread{'s' * (threads > 1)}, no workers"
 
 
-class _Candidate:
+class _TimedLoader:
     """A DataLoader in one setting; its workers stay between rounds."""
 
     def __init__(
@@ -193,14 +191,15 @@ class _Candidate:
         self._dataset = dataset.with_options(threads=threads)
         self._batch_size, self._images = batch_size, images
         self._rates: list[float] = []
-        self._bytes = float(dataset.pack.index_file.column("length").array().mean())
+        self._bytes = float(dataset.pack.index_file.column("image/length").array().mean())
         self._loader: Any = None
 
     def __str__(self) -> str:
         return _named(self.workers, self.threads)
 
-    def run(self) -> None:
+    def run(self, say: Callable[[str], None], rounds: int) -> None:
         """Time a number of images, after the batches that the workers made before."""
+        say(f"round {len(self._rates) + 1} of {rounds}: {self}")
         waiting = max(1, 2 * self.workers)
         if self._loader is None:
             count = waiting + max(1, self._images // self._batch_size)

@@ -1,4 +1,4 @@
-"""What a batch costs on this machine that is channels_last, or a view that is transposed."""
+"""The cost of batches that are channels_last or transposed views, on this machine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import packio
 from packio.errors import OptionError
 from packio.images.decoders import _calibration
 from packio.measuring.bench.layouts import Case, data_cases, network_cases
+from packio.measuring.bench.rounds import in_turns
 from packio.system import processors
 from packio.system.progress import Progress
 
@@ -23,11 +24,11 @@ _LEAST_SECONDS = 0.02  # of one measurement: a quicker call is repeated
 _DEFAULTS = {"cpu": (8, 112), "cuda": (128, 224)}  # images of a batch, pixels of a side
 
 
-class Row(NamedTuple):
+class MemoryFormatRow(NamedTuple):
     """One stage in one layout.
 
     Attributes:
-        part: The network, "plain" or "depthwise"; or "data": what a batch meets before a network.
+        part: The network, "plain" or "depthwise"; or "data": work on a batch before a network.
         stage: "forward" (inference), "step" (forward and backward), or what is done to the data.
         dtype: Data type of network and images, or of the data.
         images: Layout of the images: "contiguous", "channels_last" (also an (N, H, W, C) batch
@@ -54,7 +55,7 @@ class Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class MemoryFormatResult:
     """What `measure` found.
 
     Attributes:
@@ -68,13 +69,33 @@ class Result:
     batch_size: int
     size: int
     rounds: int
-    rows: list[Row]
+    rows: list[MemoryFormatRow]
 
     @property
     def on(self) -> str:
         """The device that was measured: the GPU, or else the processor."""
         device, cpu = str(self.machine["device"]), str(self.machine["cpu"])
         return cpu if device == "cpu" else device
+
+    def conclusions(self) -> list[str]:
+        """Say what to do, in one line for each data type of a network and one for views."""
+        lines = []
+        for dtype in dict.fromkeys(row.dtype for row in self.rows if row.stage == "step"):
+            gains = [
+                f"{1 / row.ratio:.2f} times as fast ({row.part})"
+                for row in self.rows
+                if (row.stage, row.dtype, row.images) == ("step", dtype, "channels_last")
+                and row.model == "channels_last" and row.highest < 1
+            ]  # fmt: skip
+            said = f"makes training {' and '.join(gains)}" if gains else "makes no clear difference"
+            lines.append(f"{dtype}: channels_last, for images and model, {said}")
+        costs = [
+            f"{row.stage} takes {row.ratio:.1f} times as long ({row.images})"
+            for row in self.rows
+            if row.part == "data" and row.images.endswith("view") and row.lowest > 1
+        ]
+        said = "; ".join(costs) if costs else "they cost nothing clear here"
+        return [*lines, f"views that are not contiguous: {said}"]
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as JSON takes it."""
@@ -89,8 +110,8 @@ def measure(
     size: int | None = None,
     rounds: int = 7,
     progress: Callable[[Progress], None] | None = None,
-) -> Result:
-    """Measure two small convolutional networks, and what a batch meets before, in every layout.
+) -> MemoryFormatResult:
+    """Measure two small convolutional networks, and collating and copying, in every layout.
 
     torch's settings stay as they are, its number of threads for example.
 
@@ -120,8 +141,12 @@ def measure(
     batch = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator())
     cases = [c for name in names for c in network_cases(batch, where, getattr(torch, name))]
     cases += data_cases(batch, where)
-    seconds = _alternate(cases, where, rounds, batch_size, progress)
-    return Result(_machine(where), batch_size, size, rounds, _rows(cases, seconds))
+    counted = [(case, _repeats(case, where)) for case in cases]
+    seconds = in_turns(
+        counted, rounds, lambda pair: _timed(pair[0], where, pair[1]), progress=progress,
+        size=lambda pair: (pair[1] * batch_size, 0),
+    )  # fmt: skip
+    return MemoryFormatResult(_machine(where), batch_size, size, rounds, _rows(cases, seconds))
 
 
 def _device(name: str | None) -> torch.device:
@@ -151,29 +176,6 @@ def _processor_flags() -> list[str]:
     return lines[0].split() if lines else []
 
 
-def _alternate(
-    cases: Sequence[Case],
-    device: torch.device,
-    rounds: int,
-    batch_size: int,
-    progress: Callable[[Progress], None] | None,
-) -> list[list[float]]:
-    """Measure seconds of a call, for each case in each round."""
-    counts = [_repeats(case, device) for case in cases]
-    found: list[list[float]] = [[] for _ in cases]
-    total = rounds * sum(counts) * batch_size
-    done, began = 0, time.perf_counter()
-    for turn in range(rounds):
-        start = turn * len(cases) // rounds  # no case is always first
-        for i in (*range(start, len(cases)), *range(start)):
-            found[i].append(_timed(cases[i], device, counts[i]))
-            done += counts[i] * batch_size
-            if progress:
-                spent = time.perf_counter() - began
-                progress(Progress(done, total, 0, 0, 0, spent, "measuring"))
-    return found
-
-
 def _repeats(case: Case, device: torch.device) -> int:
     """Choose the calls of one measurement. The first call sets things up; it does not count."""
     _timed(case, device, 1)
@@ -195,7 +197,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _rows(cases: Sequence[Case], seconds: Sequence[list[float]]) -> list[Row]:
+def _rows(cases: Sequence[Case], seconds: Sequence[list[float]]) -> list[MemoryFormatRow]:
     plain = {
         (c.part, c.stage, c.dtype): times
         for c, times in zip(cases, seconds, strict=True)
@@ -207,7 +209,7 @@ def _rows(cases: Sequence[Case], seconds: Sequence[list[float]]) -> list[Row]:
         ratios = [a / b for a, b in zip(times, own, strict=True)]
         figures = [1e3 * f(times) for f in (statistics.median, min, max)]
         figures += [f(ratios) for f in (statistics.median, min, max)]
-        rows.append(Row(*case[:5], *figures))
+        rows.append(MemoryFormatRow(*case[:5], *figures))
     return rows
 
 

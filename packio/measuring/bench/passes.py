@@ -36,7 +36,7 @@ class Candidate:
     """A decoder and a way to run it. Worker processes stay between passes.
 
     Attributes:
-        encoding, decoder, stage, threads, workers: See `packio.measuring.bench.decode.Row`.
+        encoding, decoder, stage, threads, workers: See `packio.measuring.bench.decode.DecodeRow`.
         images: The images of a pass.
     """
 

@@ -1,4 +1,4 @@
-"""Plots of what the benchmarks measured, and of what a pack holds. They need matplotlib.
+"""Plots of the results of benchmarks, and of a pack. They need matplotlib.
 
 The suffix of the file says the kind: ``.png``, ``.svg``, ``.pdf``.
 """
@@ -17,9 +17,10 @@ from packio.errors import CannotCreateError, OptionError
 
 if TYPE_CHECKING:
     from packio.measuring.bench import decode, load, memory_format
-    from packio.packs.packs import Pack
+    from packio.packs.opening import Pack
 
 _BLUE = "#4878a8"
+_NAMED_CLASSES = 20  # a bar each in a plot; more classes are one area
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:
@@ -65,7 +66,7 @@ def _bars(
     axes.set_yticks(range(len(names)), names)
 
 
-def plot_decoders(result: decode.Result, path: str | os.PathLike[str]) -> None:
+def plot_decoders(result: decode.DecodeResult, path: str | os.PathLike[str]) -> None:
     """Draw the images a second of each decoder, with the spread over the rounds.
 
     Raises:
@@ -94,25 +95,37 @@ def plot_pack(pack: Pack, path: str | os.PathLike[str]) -> None:
     figure = _figure(12, 3.6)
     sides, sizes, classes = figure.subplots(1, 3)
     for name in ("width", "height"):
-        values = pack.index_file.column(name).array()
+        values = pack.index_file.column(f"image/{name}").array()
         sides.hist(values, bins=50, alpha=0.6, label=name)
     sides.set_xlabel("pixels, as stored")
     sides.set_ylabel("images")
     sides.legend()
-    sizes.hist(pack.index_file.column("length").array() / 1000, bins=50, color=_BLUE)
+    sizes.hist(pack.index_file.column("image/length").array() / 1000, bins=50, color=_BLUE)
     sizes.set_xlabel("kB an image")
-    classes.set_ylabel("images")
-    classes.set_xlabel("class, the largest first")
     labels = pack.labels
     if labels is not None and labels.ndim == 1 and len(labels) and labels.min() >= 0:
-        counts = np.sort(np.bincount(labels, minlength=len(pack.classes)))[::-1]
-        classes.fill_between(np.arange(len(counts)), counts, step="mid", color=_BLUE)
-        classes.set_ylim(bottom=0)
+        _plot_classes(classes, np.bincount(labels, minlength=len(pack.classes)), pack.classes)
     figure.suptitle(f"{pack.path.name}: {len(pack):,} images", fontsize=11)
     _save(figure, path)
 
 
-def plot_load(result: load.Result, path: str | os.PathLike[str]) -> None:
+def _plot_classes(axes: Any, counts: np.ndarray, names: list[str]) -> None:
+    """Draw a bar with its name for each class; of many classes, one area without names."""
+    order = np.argsort(-counts, kind="stable")
+    if len(counts) <= _NAMED_CLASSES:
+        told = [names[i] if i < len(names) else str(i) for i in order]
+        axes.barh(range(len(counts)), counts[order], color=_BLUE)
+        axes.set_yticks(range(len(counts)), [name.replace("$", r"\$") for name in told])
+        axes.invert_yaxis()
+        axes.set_xlabel("images")
+        return
+    axes.fill_between(np.arange(len(counts)), counts[order], step="mid", color=_BLUE)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("class, the largest first")
+    axes.set_ylabel("images")
+
+
+def plot_load(result: load.LoadResult, path: str | os.PathLike[str]) -> None:
     """Draw the rate of every setting, the decode wall, and the time that one image takes.
 
     Raises:
@@ -134,7 +147,9 @@ def plot_load(result: load.Result, path: str | os.PathLike[str]) -> None:
     _save(figure, path)
 
 
-def plot_memory_formats(result: memory_format.Result, path: str | os.PathLike[str]) -> None:
+def plot_memory_formats(
+    result: memory_format.MemoryFormatResult, path: str | os.PathLike[str]
+) -> None:
     """Draw the time of each layout as a multiple of that of contiguous images, a panel a stage.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What one image costs, stage by stage on one core, and what changes of its pack would bring."""
+"""The cost of one image, stage by stage on one core, and the gain of changes of its pack."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.batches import collating, draws
-from packio.datasets.datasets import PackDataset
+from packio.datasets.pack_dataset import PackDataset
 from packio.errors import DecodeError, MissingPackageError, OptionError
 from packio.images import regions
 from packio.images.decoders import Decoder
-from packio.images.frames import Place
+from packio.images.frames import Placement
 from packio.images.geometry import Geometry
 from packio.index.indexfile import SEEKABLE, crc32c
 from packio.packs.rows import Row
@@ -24,7 +24,7 @@ _WASTE = 2.0  # times the short side of the crop: from here on, smaller copies w
 
 
 class Gain(NamedTuple):
-    """What a change of the pack would bring, measured on some images.
+    """The gain of a change of the pack, measured on some images.
 
     Attributes:
         what: The change.
@@ -42,7 +42,7 @@ class _Work(NamedTuple):
 
     row: Row
     data: bytes
-    wanted: regions.Wanted
+    wanted: regions.Need
 
 
 class StageTimer:
@@ -68,11 +68,11 @@ class StageTimer:
         if not self._works:
             raise OptionError(f"{self._pack.path}: none of {len(chosen)} images can be decoded")
 
-    def _wanted(self, row: Row, number: int, *, cuttable: bool) -> regions.Wanted:
+    def _wanted(self, row: Row, number: int, *, cuttable: bool) -> regions.Need:
         upright = (row.width, row.height) if row.orientation >= 5 else (row.height, row.width)
         frame = self._crop.frame(*upright, draws.Lane(0, number, 0))
-        return regions.want(
-            Place(frame, row.orientation), row.height, row.width, self._crop.interpolation,
+        return regions.needed(
+            Placement(frame, row.orientation), row.height, row.width, self._crop.interpolation,
             cuttable=cuttable, fast=self._fast,
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ The diagnosis is made in four steps, each in modules of its own:
    through this step and the trials. `setups` makes the loader again with one thing changed.
 2. Findings: `findings` turns the numbers (`measured`) into what bounds the loop.
 3. Remedies: `remedies` lists changes that might help, `trials` tries them.
-4. Report: `report` in words, `page` as HTML.
+4. Report: `report` in words, ``page.html`` as a page.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from packio.errors import OptionError
+from packio.inspecting.pages import make_page
 from packio.measuring.doctor import findings, profiles, report
 from packio.measuring.doctor.examination import Examination
 from packio.measuring.doctor.findings import Finding
 from packio.measuring.doctor.loops import Step
-from packio.measuring.doctor.measured import Kind, Measured, Trial
+from packio.measuring.doctor.measured import Cause, Measurements, Trial
 
-__all__ = ["Diagnosis", "Finding", "Kind", "Measured", "Trial", "doctor"]
+__all__ = ["Cause", "Diagnosis", "Finding", "Measurements", "Trial", "doctor"]
+
+_COLOURS = {Cause.STEP: "step", Cause.MEMORY_FORMAT: "layout", Cause.COPY: "copy"}  # in page.css
+_LEAST_DRAWN = 0.005  # share of the loop's time that is drawn
 
 
 def doctor(
@@ -41,7 +46,7 @@ def doctor(
 ) -> Diagnosis:
     """Find what bounds a training loop, and what would help.
 
-    The loop runs for short times, as it is and with one thing changed, in turns. Samples, batches
+    The loop runs for short times, unchanged and with one thing changed, in turns. Samples, batches
     and steps are also timed by themselves. The step is really called: the model is trained.
 
     Args:
@@ -64,8 +69,10 @@ def doctor(
     """
     if not isinstance(loader, Iterable):
         raise OptionError(f"loader: a {type(loader).__name__}; expected a DataLoader, or batches")
-    if seconds <= 0 or (step is not None and not callable(step)):
-        raise OptionError(f"seconds={seconds}, step={step!r}: expected more than 0, and a function")
+    if seconds <= 0:
+        raise OptionError(f"seconds={seconds}: expected more than 0")
+    if step is not None and not callable(step):
+        raise OptionError(f"step={step!r}: expected a function of a batch")
     profiles.check(py_spy)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # torch warns of more workers than processors; the doctor measures what they cost
@@ -87,7 +94,7 @@ class Diagnosis:
         measured: The numbers. All else is derived from them.
     """
 
-    measured: Measured
+    measured: Measurements
 
     @property
     def findings(self) -> list[Finding]:
@@ -95,7 +102,7 @@ class Diagnosis:
         return findings.find(self.measured)
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[Cause]:
         """The kinds of the findings."""
         return [finding.kind for finding in self.findings]
 
@@ -126,10 +133,21 @@ class Diagnosis:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Diagnosis:
         """Take back what `as_dict` gave."""
-        return cls(Measured.from_dict(values["measured"]))
+        return cls(Measurements.from_dict(values["measured"]))
 
-    def html(self) -> str:
-        """Make an HTML page, with plots, that needs no other file."""
-        from packio.measuring.doctor.page import make_page
+    def html(self, command: str = "packio.doctor") -> str:
+        """Make an HTML page, with plots, that needs no other file.
 
-        return make_page(self.measured, self.findings, self.remedies)
+        Args:
+            command: The command that made the diagnosis, for the head of the page.
+        """
+        measured = self.measured
+        shares = sorted(findings.shares(measured).items(), key=lambda part: -part[1])
+        trials = sorted(measured.trials, key=lambda trial: -trial.factor.median)
+        return make_page(Path(__file__).parent, {
+            "command": command, "verdict": self.verdict, "remedies": self.remedies,
+            "shares": [(kind.value, share, _COLOURS.get(kind, "data"))
+                       for kind, share in shares if share >= _LEAST_DRAWN],
+            "gain": report.gain, "trials": trials, "evidence": report.evidence(measured),
+            "most": 1.02 * max([1.2, *(trial.factor.high for trial in trials)]),
+        })  # fmt: skip

@@ -1,10 +1,12 @@
-"""Steps 1 and 3, led: time the stages, run the loop, and try changes of it."""
+"""Lead through steps 1 and 3: time the stages, run the loop, try changes of the loop."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import itertools
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -14,12 +16,13 @@ import torch
 
 from packio.batches.collating import collate
 from packio.errors import DiagnosisError
+from packio.images.decoders import _calibration
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
 from packio.measuring.doctor import cold, profiles, remedies, stages
-from packio.measuring.doctor.loops import Loop, Run, Step, call, explained, together
-from packio.measuring.doctor.measured import Kind, Measured, Spread, Stages, Trial
+from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, explained, together
+from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
 from packio.measuring.doctor.remedies import Change
-from packio.measuring.doctor.samples import Share, time_samples
+from packio.measuring.doctor.samples import SampleTime, time_samples
 from packio.measuring.doctor.setups import Flow, Setup, bytes_of, size_of
 from packio.measuring.doctor.trials import Trials
 from packio.system import processors
@@ -29,7 +32,7 @@ _PIECE = 0.05  # seconds of a worker for such a piece
 _WHOLE = 2.0  # seconds that fetching all samples of a batch may take
 
 
-_NO_CHANGE = Change(Kind.NONE, "", "")
+_NO_CHANGE = Change(Cause.NONE, "", "")
 
 
 class Examination:
@@ -54,7 +57,7 @@ class Examination:
         self._loading = 0.0  # seconds of one process for a batch
         self._step_alone: float | None = None  # seconds of the step on a batch that is there
         self._step_contiguous: float | None = None  # the same, with making the batch contiguous
-        self._runs: list[Run] = []
+        self._runs: list[LoopRun] = []
         self._starting: list[float] = []
         self._trials: list[Trial] = []
 
@@ -65,7 +68,7 @@ class Examination:
         for loop in self._loops:
             loop.close()
 
-    # Step 1: what a sample, a batch and a step cost by themselves
+    # Step 1: the cost of a sample, a batch and a step by themselves
 
     def time_stages(self, *, keep_cache: bool) -> None:
         """Time samples, batches and the step by themselves."""
@@ -100,7 +103,7 @@ class Examination:
             chilled = cold.time_cold(setup, self._indices[:16], budget / 2)
         if not whole:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
-            share = Share(*(part / self._size for part in share))
+            share = SampleTime(*(part / self._size for part in share))
         else:
             self._samples = self._whole_batch(list(first), samples, share.total)
             self._say("collating and handing over")
@@ -116,7 +119,7 @@ class Examination:
         self._loading = share.total * self._size + collating + (handing or 0.0)
 
     def _whole_batch(self, first: list[Any], samples: list[Any], each: float) -> list[Any]:
-        """Fetch the samples of a batch; if that takes too long, repeat those that are there."""
+        """Fetch the samples of a batch; if that takes too long, repeat those fetched so far."""
         if each * len(first) <= _WHOLE:
             return self._setup.fetch(first)
         return (list(samples) * -(-len(first) // len(samples)))[: len(first)]
@@ -156,7 +159,7 @@ class Examination:
         self._starting = self._start_ups()
         self._runs = [self._timed(self._baseline) for _ in range(3)]
 
-    def _is_slow(self, run: Run) -> bool:
+    def _is_slow(self, run: LoopRun) -> bool:
         """Whether batches take longer in the loop than their samples did, so pieces are better."""
         if self._piece or run.waiting < 0.6:
             return False
@@ -189,7 +192,7 @@ class Examination:
         self._loops.append(loop)
         return loop
 
-    def _timed(self, loop: Loop, change: Change | None = None) -> Run:
+    def _timed(self, loop: Loop, change: Change | None = None) -> LoopRun:
         run = loop.run(self._seconds / 60)
         if not self._piece:
             return run
@@ -225,11 +228,11 @@ class Examination:
         profiles.record(lambda: loop.run(min(5.0, self._seconds / 5)), profile, py_spy)
         loop.close()
 
-    def measured(self) -> Measured:
+    def measured(self) -> Measurements:
         """Give all numbers measured so far."""
         setup, has_step = self._setup, self._step is not None
         start_up = min(self._starting) if self._starting else None
-        return Measured(
+        return Measurements(
             loader=str(setup),
             batch_size=self._size,
             workers=setup.workers,
@@ -245,4 +248,6 @@ class Examination:
             stages=dataclasses.replace(self._stages, start_up=start_up),
             trials=tuple(self._trials),
             is_loader_alone=bool(self._piece),
+            machine=f"{_calibration._cpu()}, Python {platform.python_version()}, "  # noqa: SLF001 (the same words as in the calibration)
+            f"torch {torch.__version__}, {dt.date.today()}",  # noqa: DTZ011 (the user's day)
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from packio.measuring.doctor.measured import Kind, Measured, Trial
+from packio.measuring.doctor.measured import Cause, Measurements, Trial
 
 _LEAST = 0.2  # share of the loop's time from which on a kind is named
 _KEPT_AHEAD = 0.1  # share of waiting below which the loader keeps ahead of the step
 _CHANGES_TRAINING = 1.25  # gain below which the batch size should stay: it changes training
 _OF_TRIALS = (
-    Kind.WORKERS_TOO_FEW,
-    Kind.WORKERS_TOO_MANY,
-    Kind.BATCH_SIZE,
+    Cause.WORKERS_TOO_FEW,
+    Cause.WORKERS_TOO_MANY,
+    Cause.BATCH_SIZE,
 )  # only a trial shows these
 
 
@@ -27,7 +27,7 @@ class Finding:
         evidence: Name → number that shows it.
     """
 
-    kind: Kind
+    kind: Cause
     share: float
     evidence: dict[str, float]
 
@@ -36,14 +36,14 @@ class Finding:
         return dataclasses.asdict(self)
 
 
-def shares(measured: Measured) -> dict[Kind, float]:
+def shares(measured: Measurements) -> dict[Cause, float]:
     """Divide the time of an epoch: waiting among the loader's stages, the rest within the step.
 
     Returns:
-        Kind → share of the loop's time. The shares add up to 1.
+        Cause → share of the loop's time. The shares add up to 1.
     """
     waiting = min(1.0, max(0.0, measured.waiting.median)) if measured.has_step else 1.0
-    found: dict[Kind, float] = {}
+    found: dict[Cause, float] = {}
     work = _loader_work(measured)
     total = sum(work.values())
     for kind, seconds in work.items():
@@ -53,56 +53,56 @@ def shares(measured: Measured) -> dict[Kind, float]:
     copying = 0.0
     if measured.step and measured.stages.copy:
         copying = min(measured.stages.copy / measured.step, 1 - layout)
-    found[Kind.MEMORY_FORMAT] = computing * layout
-    found[Kind.COPY] = computing * copying
-    found[Kind.STEP] = computing * (1 - layout - copying)
+    found[Cause.MEMORY_FORMAT] = computing * layout
+    found[Cause.COPY] = computing * copying
+    found[Cause.STEP] = computing * (1 - layout - copying)
     lost = _lost_in_starting(measured)
-    return {kind: share * (1 - lost) for kind, share in found.items()} | {Kind.START_UP: lost}
+    return {kind: share * (1 - lost) for kind, share in found.items()} | {Cause.START_UP: lost}
 
 
-def _loader_work(measured: Measured) -> dict[Kind, float]:
+def _loader_work(measured: Measurements) -> dict[Cause, float]:
     """Give the seconds that one process spends on a batch, by kind."""
     stages, size = measured.stages, measured.batch_size
     if stages.storage is None or stages.decode is None or stages.transform is None:
-        return {Kind.LOADER: 1.0}
+        return {Cause.LOADER: 1.0}
     work = {
-        Kind.STORAGE: stages.storage * size,
-        Kind.DECODE: stages.decode * size,
-        Kind.TRANSFORM: stages.transform * size,
-        Kind.COLLATE: stages.collate or 0.0,
+        Cause.STORAGE: stages.storage * size,
+        Cause.DECODE: stages.decode * size,
+        Cause.TRANSFORM: stages.transform * size,
+        Cause.COLLATE: stages.collate or 0.0,
     }
     if measured.workers:
-        work[Kind.HAND_OVER] = stages.hand_over or 0.0
-    return work if sum(work.values()) > 0 else {Kind.LOADER: 1.0}
+        work[Cause.HAND_OVER] = stages.hand_over or 0.0
+    return work if sum(work.values()) > 0 else {Cause.LOADER: 1.0}
 
 
-def _lost_in_starting(measured: Measured) -> float:
+def _lost_in_starting(measured: Measurements) -> float:
     """Give the share of an epoch in which workers start. The loop's rate is without that time."""
     epoch = (measured.epoch_batches or 0) * measured.batch_seconds
     starting = measured.stages.start_up
     return starting / (starting + epoch) if starting and epoch else 0.0
 
 
-def _slower_by_layout(measured: Measured) -> float:
+def _slower_by_layout(measured: Measurements) -> float:
     """Give the share of the step's time that contiguous batches would save."""
     if measured.contiguous or not measured.step or measured.step_contiguous is None:
         return 0.0
     return max(0.0, 1 - measured.step_contiguous / measured.step)
 
 
-def find(measured: Measured) -> list[Finding]:
+def find(measured: Measurements) -> list[Finding]:
     """Name what bounds the loop, the heaviest first.
 
-    There is always a finding: `Kind.STEP` if the step is the limit, `Kind.NONE` if nothing is.
+    There is always a finding: `Cause.STEP` if the step is the limit, `Cause.NONE` if nothing is.
     """
     parts = shares(measured)
     found = [
         Finding(kind, share, _evidence(measured, kind))
         for kind, share in parts.items()
-        if share >= _LEAST and kind is not Kind.STEP
+        if share >= _LEAST and kind is not Cause.STEP
     ]
     for kind in _OF_TRIALS:
-        least = _CHANGES_TRAINING if kind is Kind.BATCH_SIZE else 0
+        least = _CHANGES_TRAINING if kind is Cause.BATCH_SIZE else 0
         gains = [t for t in measured.trials
                  if t.kind is kind and t.is_gain and t.factor.median >= least]  # fmt: skip
         if gains:
@@ -112,16 +112,16 @@ def find(measured: Measured) -> list[Finding]:
     if found:
         return sorted(found, key=lambda f: -f.share)
     if measured.has_step and measured.waiting.median <= _KEPT_AHEAD:
-        return [Finding(Kind.STEP, parts[Kind.STEP], _evidence(measured, Kind.STEP))]
-    return [Finding(Kind.NONE, 0.0, {"waiting": measured.waiting.median})]
+        return [Finding(Cause.STEP, parts[Cause.STEP], _evidence(measured, Cause.STEP))]
+    return [Finding(Cause.NONE, 0.0, {"waiting": measured.waiting.median})]
 
 
-def remedies(measured: Measured) -> list[Trial]:
+def remedies(measured: Measurements) -> list[Trial]:
     """List the changes that help clearly, the largest gain first."""
     return sorted((t for t in measured.trials if t.is_gain), key=lambda t: -t.factor.median)
 
 
-def ceiling(measured: Measured) -> float | None:
+def ceiling(measured: Measurements) -> float | None:
     """Give the gain of a loader that is never waited for, as a factor; None without a step."""
     if not measured.step:
         return None
@@ -132,21 +132,21 @@ def _of_trial(trial: Trial) -> dict[str, float]:
     return {"factor": trial.factor.median, "low": trial.factor.low, "high": trial.factor.high}
 
 
-def _evidence(measured: Measured, kind: Kind) -> dict[str, float]:
+def _evidence(measured: Measurements, kind: Cause) -> dict[str, float]:
     """Give the numbers of a kind: seconds, bytes, shares."""
     stages = measured.stages
-    found: dict[Kind, dict[str, float | None]] = {
-        Kind.STORAGE: {"seconds_a_sample": stages.storage, "cold": stages.storage_cold,
+    found: dict[Cause, dict[str, float | None]] = {
+        Cause.STORAGE: {"seconds_a_sample": stages.storage, "cold": stages.storage_cold,
                        "bytes_a_sample": stages.item_bytes},
-        Kind.DECODE: {"seconds_a_sample": stages.decode},
-        Kind.TRANSFORM: {"seconds_a_sample": stages.transform},
-        Kind.COLLATE: {"seconds_a_batch": stages.collate},
-        Kind.HAND_OVER: {"seconds_a_batch": stages.hand_over, "bytes_a_batch": stages.batch_bytes},
-        Kind.START_UP: {"seconds_an_epoch": stages.start_up},
-        Kind.COPY: {"seconds_a_batch": stages.copy, "bytes_a_batch": stages.batch_bytes},
-        Kind.MEMORY_FORMAT: {"seconds_a_step": measured.step,
+        Cause.DECODE: {"seconds_a_sample": stages.decode},
+        Cause.TRANSFORM: {"seconds_a_sample": stages.transform},
+        Cause.COLLATE: {"seconds_a_batch": stages.collate},
+        Cause.HAND_OVER: {"seconds_a_batch": stages.hand_over, "bytes_a_batch": stages.batch_bytes},
+        Cause.START_UP: {"seconds_an_epoch": stages.start_up},
+        Cause.COPY: {"seconds_a_batch": stages.copy, "bytes_a_batch": stages.batch_bytes},
+        Cause.MEMORY_FORMAT: {"seconds_a_step": measured.step,
                              "seconds_contiguous": measured.step_contiguous},
-        Kind.STEP: {"seconds_a_step": measured.step},
+        Cause.STEP: {"seconds_a_step": measured.step},
     }  # fmt: skip
     numbers = {"waiting": measured.waiting.median, **found.get(kind, {})}
     return {name: value for name, value in numbers.items() if value is not None}

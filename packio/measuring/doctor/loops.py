@@ -16,7 +16,7 @@ Step = Callable[[Any], Any]
 _AT_MOST = 4.0  # times the seconds of a run, at most, if batches come slowly
 
 
-class Run(NamedTuple):
+class LoopRun(NamedTuple):
     """What one run of a loop did.
 
     Attributes:
@@ -72,7 +72,7 @@ class Loop:
         self._flow, self._step, self._lap = flow, step, max(1, workers)
         self._source: Iterator[Any] | None = None
 
-    def run(self, seconds: float) -> Run:
+    def run(self, seconds: float) -> LoopRun:
         """Run for about so many seconds, after a lap that is not timed.
 
         Raises:
@@ -99,7 +99,7 @@ class Loop:
             if waited + computed >= seconds:
                 break
         self._drain()
-        return Run(samples, waited, computed)
+        return LoopRun(samples, waited, computed)
 
     def first_batch(self) -> float:
         """Measure the seconds from the start of an epoch to its first batch."""
@@ -155,7 +155,7 @@ def call(step: Step, batch: Any) -> None:
             torch.cuda.synchronize()
 
 
-def together(loading: Run, step: float | None, size: int, workers: int) -> Run:
+def together(loading: LoopRun, step: float | None, size: int, workers: int) -> LoopRun:
     """Calculate a run of the loop from runs of its loader and its step by themselves.
 
     Args:
@@ -168,4 +168,4 @@ def together(loading: Run, step: float | None, size: int, workers: int) -> Run:
     computed = (step or 0.0) * batches
     loaded = loading.waited + loading.computed
     waited = max(0.0, loaded - computed) if workers else loaded
-    return Run(loading.samples, waited, computed)
+    return LoopRun(loading.samples, waited, computed)

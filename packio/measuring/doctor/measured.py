@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-class Kind(str, enum.Enum):
+class Cause(str, enum.Enum):
     """What can bound a training loop."""
 
     STORAGE = "storage"
@@ -43,7 +43,7 @@ class Spread(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """What each stage of a sample or a batch costs by itself; None if it could not be measured.
+    """The cost of each stage by itself; None if the stage could not be measured.
 
     Attributes:
         storage, decode, transform: Seconds a sample; files that the first look has read are in the
@@ -83,7 +83,7 @@ class Trial:
         noise: How far runs of the loop as it is were apart: 0.1 is a tenth.
     """
 
-    kind: Kind
+    kind: Cause
     change: str
     code: str
     factor: Spread
@@ -99,7 +99,7 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class Measurements:
     """All that `packio.doctor` measured.
 
     Attributes:
@@ -117,6 +117,7 @@ class Measured:
         step_contiguous: Seconds of making the batch contiguous and running the step on it.
         stages: The stages by themselves.
         trials: The changes that were tried.
+        machine: Processor, versions and date of the measurement, in words.
         is_loader_alone: Whether loader and step ran by themselves, because loading a batch takes
             so long. The numbers of the loop are then calculated from both.
     """
@@ -136,6 +137,7 @@ class Measured:
     stages: Stages
     trials: tuple[Trial, ...] = ()
     is_loader_alone: bool = False
+    machine: str = ""
 
     @property
     def batch_seconds(self) -> float:
@@ -147,10 +149,10 @@ class Measured:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Measured:
+    def from_dict(cls, values: dict[str, Any]) -> Measurements:
         """Take back what `as_dict` gave."""
         trials = [
-            Trial(**{**t, "kind": Kind(t["kind"]), "factor": Spread(*t["factor"])})
+            Trial(**{**t, "kind": Cause(t["kind"]), "factor": Spread(*t["factor"])})
             for t in values["trials"]
         ]
         return cls(**{

@@ -62,7 +62,7 @@ def _spied(path: str | os.PathLike[str]) -> Any:
     try:
         yield
     finally:
-        spy.send_signal(2)  # it writes what it has
+        spy.send_signal(2)  # py-spy writes its file on an interrupt
         try:
             _, said = spy.communicate(timeout=_PATIENCE)
         except subprocess.TimeoutExpired:

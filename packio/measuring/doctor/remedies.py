@@ -11,12 +11,12 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from packio.batches import collating
-from packio.datasets.datasets import PackDataset
+from packio.datasets.pack_dataset import PackDataset
 from packio.images.tensors import ensure_contiguous, mapped
 from packio.loading.loader import Loader
 from packio.measuring.doctor.findings import shares
 from packio.measuring.doctor.loops import Step
-from packio.measuring.doctor.measured import Kind, Measured, Spread, Trial
+from packio.measuring.doctor.measured import Cause, Measurements, Spread, Trial
 from packio.measuring.doctor.setups import Setup, leaves
 
 _WORTH = 0.08  # share of the loop's time from which on a remedy is tried
@@ -34,7 +34,7 @@ class Change(NamedTuple):
         step: Makes the changed step of the step; None: as before.
     """
 
-    kind: Kind
+    kind: Cause
     what: str
     code: str
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
@@ -57,7 +57,7 @@ class _Kept(Dataset[Any]):
 
 
 def changes(
-    setup: Setup, measured: Measured, samples: list[Any], indices: list[Any]
+    setup: Setup, measured: Measurements, samples: list[Any], indices: list[Any]
 ) -> list[Change]:
     """List what might help: first one change of each kind, the kind with the most time first.
 
@@ -67,17 +67,17 @@ def changes(
         samples, indices: Samples of a batch, and indices to keep in memory.
     """
     parts = shares(measured)
-    others = (Kind.STEP, Kind.COPY, Kind.MEMORY_FORMAT, Kind.START_UP)
+    others = (Cause.STEP, Cause.COPY, Cause.MEMORY_FORMAT, Cause.START_UP)
     waiting = 1 - sum(parts[kind] for kind in others)
     found = list(_of_step(measured, parts))
     if setup.is_known:
         found += _of_workers(setup, measured, waiting)
         found += _of_batches(setup, measured, parts, samples)
         found += _of_dataset(setup, measured, parts, waiting, indices)
-    a_batch = parts.get(Kind.COLLATE, 0.0) + parts.get(Kind.HAND_OVER, 0.0)
-    weights = {**parts, Kind.WORKERS_TOO_FEW: 0.6 * waiting, Kind.WORKERS_TOO_MANY: 0.5 * waiting,
-               Kind.BATCH_SIZE: 0.3 + a_batch, Kind.STEP: 0.1}  # fmt: skip
-    before: Counter[Kind] = Counter()
+    a_batch = parts.get(Cause.COLLATE, 0.0) + parts.get(Cause.HAND_OVER, 0.0)
+    weights = {**parts, Cause.WORKERS_TOO_FEW: 0.6 * waiting, Cause.WORKERS_TOO_MANY: 0.5 * waiting,
+               Cause.BATCH_SIZE: 0.3 + a_batch, Cause.STEP: 0.1}  # fmt: skip
+    before: Counter[Cause] = Counter()
     ranked = []
     for change in found:  # the first of each kind comes before the second of any
         ranked.append((before[change.kind], -weights.get(change.kind, 0.0), change))
@@ -85,24 +85,24 @@ def changes(
     return [change for *_, change in sorted(ranked, key=lambda rank: rank[:2])]
 
 
-def _of_step(measured: Measured, parts: dict[Kind, float]) -> Iterator[Change]:
+def _of_step(measured: Measurements, parts: dict[Cause, float]) -> Iterator[Change]:
     """Propose other layouts of the batches' tensors."""
     if not measured.has_step:
         return
     if not measured.contiguous:
         yield Change(
-            Kind.MEMORY_FORMAT, "contiguous batches", "batch = packio.ensure_contiguous(batch)",
+            Cause.MEMORY_FORMAT, "contiguous batches", "batch = packio.ensure_contiguous(batch)",
             step=_contiguous,
         )  # fmt: skip
-    if parts[Kind.STEP] >= 0.5:
+    if parts[Cause.STEP] >= 0.5:
         yield Change(
-            Kind.STEP, "batches in channels_last",
+            Cause.STEP, "batches in channels_last",
             "images = images.contiguous(memory_format=torch.channels_last)", step=_channels_last,
             note="together with model.to(memory_format=torch.channels_last) the gain may be larger",
         )  # fmt: skip
 
 
-def _of_workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Change]:
+def _of_workers(setup: Setup, measured: Measurements, waiting: float) -> Iterator[Change]:
     """Propose other numbers of workers."""
     now, cpus = setup.workers or 0, measured.cpus
     if getattr(setup.dataset, "decodes_batches", False):  # it works in the main process only
@@ -112,48 +112,52 @@ def _of_workers(setup: Setup, measured: Measured, waiting: float) -> Iterator[Ch
     fewer = {now // 2, cpus if now > cpus else 0, now // 4} - {0, now}
     more = {1, cpus, 4} if not now else {2 * now, 4 * now if now <= cpus else 2 * now}
     more = {n for n in more if now < n <= _MOST_WORKERS and waiting >= _WORTH}
-    for kind, numbers in ((Kind.WORKERS_TOO_MANY, fewer), (Kind.WORKERS_TOO_FEW, more)):
+    for kind, numbers in ((Cause.WORKERS_TOO_MANY, fewer), (Cause.WORKERS_TOO_FEW, more)):
         for number in sorted(numbers):
             what = f"{number} worker{'s' * (number != 1)}"
             yield Change(kind, what, f"num_workers={number}", {"num_workers": number})
 
 
 def _of_batches(
-    setup: Setup, measured: Measured, parts: dict[Kind, float], samples: list[Any]
+    setup: Setup, measured: Measurements, parts: dict[Cause, float], samples: list[Any]
 ) -> Iterator[Change]:
     """Propose larger batches, and other ways to make them and to hand them over."""
     if setup.has_batches and measured.batch_size <= 1024:
         size = 4 * measured.batch_size
         yield Change(
-            Kind.BATCH_SIZE, f"batches of {size}", f"batch_size={size}", size=size,
+            Cause.BATCH_SIZE, f"batches of {size}", f"batch_size={size}", size=size,
             note="this changes the training: learning rate, batch norm",
         )  # fmt: skip
-    ours = Change(Kind.COLLATE, "packio.collate", "collate_fn=packio.collate",
+    ours = Change(Cause.COLLATE, "packio.collate", "collate_fn=packio.collate",
                   {"collate_fn": collating.collate})  # fmt: skip
     if setup.collate is default_collate:
-        if parts.get(Kind.HAND_OVER, 0) >= _WORTH and hasattr(setup.dataset, "gather"):
-            yield ours._replace(kind=Kind.HAND_OVER)
+        if parts.get(Cause.HAND_OVER, 0) >= _WORTH and hasattr(setup.dataset, "gather"):
+            yield ours._replace(kind=Cause.HAND_OVER)
     elif (
         setup.collate is not collating.collate
-        and parts.get(Kind.COLLATE, 0) >= _WORTH
+        and parts.get(Cause.COLLATE, 0) >= _WORTH
         and _collates_alike(setup, samples)
     ):
         yield ours
-    if torch.cuda.is_available() and not setup.is_pinned and parts[Kind.COPY] >= _WORTH:
-        yield Change(Kind.COPY, "pinned memory", "pin_memory=True  # and .to(…, non_blocking=True)",
-                     {"pin_memory": True})  # fmt: skip
+    if torch.cuda.is_available() and not setup.is_pinned and parts[Cause.COPY] >= _WORTH:
+        code = "pin_memory=True  # and .to(…, non_blocking=True)"
+        yield Change(Cause.COPY, "pinned memory", code, {"pin_memory": True})
 
 
 def _of_dataset(
-    setup: Setup, measured: Measured, parts: dict[Kind, float], waiting: float, indices: list[Any]
+    setup: Setup,
+    measured: Measurements,
+    parts: dict[Cause, float],
+    waiting: float,
+    indices: list[Any],
 ) -> Iterator[Change]:
     """Propose samples kept in memory, and what packio's datasets offer."""
     dataset = setup.dataset
-    if parts.get(Kind.STORAGE, 0) >= 0.2 and setup.has_batches:
+    if parts.get(Cause.STORAGE, 0) >= 0.2 and setup.has_batches:
         count = len(dataset) if hasattr(dataset, "__len__") else 0
         size = measured.stages.batch_bytes / measured.batch_size * count
         yield Change(
-            Kind.STORAGE, "samples kept in memory",
+            Cause.STORAGE, "samples kept in memory",
             f"samples = [dataset[i] for i in range(len(dataset))]  # {size / 1e9:,.1f} GB",
             {"dataset": _Kept(dataset, indices)},
             note="random transforms of the dataset are then drawn once, and kept",
@@ -161,16 +165,16 @@ def _of_dataset(
     if not isinstance(dataset, PackDataset):
         return
     if waiting >= _WORTH and setup.workers and setup.collate is collating.collate:
-        yield Change(Kind.HAND_OVER, "threads of this process", "packio.Loader(dataset, …)",
+        yield Change(Cause.HAND_OVER, "threads of this process", "packio.Loader(dataset, …)",
                      {"loader": Loader, "num_workers": 0, "prefetch_factor": None})  # fmt: skip
-    if parts.get(Kind.DECODE, 0) < _WORTH:
+    if parts.get(Cause.DECODE, 0) < _WORTH:
         return
     if dataset.options["fidelity"] == "exact":
-        yield Change(Kind.DECODE, "fast decoding", 'fidelity="fast"',
+        yield Change(Cause.DECODE, "fast decoding", 'fidelity="fast"',
                      {"dataset": dataset.with_options(fidelity="fast")},
                      note="pixels differ: above 35 dB")  # fmt: skip
     if dataset.options["decoder"] != "auto":
-        yield Change(Kind.DECODE, "the fastest decoder", 'decoder="auto"',
+        yield Change(Cause.DECODE, "the fastest decoder", 'decoder="auto"',
                      {"dataset": dataset.with_options(decoder="auto")})  # fmt: skip
 
 
@@ -201,19 +205,19 @@ def _is_equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def of_starting(measured: Measured, starting: list[float]) -> list[Trial]:
+def of_starting(measured: Measurements, starting: list[float]) -> list[Trial]:
     """Calculate what workers that live on save, from the seconds that starting them takes."""
     epoch = (measured.epoch_batches or 0) * measured.batch_seconds
     if not starting or not epoch:
         return []
     gain = Spread.of([(seconds + epoch) / epoch for seconds in starting])
-    return [Trial(Kind.START_UP, "workers that live on", "persistent_workers=True", gain,
+    return [Trial(Cause.START_UP, "workers that live on", "persistent_workers=True", gain,
                   _CALCULATED)]  # fmt: skip
 
 
-def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> list[Trial]:
+def of_packing(setup: Setup, measured: Measurements, say: Callable[[str], None]) -> list[Trial]:
     """Calculate what packing otherwise would bring, from decoding some of the images."""
-    dataset, share = setup.dataset, shares(measured).get(Kind.DECODE, 0.0)
+    dataset, share = setup.dataset, shares(measured).get(Cause.DECODE, 0.0)
     if share < _WORTH or not isinstance(dataset, PackDataset) or not dataset.options["crop"]:
         return []
     from packio.measuring.bench import load
@@ -223,7 +227,7 @@ def of_packing(setup: Setup, measured: Measured, say: Callable[[str], None]) -> 
     for gain in load.gains(dataset):
         whole = 1 / (1 - share + share / gain.factor)
         found.append(Trial(
-            Kind.DECODE, gain.what, gain.command, Spread(whole, whole, whole), _CALCULATED,
+            Cause.DECODE, gain.what, gain.command, Spread(whole, whole, whole), _CALCULATED,
             f"estimated: decoding alone is {gain.factor:.1f} times as fast on one core",
         ))  # fmt: skip
     return found

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from packio.measuring.doctor import findings
 from packio.measuring.doctor.findings import Finding
-from packio.measuring.doctor.measured import Kind, Measured, Spread, Trial
+from packio.measuring.doctor.measured import Cause, Measurements, Spread, Trial
 
 _SENTENCES = {
-    Kind.STORAGE: "reading the samples' bytes takes {share} of the loop's time",
-    Kind.DECODE: "decoding takes {share} of the loop's time",
-    Kind.TRANSFORM: "the dataset's transforms take {share} of the loop's time",
-    Kind.COLLATE: "collating takes {share} of the loop's time",
-    Kind.HAND_OVER: "handing batches over from the workers takes {share} of the loop's time",
-    Kind.START_UP: "starting the workers takes {share} of the loop's time",
-    Kind.WORKERS_TOO_FEW: "too few workers: {share} of the time could be saved",
-    Kind.WORKERS_TOO_MANY: "too many workers: {share} of the time could be saved",
-    Kind.BATCH_SIZE: "the batches are too small: {share} of the time could be saved",
-    Kind.MEMORY_FORMAT: "the step gets tensors that are not contiguous: {share} of the time",
-    Kind.COPY: "copying to the GPU takes {share} of the loop's time",
-    Kind.LOADER: "waiting for the loader takes {share} of the loop's time",
-    Kind.STEP: "the step is the limit: a faster loader changes nothing",
-    Kind.NONE: "nothing stands out",
+    Cause.STORAGE: "reading the samples' bytes takes {share} of the loop's time",
+    Cause.DECODE: "decoding takes {share} of the loop's time",
+    Cause.TRANSFORM: "the dataset's transforms take {share} of the loop's time",
+    Cause.COLLATE: "collating takes {share} of the loop's time",
+    Cause.HAND_OVER: "handing batches over from the workers takes {share} of the loop's time",
+    Cause.START_UP: "starting the workers takes {share} of the loop's time",
+    Cause.WORKERS_TOO_FEW: "too few workers: {share} of the time could be saved",
+    Cause.WORKERS_TOO_MANY: "too many workers: {share} of the time could be saved",
+    Cause.BATCH_SIZE: "the batches are too small: {share} of the time could be saved",
+    Cause.MEMORY_FORMAT: "the step gets tensors that are not contiguous: {share} of the time",
+    Cause.COPY: "copying to the GPU takes {share} of the loop's time",
+    Cause.LOADER: "waiting for the loader takes {share} of the loop's time",
+    Cause.STEP: "the step is the limit: a faster loader changes nothing",
+    Cause.NONE: "nothing stands out",
 }
 TIMES = "\N{MULTIPLICATION SIGN}"
 _NAMED = 2  # findings in a verdict
 
 
-def verdict(measured: Measured, found: list[Finding]) -> str:
+def verdict(measured: Measurements, found: list[Finding]) -> str:
     """Say the heaviest findings in a sentence."""
     said = "; ".join(
         _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}") for finding in found[:_NAMED]
     )
-    if found[0].kind in (Kind.STEP, Kind.NONE) and not measured.contiguous:
+    if found[0].kind in (Cause.STEP, Cause.NONE) and not measured.contiguous:
         said += "; batches are not contiguous, which costs nothing here"
     return said[0].upper() + said[1:] + "."
 
 
-def lines(measured: Measured, found: list[Finding], remedies: list[Trial]) -> list[str]:
+def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -> list[str]:
     """Say everything, for a terminal."""
     text = [verdict(measured, found), ""]
     text += [f"{name:<14} {value}" for name, value in evidence(measured)]
@@ -55,7 +55,7 @@ def gain(trial: Trial) -> str:
     return f"{TIMES}{_spread(trial.factor, '.2f')}"
 
 
-def evidence(measured: Measured) -> list[tuple[str, str]]:
+def evidence(measured: Measurements) -> list[tuple[str, str]]:
     """Give the names and values of what was measured."""
     size = measured.batch_size
     each = f"{_time(measured.batch_seconds)} a batch of {size}"
@@ -74,12 +74,14 @@ def evidence(measured: Measured) -> list[tuple[str, str]]:
         taken = _time(measured.step_contiguous)
         rows.append(("contiguous", f"{taken} a step, with making the batch contiguous"))
     rows += _stages(measured)
+    if measured.machine:
+        rows.append(("machine", measured.machine))
     if measured.is_loader_alone:
         rows.append(("note", "batches take long to load: loader and step ran by themselves"))
     return rows
 
 
-def _stages(measured: Measured) -> list[tuple[str, str]]:
+def _stages(measured: Measurements) -> list[tuple[str, str]]:
     stages, rows = measured.stages, list[tuple[str, str]]()
     size = f"{stages.batch_bytes / 1e6:,.1f} MB"
     for name in ("storage", "decode", "transform"):

@@ -39,7 +39,7 @@ _TRANSFORMS = ("transform", "transforms", "target_transform", "joint_transform",
                "augmentation", "preprocess")  # fmt: skip
 
 
-class Share(NamedTuple):
+class SampleTime(NamedTuple):
     """Seconds of one sample, by stage."""
 
     storage: float
@@ -52,19 +52,19 @@ class Share(NamedTuple):
         return self.storage + self.decode + self.transform
 
 
-def mean(shares: Sequence[Share], again: Sequence[Share] = ()) -> Share:
-    """Average over samples. Of a sample that was timed twice, the lesser time of a stage counts.
+def mean(shares: Sequence[SampleTime], again: Sequence[SampleTime] = ()) -> SampleTime:
+    """Average over samples. If a sample was timed twice, the lesser time of a stage counts.
 
     A busy machine disturbs now this sample, now that one, but rarely the same sample twice.
     """
     pairs = itertools.zip_longest(shares, again)
-    least = [a if b is None else Share(*map(min, a, b)) for a, b in pairs]
-    return Share(*(statistics.fmean(parts) for parts in zip(*least, strict=True)))
+    least = [a if b is None else SampleTime(*map(min, a, b)) for a, b in pairs]
+    return SampleTime(*(statistics.fmean(parts) for parts in zip(*least, strict=True)))
 
 
 def time_samples(
     setup: Setup, indices: Sequence[Any], seconds: float
-) -> tuple[Share, list[Any], list[Any]]:
+) -> tuple[SampleTime, list[Any], list[Any]]:
     """Fetch samples, and divide their time among the stages.
 
     Without the hook, samples are fetched as a DataLoader does: this gives their time. Before that
@@ -90,7 +90,7 @@ def time_samples(
         samples = setup.fetch(chosen) if setup.has_batches else [dataset[chosen[0]]]
         rounds.append((clock() - began) / len(samples))
     scale = statistics.median(rounds) / parts.total if parts.total else 0.0
-    return Share(*(part * scale for part in parts)), samples, chosen
+    return SampleTime(*(part * scale for part in parts)), samples, chosen
 
 
 class SampleTimer:
@@ -104,12 +104,12 @@ class SampleTimer:
         self._dataset, self._codes = dataset, frozenset(_codes(dataset))
         self._known: dict[Any, str | None] = {}
         self._stack: list[str | None] = []
-        self._now, self._seconds = "", dict.fromkeys(("", *Share._fields), 0.0)
+        self._now, self._seconds = "", dict.fromkeys(("", *SampleTime._fields), 0.0)
         self._at, self._delay, self._slept = (0.0, 0.0), 0.0, 0.0
 
-    def run(self, indices: Sequence[Any], seconds: float) -> list[Share]:
+    def run(self, indices: Sequence[Any], seconds: float) -> list[SampleTime]:
         """Fetch samples one by one, four at least, until the time is over; time each of them."""
-        until, before, found = time.perf_counter() + seconds, sys.getprofile(), list[Share]()
+        until, before, found = time.perf_counter() + seconds, sys.getprofile(), list[SampleTime]()
         for index in indices:
             self._seconds, self._slept = dict.fromkeys(self._seconds, 0.0), 0.0
             self._stack, self._now, self._delay = [], "", run_delay()
@@ -125,10 +125,10 @@ class SampleTimer:
                 break
         return found
 
-    def _share(self) -> Share:
+    def _share(self) -> SampleTime:
         spent, slept = self._seconds, self._slept
         computed = max(0.0, spent["transform"] + spent[""] - slept)
-        return Share(spent["storage"] + slept, spent["decode"], computed)
+        return SampleTime(spent["storage"] + slept, spent["decode"], computed)
 
     def _switch(self, stage: str) -> None:
         """End a stage: count its time of computing and sleeping, not of waiting for a processor."""

@@ -1,4 +1,4 @@
-"""Step 3b, trials: a first look at each change, then the best in turns with the loop as it is."""
+"""Step 3b, trials: a first look at each change, then the best changes in turns with the loop."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from packio.errors import DiagnosisError
-from packio.measuring.doctor.loops import Loop, Run
-from packio.measuring.doctor.measured import Kind, Spread, Trial
+from packio.measuring.doctor.loops import Loop, LoopRun
+from packio.measuring.doctor.measured import Cause, Spread, Trial
 from packio.measuring.doctor.remedies import Change
 
 _PROMISING = 1.05  # gain at first look from which on a change is measured in turns
@@ -35,14 +35,14 @@ class Trials:
         self,
         baseline: Loop,
         make: Callable[[Change], Loop],
-        timed: Callable[[Loop, Change | None], Run],
+        timed: Callable[[Loop, Change | None], LoopRun],
         say: Callable[[str], None],
     ) -> None:
         self._baseline, self._make, self._timed, self._say = baseline, make, timed, say
-        self.baseline_runs: list[Run] = []
+        self.baseline_runs: list[LoopRun] = []
 
     def run(self, candidates: list[Change], until: float) -> list[Trial]:
-        """Look at each once, then measure the most promising in turns with the loop as it is.
+        """Look at each change once, then measure the best changes in turns with the unchanged loop.
 
         Args:
             candidates: Changes to try, the most promising first. After half of the time, no more
@@ -80,14 +80,14 @@ class Trials:
     @staticmethod
     def _best(looks: list[tuple[float, Change]]) -> list[tuple[float, Change]]:
         """Choose the most promising change of each kind, and the best of these."""
-        best: dict[Kind, tuple[float, Change]] = {}
+        best: dict[Cause, tuple[float, Change]] = {}
         for gain, change in looks:
             if gain >= _PROMISING and gain > best.get(change.kind, (0.0, None))[0]:
                 best[change.kind] = (gain, change)
         return sorted(best.values(), key=lambda found: -found[0])[:_CONFIRMED]
 
     def _in_turns(self, chosen: list[Change], until: float) -> tuple[dict[int, list[float]], float]:
-        """Measure rates as multiples of the loop as it is; and how much that loop varies."""
+        """Measure changes as multiples of the unchanged loop, and how much that loop varies."""
         ratios: dict[int, list[float]] = {id(change): [] for change in chosen}
         drifts = [0.0]
         loops = {id(change): self._make(change) for change in chosen}

@@ -1,1 +1,1 @@
-"""What packing does to images: resize, encode, convert colours."""
+"""What packing does to images: resize them, encode them anew, convert their colours."""

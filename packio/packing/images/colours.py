@@ -1,4 +1,4 @@
-"""Channels of images on their way into a pack: palettes, CMYK, profiles, transparency, 16 bits."""
+"""Colours of images that are encoded anew: palettes, CMYK, profiles, transparency, 16 bits."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _TRANSPARENT = {"1": "LA", "L": "LA", "P": "RGBA", "RGB": "RGBA"}
 _WIDER = {"L": ("RGB", "RGBA"), "LA": ("RGBA", "L", "RGB"), "RGB": ("RGBA", "L"),
           "RGBA": ("RGB", "L")}  # fmt: skip
 _WITHOUT_ALPHA = {"LA": "L", "RGBA": "RGB"}
-_SIXTEEN_BIT_COLOUR = re.compile(r"(LA|RGB[AX]?|CMYK);16")  # raw modes that Pillow narrows
+_SIXTEEN_BIT_COLOUR = re.compile(r"(LA|RGB[AX]?|CMYK);16")  # raw modes that Pillow reads as 8 bits
 _PROFILED = {  # (mode, colour space of the profile) → mode that the profile is applied to
     ("L", "GRAY"): "L",
-    ("L", "RGB"): "RGB",  # left over from before it was made gray
+    ("L", "RGB"): "RGB",  # an image that was made gray, with its old profile
     ("RGB", "RGB"): "RGB",
     ("CMYK", "CMYK"): "CMYK",
 }
 
 
 def is_wide(image: Image.Image) -> bool:
-    """Whether pixels have more than 8 bits a channel; to be asked before they are loaded."""
+    """Tell whether pixels have more than 8 bits a channel. Call it before pixels are loaded."""
     return image.mode[0] in "IF" or _is_sixteen_bit_colour(image)
 
 
 def _is_sixteen_bit_colour(image: Image.Image) -> bool:
-    tiles = getattr(image, "tile", ())  # of a file that is not loaded yet; [3]: its raw mode
+    tiles = getattr(image, "tile", ())  # gone once pixels are loaded; tile[3] is the raw mode
     return any(_SIXTEEN_BIT_COLOUR.search(str(tile[3])) for tile in tiles)
 
 
 def asks_for_change(image: Image.Image, *, icc: str, alpha: str, wide: str) -> bool:
-    """Whether an image's pixels must be changed for what is asked; before they are loaded."""
+    """Tell whether the options change an image's pixels. Call it before pixels are loaded."""
     return (
         (icc == "srgb" and _foreign_profile(image) is not None)
         or (alpha != "keep" and image.has_transparency_data)
@@ -54,15 +54,13 @@ def prepared(
     """Bring an image into a mode that an encoding holds.
 
     Args:
-        image: As opened; its pixels need not be loaded.
-        holds: Of L, LA, RGB, RGBA, I;16 and F what the encoding holds.
-        icc: "keep", or "srgb": convert the pixels to sRGB.
-        alpha: "keep" where the encoding can; "white" or "black" behind it; "drop".
-        wide: "keep" where the encoding can; "scale" to 8 bits.
+        image: The opened image; its pixels need not be loaded.
+        holds: Modes that the encoding holds, out of L, LA, RGB, RGBA, I;16 and F.
+        icc, alpha, wide: As `packio.packing.images.encode.Encoding` takes them.
 
     Raises:
-        ModeError: more than 8 bits, or transparency, that would be lost.
-        DecodeError: a colour profile that cannot be applied.
+        ModeError: 16 bits or transparency would be lost.
+        DecodeError: a colour profile cannot be applied.
     """
     if is_wide(image):
         image = _narrowed(image, holds, wide)
@@ -79,7 +77,7 @@ def prepared(
 
 
 def _expanded(image: Image.Image) -> Image.Image:
-    """In L, LA, RGB or RGBA: without palette, a colour that means transparent made alpha."""
+    """Bring an 8-bit image into L, LA, RGB or RGBA; a transparent colour becomes alpha."""
     if image.mode in _TRANSPARENT and image.has_transparency_data:
         return image.convert(_TRANSPARENT[image.mode])
     return image.convert(_EXPANDED[image.mode]) if image.mode in _EXPANDED else image
@@ -92,7 +90,7 @@ def _narrowed(image: Image.Image, holds: Collection[str], wide: str) -> Image.Im
                 f"16-bit {image.mode} pixels, of which Pillow reads 8 bits; wide='scale' keeps "
                 "these, the higher ones"
             )
-        image.load()  # without its tiles it is an image of 8 bits
+        image.load()  # Pillow loads 8 bits of each channel
         return image
     if image.mode == "F":
         if "F" not in holds:
@@ -110,10 +108,10 @@ def _narrowed(image: Image.Image, holds: Collection[str], wide: str) -> Image.Im
 
 
 def sixteen_bits(image: Image.Image) -> Image.Image:
-    """A gray image of Pillow's wide integer modes as I;16.
+    """Bring a gray image of a wide integer mode into mode I;16.
 
     Raises:
-        ModeError: it has more than 16 bits.
+        ModeError: a pixel has more than 16 bits.
     """
     if image.mode == "I;16":
         return image
@@ -149,7 +147,7 @@ def _transparency(image: Image.Image, holds: Collection[str], alpha: str) -> Ima
 
 
 def _foreign_profile(image: Image.Image) -> bytes | None:
-    """The colour profile of an image that has one other than sRGB."""
+    """Colour profile of an image; None if it has none, or sRGB's."""
     profile: bytes | None = image.info.get("icc_profile")
     if not profile or _is_srgb(profile):
         return None
@@ -166,10 +164,10 @@ def _is_srgb(profile: bytes) -> bool:
 
 
 def _to_srgb(image: Image.Image) -> Image.Image:
-    """Convert pixels by their profile, gray staying gray.
+    """Convert pixels to sRGB by their profile. Gray images stay gray.
 
     Raises:
-        DecodeError: the profile is damaged, or is not for such pixels.
+        DecodeError: the profile is damaged, or is for pixels of another kind.
     """
     from PIL import ImageCms
 
@@ -194,7 +192,7 @@ def _to_srgb(image: Image.Image) -> Image.Image:
         ) from None
     except (OSError, ImageCms.PyCMSError) as error:
         raise DecodeError(f"a damaged colour profile ({error}); icc='keep' ignores it") from error
-    assert converted is not None  # noqa: S101 (it is where nothing is done in place)
+    assert converted is not None  # noqa: S101 (None only if inPlace=True)
     if image.mode == "L":
         converted = converted.convert("L")
     if alpha is not None:

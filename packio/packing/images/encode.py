@@ -1,8 +1,8 @@
-"""Encoding images anew on their way into a pack: smaller, upright, in another encoding, or raw.
+"""Encoding images anew while they are packed: smaller, upright, in another encoding, or raw.
 
-All of it is Pillow's: what its ``convert`` makes of CMYK and palettes, its resampling, which is
-that of torchvision's ``Resize`` on Pillow images, and its encoders. So the bytes depend on the
-options and the version of Pillow alone, never on threads, processors or optional packages.
+Pillow does all of it: it converts CMYK and palettes, resizes as torchvision's ``Resize`` does on
+Pillow images, and encodes. So the bytes depend on the options and the version of Pillow, never on
+threads, processors or optional packages.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from packio.errors import DecodeError, ModeError, OptionError
 from packio.images.encodings import RAW, raw_facts, read_facts
-from packio.packing.images import colours, encoders, resizing
+from packio.packing.images import coco_entries, colours, encoders, resizing
 from packio.packing.images.encoders import Metadata
 from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS
@@ -33,22 +35,20 @@ CHOICES = {
     "wide": ("keep", "scale"),
     "mode": tuple(encoders.RAW_HOLDS),
 }
-_ONLY_WITH = {  # option → values of encode with which it means something
+_ONLY_WITH = {  # option → values of `encode` that the option applies to
     "quality": ("keep", "jpeg", "webp"),
     "subsampling": ("keep", "jpeg"),
     "lossless": ("webp",),
     "smart": ("jpeg", "png", "webp", "bmp"),
     "mode": ("raw",),
 }
-# Pillow's modes that PNG holds as they are, a transparent colour included, until pixels are mixed
+# Pillow's modes that PNG holds as they are, with a transparent colour, unless pixels are resized
 _PNG_AS_IS = ("1", "L", "P", "RGB")
-
-
-_LINKED = ("libjpeg_turbo", "webp", "zlib", "zlib_ng")  # what Pillow encodes with, by its names
+_LINKED = ("libjpeg_turbo", "webp", "zlib", "zlib_ng")  # libraries that Pillow encodes with
 
 
 class _Output(NamedTuple):
-    """What one image is encoded as."""
+    """How one image is encoded."""
 
     encoding: str
     lossless: bool
@@ -57,36 +57,36 @@ class _Output(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """How images are encoded in a pack. Pickles; may be called by several threads.
+    """How images are encoded in a pack. Pickles; several threads may call it.
 
     Args:
-        encode: "keep": the bytes as they are, unless an image is resized, turned or converted: then
-            JPEG, PNG, WebP, BMP and raw pixels stay what they are, and all else becomes PNG.
-            "jpeg" (baseline), "png", "webp", "bmp"; "raw": pixels, (C, H, W).
-        quality: 1 to 100, of JPEG and WebP.
-        subsampling: Of JPEG's chroma: "4:2:0", "4:2:2" or "4:4:4".
-        lossless: WebP without loss.
-        resize: "short=256": the short side; "long=512": the long side; "max-pixels=250000": width
-            times height; aspect ratio kept, and no image enlarged. "exact=320x240": width x height
-            of the upright image, whatever it was.
-        enlarge: Enlarge images that are smaller.
+        encode: "keep" keeps the bytes of an image that is not resized, turned or converted. Of
+            other images, JPEG, PNG, WebP, BMP and raw pixels keep their encoding, and the rest
+            become PNG. "jpeg" (baseline), "png", "webp", "bmp"; "raw": pixels, (C, H, W).
+        quality: Quality of JPEG and WebP, 1 to 100.
+        subsampling: Chroma subsampling of JPEG: "4:2:0", "4:2:2" or "4:4:4".
+        lossless: Encode WebP without loss.
+        resize: "short=256" sets the short side, "long=512" the long side, "max-pixels=250000" the
+            product of both; these keep the aspect ratio and enlarge no image. "exact=320x240" sets
+            width and height of the upright image.
+        enlarge: Also enlarge smaller images.
         interpolation: "bilinear", "bicubic", "lanczos", "hamming", "box", all antialiased, or
-            "nearest". To JPEG and lossy WebP, large JPEGs are resized from a scaled decode, whose
-            loss is far below theirs (`resizing.decode_scaled`); to lossless ones from all pixels.
-        smart: Where an image need not be resized, turned or converted, keep its bytes if encoding
-            does not make them fewer.
-        orientation: "keep": pixels as stored, with their Exif orientation, which is in the index
-            also where the encoding cannot carry it. "bake": pixels turned upright.
-        icc: "keep": colour profiles are carried where the encoding can and they fit the pixels.
-            "srgb": pixels are converted to sRGB, and lose their profile.
-        alpha: "keep" where the encoding can, and an error where transparency would be lost;
-            "white" or "black" behind it; "drop": the colours that it hides.
-        wide: More than 8 bits a channel: "keep" where the encoding can (gray: PNG and raw), and an
-            error where they would be lost; "scale" to 8 bits: the higher byte of 16.
-        mode: Of raw pixels: "RGB", "GRAY", "RGB_ALPHA", or "UNCHANGED".
+            "nearest". For JPEG and lossy WebP, large JPEGs are resized from a scaled decode, which
+            loses far less than the encoding (`resizing.decode_scaled`); else from all pixels.
+        smart: Keep the bytes of an image that need not be resized, turned or converted, if encoding
+            does not make it smaller.
+        orientation: "keep" keeps pixels as stored; their Exif orientation is in the index, even if
+            the encoding cannot carry it. "bake" turns the pixels upright.
+        icc: "keep" carries a colour profile if the encoding can and the profile fits the pixels.
+            "srgb" converts the pixels to sRGB and drops the profile.
+        alpha: "keep" keeps transparency, and refuses an image if the encoding has none. "white" or
+            "black" puts a colour behind it. "drop" shows the colours that it hides.
+        wide: For more than 8 bits a channel. "keep" keeps them, and refuses an image if the
+            encoding cannot (gray PNG and raw can). "scale" takes the higher 8 of 16 bits.
+        mode: Colours of raw pixels: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
 
     Raises:
-        OptionError: a value that cannot be meant.
+        OptionError: a value, or a combination of values, makes no sense.
     """
 
     encode: str = "keep"
@@ -124,7 +124,7 @@ class Encoding:
             raise OptionError("enlarge and interpolation mean nothing without resize")
 
     def as_options(self) -> dict[str, Any]:
-        """What changes the bytes, as JSON can hold it: ``encode``, and all that is no default."""
+        """Options as JSON can hold them: ``encode``, and each value that is not the default."""
         values = {f.name: (getattr(self, f.name), f.default) for f in dataclasses.fields(self)}
         return {k: v for k, (v, default) in values.items() if k == "encode" or v != default}
 
@@ -132,50 +132,58 @@ class Encoding:
         """Encode one sample.
 
         Args:
-            record: As its source has it, with the facts of its image.
+            record: The sample of the source, with the facts of its image.
 
         Returns:
-            The sample as it goes into the pack; the argument itself if nothing is to be done.
-            Masks follow the size and orientation of the image, and become PNGs; boxes follow, too.
+            The sample for the pack; the argument itself if nothing has to be done. Masks follow the
+            size and orientation of the image, and become PNGs. Boxes, their areas, and COCO
+            annotations in the metadata follow, too.
 
         Raises:
-            DecodeError: the image or its mask is damaged, or cannot be encoded so.
+            DecodeError: the image or a mask is damaged, or cannot be encoded so.
             ModeError: 16 bits or transparency would be lost.
-            LimitError: it would have more pixels than packio reads.
+            LimitError: the new image would have more pixels than packio reads.
         """
-        data, facts = record.image.data, record.facts
+        facts = record.facts
         size = facts.width, facts.height
         to = self._target(facts)
         turn = facts.orientation if self.orientation == "bake" else 1
         moves = to != size or turn != 1
         if self.encode == "keep" and not moves and set(self._policies.values()) == {"keep"}:
             return record
-        try:
-            made = self._made(data, facts, to, turn)
-        except DecodeError:
-            raise
-        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-            raise DecodeError(f"cannot be encoded: {type(error).__name__}: {error}") from error
+        made = self._made(record.image.data, facts, to, turn)
         if made is None:
             return record
-        fields = {**record.fields, IMAGE: Field("image", *made)}
-        if not moves:
-            return dataclasses.replace(record, fields=fields)
-        for name, field in record.fields.items():
-            if name != IMAGE and field.kind in PIXELS:
-                fields[name] = self._moved(name, field, size, to, turn)
-        boxes = record.boxes
-        if boxes is not None:
-            boxes = resizing.moved_boxes(boxes, size, to, turn)
-        return dataclasses.replace(record, fields=fields, boxes=boxes)
+        record = record.with_fields(image=Field("image", *made))
+        return self._moved(record, size, to, turn) if moves else record
 
     def _moved(
+        self, record: Record[Field], size: resizing.Size, to: resizing.Size, turn: int
+    ) -> Record[Field]:
+        """The record after everything has followed its image, which is resized and turned."""
+        fields = {
+            name: self._moved_field(name, field, size, to, turn)
+            for name, field in record.fields.items()
+            if name != IMAGE and field.kind in PIXELS
+        }
+        boxes, columns, meta = record.boxes, dict(record.box_columns), record.meta
+        if boxes is not None:
+            boxes = resizing.moved_boxes(boxes, size, to, turn).astype(np.float32)
+        if "area" in columns:
+            columns["area"] = columns["area"] * np.float32(to[0] * to[1] / (size[0] * size[1]))
+        if meta is not None:
+            meta = coco_entries.moved(meta, size, to, turn)
+        return dataclasses.replace(
+            record, fields={**record.fields, **fields}, boxes=boxes, box_columns=columns, meta=meta
+        )
+
+    def _moved_field(
         self, name: str, field: Field, size: resizing.Size, to: resizing.Size, turn: int
     ) -> Field:
-        """A further image or mask of a sample, resized and turned as the sample's image is.
+        """Resize and turn a further image or mask of a sample as the sample's image.
 
-        A mask takes the nearest pixels. An image keeps its encoding and its depth; if it is larger
-        or smaller than the sample's image, it is resized by the same factors.
+        A mask takes the nearest pixels. An image keeps its encoding and its bits a channel. If it
+        has another size than the sample's image, it is resized by the same factors.
 
         Raises:
             DecodeError: the field is damaged, or a mask does not have the size of the image.
@@ -194,9 +202,6 @@ class Encoding:
             made = keep._made(field.data, own, moved, turn)  # noqa: SLF001 (its own class)
         except DecodeError as error:
             raise type(error)(f"{name}: {error}") from error
-        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-            reason = f"{type(error).__name__}: {error}"
-            raise DecodeError(f"{name}: cannot be encoded: {reason}") from error
         return field if made is None else Field("image", *made)
 
     @property
@@ -213,7 +218,21 @@ class Encoding:
     def _made(
         self, data: bytes, facts: Facts, to: resizing.Size, turn: int
     ) -> tuple[bytes, Facts] | None:
-        """The encoded image and its facts; None where the bytes stay as they are."""
+        """Encode an image; return its bytes and facts, or None if the old bytes stay.
+
+        Raises:
+            DecodeError: see `__call__`.
+        """
+        try:
+            return self._made_by_pillow(data, facts, to, turn)
+        except DecodeError:
+            raise
+        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
+            raise DecodeError(f"cannot be encoded: {type(error).__name__}: {error}") from error
+
+    def _made_by_pillow(
+        self, data: bytes, facts: Facts, to: resizing.Size, turn: int
+    ) -> tuple[bytes, Facts] | None:
         with _opened(data, facts) as image:
             resizes = to != (facts.width, facts.height)
             converts = colours.asks_for_change(image, **self._policies)
@@ -244,7 +263,7 @@ class Encoding:
     def _written(
         self, image: Image.Image, output: _Output, metadata: Metadata, orientation: int
     ) -> tuple[bytes, Facts]:
-        """Bytes and facts of pixels that are in their final size and place."""
+        """Encode pixels that have their final size, with metadata; return bytes and facts."""
         exif, icc = metadata
         if self.orientation == "bake":
             exif, orientation = encoders.upright_exif(exif), 1
@@ -289,7 +308,7 @@ def _facts_of(field: Field) -> Facts:
 
 
 def _opened(data: bytes, facts: Facts) -> Image.Image:
-    """An image whose pixels are not loaded yet, where they are encoded."""
+    """Open an image. Pixels are not loaded yet, unless they are raw."""
     from PIL import Image
 
     if facts.encoding not in RAW:
@@ -304,7 +323,7 @@ def _opened(data: bytes, facts: Facts) -> Image.Image:
 
 
 def _tells(data: bytes, orientation: int) -> bool:
-    """Whether this is what an encoded image says of its orientation."""
+    """Tell whether an encoded image says that it has this orientation."""
     try:
         return read_facts(data).orientation == orientation
     except DecodeError:  # by Exif that is broken
@@ -312,7 +331,7 @@ def _tells(data: bytes, orientation: int) -> bool:
 
 
 def _is_lossless_webp(data: bytes) -> bool:
-    """Whether the first image chunk is VP8L. Source: RFC 9649, section 2."""
+    """Tell whether the first image chunk is VP8L. Source: RFC 9649, section 2."""
     position = 12
     while position + 8 <= len(data):
         name = data[position : position + 4]

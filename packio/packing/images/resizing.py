@@ -1,6 +1,6 @@
-"""Sizes of images on their way into a pack, and what goes with them: masks, boxes, orientation.
+"""Resizing and turning images, and the masks and boxes that follow them.
 
-Sizes are (width, height) in pixels as stored, as Pillow has them.
+A size is (width, height) in pixels of the stored image, as in Pillow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Size = tuple[int, int]
 Box = tuple[float, float, float, float]
 
 _RULE = re.compile(r"(short|long|max-pixels)=([1-9]\d{0,8})|(exact)=([1-9]\d{0,4})x([1-9]\d{0,4})")
-_TURNS = {  # Exif orientation → Pillow's name of what turns it upright
+_TURNS = {  # Exif orientation → Pillow's name of the operation that turns the image upright
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
     4: "FLIP_TOP_BOTTOM",
@@ -37,17 +37,17 @@ _TURNS = {  # Exif orientation → Pillow's name of what turns it upright
 
 
 class Rule(NamedTuple):
-    """What size an image shall have."""
+    """How the size of an image changes."""
 
-    name: str  # "short", "long", "max-pixels", "exact"
+    name: str  # "short", "long", "max-pixels" or "exact"
     numbers: tuple[int, ...]
 
 
 def parse(text: str) -> Rule:
-    """Read a rule: "short=256", "long=512", "max-pixels=250000" or "exact=WIDTHxHEIGHT".
+    """Parse "short=256", "long=512", "max-pixels=250000" or "exact=WIDTHxHEIGHT".
 
     Raises:
-        OptionError: it is none of these.
+        OptionError: the text is no such rule.
     """
     match = _RULE.fullmatch(text)
     if match is None:
@@ -60,14 +60,13 @@ def parse(text: str) -> Rule:
 
 
 def target(rule: Rule, size: Size, orientation: int, *, enlarge: bool) -> Size:
-    """Size that an image is resized to, as stored.
+    """Size that a stored image is resized to.
 
-    The aspect ratio is kept, but by "exact", whose width and height are those of the upright image.
-    The other side is truncated, as torchvision does. No image is enlarged, but by "exact" or where
-    ``enlarge`` says so.
+    "exact" gives the width and height of the upright image. All other rules keep the aspect ratio;
+    they truncate the other side, as torchvision does, and enlarge no image unless ``enlarge``.
 
     Raises:
-        LimitError: more pixels than packio reads.
+        LimitError: the new image has more pixels than packio reads.
     """
     to = _target(rule, size, enlarge=enlarge)
     if rule.name == "exact" and orientation >= 5:
@@ -90,34 +89,34 @@ def _target(rule: Rule, size: Size, *, enlarge: bool) -> Size:
         return size
     if rule.name != "max-pixels":
         return max(1, number * width // has), max(1, number * height // has)
-    # floor(sqrt(number * width / height)), whose product with the other is not above the number
+    # floor(sqrt(number * width / height)); the product of both sides is at most the number
     wide, high = math.isqrt(number * width // height), math.isqrt(number * height // width)
     return min(max(wide, 1), number), min(max(high, 1), number)
 
 
 def decode_scaled(image: Image.Image, to: Size) -> Box:
-    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size where 1.5 times the target is left.
+    """Make Pillow decode a JPEG at 1/2, 1/4 or 1/8 of its size, at least 1.5 times the target.
 
-    To be called before pixels are loaded; other encodings are left as they are. Measured on 40
-    photographs resized to short sides of 128 to 256, bilinear: PSNR to the same from all pixels is
-    50 dB (median of 88; at least 42), where JPEG of quality 90 then leaves 38 (at least 32). With a
-    factor of 1 it would be 46 (at least 35), with 2, 53 (at least 47).
+    Call it before pixels are loaded. Other encodings do not change. Measured on 40 photographs
+    resized to short sides of 128 to 256, bilinear, against resizing all pixels: PSNR 50 dB (median
+    of 88; at least 42), while JPEG of quality 90 leaves 38 dB (at least 32). At least 1 times the
+    target would give 46 dB (at least 35), 2 times 53 dB (at least 47).
 
     Returns:
-        The box of the decoded image that is the whole image; its edge may lie within a pixel.
+        Box of the decoded image that covers the whole image; its edge may lie within a pixel.
     """
     drafted = image.draft(None, (math.ceil(1.5 * to[0]), math.ceil(1.5 * to[1])))
     return drafted[1] if drafted else (0, 0, *image.size)
 
 
 def resized(image: Image.Image, to: Size, how: str, box: Box | None = None) -> Image.Image:
-    """Resize an image with Pillow, antialiased, transparent pixels weighing nothing.
+    """Resize an image with Pillow, antialiased. Transparent pixels have no weight.
 
     Args:
-        image: Of mode L, LA, RGB, RGBA, I;16 or F.
-        to: Its new size.
+        image: An image of mode L, LA, RGB, RGBA, I;16 or F.
+        to: The new size.
         how: One of INTERPOLATIONS.
-        box: What of it to take; None: all.
+        box: Part of the image to take; None takes all.
     """
     from PIL import Image
 
@@ -140,16 +139,16 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def moved_boxes(boxes: np.ndarray, size: Size, to: Size, orientation: int) -> np.ndarray:
-    """Boxes after their image was resized and then turned upright.
+    """Move boxes with their image, which is resized, then turned upright.
 
     Args:
         boxes: (k, 4), XYXY in pixels of the stored image.
-        size: Of the stored image.
-        to: Its size after resizing.
-        orientation: 1..8 that it is turned from; 1 where it is not turned.
+        size: Size of the stored image.
+        to: Size after resizing, before turning.
+        orientation: Exif orientation that the image is turned from; 1 if it is not turned.
 
     Returns:
-        (k, 4) float32.
+        (k, 4) float64.
     """
     factors = np.array([to[0] / size[0], to[1] / size[1]] * 2)
     x0, y0, x1, y1 = (np.asarray(boxes, np.float64) * factors).T
@@ -160,20 +159,17 @@ def moved_boxes(boxes: np.ndarray, size: Size, to: Size, orientation: int) -> np
         x0, x1 = width - x1, width - x0
     if orientation in (3, 4, 7, 8):
         y0, y1 = height - y1, height - y0
-    return np.stack([x0, y0, x1, y1], axis=1).astype(np.float32)
+    return np.stack([x0, y0, x1, y1], axis=1)
 
 
 def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
-    """Encode a mask anew after its image was resized and turned upright.
+    """Resize and turn a mask as its image; encode it as PNG.
 
-    Pixels are taken, not mixed; palette, bit depth and class ids stay. An orientation that the
-    mask's own file tells is not looked at: it lies as its image is stored.
-
-    Returns:
-        A PNG.
+    The nearest pixel is taken, so palette, bit depth and class ids stay. An orientation in the
+    mask's own file is ignored: a mask lies as its image is stored.
 
     Raises:
-        DecodeError: it is damaged, does not have its image's size, or has pixels that do not fit.
+        DecodeError: the mask is damaged, has another size than its image, or has float pixels.
     """
     from PIL import Image
 
@@ -191,7 +187,7 @@ def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
 
 
 def _ids(image: Image.Image) -> Image.Image:
-    """A mask in a mode that PNG has."""
+    """Bring a mask into a mode that PNG has."""
     if image.mode == "P":
         image.load()
         _complete_palette(image)
@@ -204,7 +200,7 @@ def _ids(image: Image.Image) -> Image.Image:
 
 
 def _complete_palette(image: Image.Image) -> None:
-    """Give ids beyond the palette's end a colour: PNG's writer cuts ids off with the palette."""
+    """Give each id a colour: Pillow's PNG writer cuts off ids beyond the end of the palette."""
     palette = image.getpalette() or []
     needed = 3 * (int(np.asarray(image).max()) + 1)
     if len(palette) < needed:

@@ -1,4 +1,4 @@
-"""What packing would do, before it is done: what is found, and what other encodings would bring."""
+"""The dry run: what packing would find, and how encodings compare in size and speed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from packio.errors import DecodeError
 from packio.images.decoders import Decoder
 from packio.packing.images.encode import Encoding
-from packio.packing.plan.plan import Plan
+from packio.packing.plan.planning import Plan
 from packio.packing.run.reading import Read, Treatment, read_one
 from packio.sample.record import Field
 
-_SAMPLE = 64  # images looked at
-_ROUNDS = 3  # over them, of which the fastest counts
+_SAMPLE = 64  # images that are looked at
+_ROUNDS = 3  # in which all of them are decoded; the fastest round counts
 CANDIDATES = (
     Encoding(),
     Encoding(encode="jpeg", resize="short=512"),
@@ -30,14 +30,14 @@ CANDIDATES = (
 
 
 class Advice(NamedTuple):
-    """What one way of encoding comes to, by a sample of the images.
+    """How large and how fast all images would be in one encoding, estimated from some images.
 
     Attributes:
-        options: Of the encoding, as the plan has them.
-        bytes: Of all images, predicted.
-        images_per_second: Decoded whole, on one core.
-        pack_seconds: That encoding all images would take on one core.
-        refused: Images of the sample that cannot be encoded so.
+        options: Options of the encoding, as the plan has them.
+        bytes: Bytes of all images.
+        images_per_second: Whole images that one core decodes in a second.
+        pack_seconds: Seconds that one core needs to encode all images.
+        refused: Number of images looked at that cannot be encoded so.
     """
 
     options: dict[str, object]
@@ -53,16 +53,16 @@ class DryRun:
 
     Attributes:
         kind: Name of the source's module.
-        found: Samples.
-        classes: Their names.
-        class_counts: Samples of each class; empty without int labels.
+        found: Number of samples.
+        classes: Names of the classes.
+        class_counts: Number of samples of each class; empty without int labels.
         labels: "none", "class", "number", or "vector of k".
-        shards: How many.
-        source_bytes: Of all samples, as far as can be told.
-        problems: (key, reason) of what cannot be listed, and of bad images in the sample.
-        warnings: One line each, the columns that were guessed among them.
-        looked_at: Images in the sample.
-        advice: What each candidate would bring.
+        shards: Number of shards.
+        source_bytes: Bytes of all samples whose size is known.
+        problems: (key, reason) of paths that cannot be listed, and of bad images looked at.
+        warnings: One line each, as which columns were guessed.
+        looked_at: Number of images that were looked at.
+        advice: An estimate for each encoding.
     """
 
     kind: str
@@ -79,11 +79,11 @@ class DryRun:
 
 
 def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
-    """Look at a plan and at a sample of its images; write nothing.
+    """Look at a plan and at some of its images, drawn at random; write nothing.
 
     Args:
-        plan: Of the pack.
-        candidates: Ways of encoding to compare.
+        plan: The plan of the pack.
+        candidates: Encodings to compare.
     """
     listing, treatment = plan.listing, Treatment.of(plan.own)
     drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]

@@ -1,7 +1,7 @@
-"""Choosing among the samples of a listing: by name, by number, by content; their order and splits.
+"""Choosing samples of a listing by name, number and content; their order and their splits.
 
-Whatever is drawn is drawn from the seed and the sample's key alone, so that it does not depend on
-the order in which files are found.
+Random numbers come from the seed and the sample's key alone. So they do not depend on the order in
+which files are found.
 """
 
 from __future__ import annotations
@@ -10,33 +10,35 @@ import dataclasses
 import fnmatch
 import hashlib
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from packio.errors import DecodeError, OptionError, SourceError
+from packio.errors import OptionError, SourceError
+from packio.packing.plan import duplicates
 from packio.sources import Listing
-from packio.system.pools import ThreadPool
 
 DEDUPE = (None, "report", "drop")
-_THREADS = 8  # they wait for the disk
-_CHUNK = 256  # samples that a thread reads in one go
-_SHOWN = 3
-_GOLDEN = 0.618033988749895  # its multiples, modulo 1, are spread evenly
+_SHOWN = 3  # paths in a warning
+_MOST_SEED = 2**127 - 1  # the salt of a hash, 16 bytes
+_GOLDEN = 0.618033988749895  # multiples of it, modulo 1, are spread evenly
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What to take of a listing, in which order.
+    """Which samples of a listing are packed, in which order, and in which splits.
 
     Attributes:
-        include, exclude: Patterns of keys, as ``*.jpg`` or ``cats/*``; ``*`` matches slashes, too.
-        dedupe: "report": tell of samples with the same bytes; "drop": keep the first of them.
-        shuffle: Seed of the order; None: as the source has it.
-        limit: Take the first so many.
-        split: Shares of named splits, as {"train": 0.9, "val": 0.1}; of each class the same.
-        seed: Of the splits.
+        include, exclude: Patterns of keys, as ``*.jpg`` or ``cats/*``; ``*`` also matches slashes.
+        dedupe: "report": warn about samples with the same bytes; "drop": keep the first of them.
+        shuffle: Seed of the order; None keeps the order of the source.
+        limit: Take this many samples from the beginning.
+        split: Share of each named split, as {"train": 0.9, "val": 0.1}, exact in each class. So a
+            source that has grown, packed anew, moves some samples to another split. Appending moves
+            none: new samples get their splits by a threshold on a hash of their keys.
+        seed: Seed that draws the splits.
     """
 
     include: tuple[str, ...] = ()
@@ -52,6 +54,9 @@ class Choice:
             raise OptionError(f"dedupe={self.dedupe!r}: expected 'report' or 'drop'")
         if self.limit is not None and self.limit < 1:
             raise OptionError(f"limit={self.limit}: expected at least 1")
+        for name, seed in (("shuffle", self.shuffle), ("seed", self.seed)):
+            if seed is not None and abs(seed) > _MOST_SEED:
+                raise OptionError(f"{name}={seed}: expected a seed below 2**127")
         names, shares = [name for name, _ in self.split], [share for _, share in self.split]
         if self.split and (
             len(set(names)) != len(names) or not all(names) or len(names) > 256
@@ -64,37 +69,45 @@ class Choice:
 
     @staticmethod
     def made(options: Mapping[str, Any]) -> Choice:
-        """A choice by options as a user or a recipe gives them: lists, and splits as a dict."""
+        """Make a choice of options as a user or a recipe gives them.
+
+        Raises:
+            OptionError: a value makes no sense.
+        """
         found: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v
                                  for n, v in options.items()}  # fmt: skip
+        found |= {n: (v,) for n, v in options.items() if isinstance(v, str) and n in _PATTERNS}
         split = options.get("split") or ()
-        pairs = split.items() if isinstance(split, Mapping) else split
-        found["split"] = tuple((str(n), float(share)) for n, share in pairs)
+        try:
+            pairs = split.items() if isinstance(split, Mapping) else split
+            found["split"] = tuple((str(n), float(share)) for n, share in pairs)
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"split={split!r}: expected names and shares, as {{'train': 0.9, 'val': 0.1}}"
+            ) from error
         return Choice(**found)
 
     def as_options(self) -> dict[str, object]:
-        """For the recipe: all that is not the default."""
+        """Options for the recipe: those that are not the default."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         if not self.split:
             del found["seed"]
         return {n: v for n, v in found.items() if v != getattr(_ALL, n) or n == "seed"}
 
     def of(self, listing: Listing) -> Listing:
-        """The listing of what is chosen.
+        """The listing of the chosen samples.
 
         Raises:
-            SourceError: nothing is.
+            SourceError: no sample is chosen.
         """
         found = len(listing.keys)
-        if self.include or self.exclude:
-            keep = [i for i, key in enumerate(listing.keys) if self._wanted(os.fsdecode(key))]
-            listing = listing.take(keep)
+        listing = self._matching(listing)
         if self.dedupe is not None:
-            listing = _deduplicated(listing, drop=self.dedupe == "drop")
+            listing = duplicates.deduplicated(listing, drop=self.dedupe == "drop")
         if self.shuffle is not None:
             listing = listing.take(_order(listing.keys, self.shuffle))
         if self.limit is not None:
-            listing = listing.take(range(min(self.limit, len(listing.keys))))
+            listing = _first(listing, self.limit)
         if found and not listing.keys:
             raise SourceError(
                 f"{listing.root or 'the source'}: none of {found} samples is chosen by "
@@ -106,25 +119,33 @@ class Choice:
         """The samples that appending takes, of a listing that has grown.
 
         What the choice left out before does not come back: samples that no pattern takes, samples
-        with the bytes of an earlier one, and samples beyond the limit. New samples get their splits
-        by a threshold on a hash of their keys, so that one sample more moves no other.
+        with the bytes of an earlier sample, and samples beyond the limit; a warning counts the
+        latter. New samples get their splits by a threshold on a hash of their keys, so that one
+        more sample moves no other.
 
         Args:
             listing: All samples of the source.
             known: Keys of the samples that the pack has.
         """
-        keep = [i for i, key in enumerate(listing.keys) if self._wanted(os.fsdecode(key))]
-        keep.sort(key=lambda i: listing.keys[i] not in known)  # of twins the first stays
-        listing = listing.take(keep)
+        listing = self._matching(listing)
+        old_first = sorted(range(len(listing.keys)), key=lambda i: listing.keys[i] not in known)
+        listing = listing.take(old_first)  # of samples with the same bytes the first stays
         if self.dedupe is not None:
-            listing = _deduplicated(listing, drop=self.dedupe == "drop")
+            listing = duplicates.deduplicated(listing, drop=self.dedupe == "drop")
         new = [i for i, key in enumerate(listing.keys) if key not in known]
         there = len(listing.keys) - len(new)
         listing = listing.take(new)
         if self.shuffle is not None:
             listing = listing.take(_order(listing.keys, self.shuffle))
         if self.limit is not None:
-            listing = listing.take(range(min(max(self.limit - there, 0), len(new))))
+            room = max(self.limit - there, 0)
+            listing = _first(listing, room)
+            if left := max(len(new) - room, 0):
+                warning = (
+                    f"{left:,} new samples are left out: the pack was made with "
+                    f"limit={self.limit}, and {there:,} samples of the source are in it"
+                )
+                listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
         return self._with_drawn_splits(listing) if self.split else listing
 
     def _with_drawn_splits(self, listing: Listing) -> Listing:
@@ -134,12 +155,48 @@ class Choice:
         names = [name for name, _ in self.split]
         return dataclasses.replace(listing, splits=splits, split_names=names)
 
+    def _matching(self, listing: Listing) -> Listing:
+        """The samples that the patterns take, and the unreadable paths that may hold such ones."""
+        if not (self.include or self.exclude):
+            return listing
+        keep = [i for i, key in enumerate(listing.keys) if self._wanted(os.fsdecode(key))]
+        left = [bad for bad in listing.unlisted if self._may_hold(os.fsdecode(bad[0]))]
+        return dataclasses.replace(listing.take(keep), unlisted=left)
+
+    def _may_hold(self, path: str) -> bool:
+        """Tell whether a path that cannot be listed may be, or may hold, a sample that is wanted.
+
+        ``cats/`` may hold samples of ``--include 'cats/*'``, but none after ``--exclude 'cats/*'``.
+        """
+        if not path.endswith("/"):
+            return self._wanted(path)
+        if any(p.endswith("*") and fnmatch.fnmatchcase(path, p) for p in self.exclude):
+            return False
+        starts = [_WILDCARD.split(p, maxsplit=1)[0] for p in self.include]
+        return not starts or any(s.startswith(path) or path.startswith(s) for s in starts)
+
     def _wanted(self, key: str) -> bool:
         included = not self.include or any(fnmatch.fnmatchcase(key, p) for p in self.include)
         return included and not any(fnmatch.fnmatchcase(key, p) for p in self.exclude)
 
 
 _ALL = Choice()
+_PATTERNS = ("include", "exclude")
+_WILDCARD = re.compile(r"[*?[]")
+
+
+def _first(listing: Listing, limit: int) -> Listing:
+    """The first samples of a listing. If there are enough, what cannot be listed is not missed."""
+    if limit > len(listing.keys):
+        return listing
+    warnings = [*listing.warnings]
+    if listing.unlisted:
+        shown = ", ".join(ascii(os.fsdecode(key)) for key, _ in listing.unlisted[:_SHOWN])
+        number = len(listing.unlisted)
+        warnings.append(
+            f"cannot be listed, and not missed, as limit={limit} is reached: {number}, as {shown}"
+        )
+    return dataclasses.replace(listing.take(range(limit)), unlisted=[], warnings=warnings)
 
 
 def _drawn(key: bytes, seed: int) -> bytes:
@@ -153,7 +210,7 @@ def _order(keys: Sequence[bytes], seed: int) -> list[int]:
 
 
 def _with_splits(listing: Listing, shares: Sequence[tuple[str, float]], seed: int) -> Listing:
-    """Give every sample a split: of each class the same shares, as nearly as whole samples can."""
+    """Give each sample a split, so that splits have the same shares of each class, rounded."""
     groups: dict[int, list[int]] = {}
     labels = listing.labels if isinstance(listing.labels, list) else None
     for i in _order(listing.keys, seed):
@@ -162,54 +219,7 @@ def _with_splits(listing: Listing, shares: Sequence[tuple[str, float]], seed: in
     edges = np.cumsum([share for _, share in shares])
     for number, label in enumerate(sorted(groups)):
         members = groups[label]
-        offset = (number + 1) * _GOLDEN % 1  # so that many small classes add up to the shares, too
+        offset = (number + 1) * _GOLDEN % 1  # many small classes add up to the shares, too
         places = (np.arange(len(members)) + offset) / len(members)
         splits[members] = np.searchsorted(edges, places, "right").clip(max=len(shares) - 1)
     return dataclasses.replace(listing, splits=splits, split_names=[name for name, _ in shares])
-
-
-def _deduplicated(listing: Listing, *, drop: bool) -> Listing:
-    """Find samples with the same bytes; only those with a size in common are read."""
-    order = np.argsort(np.asarray(listing.sizes, np.int64), kind="stable")
-    sizes = np.asarray(listing.sizes, np.int64)[order]
-    same = np.zeros(len(sizes), bool)
-    same[1:] = sizes[1:] == sizes[:-1]
-    same[:-1] |= sizes[:-1] == sizes[1:]
-    suspects = np.sort(order[same]).tolist()
-    first: dict[bytes, int] = {}
-    twins = [(i, first[d]) for i, d in _digests(listing, suspects) if first.setdefault(d, i) != i]
-    if not twins:
-        return listing
-    shown = ", ".join(f"{listing.keys[i]!a} = {listing.keys[j]!a}" for i, j in twins[:_SHOWN])
-    differ = sum(listing.labels is not None and not _alike(listing, i, j) for i, j in twins)
-    labels = f"; {differ} of them with another label" if differ else ""
-    what = "dropped" if drop else "kept; drop them with --dedupe drop"
-    warning = f"{len(twins)} samples have the bytes of an earlier one{labels}, {what}: {shown}"
-    listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
-    if not drop:
-        return listing
-    gone = {i for i, _ in twins}
-    dropped = [(listing.keys[i], f"the same bytes as {listing.keys[j]!a}") for i, j in twins]
-    kept = listing.take([i for i in range(len(listing.keys)) if i not in gone])
-    return dataclasses.replace(kept, dropped=[*listing.dropped, *dropped])
-
-
-def _alike(listing: Listing, i: int, j: int) -> bool:
-    return bool(np.array_equal(np.asarray(listing.label(i)), np.asarray(listing.label(j))))
-
-
-def _digests(listing: Listing, positions: list[int]) -> list[tuple[int, bytes]]:
-    """(position, digest of its bytes), in order, of those that can be read."""
-
-    def digests(start: int) -> list[tuple[int, bytes]]:
-        found = []
-        with listing.opened() as read:
-            for i in positions[start : start + _CHUNK]:
-                try:
-                    found.append((i, hashlib.blake2b(read(i).image.data, digest_size=16).digest()))
-                except (OSError, DecodeError):
-                    continue  # packing it will say why
-        return found
-
-    with ThreadPool(_THREADS, "packio-dedupe") as pool:
-        return [d for chunk in pool.map(digests, range(0, len(positions), _CHUNK)) for d in chunk]

@@ -1,4 +1,4 @@
-"""What is at OUT already: what this plan would make, something to replace, or in the way."""
+"""What is at the output already: the pack that a plan makes, or something else."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from packio.errors import LockedError, OutputExistsError, PackioError
+from packio.errors import LockedError, OutputExistsError, PackioError, UnfinishedPackError
 from packio.index import indexfile
-from packio.packing.plan import seen
-from packio.packing.plan.plan import Plan
+from packio.packing.plan import contents, seen
+from packio.packing.plan.planning import Plan
 from packio.packing.report import PackReport
-from packio.packing.run.reading import Treatment, read_ahead
-from packio.packs import packs
-from packio.sample.record import Field, Record
-from packio.sources import Listing
+from packio.packing.run.reading import Treatment
+from packio.packs import opening
+from packio.storage import workshop
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
 
@@ -34,9 +30,12 @@ def locked(index: Path) -> Iterator[None]:
     Raises:
         LockedError: another process changes the pack.
     """
-    try:
-        descriptor = os.open(index, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # no pack, or a pack that may only be read: its folder decides
+    descriptor = -1
+    for access in (os.O_RDWR, os.O_RDONLY):  # NFS locks only what may be written
+        with contextlib.suppress(OSError):
+            descriptor = os.open(index, access | os.O_CLOEXEC)
+            break
+    if descriptor < 0:  # no pack
         yield
         return
     try:
@@ -54,24 +53,27 @@ def locked(index: Path) -> Iterator[None]:
 
 
 def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | None:
-    """A report if ``out`` is what this plan makes; None if nothing is there.
+    """Report of the pack at ``out``, if it is the pack that a plan makes; None if there is nothing.
 
     Args:
-        plan: What would be packed.
+        plan: The plan.
         out: The output.
-        began: When the run began, by `time.monotonic`.
-        skip: Whether bad images may be missing from it.
+        began: Time when the run began, by `time.monotonic`.
+        skip: Whether bad images may be missing from the pack.
 
     Raises:
         OutputExistsError: something else is there.
+        LockedError: another process is packing into it.
     """
     if not os.path.lexists(out):
         return None
     try:
-        with packs.open(out) as pack:
+        with opening.open(out) as pack:
             if is_made_by(plan, pack, skip=skip):
                 return of_pack(plan, pack, began)
     except PackioError as error:
+        if isinstance(error, UnfinishedPackError):
+            workshop.check_idle(out)
         raise OutputExistsError(
             f"{out}: exists and is no finished pack ({error}); remove it, or choose another name"
         ) from error
@@ -81,23 +83,23 @@ def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | N
     )
 
 
-def is_made_by(plan: Plan, pack: packs.Pack, *, skip: bool) -> bool:
-    """Tell whether a pack is what a plan makes, of a source that has not changed since."""
+def is_made_by(plan: Plan, pack: opening.Pack, *, skip: bool) -> bool:
+    """Tell whether a pack was made by a plan, and the source has the same contents now."""
     left_out = len(plan.listing.dropped) + plan.carried.skipped
     complete = skip or pack.metadata["counts"]["skipped"] == left_out
     known = seen.load(pack.digest, len(pack))
     return (
         complete
         and pack.metadata.get("plan") == plan.digest
-        and unchanged(plan.listing, pack.index_file, known, Treatment.of(plan.own))
+        and contents.unchanged(plan.listing, pack.index_file, known, Treatment.of(plan.own))
     )
 
 
 def check_replaceable(out: Path) -> None:
-    """Refuse to replace a folder that holds anything but a pack.
+    """Refuse to replace a folder that is no pack.
 
     Raises:
-        OutputExistsError: it does.
+        OutputExistsError: the folder holds something, but no index.
     """
     if not os.path.isdir(out) or os.path.exists(out / indexfile.INDEX_NAME):
         return
@@ -111,102 +113,8 @@ def check_replaceable(out: Path) -> None:
         )
 
 
-def unchanged(
-    listing: Listing, index: indexfile.Index, known: np.ndarray, treatment: Treatment
-) -> bool:
-    """Tell whether samples are what they were when they were packed; see `changed`.
-
-    What is not read from files is taken to be unchanged: the plan has a digest of its contents.
-    """
-    if listing.root is None:
-        return True
-    return next(_differing(listing, index, known, treatment), None) is None
-
-
-def changed(
-    listing: Listing, index: indexfile.Index, known: np.ndarray, treatment: Treatment
-) -> list[bytes]:
-    """Keys of samples whose bytes or annotations are not those that were packed.
-
-    Args:
-        listing: The samples, with labels as the index counts them.
-        index: Of the pack, or of a shard, that was made of them.
-        known: Identities of the rows of the index: samples that have theirs are not read.
-        treatment: What was done to them.
-    """
-    return list(_differing(listing, index, known, treatment))
-
-
-def _differing(
-    listing: Listing, index: indexfile.Index, known: np.ndarray, treatment: Treatment
-) -> Iterator[bytes]:
-    rows = {index.key(row): row for row in range(len(index))}
-    labels = index.column("label").array() if "label" in index else None
-    suspects = []
-    for i, now in enumerate(seen.identities(listing).tolist()):
-        row = rows.get(listing.keys[i])
-        if row is not None and not _same_label(listing.label(i), labels, row):
-            yield listing.keys[i]
-        elif row is None or now == seen.UNKNOWN or now != known[row]:
-            suspects.append(i)
-    part = listing.take(suspects)
-    threads = treatment.threads
-    for chunk in read_ahead(part, range(len(suspects)), threads=threads, treatment=treatment):
-        for read in chunk:
-            key = part.keys[read.position]
-            row = rows.get(key)
-            if (read.problem is None) != (row is not None) or (
-                row is not None and not _as_packed(read.record, row, index)
-            ):
-                yield key
-
-
-def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:
-    if label is None or labels is None:
-        return label is None and labels is None
-    now, stored = np.atleast_1d(label), np.atleast_1d(labels[row])
-    more = max(len(now) - len(stored), 0)  # many-hot, of classes that are new
-    return bool(np.array_equal(now, np.pad(stored, (0, more))))
-
-
-def _as_packed(record: Record[Field], row: int, index: indexfile.Index) -> bool:
-    """Tell whether a sample, made as it was then, has the bytes and annotations of a row."""
-    for name in index.fields.keys() | record.fields.keys():
-        field = record.fields.get(name)
-        has = f"{name}/offset" in index and index.column(f"{name}/offset").item(row) >= 0
-        if has != (field is not None):
-            return False
-        if field and indexfile.crc32c(field.data) != index.column(f"{name}/crc32c").item(row):
-            return False
-    return _meta(index, row) == (record.meta or b"") and _same_boxes(record, row, index)
-
-
-def _meta(index: indexfile.Index, row: int) -> bytes:
-    if "meta_data" not in index:
-        return b""
-    start, stop = index.column("meta_offsets").span(row, row + 2).tolist()
-    return index.column("meta_data").span(start, stop).tobytes()
-
-
-def _same_boxes(record: Record[Field], row: int, index: indexfile.Index) -> bool:
-    start = stop = 0
-    if "boxes" in index:
-        start, stop = index.column("box_offsets").span(row, row + 2).tolist()
-    if record.boxes is None or not len(record.boxes):
-        return start == stop
-    if start == stop or set(record.box_columns) != set(index.box_columns):
-        return False
-    columns = {"boxes": np.asarray(record.boxes, np.float32).reshape(-1, 4)}
-    columns |= {f"boxes/{name}": values for name, values in record.box_columns.items()}
-    return all(
-        np.array_equal(np.asarray(values).astype(index.column(name).dtype),
-                       index.column(name).span(start, stop))
-        for name, values in columns.items()
-    )  # fmt: skip
-
-
-def of_pack(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
-    """A report of a pack that is there already."""
+def of_pack(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
+    """Report of a pack that is there already."""
     counts = pack.metadata["counts"]
     listed = pack.path.with_name(pack.path.name + SKIPPED_SUFFIX)
     return PackReport(
@@ -226,6 +134,6 @@ def of_pack(plan: Plan, pack: packs.Pack, began: float) -> PackReport:
     )
 
 
-def pack_bytes(pack: packs.Pack) -> int:
+def pack_bytes(pack: opening.Pack) -> int:
     """Bytes of all files of a pack, the index included."""
     return sum(size for _, size, _ in pack.index_file.files()) + pack.index_file.path.stat().st_size

@@ -1,4 +1,4 @@
-"""Checks before packing begins: an output within its source, and too little room."""
+"""Checks before packing begins: the output is not in its source, and the disk has room."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from packio import registry
 from packio.errors import OptionError, OutputError
 from packio.packing.images.encode import Encoding
-from packio.packing.plan.plan import Plan
+from packio.packing.plan.planning import Plan
 from packio.packing.run.reading import Treatment
 
 _FILES_A_SHARD = 16  # at most, but for arrays of many chunks
 
 
 def refuse_nesting(source: Path, out: Path) -> None:
-    """Refuse an output within its source, or the other way round.
+    """Refuse an output within its source, and a source within its output.
 
     Raises:
-        OptionError: it is so.
+        OptionError: one of them lies within the other.
     """
     inside, outside = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if inside == outside or outside in inside.parents:
@@ -29,22 +29,22 @@ def refuse_nesting(source: Path, out: Path) -> None:
 
 
 def check_space(plan: Plan, treatment: Treatment, out: Path, shards: Sequence[int]) -> None:
-    """Refuse to begin if the disk has too little room, or too few inodes.
+    """Refuse to begin if the disk has too few free bytes or inodes.
 
-    Samples that are encoded anew may need more or less room: they are not counted.
+    Bytes are not counted if images are encoded anew, as their new size is not known.
 
     Args:
-        plan: Of the pack.
+        plan: The plan of the pack.
         treatment: What is done to each sample.
         out: The output.
         shards: Numbers of the shards that are still to be written.
 
     Raises:
-        OutputError: the disk has too little.
+        OutputError: the disk has too little room.
     """
     try:
         disk = os.statvfs(out.parent)
-    except OSError:  # the folder is missing: making the workshop says so
+    except OSError:  # the folder is missing; making the workshop will say so
         return
     free, needed = disk.f_bavail * disk.f_frsize, _needed(plan, treatment, shards)
     if needed > free:

@@ -1,1 +1,1 @@
-"""Put a finished pack in its place: rename it, or upload it."""
+"""Put a finished pack in its place: one index over its shards, then a rename or an upload."""

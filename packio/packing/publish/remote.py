@@ -1,7 +1,7 @@
-"""Packing to a URL: the pack is built here, as any other, and then uploaded.
+"""Packing to a URL: the pack is built in the user's cache, then uploaded.
 
-It is built in the user's cache, and stays there until all of it is uploaded, so that a run that is
-cut short goes on: its shards are not packed again, what has arrived is not sent again.
+The pack stays in the cache until all of it is uploaded. So a run that was cut short goes on: it
+neither packs finished shards again nor sends objects again that have arrived.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from packio.errors import (
 )
 from packio.index.indexfile import INDEX_NAME
 from packio.packing.plan import existing
-from packio.packing.plan.plan import Plan
+from packio.packing.plan.planning import Plan
 from packio.packing.publish import uploading
 from packio.packing.report import PackReport, Skip
-from packio.packs import packs
+from packio.packs import opening
 from packio.storage import remote, urls, workshop
 from packio.storage.urls import Url
 from packio.system import cache, files
@@ -40,24 +40,24 @@ def pack_to(
     url: Url, plan: Plan, began: float, make: Callable[[Path], PackReport], *, skip: bool,
     resume: bool, overwrite: bool,
 ) -> PackReport:  # fmt: skip
-    """Pack to a URL, unless what the plan makes is there.
+    """Pack to a URL, unless the pack that the plan makes is there already.
 
     Args:
-        url: Where to.
+        url: Place of the new pack.
         plan: What is packed.
-        began: When the run began, by `time.monotonic`.
-        make: Builds the pack at a path, unless it is there.
-        skip: Whether bad images may be missing from it.
-        resume: Go on from what an earlier run has built.
+        began: Time when the run began, by `time.monotonic`.
+        make: Builds the pack at a path, unless the pack is there.
+        skip: Whether bad images may be missing from the pack.
+        resume: Take over what an earlier run has built.
         overwrite: Replace what is at the URL.
 
     Raises:
-        OutputExistsError: something else is there.
+        OutputExistsError: something else is at the URL.
         LockedError: another process packs to the same URL.
-        CannotCreateError: nothing can be written there.
-        OutputError: uploading fails; what is built stays for another run.
+        CannotCreateError: nothing can be written at the URL.
+        OutputError: uploading fails; the built pack stays for another run.
         ReadError: the service does not answer.
-        PackioError: as `make` says.
+        PackioError: `make` raises it.
     """
     if overwrite:
         _check_replaceable(url)
@@ -69,12 +69,12 @@ def pack_to(
 
 
 def _up_to_date(plan: Plan, url: Url, began: float, *, skip: bool) -> PackReport | None:
-    """A report if the pack at a URL is what a plan makes; None if none is there."""
+    """Report of the pack at a URL, if a plan makes it; None if there is no pack."""
     try:
-        with packs.open(url) as pack:
+        with opening.open(url) as pack:
             if existing.is_made_by(plan, pack, skip=skip):
                 with urls.errors_as(ReadError, url):
-                    if urls.is_file(remote.marker(url)):  # all but this was done
+                    if urls.is_file(remote.marker(url)):  # the last step of the upload is missing
                         uploading.remove(remote.marker(url))
                 return existing.of_pack(plan, pack, began)
     except UnfinishedPackError as error:
@@ -103,7 +103,7 @@ def _up_to_date(plan: Plan, url: Url, began: float, *, skip: bool) -> PackReport
 
 
 def _check_replaceable(url: Url) -> None:
-    """Refuse to replace a folder that holds anything but a pack."""
+    """Refuse to replace a folder that is no pack."""
     with urls.errors_as(ReadError, url):
         ours = urls.is_file(url / INDEX_NAME) or urls.is_file(remote.marker(url))
         if not ours and urls.below(url):
@@ -114,7 +114,7 @@ def _check_replaceable(url: Url) -> None:
 
 
 def _try_out(url: Url) -> None:
-    """Put the marker, empty, and remove it: before all is built for a bucket that is not there."""
+    """Write an empty marker and remove it, so that a missing bucket is noticed before packing."""
     with urls.errors_as(CannotCreateError, f"{url}: cannot be written"):
         if not urls.is_file(remote.marker(url)):
             uploading.put(remote.marker(url), b"")
@@ -124,7 +124,7 @@ def _try_out(url: Url) -> None:
 def _built_and_uploaded(
     url: Url, make: Callable[[Path], PackReport], *, resume: bool, overwrite: bool
 ) -> PackReport:
-    """Build a pack in the user's cache, or go on from what an earlier run has built; upload it."""
+    """Build a pack in the user's cache, or go on with one that an earlier run began; upload it."""
     place = cache.folder("uploads", hashlib.sha256(os.fsencode(url)).hexdigest())
     place.parent.mkdir(parents=True, exist_ok=True)
     staged = place / url.name

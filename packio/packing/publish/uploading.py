@@ -1,11 +1,12 @@
-"""Uploading a pack that is built: every object whole or not at all, the index last.
+"""Uploading a built pack: each object appears whole or not at all, and the index comes last.
 
-While it is uploaded, ``OUT.packio-tmp`` is beside it, an object that says of which plan it is, and
-its digest; without an index, what is there is no pack. Each object appears with its last byte:
-object stores publish what was sent whole, and for other services fsspec renames a temporary file.
-Before a pack is replaced, all of it is removed, first its index: what is there beside the marker is
-this upload's, so that another run need not send it again. Two that upload to the same URL from
-different machines notice each other by the marker, and by what has become of the objects.
+During an upload, the object ``OUT.packio-tmp`` beside the pack holds the digests of the plan and of
+the pack. Without its index, a pack cannot be opened. Object stores publish an object when its last
+byte has arrived; for other services fsspec renames a temporary file.
+
+Before a pack is replaced, it is removed, its index first. So all objects beside the marker belong
+to this upload, and another run need not send them again. Two machines that upload to the same URL
+notice each other: by the marker, and by objects that have changed.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from packio.system.pools import ThreadPool
 
 _BLOCK = 4 << 20  # bytes copied at a time
 _MOST_MARK = 1000  # bytes of a marker
-_TAGS = ("ETag", "etag", "md5Hash")  # what a service says alike of one object and in a list
-_UPLOADS = 4  # files at a time; large ones are sent in several parts at a time besides
+_TAGS = ("ETag", "etag", "md5Hash")  # names of an object's version, by service
+_UPLOADS = 4  # files at a time; a large file is also sent in several parts at a time
 
-_Stamp = tuple[int, str]  # size of an object in bytes; what changes when it is written again, or ""
+_Stamp = tuple[int, str]  # size of an object in bytes, and its version, or ""
 
 
 class Upload:
-    """One pack on its way.
+    """The upload of one pack.
 
     Args:
-        url: Where to.
-        staged: The pack.
+        url: Place of the new pack.
+        staged: The built pack.
     """
 
     def __init__(self, url: Url, staged: Path) -> None:
@@ -51,11 +52,15 @@ class Upload:
         self._ours, self._clearing = f"{plan} {index.digest}", f"{plan} clearing"
 
     def run(self, listed: Path | None, *, overwrite: bool) -> None:
-        """Upload what is not there yet; the index last.
+        """Upload the objects that are not there yet; the index last.
 
         Args:
-            listed: What was skipped; it goes beside the pack.
-            overwrite: Replace what is there.
+            listed: List of skipped samples, which goes beside the pack; None if there is none.
+            overwrite: Replace the pack that is there.
+
+        Raises:
+            OutputExistsError: there are objects that belong to no pack.
+            LockedError: another process uploads to the same URL.
         """
         begun = mark(self._url)
         if begun != self._ours:
@@ -76,7 +81,7 @@ class Upload:
         send(self._here / self._index, self._there / self._index)
         try:
             self._check_mark()
-        except LockedError:  # what the other one has put there is not what this index says
+        except LockedError:  # the index does not fit the other upload's objects
             remove(self._there / self._index)
             raise
         remove(self._marker)
@@ -87,7 +92,7 @@ class Upload:
         return send(self._here / name, self._there / name)
 
     def _begin(self, *, anew: bool) -> None:
-        """Mark the place as this upload's, where nothing of another's is left."""
+        """Remove the objects of another pack if need be, then write this upload's marker."""
         if anew:
             put(self._marker, self._clearing.encode())
             self._clear()
@@ -99,7 +104,7 @@ class Upload:
         put(self._marker, self._ours.encode())
 
     def _clear(self) -> None:
-        """Remove the pack that is there, or what is left of one."""
+        """Remove the pack that is there, or the objects that are left of a pack."""
         old = [self._there / name for name in self._sizes]
         with suppress(PackioError):
             index, root = remote.located(self._url)
@@ -114,7 +119,7 @@ class Upload:
             remove(url)
 
     def _found(self) -> dict[str, _Stamp]:
-        """Those objects of the pack that are there."""
+        """Objects of the pack that are there: name → stamp."""
         if self._is_folder:
             there = urls.below(self._url)
         else:
@@ -123,7 +128,7 @@ class Upload:
         return {name: _stamp(there[name]) for name in self._sizes if name in there}
 
     def _check_mark(self) -> None:
-        """Check that nobody else has begun to upload to the same place."""
+        """Check that no other process has begun to upload to the same URL."""
         if mark(self._url) != self._ours:
             raise self._taken_over()
 
@@ -131,7 +136,7 @@ class Upload:
         return LockedError(f"{self._url}: another packio is uploading to it; run it again later")
 
     def _keep_index(self) -> None:
-        """Put the index into the cache, with the time when the source was looked at."""
+        """Move the index into the cache, where readers of the URL look for it."""
         index = self._there / self._index
         found = urls.info(index)
         if found is not None:
@@ -141,7 +146,7 @@ class Upload:
 
 
 def mark(url: Url) -> str | None:
-    """What the marker beside a URL says; None if there is none, or it is but tried out."""
+    """Text of the marker beside a URL; None if there is no marker, or it is empty."""
     marker = remote.marker(url)
     found = urls.info(marker)
     if found is None:
@@ -155,14 +160,14 @@ def _stamp(found: Mapping[str, Any]) -> _Stamp:
 
 
 def send(source: Path, url: Url) -> _Stamp:
-    """Upload a file: whole, or not at all; return its size in bytes, and what tells its version."""
+    """Upload a file, whole or not at all; return the stamp of the new object."""
     size = source.stat().st_size
 
     def attempt() -> _Stamp:
         fs, path = urls.filesystem(url)
         try:
             _copy(fs, source, path)
-        except FileNotFoundError as error:  # an upload in parts that has ended, if unheard: again
+        except FileNotFoundError as error:  # the service has ended the upload in parts: try again
             raise OSError(str(error)) from error
         fs.invalidate_cache(path)
         arrived = _stamp(fs.info(path))
@@ -184,7 +189,7 @@ def _copy(fs: Any, source: Path, path: str) -> None:
 
 
 def _make_folder(fs: Any, path: str) -> None:
-    """Make the folder that an object will be in; object stores have none."""
+    """Make the folder of an object, for services with folders."""
     fs.makedirs(path.rpartition("/")[0] or "/", exist_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""Engines: where shards are written. Anything with `concurrent.futures.Executor`'s ``submit``.
+"""Engines, which write shards in other processes: each is a `concurrent.futures.Executor`.
 
-``"local"`` is processes of this machine; ``"ray"`` a Ray cluster whose nodes share the file system
-that the output is on; an executor, as mpi4py's or Dask's, is taken as it is.
+``"local"`` starts processes on this machine. ``"ray"`` uses a Ray cluster whose nodes share the
+output's file system. An executor of the user's, as of mpi4py or Dask, is taken as it is.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from packio.system import memory
 from packio.system.pools import ThreadPool
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
-_LITTLE = 1 << 20  # bytes without which no process of ours gets far
-_NO_MEMORY = 71  # exit code of a process that ran out of it while it started: without a traceback
-# Python puts the current folder first for -c: nothing is imported before its path is this one's.
+_LITTLE = 1 << 20  # bytes that a process needs at least
+_NO_MEMORY = 71  # exit code of a process that ran out of memory; it prints no traceback
+# With -c, Python looks for modules in the current folder first, so sys.path is set before imports.
 _COMMAND = f"""
 import sys
 sys.path[:] = %r
@@ -44,14 +44,14 @@ serve(%d, %d)
 
 @contextlib.contextmanager
 def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
-    """Start an engine; stop it at the end, at once if an exception ends it.
+    """Start an engine; stop it at the end, or at once after an exception.
 
     Args:
         engine: "local", "ray", "ray:ADDRESS", or an executor, which stays open.
-        workers: Processes, for "local"; 1: a thread of this process.
+        workers: Number of processes of "local"; 1 takes a thread of this process.
 
     Raises:
-        OptionError: no such engine.
+        OptionError: there is no such engine.
         MissingPackageError: Ray is not installed.
     """
     if not isinstance(engine, str):
@@ -77,11 +77,10 @@ def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
 
 
 class Processes(Executor):
-    """Processes that run tasks, begun when first needed; one that dies is replaced.
+    """Processes that run tasks. A process starts when it is needed, and is replaced if it dies.
 
-    They are plain ``python`` processes, not forks, so that nothing of this one (threads, locks,
-    open files) is in them, and the program's main module is not imported again. They end with this
-    process, whatever ends it.
+    Each is a new ``python`` process, not a fork: it has no threads, locks or open files of this
+    process, and does not import the program's main module again. It ends when this process ends.
     """
 
     def __init__(self, count: int) -> None:
@@ -93,9 +92,9 @@ class Processes(Executor):
             self._idle.put(None)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function in a process; it, its arguments and its result are pickled.
+        """Run a function in a process. The function, its arguments and its result are pickled.
 
-        A `WorkerDiedError` is the result where the process dies.
+        The future has a `WorkerDiedError` if the process dies.
         """
         return self._threads.submit(self._call, fn, args, kwargs)
 
@@ -112,7 +111,7 @@ class Processes(Executor):
             self._idle.put(worker)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes: after their work, or at once if futures are cancelled."""
+        """End the processes: after their tasks, or at once if futures are cancelled."""
         self._closed = cancel_futures
         if not cancel_futures:
             self._threads.shutdown(wait=wait)
@@ -122,11 +121,11 @@ class Processes(Executor):
 
 
 class _Worker:
-    """One process, and the line to it."""
+    """A process, and the pipe to it."""
 
     def __init__(self) -> None:
         self._line, theirs = Pipe()
-        with theirs:
+        with theirs, _interrupts_held_back():
             self._process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own code)
                 [sys.executable, "-c", _COMMAND % (sys.path, theirs.fileno(), os.getpid())],
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
@@ -154,6 +153,19 @@ class _Worker:
         self._process.wait()
 
 
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Block SIGINT in this thread: a process that starts meanwhile inherits the block.
+
+    So Ctrl-C during the start of a process makes no traceback there; the parent ends the process.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end(code: int) -> str:
     if code >= 0:
         return "for lack of memory" if code == _NO_MEMORY else f"exit code {code}"
@@ -162,11 +174,11 @@ def _end(code: int) -> str:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """What such a process does: run tasks until the line ends.
+    """Run tasks in a process of `Processes`, until the pipe is closed.
 
     Args:
-        descriptor: Of the line.
-        parent: Process that it must not outlive.
+        descriptor: File descriptor of the pipe.
+        parent: Process id of the parent, which this process must not outlive.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
     if sys.platform == "linux":
@@ -178,13 +190,13 @@ def serve(descriptor: int, parent: int) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             good, value = _outcome(*line.recv())
-            if isinstance(value, WorkerDiedError):  # it is of no more use
+            if isinstance(value, WorkerDiedError):  # memory ran out; a new process has it again
                 os._exit(_NO_MEMORY)
             line.send((good, value))
 
 
 def _watch_memory() -> None:
-    """End this process when it has no memory left: in CPython, who starts a thread then hangs."""
+    """End this process when it has no memory left; CPython hangs if it then starts a thread."""
     while True:
         time.sleep(1)
         try:
@@ -194,7 +206,7 @@ def _watch_memory() -> None:
 
 
 def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:
-    """Whether a call succeeds, and what it returns or raises."""
+    """Call a function; return whether it succeeded, and its result or its exception."""
     try:
         return True, function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 (it is raised where the task was submitted)
@@ -219,7 +231,7 @@ def _ray(address: str | None) -> Iterator[Executor]:
 
 
 class _RayExecutor(Executor):
-    """Tasks on a Ray cluster, each tried again by Ray where its worker or node dies."""
+    """Tasks on a Ray cluster. Ray tries a task again if its worker or node dies."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
@@ -247,6 +259,6 @@ class _RayExecutor(Executor):
             done.set_exception(value)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let go of the tasks; cancel those that are not done."""
+        """Cancel the tasks that are not done, if futures are cancelled."""
         for reference in self._references if cancel_futures else ():
             self._ray.cancel(reference, force=True)

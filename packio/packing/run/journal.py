@@ -1,9 +1,9 @@
-"""The journal of a run: which shards are finished, so that a run that was cut short can go on.
+"""The journal of a run: its finished shards. If the run is cut short, the next run takes them over.
 
-It lies in ``OUT.packio-tmp/shards``. Every attempt to write a shard has a folder of its own there;
-when its files are complete and synced, their index (an index file like a pack's, of this one shard)
-is put in place under the shard's number, which only the first of several attempts can do. So a
-shard is finished or it is not, whoever wrote it, however often, and wherever it was killed.
+The journal is the folder ``OUT.packio-tmp/shards``. Each attempt to write a shard has a folder of
+its own in it. When the files of an attempt are complete and synced, the shard's index is put in
+place as ``NUMBER.packio``, by a hard link that only the first of several attempts can make. So a
+shard is finished or not, wherever a process was killed, and however many processes tried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from packio.errors import OutputExistsError, PackioError
 from packio.index import indexfile
 from packio.index.indexfile import canonical_json
-from packio.packing.plan.plan import Plan
+from packio.packing.plan.planning import Plan
 from packio.packing.run.tally import Tally
 from packio.sample.recipe import Recipe
 from packio.system import files
@@ -32,12 +32,12 @@ _TALLY = "tally"
 
 
 class Journal:
-    """Finished shards.
+    """The finished shards of a plan.
 
     Args:
-        folder: Where they are; made by `begin`.
+        folder: The journal's folder; `begin` makes it.
         plan: What is packed.
-        out: Begins error messages.
+        out: The pack to make; begins error messages.
     """
 
     def __init__(self, folder: Path, plan: Plan, out: Path) -> None:
@@ -45,13 +45,14 @@ class Journal:
         self._recipe, self._out = plan.own, out
 
     def begin(self, *, alone: bool) -> None:
-        """Make the folder; take over what is finished of the same plan.
+        """Make the folder; keep the finished shards of the same plan.
 
         Args:
-            alone: Clear what another plan left; else refuse it, as others may be working on it.
+            alone: Remove the shards of another plan. Else refuse them: other processes may still be
+                writing them.
 
         Raises:
-            OutputExistsError: parts of another plan are there.
+            OutputExistsError: shards of another plan are there.
         """
         if alone and not self._is_of_this_plan():
             files.remove(self.folder)
@@ -65,10 +66,10 @@ class Journal:
             self._sweep()
 
     def check(self) -> None:
-        """Refuse parts of another plan; nothing is deleted.
+        """Refuse shards of another plan; delete nothing.
 
         Raises:
-            OutputExistsError: parts of another plan are there; the message says what differs.
+            OutputExistsError: shards of another plan are there; the message says what differs.
         """
         if self._is_of_this_plan():
             return
@@ -85,14 +86,14 @@ class Journal:
         return not noted or noted.partition("\n")[0] == self.digest
 
     def _noted(self) -> str:
-        """What an earlier run noted of its plan; empty if there is none."""
+        """Digest and recipe of an earlier run's plan; empty if there was no run."""
         try:
             return (self.folder / _PLAN).read_text()
         except FileNotFoundError:
             return ""
 
     def _sweep(self) -> None:
-        """Remove attempts that did not get to be the finished shard."""
+        """Remove the attempts that did not become the finished shard."""
         kept = {_PLAN}
         for number in range(self.shards):
             finished = self.find(number)
@@ -108,13 +109,13 @@ class Journal:
         return Tally(self.folder / name, self.shards)
 
     def attempt(self, number: int) -> Path:
-        """A name for the folder of one more attempt at a shard."""
+        """Path of the folder of a new attempt at a shard."""
         return self.folder / f"{number:05d}-{secrets.token_hex(6)}"
 
     def finish(
         self, number: int, columns: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
     ) -> None:
-        """Note that a shard is finished, its files complete and synced; the first to do so wins."""
+        """Note that a shard is finished and its files are synced; the first attempt wins."""
         temporary = self.folder / f"{number:05d}.{secrets.token_hex(6)}.tmp"
         indexfile.write(temporary, columns, metadata)
         try:
@@ -127,21 +128,21 @@ class Journal:
         files.sync(self.folder)
 
     def find(self, number: int) -> indexfile.Index | None:
-        """The index of a finished shard; None if it is not finished."""
+        """Index of a finished shard; None if the shard is not finished."""
         try:
             return indexfile.Index(self._record(number))
         except PackioError:
             return None
 
     def forget(self, number: int) -> None:
-        """Have a shard written anew."""
+        """Remove the note of a finished shard, so that the shard is written anew."""
         self._record(number).unlink(missing_ok=True)
 
     def settle(self, finished: indexfile.Index, built: Path) -> bool:
-        """Move a finished shard's files to where the pack is built; again after a cut is the same.
+        """Move a finished shard's files to where the pack is built. It may be called again.
 
         Returns:
-            Whether all of them are there, with the sizes they should have.
+            Whether all files of the shard are there and have their sizes.
         """
         attempt = self.folder / str(finished.metadata["attempt"])
         with suppress(FileNotFoundError):

@@ -1,10 +1,8 @@
-"""Reading source files ahead in threads: whole, unchanged while read, and known to be images.
-
-Where images are encoded anew, that is done in the same threads.
-"""
+"""Samples are read ahead in threads, checked, and encoded anew in the same threads if asked for."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 from collections import deque
@@ -33,22 +31,22 @@ _PIXEL_FILES, _PIXEL_BYTES = 8, 1 << 20  # where it holds pixels, too
 
 
 class Read(NamedTuple):
-    """One sample read, or the reason why it cannot be packed."""
+    """A sample as it goes into the pack, or the reason why it cannot be packed."""
 
     position: int  # in the listing
-    record: Record[Field]  # as it goes into the pack, with the facts of its image
+    record: Record[Field]  # with the facts of its image
     problem: str | None
     size: int = 0  # source bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Treatment:
-    """What is done to every sample between the source and the container.
+    """What is done to each sample between the source and the container.
 
     Attributes:
-        encoding: How it is encoded.
-        check: "header", or "decode": decode every image, to see that all of it is sound.
-        seekable: Put restart markers into JPEGs, without loss, so that parts can be cut out.
+        encoding: How images are encoded.
+        check: "header" reads the header of each image; "decode" decodes each image whole.
+        seekable: Put restart markers into JPEGs, without loss, so that a part can be decoded.
     """
 
     encoding: Encoding = dataclasses.field(default_factory=Encoding)
@@ -61,7 +59,7 @@ class Treatment:
 
     @staticmethod
     def of(recipe: Recipe) -> Treatment:
-        """What a recipe says."""
+        """The treatment that a recipe describes."""
         return Treatment(Encoding(**recipe.encoding), recipe.check, recipe.seekable)
 
     @property
@@ -70,13 +68,13 @@ class Treatment:
         return self.check == "decode" or self.encoding != Encoding() or self.seekable
 
     def __call__(self, record: Record[Field]) -> Record[Field]:
-        """The sample as it goes into the pack.
+        """Make the sample that goes into the pack.
 
         Args:
-            record: As its source has it, with the facts of its image.
+            record: The sample of the source, with the facts of its image.
 
         Raises:
-            DecodeError: its image is damaged, or cannot be encoded so.
+            DecodeError: the image is damaged, or cannot be encoded so.
             MissingPackageError: JPEGs cannot be made seekable without numba.
         """
         if self.check == "decode":
@@ -94,22 +92,27 @@ class Treatment:
 
     @property
     def threads(self) -> int:
-        """Threads that keep one process busy: those that only read wait for the disk."""
+        """Number of threads that keep one process busy. More threads only wait for the disk."""
         count = processors.usable()
         return count if self.decodes else min(16, 4 * count)
 
 
 def _decode(name: str, field: Field) -> None:
-    """See that a field of pixels, text or an array is sound.
+    """Decode all pixels of an image or a mask, to see that they are sound.
 
     Raises:
-        DecodeError: it is damaged; the message names the field, unless it is the image.
+        DecodeError: the field is damaged; the message names the field, unless it is the image.
     """
-    try:
-        if field.kind in PIXELS:
+    if field.kind in PIXELS:
+        with _named(name):
             Decoder(mode="UNCHANGED")(field.data, field.facts or read_facts(field.data))
-        else:
-            decode(field)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Put the name of a field before the message of an error, unless the field is the image."""
+    try:
+        yield
     except DecodeError as error:
         raise error if name == IMAGE else type(error)(f"{name}: {error}") from error
 
@@ -127,17 +130,17 @@ def read_ahead(
 ) -> Iterator[list[Read]]:
     """Read and check some samples of a listing, in order, chunk by chunk.
 
-    At most ``threads + 2`` chunks of 4 MiB (or one larger file each) are in memory.
+    At most ``threads + 2`` chunks are in memory: each has 4 MiB of files, or one larger file.
 
     Args:
         listing: The samples.
-        positions: Which of them.
-        threads: That read.
-        treatment: What is done to them.
-        memory: Bytes of files that may be in memory at a time, about; None: as above.
+        positions: Positions of the samples to read.
+        threads: Number of threads that read.
+        treatment: What is done to each sample.
+        memory: Bytes of files in memory at a time, approximate; None takes the chunks above.
 
     Raises:
-        OSError: descriptors or memory run out, or the folder itself is gone.
+        OSError: descriptors or memory run out, or the source's folder is gone.
     """
     chunks = _chunks(listing.sizes, positions, *_limits(threads, treatment, memory))
     pool = ThreadPool(threads, "packio-read")
@@ -154,7 +157,7 @@ def read_ahead(
 
 
 def _limits(threads: int, treatment: Treatment, memory: int | None) -> tuple[int, int]:
-    """Files and bytes of a chunk."""
+    """Number of files and of bytes in a chunk."""
     files, size = _CHUNK_FILES, _CHUNK_BYTES
     if treatment.decodes:
         files, size = _PIXEL_FILES, _PIXEL_BYTES
@@ -184,9 +187,9 @@ def read_one(
 
     Args:
         listing: The samples.
-        read: What reads them.
-        position: In the listing.
-        treatment: What is done to it.
+        read: Reads a sample by its position.
+        position: Position in the listing.
+        treatment: What is done to the sample.
 
     Raises:
         OSError: descriptors or memory run out.
@@ -202,6 +205,9 @@ def read_one(
                 f"{facts.width}x{facts.height} pixels; the limit is {MAX_PIXELS:,} in all"
             )
         _check_masks(record)
+        for name, field in record.fields.items():
+            with _named(name):
+                decode(field)  # text is UTF-8, an array is a .npy file
         record = _with_facts(treatment(record))
     except OSError as error:
         if error.errno in _OUT_OF:
@@ -217,7 +223,7 @@ def _with_facts(record: Record[Field]) -> Record[Field]:
     """The record with the facts of all its images and masks.
 
     Raises:
-        DecodeError: a field that should be an image is none.
+        DecodeError: a field of kind image is no image.
     """
     missing = {
         name: field._replace(facts=_facts(field))
@@ -231,7 +237,7 @@ def _with_facts(record: Record[Field]) -> Record[Field]:
 
 
 def _check_masks(record: Record[Field]) -> None:
-    """Refuse a mask that does not have as many pixels as its image, both as they are stored.
+    """Refuse a mask whose stored width or height is not that of its stored image.
 
     Raises:
         DecodeError: a mask has another size.

@@ -1,7 +1,8 @@
-"""One packing run, from a plan to a report: shards are written, then put together and published."""
+"""One packing run: the shards of a plan are written, indexed as one pack, and published."""
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
@@ -14,10 +15,11 @@ from typing import NamedTuple
 from packio import registry
 from packio.errors import BadImagesError, OutputError, PackioError, SourceError, WorkerDiedError
 from packio.index import indexfile
-from packio.packing.plan import existing, preflight, seen
-from packio.packing.plan.plan import Plan
+from packio.packing.plan import contents, existing, preflight, seen
+from packio.packing.plan.planning import Plan
+from packio.packing.publish import assembly
 from packio.packing.report import PackReport, Skip
-from packio.packing.run import assembly, executors, shards
+from packio.packing.run import executors, shards
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Treatment
 from packio.packing.run.tally import Done
@@ -30,17 +32,17 @@ _ATTEMPTS = 3  # at a shard whose process dies
 
 
 class Means(NamedTuple):
-    """How a run is carried out; nothing of it changes what is packed.
+    """How a run is carried out. It does not change the bytes of the pack.
 
     Attributes:
         engine: As `executors.started` takes.
-        workers: Processes, where the engine is "local".
-        threads: Of each process; None: as many as keep it busy.
-        memory: Bytes of source files in memory at a time, about, in all processes together.
+        workers: Number of processes of the engine "local".
+        threads: Number of threads of each process; None takes as many as keep it busy.
+        memory: Bytes of source files in memory at a time, in all processes together; approximate.
         max_errors: Stop when more samples than this are bad.
-        part: (i, n): write only every n-th shard, from the i-th on, counted from 1.
-        finish: Write no shards; put those together that are there.
-        progress: Called now and then.
+        part: (i, n) writes only every n-th shard, from the i-th on, counted from 1.
+        finish: Write no shards; make a pack of the shards that earlier runs wrote.
+        progress: Called with a `Progress` about ten times a second.
     """
 
     engine: str | Executor = "local"
@@ -58,10 +60,10 @@ class Run:
 
     Args:
         plan: What is packed.
-        out: Where to.
+        out: The pack to make.
+        means: How the run is carried out.
+        began: Time when the run began, by `time.monotonic`.
         skip: Leave bad samples out.
-        means: How it is carried out.
-        began: When, by `time.monotonic`.
         first: Number of the first shard.
     """
 
@@ -77,7 +79,7 @@ class Run:
         self._total = len(plan.listing.keys)
 
     def into(self, shop: workshop.Workshop) -> PackReport:
-        """Build the pack in a workshop and publish it; or write one part of it.
+        """Build the pack in a workshop and publish it; or write one part of its shards.
 
         Raises:
             PackioError: see `write`.
@@ -92,12 +94,13 @@ class Run:
         return self._report(finished, skipped, self._list_skipped(shop, skipped), nothing)
 
     def write(self, shop: workshop.Workshop) -> list[indexfile.Index]:
-        """Write the shards, those aside that an earlier run has finished; return their indexes.
+        """Write the shards that no earlier run has finished; return the indexes of all shards.
 
-        Their files are where the workshop builds, but for those of a part of the shards.
+        The shards' files are then in the workshop's folder `built`; those of a part of the shards
+        stay in the journal's folder.
 
         Raises:
-            BadImagesError: samples are bad, and not to be left out, or more than are allowed.
+            BadImagesError: samples are bad and not left out, or more are bad than allowed.
             OutputError, WorkerDiedError: a shard cannot be written.
         """
         journal = Journal(shop.shards, self.plan, self.out)
@@ -122,14 +125,14 @@ class Run:
         return finished
 
     def _clear_strays(self, finished: Sequence[indexfile.Index], built: Path) -> None:
-        """Remove what a run that was cut short left among the shards' files, as half an index."""
+        """Remove other files from the built pack, as half an index that a killed run left."""
         kept = {name.partition("/")[0] for shard in finished for name, _, _ in shard.files()}
         for path in list(built.iterdir()):
             if path.name not in kept:
                 files.remove(path)
 
     def _mine(self) -> Sequence[int]:
-        """Numbers of the shards that this run is to write."""
+        """Numbers of the shards of this run's part."""
         numbers = range(len(self.plan.shards))
         if self.means.part is None:
             return numbers
@@ -138,7 +141,11 @@ class Run:
         return numbers[i - 1 :: n]
 
     def _missing(self, mine: Sequence[int], shop: workshop.Workshop, journal: Journal) -> list[int]:
-        """Numbers of the shards that are still to be written."""
+        """Numbers of the shards that are still to be written.
+
+        Raises:
+            OutputError: there are such shards, but the run only finishes.
+        """
         missing = []
         for number in mine:
             finished = journal.find(number)
@@ -160,19 +167,19 @@ class Run:
     def _still_good(
         self, finished: indexfile.Index, number: int, shop: workshop.Workshop, journal: Journal
     ) -> bool:
-        """Whether a shard of an earlier run can be taken over."""
+        """Tell whether a finished shard can be taken over: files and source are unchanged."""
         if finished.metadata["skipped"] and not self._skip:
             return False
         if self.means.part is not None:
-            return True  # finishing looks again
+            return True  # the run that finishes will compare the contents
         part = self.plan.listing.part(self.plan.shards[number])
         known = finished.column(seen.COLUMN).array()
-        return journal.settle(finished, shop.built) and existing.unchanged(
+        return journal.settle(finished, shop.built) and contents.unchanged(
             part, finished, known, self.treatment
         )
 
     def _write_shards(self, journal: Journal, missing: Sequence[int]) -> list[Skip]:
-        """Write shards; return what is bad in those that could not be finished for it."""
+        """Write shards; return the bad samples of shards that are not finished because of them."""
         tally = journal.tally(self.means.part)
         tally.clear()
         if not missing:
@@ -197,7 +204,7 @@ class Run:
         )  # fmt: skip
 
     def name(self, number: int) -> str:
-        """Of a shard, relative to the pack; "." where the pack is the shard."""
+        """Name of a shard, relative to the pack; "." if the pack is the shard."""
         if self.plan.is_sharded:
             suffix = self.out.suffix or self._container.caps.suffixes[0]
             return f"{self.out.stem}-{self.first + number:05d}{suffix}"
@@ -206,7 +213,7 @@ class Run:
     def _outcomes(
         self, engine: Executor, tasks: dict[int, shards.Task]
     ) -> Iterator[shards.Outcome]:
-        """Run tasks; yield what becomes of them as they end; report the progress meanwhile."""
+        """Run tasks, yield their outcomes as they end, and report the progress meanwhile."""
         tally = next(iter(tasks.values())).tally
         attempts = dict.fromkeys(tasks, 0)
         running: dict[Future[shards.Outcome], int] = {}
@@ -261,6 +268,9 @@ class Run:
         beside = [*plan.listing.unlisted, *plan.listing.dropped]
         skipped = [Skip(key, reason) for key, reason in beside] + assembly.skipped(finished)
         listed = self._list_skipped(shop, skipped)
+        parts = f"{glob.escape(self.out.name)}.part-*{existing.SKIPPED_SUFFIX}"
+        for path in list(self.out.parent.glob(parts)):  # the new list has their lines
+            path.unlink(missing_ok=True)
         if not any(shard.metadata["samples"] for shard in finished):
             raise SourceError(
                 f"{plan.listing.root or 'the source'}: none of {len(skipped)} images can be "
@@ -276,7 +286,7 @@ class Run:
         return self._report(finished, skipped, listed, assembled)
 
     def _old_files(self) -> list[str]:
-        """Files of the file pack that is replaced, if there is one."""
+        """Names of the files of the pack that is replaced, if that pack is a file."""
         index = self.out.name + indexfile.INDEX_SUFFIX
         try:
             old = indexfile.Index(self.out.with_name(index))
@@ -285,7 +295,11 @@ class Run:
             return []
 
     def _list_skipped(self, shop: workshop.Workshop, skipped: Sequence[Skip]) -> Path | None:
-        """Write the list of what is not packed beside the pack, or of one part of it."""
+        """Write the list of skipped samples beside the pack. The list of a part has its number.
+
+        Returns:
+            Path of the list; None if nothing was skipped.
+        """
         part = "" if self.means.part is None else f".part-{self.means.part[0]}"
         path = self.out.with_name(f"{self.out.name}{part}{existing.SKIPPED_SUFFIX}")
         if not skipped:
@@ -330,7 +344,7 @@ def _bad_images(
         what = f"stopped, as more than {limit} images are bad"
     else:
         what = (
-            f"{len(skipped)} of the images are bad (all listed in {listed}); "
+            f"bad samples: {len(skipped)} (all listed in {listed}); "
             "mend them, or leave them out with --on-error skip"
         )
     error = BadImagesError(f"{out}: not packed, {what}:{lines}{more}")

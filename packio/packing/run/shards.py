@@ -1,7 +1,7 @@
-"""One shard: samples go from the source into a container, their facts into an index of it.
+"""One shard: samples go from the source into a container, and their facts into the shard's index.
 
-`write` is a task that any process can run: all it needs is in a `Task`, what it leaves is a folder
-of its own and a line in the journal.
+Any process can run `write`. A `Task` has all that it needs. It leaves a folder of its own, and an
+entry in the journal.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Task(NamedTuple):
     """One shard to write.
 
     Attributes:
-        number: Of the shard.
-        listing: Its samples.
-        name: Of the shard, relative to the pack; "." where the pack is the shard.
-        format: Of the container.
-        writer_options: For the container's writer.
+        number: Number of the shard.
+        listing: The shard's samples.
+        name: Name of the shard, relative to the pack; "." if the pack is the shard.
+        format: Name of the container's format.
+        writer_options: Options of the container's writer.
         treatment: What is done to each sample.
-        threads: That read and encode.
-        memory: Bytes of source files in memory at a time, about; None: as `read_ahead` has it.
-        skip: Leave bad samples out; else write no shard that has one.
+        threads: Number of threads that read and encode.
+        memory: Bytes of source files in memory at a time; None takes the default of `read_ahead`.
+        skip: Leave bad samples out; else a shard with a bad sample is not written.
         max_errors: Stop when more samples than this are bad, in all shards together.
-        journal: Where the shard is noted when it is finished.
-        tally: Counts.
+        journal: Notes the shard when it is finished.
+        tally: Counts samples and bytes for the progress.
     """
 
     number: int
@@ -65,18 +65,18 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a shard."""
+    """The result of a task."""
 
-    number: int
+    number: int  # of the shard
     skipped: tuple[Skip, ...]
-    finished: bool  # it is in the journal
+    finished: bool  # whether the shard is in the journal
 
 
 def write(task: Task) -> Outcome:
-    """Write a shard, in a folder of this attempt's own, and note it in the journal.
+    """Write a shard in a new folder, and note the shard in the journal.
 
     Raises:
-        OSError, OutputError: it cannot be written.
+        OSError, OutputError: the shard cannot be written.
     """
     task.tally.restart(task.number)
     folder = task.journal.attempt(task.number)
@@ -103,14 +103,14 @@ def write(task: Task) -> Outcome:
 
 
 def _telling(task: Task) -> contextlib.AbstractContextManager[None]:
-    """Count what is compiled meanwhile, where that takes long."""
+    """Count functions that are compiled meanwhile; only the seekable writer compiles for long."""
     if not task.treatment.seekable:
         return contextlib.nullcontext()
     return compiling_told(functools.partial(task.tally.compile, task.number))
 
 
 def _write(task: Task, samples: Packed, container: Format, path: Path) -> Written | None:
-    """Write the container; None where nothing was packed."""
+    """Write the container; None if it has no samples, or bad samples that are not left out."""
     listing, tally = task.listing, task.tally
     size = sum(size for size in listing.sizes if size > 0)
     writer = container.writer(
@@ -152,7 +152,7 @@ def _sort_out(chunk: list[Read], samples: Packed) -> list[Read]:
 def _finish(
     task: Task, samples: Packed, written: Written | None, container: Format, path: Path
 ) -> None:
-    """Make the shard's files durable, and write its index."""
+    """Make the shard's files durable, and write the shard's index into the journal."""
     folder = path if task.name == "." else path.parent
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION,
@@ -181,10 +181,10 @@ def _finish(
 
 
 class Packed:
-    """What was packed, in order: the columns of the index that come from the samples.
+    """The samples packed so far, in order: they become columns of the shard's index.
 
     Args:
-        listing: What they are taken from.
+        listing: The shard's samples.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -199,14 +199,14 @@ class Packed:
         return len(self.builder)
 
     def record(self, read: Read) -> Record[Field]:
-        """Note one sample; return the record that goes into the container."""
+        """Note a sample; return the record that goes into the container."""
         self.builder.add(read.record)
         self._packed.append(read.position)
         self.source_bytes += read.size
         return read.record
 
     def columns(self, written: Written | None) -> dict[str, np.ndarray]:
-        """All columns of the index but the table of files."""
+        """All columns of the index, without the table of files."""
         columns = self.builder.columns(_NOWHERE if written is None else written.places)
         return columns | {seen.COLUMN: self._identities[self._packed]}
 

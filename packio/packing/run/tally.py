@@ -1,4 +1,4 @@
-"""How far each shard is: counters in a mapped file, written by whatever process writes it."""
+"""Counters of each shard's progress, in a mapped file that all processes of a run write."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-_FIELDS = 4  # samples done, source bytes, of the samples bad, functions being compiled
+_FIELDS = 4  # those of `Done`
 
 
 class Done(NamedTuple):
     """Sums over all shards."""
 
-    samples: int
-    size: int  # source bytes
+    samples: int  # read, the bad ones included
+    size: int  # source bytes of the good samples
     bad: int
-    compiling: int  # functions that are compiled just now, by those who write
+    compiling: int  # functions that are being compiled just now
 
 
 class Tally:
-    """Counters of a run's shards, and a flag that asks those who write them to stop.
+    """Counters of a run's shards, and a flag that asks all writers of shards to stop.
 
     Args:
-        path: Of the file; made if it is not there.
-        shards: How many.
+        path: The file; it is made if it is not there.
+        shards: Number of shards.
     """
 
     def __init__(self, path: Path, shards: int) -> None:
@@ -45,11 +45,11 @@ class Tally:
         return Tally, (self._path, self._shards)
 
     def clear(self) -> None:
-        """Set everything to zero, the flag too."""
+        """Set all counters and the flag to zero."""
         self._counts[:] = 0
 
     def restart(self, shard: int) -> None:
-        """Set the counters of one shard to zero: it is begun, perhaps again."""
+        """Set the counters of one shard to zero, as an attempt at it begins."""
         self._counts[shard] = 0
 
     def add(self, shard: int, samples: int, size: int, bad: int) -> None:
@@ -57,7 +57,7 @@ class Tally:
         self._counts[shard, :3] += (samples, size, bad)
 
     def compile(self, shard: int, begun: int) -> None:
-        """Count what is being compiled to write a shard: 1 where that begins, -1 where it ends."""
+        """Count functions being compiled for a shard: +1 as one begins, -1 as it ends."""
         self._counts[shard, 3] += begun
 
     def total(self) -> Done:
@@ -65,10 +65,10 @@ class Tally:
         return Done(*self._counts[: self._shards].sum(axis=0).tolist())
 
     def stop(self) -> None:
-        """Ask all that write shards to stop at the next chunk."""
+        """Ask all writers of shards to stop after their present chunk."""
         self._counts[self._shards, 0] = 1
 
     @property
     def stopped(self) -> bool:
-        """Whether they are asked to."""
+        """Whether the writers are asked to stop."""
         return bool(self._counts[self._shards, 0])

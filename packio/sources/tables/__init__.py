@@ -1,1 +1,1 @@
-"""What sources share that are tables: CSV, parquet, COCO and lists of labels."""
+"""Modules that the sources of tables share: CSV, JSON lines, Parquet and lists of labels."""

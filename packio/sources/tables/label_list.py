@@ -1,6 +1,6 @@
 """A list of labels for images that lie in no class folders.
 
-A list is text in UTF-8, of one of two kinds:
+A list is text in UTF-8. There are two kinds of lists:
 
 * a label on each line, a line for each image in sorted order, as ImageNet's
   ``ILSVRC2012_validation_ground_truth.txt``;
@@ -8,19 +8,19 @@ A list is text in UTF-8, of one of two kinds:
   The order of lines does not matter. A list is of this kind if any line begins with the path of an
   image.
 
-Labels are names of classes, or whole numbers. They are taken as numbers if all of them are numbers
-and not all of them are names of the classes that are given.
+Labels are names of classes, or whole numbers. If all labels are whole numbers, they are numbers,
+unless all of them are names of the classes that the user gives.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packio.errors import OptionError, SourceError
-from packio.sources import Context, Listing, _classes, _files
+from packio.sources import Context, Listing, _class_folders, _files
+from packio.sources.tables.labels import Distinct, is_whole, names_of
 
 OPTIONS = {
     "labels": "text file with a label for each image in sorted order, or lines of path and label",
@@ -28,11 +28,12 @@ OPTIONS = {
 }
 
 _IMAGES = tuple(ending.encode() for ending in (*_files.EXTENSIONS, ".gif"))
-_is_number = re.compile(rb"[+-]?[0-9]{1,18}").fullmatch
 
 
 def labelled(found: Listing, context: Context) -> Listing:
-    """Give images the labels of the list that the options name; images without one are unlisted.
+    """Give images the labels of the list that the options name.
+
+    Images without a label become unlisted.
 
     Args:
         found: Images without labels, sorted; returned as they are if there is no list.
@@ -48,7 +49,7 @@ def labelled(found: Listing, context: Context) -> Listing:
     file, offset = Path(context.option("labels")), _offset(context.option("label_offset", 0))
     texts = _texts(file, found)
     kept = found.take([i for i, key in enumerate(found.keys) if key in texts])
-    labels, names = _numbers(file, [texts[key] for key in kept.keys], context.classes, offset)
+    labels, names = _labels(file, [texts[key] for key in kept.keys], context.classes, offset)
     return dataclasses.replace(kept, labels=labels, classes=names)
 
 
@@ -79,13 +80,19 @@ def _texts(file: Path, result: Listing) -> dict[bytes, bytes]:
 
 
 def _refuse_unfit(file: Path, lines: list[bytes], keys: list[bytes]) -> None:
-    """Refuse a list that has no path of an image, and is no list of labels alone."""
+    """Refuse a list that names no image of the source and has no label for each image."""
     paths = [next(_splits(line), (b"",))[0] for line in lines]
     named = [path for path in paths if path.lower().endswith(_IMAGES)]
     if named:
         raise SourceError(
             f"{file}: {len(named)} lines name images, as {named[0]!a}, and none is an image of the "
             f"source, as {keys[0]!a}; expected paths relative to the source"
+        )
+    several = all(len(line.split(None, 1)) == 2 for line in lines)
+    if several and len(lines) > 1 and len(set(lines)) == len(lines):
+        raise SourceError(
+            f"{file}: {len(lines)} lines of several words, no two alike, as {lines[0]!a}: each "
+            f"would be a class; expected a label a line, or paths of the source, as {keys[0]!a}"
         )
     if len(lines) != len(keys):
         raise SourceError(
@@ -104,7 +111,7 @@ def _lines(file: Path) -> list[bytes]:
 
 
 def _splits(line: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The ways to split a line into path and label: either may have spaces in it."""
+    """The ways to split a line into path and label. Paths and labels may have spaces in them."""
     if b"\t" in line:
         path, _, label = line.rpartition(b"\t")
         yield path, label
@@ -115,21 +122,24 @@ def _splits(line: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield path, label
 
 
-def _numbers(
+def _labels(
     file: Path, texts: list[bytes], classes: Sequence[str] | None, offset: int
 ) -> tuple[list[int], list[str]]:
     """Labels as numbers, and the names of the classes."""
-    decoded = [text.decode("utf-8", "surrogateescape") for text in texts]
-    if set(decoded) <= set(classes or ()) or not all(map(_is_number, texts)):
-        names = _classes.names(str(file), decoded, classes)
-        position = {name: i for i, name in enumerate(names)}
-        return [position[text] for text in decoded], names
-    numbers = [int(text) + offset for text in texts]
+    column = Distinct()
+    column.extend(text.decode("utf-8", "surrogateescape") for text in texts)
+    if {*column.values} <= {*(classes or ())} or not all(map(is_whole, column.values)):
+        names = names_of(column, lambda _: str(file), classes)
+        known = _class_folders.class_names(str(file), names, classes)
+        order = {name: i for i, name in enumerate(known)}
+        values = [order[name] for name in names]
+        return [values[code] for code in column.codes], known
+    values = [int(text) + offset for text in column.values]
     most = len(classes) - 1 if classes is not None else (1 << 63) - 1
-    wrong = next((n for n in numbers if not 0 <= n <= most), None)
+    wrong = next((value for value in values if not 0 <= value <= most), None)
     if wrong is not None:
         raise SourceError(
             f"{file}: the label {wrong - offset}, with label_offset={offset}, is {wrong}; expected "
             f"0..{most}"
         )
-    return numbers, list(classes or [])
+    return [values[code] for code in column.codes], list(classes or [])

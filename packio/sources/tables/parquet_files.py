@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
@@ -20,42 +19,90 @@ import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, SourceError
+from packio.sources._listed_file import ListedFile
 
-_BUFFER = 1 << 20  # bytes, of each column; without one, pyarrow reads row groups whole
-_BATCH_BYTES, _BATCH_ROWS = 4 << 20, 32  # about what is packed at a time
+_ARROW = ".arrow"
+_BUFFER = 1 << 20  # bytes, of each column; without a buffer pyarrow reads whole row groups
+_BATCH_BYTES, _BATCH_ROWS = 4 << 20, 32  # about as much as packing holds at a time
 _KEPT = 24  # batches, for threads that are behind others
-_AHEAD = 1024  # rows that are rather read than jumped over
 _OPEN = 4  # files
 
 
-def _open(path: Path) -> Any:
+def _open(path: str) -> Any:
+    """Open a Parquet file with pyarrow, or an Arrow file with the same methods.
+
+    Raises:
+        SourceError: pyarrow cannot read the file.
+    """
     pq = registry.require("pyarrow.parquet", "parquet")
     try:
+        if path.lower().endswith(_ARROW):
+            return _ArrowFile(path)
         return pq.ParquetFile(
             path, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
         )
     except Exception as error:  # pyarrow raises whatever its parsers meet
-        raise SourceError(f"{path}: no Parquet file that pyarrow can read: {error}") from error
+        raise SourceError(f"{path}: no such file that pyarrow can read: {error}") from error
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
+class _ArrowFile:
+    """An Arrow stream as `datasets` writes it; each batch of it counts as a row group."""
+
+    def __init__(self, path: str) -> None:
+        pa = registry.require("pyarrow", "parquet")
+        with pa.ipc.open_stream(pa.memory_map(path)) as stream:
+            self.schema_arrow, self._batches = stream.schema, list(stream)
+
+    def __enter__(self) -> _ArrowFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._batches = []
+
+    def groups(self) -> list[tuple[int, int]]:
+        """Rows and bytes of each batch."""
+        return [(batch.num_rows, batch.nbytes) for batch in self._batches]
+
+    def iter_batches(
+        self, rows: int = 1024, *, row_groups: Sequence[int] | None = None, columns: Sequence[str],
+        use_threads: bool,
+    ) -> Iterator[Any]:  # fmt: skip
+        """As pyarrow's ParquetFile; a column of a struct may be ``image.path``."""
+        del use_threads
+        groups = range(len(self._batches)) if row_groups is None else row_groups
+        for batch in (self._batches[group] for group in groups):
+            batch.validate()
+            names = [name.partition(".")[0] for name in columns]
+            chosen = batch.select(names)
+            for start in range(0, batch.num_rows, rows):
+                yield chosen.slice(start, rows)
+
+
+def _groups(opened: Any) -> list[tuple[int, int]]:
+    """Rows and bytes, not compressed, of each row group."""
+    if isinstance(opened, _ArrowFile):
+        return opened.groups()
+    # not of the columns: on a damaged footer pyarrow 26 ends the process there
+    groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
+    return [(g.num_rows, min(max(g.total_byte_size, 0), 1 << 62)) for g in groups]
 
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
-    """A file as found when it was listed.
+    """A Parquet or Arrow file, with its row groups.
 
     Attributes:
-        path: Absolute.
-        stamp: Size in bytes and time of the last change.
+        listed: The file.
         starts: (row groups + 1,) first row of each row group, then the number of rows.
     """
 
-    path: Path
-    stamp: tuple[int, int]
+    listed: ListedFile
     starts: np.ndarray
+
+    @property
+    def path(self) -> str:
+        """Absolute path."""
+        return self.listed.path
 
     @property
     def rows(self) -> int:
@@ -68,12 +115,11 @@ class ParquetFile:
         Raises:
             SourceError: the file is damaged, or has changed.
         """
-        if _stamp(self.path) != self.stamp:
-            raise SourceError(f"{self.path}: changed after it was listed; run again")
+        self.listed.check()
         return _open(self.path)
 
     def values(self, column: str) -> Iterator[Any]:
-        """All values of a column, or of a struct with one of its members: ``image.path``.
+        """All values of a column. Of the member ``image.path`` the values are dicts with ``path``.
 
         Raises:
             SourceError: the values cannot be read.
@@ -107,32 +153,32 @@ def footer(path: Path) -> Footer:
         SourceError: the footer is damaged.
         MissingPackageError: pyarrow is not installed.
     """
-    stamp = _stamp(path)
-    with _open(path) as opened:
+    listed = ListedFile.of(path)
+    with _open(listed.path) as opened:
         try:
-            schema, metadata = opened.schema_arrow, opened.metadata
-            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-            rows = [group.num_rows for group in groups]
-            # not of the columns: on a damaged footer pyarrow 26 ends the process there
-            sizes = [min(max(group.total_byte_size, 0), 1 << 62) for group in groups]
+            schema, groups = opened.schema_arrow, _groups(opened)
             features = _features(schema)
         except Exception as error:  # pyarrow raises whatever its parsers meet
             raise SourceError(f"{path}: the footer is damaged: {error}") from error
+    rows, sizes = [number for number, _ in groups], [size for _, size in groups]
     if len(set(schema.names)) != len(schema.names):
         raise SourceError(f"{path}: two columns have the same name; rename one")
-    if min(rows, default=0) < 0 or sum(rows) > stamp[0]:  # an image takes a byte at least
-        raise SourceError(f"{path}: {sum(rows)} rows in {stamp[0]} bytes; the footer is damaged")
-    file = ParquetFile(path.absolute(), stamp, np.cumsum([0, *rows]))
-    return Footer(file, schema, features, np.array(sizes, np.int64), _digest(path))
+    if min(rows, default=0) < 0 or sum(rows) > listed.size:  # an image takes a byte at least
+        raise SourceError(f"{path}: {sum(rows)} rows in {listed.size} bytes; the footer is damaged")
+    file = ParquetFile(listed, np.cumsum([0, *rows]))
+    return Footer(file, schema, features, np.array(sizes, np.int64), _digest(listed, groups))
 
 
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 8))
-        length = int.from_bytes(file.read(4), "little")
-        file.seek(max(0, size - 8 - length))
-        return hashlib.sha256(b"%d" % size + file.read(min(size, length + 8))).digest()
+def _digest(listed: ListedFile, groups: list[tuple[int, int]]) -> bytes:
+    """Digest of the size, of the row groups, and of a Parquet file's footer."""
+    digest = hashlib.sha256(f"{listed.size} {groups}".encode())
+    if not listed.path.lower().endswith(_ARROW):
+        with open(listed.path, "rb") as file:
+            file.seek(max(0, listed.size - 8))
+            length = int.from_bytes(file.read(4), "little")
+            file.seek(max(0, listed.size - 8 - length))
+            digest.update(file.read(min(listed.size, length + 8)))
+    return digest.digest()
 
 
 def _features(schema: Any) -> dict[str, Any]:
@@ -143,7 +189,27 @@ def _features(schema: Any) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-class Reader:
+class _Cursor:
+    """Reads the batches of one row group, one after the other."""
+
+    def __init__(
+        self, file: ParquetFile, group: int, columns: list[str], rows: int, opened: Any
+    ) -> None:
+        self.group, self.next, self.opened = group, int(file.starts[group]), opened
+        self._batches = opened.iter_batches(
+            rows, row_groups=[group], columns=columns, use_threads=False
+        )
+
+    def read(self) -> tuple[int, Any]:
+        """The next batch, and its first row."""
+        batch = next(self._batches, None)
+        if batch is None:
+            raise ValueError(f"ends with row {self.next} of the file; the footer says more")
+        start, self.next = self.next, self.next + batch.num_rows
+        return start, batch
+
+
+class ParquetRows:
     """Reads rows of several files forwards. Safe in threads; pickles without its batches.
 
     A batch has about 4 MiB, whatever the size of the row groups. The last 24 batches are kept, as
@@ -165,7 +231,7 @@ class Reader:
         self._broken: dict[tuple[int, int], tuple[int, str]] = {}  # file, group → row, reason
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Reader, (self.files, self._columns, self._sizes)
+        return ParquetRows, (self.files, self._columns, self._sizes)
 
     def row(self, file: int, row: int) -> dict[str, Any]:
         """Values of a row, as pyarrow's scalars.
@@ -183,57 +249,31 @@ class Reader:
         for found, start, batch in self._recent:
             if found == file and start <= row < start + batch.num_rows:
                 return start, batch
-        starts = self.files[file].starts
-        group = int(np.searchsorted(starts, row, "right")) - 1
+        group = int(np.searchsorted(self.files[file].starts, row, "right")) - 1
+        where = f"{self.files[file].path}: row group {group}"
+        broken, reason = self._broken.get((file, group), (row + 1, ""))
+        if broken <= row:
+            raise DecodeError(f"{where}: {reason}")
+        cursor = self._cursor(file, group, row)
         while True:
-            broken, reason = self._broken.get((file, group), (row + 1, ""))
-            if broken <= row:
-                raise DecodeError(f"{self.files[file].path}: row group {group}: {reason}")
-            cursor = self._cursor(file, group, row)
-            start = cursor.next
             try:
-                batch = cursor.read()
-            except Exception as error:  # noqa: BLE001 (pyarrow raises whatever its parsers meet)
+                start, batch = cursor.read()
+            except Exception as error:  # pyarrow raises whatever its parsers meet
+                self._broken[file, group] = (cursor.next, str(error))
                 del self._cursors[file]
-                self._broken[file, cursor.group] = (start, str(error))
-                continue
+                raise DecodeError(f"{where}: {error}") from error
             self._recent.append((file, start, batch))
             if row < start + batch.num_rows:
                 return start, batch
 
     def _cursor(self, file: int, group: int, row: int) -> _Cursor:
-        """A cursor that will come to a row."""
+        """A cursor of a row group that has not passed a row."""
         cursor = self._cursors.pop(file, None)
-        first = int(self.files[file].starts[group])
-        if cursor is None or not first - _AHEAD <= cursor.next <= row:
+        if cursor is None or cursor.group != group or cursor.next > row:
             rows = max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(self._sizes[file], 1))))
-            cursor = _Cursor(self.files[file], self._columns, rows, group)
+            opened = self.files[file].open() if cursor is None else cursor.opened
+            cursor = _Cursor(self.files[file], group, self._columns, rows, opened)
         self._cursors[file] = cursor
         if len(self._cursors) > _OPEN:
             self._cursors.popitem(last=False)
         return cursor
-
-
-class _Cursor:
-    """Batches of a file, one after the other; none reaches over the end of a row group."""
-
-    def __init__(self, file: ParquetFile, columns: list[str], rows: int, group: int) -> None:
-        self._file, self._columns, self._rows = file, columns, rows
-        self._opened = file.open()
-        self._begin(group)
-
-    def _begin(self, group: int) -> None:
-        self.group, self.next = group, int(self._file.starts[group])
-        self._batches = self._opened.iter_batches(
-            self._rows, row_groups=[group], columns=self._columns, use_threads=False
-        )
-
-    def read(self) -> Any:
-        """Read the next batch."""
-        while (batch := next(self._batches, None)) is None or not batch.num_rows:
-            if batch is None and self.next != self._file.starts[self.group + 1]:
-                raise ValueError(f"ends with row {self.next} of the file; the footer says more")
-            if batch is None:
-                self._begin(self.group + 1)
-        self.next += batch.num_rows
-        return batch

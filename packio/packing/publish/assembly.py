@@ -1,4 +1,4 @@
-"""A pack of finished shards: their files in one folder, and one index over all of them."""
+"""The index of a pack: the indexes of its shards joined, its metadata, and its sidecars."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import numpy as np
 from packio import __version__
 from packio.errors import OptionError, PackioError
 from packio.formats import Format
+from packio.images.encodings import DTYPES
 from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
 from packio.index.indexfile import Index
 from packio.packing.images import encode
 from packio.packing.plan import seen
-from packio.packing.plan.plan import Plan
+from packio.packing.plan.planning import Plan
 from packio.packing.report import Skip
-from packio.packs import packs, pixel_statistics
+from packio.packs import opening, pixel_statistics
+from packio.sample.recipe import Recipe
 
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
 
@@ -32,10 +34,10 @@ class Assembled(NamedTuple):
 
     Attributes:
         files: Names in the order in which they are put in place, the index last.
-        digest: Of the pack.
+        digest: Digest of the pack.
         size: Bytes of all files.
         warnings: One line each.
-        identities: What was known of the source's files: see `packio.packing.plan.seen`.
+        identities: Identities of the source's files, see `packio.packing.plan.seen`; or None.
     """
 
     files: list[str]
@@ -53,12 +55,12 @@ def index_name(plan: Plan, container: Format, out: Path) -> str:
 
 
 def is_folder(plan: Plan, container: Format) -> bool:
-    """Whether the pack is a folder, not a file with its index beside it."""
+    """Tell whether the pack is a folder; else it is a file with its index beside it."""
     return container.caps.is_directory or plan.is_sharded
 
 
 def skipped(shards: Sequence[Index]) -> list[Skip]:
-    """Samples that could not be packed into some shards."""
+    """Samples that could not be packed into these shards."""
     return [
         Skip(os.fsencode(key), reason)
         for shard in shards
@@ -70,15 +72,15 @@ def write_index(
     plan: Plan, names: Sequence[str], shards: Sequence[Index], container: Format, built: Path,
     out: Path,
 ) -> Assembled:  # fmt: skip
-    """Write the index of a pack, and the sidecars that concern all of it.
+    """Write the index of a pack, and the sidecars that concern the whole pack.
 
     Args:
-        plan: Of the pack.
-        names: Of the shards, relative to the pack.
-        shards: Their indexes.
-        container: The format's module.
-        built: Where the shards are.
-        out: Where the pack will be.
+        plan: The plan of the pack.
+        names: Names of the shards, relative to the pack.
+        shards: Indexes of the shards.
+        container: The container's format.
+        built: Folder with the files of the shards.
+        out: Place where the pack will be.
     """
     full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
     tables, identities = without_identities([columns_of(shard) for _, shard in full])
@@ -87,15 +89,14 @@ def write_index(
     if is_folder(plan, container):
         columns = with_sidecars(columns, container, built, [name for name, _ in full])
     index = index_name(plan, container, out)
-    metadata = _metadata(plan, full, shards)
-    digest = indexfile.write(built / index, columns, metadata)
-    warnings = []
+    found = _metadata(plan, full, shards)
+    digest = indexfile.write(built / index, columns, found)
+    warnings = deep_pixels(columns)
     if plan.own.stats is not None:
         try:
-            with packs.Pack(built if is_folder(plan, container) else built / out.name) as pack:
-                found = pixel_statistics.measure(pack, plan.own.stats or None)
-            metadata["statistics"] = found
-            digest = indexfile.write(built / index, columns, metadata)
+            with opening.Pack(built if is_folder(plan, container) else built / out.name) as pack:
+                found["statistics"] = pixel_statistics.measure(pack, plan.own.stats or None)
+            digest = indexfile.write(built / index, columns, found)
         except PackioError as error:  # the pack itself is whole
             warnings.append(f"no statistics: {error}".replace(str(built), str(out)))
     paths = [name for name, _, _ in Index(built / index).files()]
@@ -104,13 +105,28 @@ def write_index(
     return Assembled([*paths[data:], *paths[:data], index], digest, size, warnings, identities)
 
 
+def deep_pixels(columns: Mapping[str, np.ndarray]) -> list[str]:
+    """Warn of images that the readers' default mode, RGB, refuses."""
+    warnings = []
+    for code, what, remedy in (
+        (DTYPES.index("uint16"), "16-bit", ", or pack them with wide='scale'"),
+        (DTYPES.index("float32"), "floating-point", ""),
+    ):
+        if count := int((columns["image/dtype"] == code).sum()):
+            warnings.append(
+                f"{count:,} images have {what} pixels, which a dataset of mode='RGB' cannot read; "
+                f"read them with mode='UNCHANGED'{remedy}"
+            )
+    return warnings
+
+
 def columns_of(index: Index) -> Table:
-    """All columns of an index, checked."""
+    """All columns of an index, with their checksums compared."""
     return {name: index.column(name).array() for name in sorted(index.column_names)}
 
 
 def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray | None]:
-    """Columns of shards without the identities of their source files, and these joined."""
+    """Split the identities of source files off the columns of shards; join the identities."""
     each = [table.get(seen.COLUMN) for table in tables]
     rest = [{n: c for n, c in table.items() if n != seen.COLUMN} for table in tables]
     found = [column for column in each if column is not None]
@@ -118,7 +134,7 @@ def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray
 
 
 def with_sidecars(columns: Table, container: Format, folder: Path, shards: list[str]) -> Table:
-    """The columns with the files that the format adds to a folder of shards."""
+    """Have the format write its files for a folder of shards; add them to the table of files."""
     more = container.finish(folder, shards)
     if not more:
         return columns
@@ -127,10 +143,10 @@ def with_sidecars(columns: Table, container: Format, folder: Path, shards: list[
 
 
 def alike(tables: Sequence[Table], where: str) -> list[Table]:
-    """Columns of several indexes, completed so that all tables have the same columns.
+    """Complete the columns of several indexes, so that all tables have the same columns.
 
-    A table without a named field, boxes or metadata gets columns that say so. Checksums of rows of
-    raw pixels stay only if all rows are of one kind.
+    A table without a named field, boxes or metadata gets columns that say so. Checksums of blocks
+    of raw pixels stay only if all pixels are of one shape and type.
 
     Raises:
         OptionError: only some of the tables have labels or splits, or labels of another shape.
@@ -168,7 +184,7 @@ def _completed(table: Table, name: str, like: np.ndarray) -> np.ndarray:
 
 
 def data_files(table: Mapping[str, np.ndarray]) -> int:
-    """How many of an index's files the samples are read from: the files that are listed first."""
+    """Number of files with samples. An index lists them first, then the sidecars."""
     return 1 + max(int(table[n].max()) for n in table if n.endswith("/file"))
 
 
@@ -202,28 +218,40 @@ def _metadata(
         raise PackioError(
             f"the numbers do not add up: {found} found, {packed} packed, {left_out} not"
         )
-    metadata: dict[str, Any] = {
-        "version": indexfile.VERSION,
-        "format": plan.format,
-        "access": "range",
-        "fields": all_fields([shard.fields for _, shard in full]),
-        "classes": listing.classes,
-        "counts": {
+    fields = all_fields([shard.fields for _, shard in full])
+    if missing := sorted({*plan.own.reading.get("fields", ())} - fields.keys()):
+        raise OptionError(
+            f"no sample has a field {', '.join(missing)}; expected it in at least one"
+        )
+    return metadata(
+        plan.format, fields, listing.classes, of_shards(full), plan.recipe,
+        {
             "found": found + carried.skipped, "packed": packed,
             "skipped": left_out + carried.skipped,
         },
-        "source": {"kind": plan.recipe.source},
-        "recipe": plan.recipe.as_json(),
-        "plan": plan.digest,
-        "shards": of_shards(full),
-        "versions": {
-            "packio": __version__, **carried.versions, **encode.versions(plan.own.encoding)
-        },
-    }  # fmt: skip
-    if listing.splits is not None:
-        metadata["splits"] = listing.split_names
-    if carried.statistics is not None and plan.own.stats is None:
-        metadata["statistics"] = carried.statistics
-    if any("identity" in shard.metadata for _, shard in full):
-        metadata["identity"] = [shard.metadata["identity"] for _, shard in full]
-    return metadata
+        {**carried.versions, **encode.versions(plan.own.encoding)},
+        plan=plan.digest,
+        splits=None if listing.splits is None else listing.split_names,
+        statistics=carried.statistics if plan.own.stats is None else None,
+        identity=[s.metadata["identity"] for _, s in full if "identity" in s.metadata],
+    )  # fmt: skip
+
+
+def metadata(
+    format_name: str, fields: Mapping[str, str], classes: Sequence[str], shards: Sequence[Any],
+    recipe: Recipe, counts: Mapping[str, int], versions: Mapping[str, str], **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Metadata of the index of a new pack. Empty values of `more` are left out."""
+    return {
+        "version": indexfile.VERSION,
+        "format": format_name,
+        "access": "range",
+        "fields": fields,
+        "classes": classes,
+        "counts": counts,
+        "source": {"kind": recipe.source},
+        "recipe": recipe.as_json(),
+        "shards": shards,
+        "versions": {**versions, "packio": __version__},
+        **{name: value for name, value in more.items() if value},
+    }

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from packio.batches.plan import Draw, Recipe
+from packio.batches.framing import Draw, Settings
 from packio.batches.samples import SEEN
 from packio.datasets import fields as sample_fields
 from packio.datasets import options, selection
@@ -19,12 +19,13 @@ from packio.datasets.fields import Spec
 from packio.datasets.making import Maker
 from packio.datasets.outputs import Outputs
 from packio.datasets.positions import Positions
+from packio.datasets.tally import Tally
 from packio.datasets.transforms import Apply
-from packio.errors import KeyNotFoundError, OptionError
+from packio.errors import KeyNotFoundError, OptionError, TransformError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
 from packio.packs import local_copy as copies
-from packio.packs import packs
+from packio.packs import opening
 from packio.packs.rows import Row
 from packio.storage.ram import RamCache
 from packio.system import workers
@@ -76,7 +77,13 @@ class PackDataset(BatchedDataset):
             DataLoader's workers; 1 for images smaller than 100 x 100, which threads do not speed
             up.
         split: Name of a split, in a pack that has splits: the dataset is the split's samples.
-        seed: Of the random numbers; None takes one from torch's generator.
+        seed: Of crops and flips, not of the order. None: they differ in each epoch, in any
+            DataLoader. `packio.ShuffleSampler` and `packio.Loader` number the samples of an epoch;
+            then seed, epoch and number decide a draw, for any number of workers. With another
+            sampler, draws come from torch's generator (``torch.manual_seed``), or under a seed from
+            the seed, the epoch and the batch's indices: call `set_epoch` before each epoch, else a
+            batch that comes again draws the same, with a warning. ``ds[i]`` draws from torch's
+            generator.
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
             opened.
         max_pixels: Refuse larger images.
@@ -135,7 +142,7 @@ class PackDataset(BatchedDataset):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | packs.Pack,
+        path: str | os.PathLike[str] | opening.Pack,
         *,
         crop: Geometry | None = None,
         hflip: float = 0.0,
@@ -164,7 +171,7 @@ class PackDataset(BatchedDataset):
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         self._options = options.checked(given)
-        if not isinstance(path, packs.Pack):
+        if not isinstance(path, opening.Pack):
             self.pack = self._opened(path, access)
         else:
             self.pack = path if access in (None, path.access) else path.reopened(str(access))
@@ -174,28 +181,30 @@ class PackDataset(BatchedDataset):
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
         self._chosen = None if split is None else Positions(self.pack.split(split))
+        self._targets: np.ndarray | None = None  # a copy, made when asked for
         self._is_part = False  # whether of what was chosen only some are left
         # mapped here, so that forked workers share the map, and what has been checked in it
         _ = self.pack.raw_rows
         self.transform, self.target_transform = transform, target_transform
         self.transforms = transforms
         self._fields = sample_fields.of_pack(fields, self.pack)
-        recipe = Recipe(
+        settings = Settings(
             self._options["views"] or (self._options["crop"],), hflip, vflip,
             Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",
-            self._fields.kinds, ignore_index,
+            self._fields.kinds, ignore_index, dtype in options.FLOATS,
         )  # fmt: skip
         self._maker = Maker(
-            self.pack, recipe, output=output, dtype=dtype, threads=threads, skip=on_error == "skip"
-        )
+            self.pack, settings, output=output, dtype=dtype, threads=threads,
+            skip=on_error == "skip",
+        )  # fmt: skip
         self._several = views is not None
         self._outputs = Outputs(self.pack, self._fields, output, several=self._several)
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self.seeded = seed is not None
         self._apply = Apply()
 
-    def _opened(self, path: str | os.PathLike[str], access: str | None) -> packs.Pack:
-        return packs.open(path, access=access)
+    def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
+        return opening.open(path, access=access)
 
     def _check_format(self) -> None:
         found = self.pack.metadata["format"]
@@ -226,32 +235,33 @@ class PackDataset(BatchedDataset):
 
     @property
     def targets(self) -> np.ndarray | None:
-        """All labels: (N,) int64 or (N, k) float32, read-only; None if there are none."""
-        labels = self.pack.labels
-        return labels if labels is None or self._chosen is None else labels[self._chosen.array]
+        """All labels: (N,) int64 or (N, k) float32; None if there are none.
 
-    @property
-    def epoch(self) -> int:
-        """The epoch whose random numbers are drawn, in all workers."""
-        return self._maker.epoch
+        The array is a copy, made once for each process that asks; changing it changes no sample.
+        """
+        if self._targets is None and (labels := self.pack.labels) is not None:
+            self._targets = labels.copy() if self._chosen is None else labels[self._chosen.array]
+        return self._targets
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_targets": None}
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the random numbers of another epoch, also in workers that are running.
 
-        A sampler that shuffles makes other batches in each epoch, and with them other draws. Call
-        this before each epoch where batches repeat: without shuffling, or in batches of one.
+        Only needed under ``seed=`` with a sampler that is not packio's: see ``seed``.
         """
-        self._maker.epoch = epoch
+        self._tally.epoch = epoch
 
     @property
     def replaced(self) -> int:
         """Bad samples replaced so far under on_error="skip", in all workers."""
-        return self._maker.replaced
+        return self._tally.replaced
 
     @property
     def fallbacks(self) -> int:
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
-        return self._maker.fallbacks
+        return self._tally.fallbacks
 
     @property
     def ram(self) -> RamCache | None:
@@ -261,7 +271,7 @@ class PackDataset(BatchedDataset):
     @property
     def decodes_batches(self) -> bool:
         """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
-        return self._maker.recipe.decoder.decodes_batches
+        return self._maker.settings.decoder.decodes_batches
 
     def by_key(self, key: str | bytes) -> Any:
         """The sample with this key, as ``ds[i]``.
@@ -272,19 +282,21 @@ class PackDataset(BatchedDataset):
         position = self.pack.find(key)
         if self._chosen is not None and position not in self._chosen.array:
             raise KeyNotFoundError(
-                f"{self.pack.path}: {os.fsdecode(key)!r} is in the pack, but not in this part of "
-                f"it ({len(self)} of {len(self.pack)} samples); ask a dataset of the whole pack"
+                f"{self.pack.path}: {os.fsdecode(key)!r} is in the pack, but not in this part "
+                f"({len(self)} of {len(self.pack)} samples); ask a dataset of the whole pack"
             )
         return self._one(self.pack.row(position), None)
 
     def with_options(self: Self, **options: Any) -> Self:
-        """The same samples with some options changed, as crop=… for evaluation.
+        """The same samples with some options changed, as crop=… for evaluation, in the same epoch.
+
+        The new dataset has an epoch and counts of its own. If only threads= changes, both
+        datasets share them.
 
         Raises:
             OptionError: there is no such option; or split= is to change in a part of a dataset.
         """
-        unknown = sorted(set(options) - (set(self._options) - {"path"}))
-        if unknown:
+        if unknown := sorted(set(options) - (set(self._options) - {"path"})):
             raise OptionError(f"no such option: {', '.join(unknown)}")
         names = ("transform", "target_transform", "transforms")
         current = {name: getattr(self, name) for name in names}
@@ -294,20 +306,23 @@ class PackDataset(BatchedDataset):
         same = {"path": self.pack, "seed": self.seed, **current}
         made = type(self)(**{**self._options, **same, **options})
         made.seeded = made.seeded and (self.seeded or "seed" in options)
+        maker: Maker = vars(made)["_maker"]
+        maker.tally = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
         if self._is_part:
-            vars(made).update(_chosen=self._chosen, _is_part=True)
+            vars(made).update(_chosen=self._chosen, _is_part=True, _targets=None)
         return made
 
     def _part(self: Self, indices: np.ndarray) -> Self:
         made = copy.copy(self)
         chosen = Positions(self._positions(indices))
-        vars(made).update(_chosen=chosen, _is_part=True, _maker=self._maker.copied())
+        vars(made).update(_chosen=chosen, _is_part=True, _targets=None)
+        vars(made)["_maker"] = self._maker.copied()
         return made
 
     def _matching(
         self, label: selection.Labels | None, key: selection.Keys | None, meta: Mapping[str, Any]
     ) -> np.ndarray:
-        part = selection.Part(self.pack, self._positions(np.arange(len(self))), label)
+        part = selection.Searched(self.pack, self._positions(np.arange(len(self))), label)
         return selection.matching([part], key, meta)[0]
 
     @property
@@ -340,7 +355,9 @@ class PackDataset(BatchedDataset):
                 values[name] = row.position if name == "index" else self.pack.key(row.position)
             else:
                 values[name] = self.pack.split_of(row.position)
-        return self._fields.assemble(self._transformed(values))
+        if not self._is_plain:
+            values = self._transformed(values, row.position)
+        return self._fields.assemble(values)
 
     def _gathered(
         self, indices: Sequence[int] | np.ndarray, draw: Draw, out: torch.Tensor | None,
@@ -357,6 +374,10 @@ class PackDataset(BatchedDataset):
         return chosen
 
     @property
+    def _tally(self) -> Tally:
+        return self._maker.tally
+
+    @property
     def _is_plain(self) -> bool:
         return self.transform is None and self.target_transform is None and self.transforms is None
 
@@ -364,17 +385,16 @@ class PackDataset(BatchedDataset):
     def _is_random(self) -> bool:
         return self._maker.is_random
 
-    def _transformed(self, values: dict[str, Any], owner: int = 0) -> dict[str, Any]:
-        if self.transforms is not None:
-            values |= self._apply.joint(self.transforms, values, self._fields.kinds)
-        if self.transform is not None and "image" in values:
-            image = values["image"]
-            views = image if self._several else (image,)
-            done = tuple([self._apply(self.transform, view) for view in views])
-            values["image"] = done if self._several else done[0]
-        if self.target_transform is not None and "label" in values:
-            values["label"] = self.target_transform(values["label"])
-        return values
+    def _transformed(self, values: dict[str, Any], position: int, owner: int = 0) -> dict[str, Any]:
+        try:
+            return self._apply.to_sample(
+                values, self._fields.kinds, self.transforms, self.transform, self.target_transform
+            )
+        except TransformError as error:
+            key = self.pack.key(position)
+            raise TransformError(
+                f"{self.pack.path}, sample {position} ({key!r}): {error}"
+            ) from error.__cause__
 
 
 _DEFAULTS: dict[str, Any] = PackDataset.__init__.__kwdefaults__ or {}

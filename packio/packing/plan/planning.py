@@ -1,4 +1,4 @@
-"""The plan of a pack: everything that decides its bytes, fixed before the first one is written."""
+"""The plan of a pack: everything that decides its bytes, fixed before the first byte is written."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from packio.packs import pixel_statistics
 from packio.sample.recipe import NO_ENCODING, Recipe, merged
 from packio.sources import Listing, Source
 from packio.sources._packs import PackListing
+from packio.system import processors
+
+_WORTH_PROCESSES = 64 << 20  # bytes; a process starts in about the time that they take to pack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +30,10 @@ class Carried:
     """What a pack takes over from the packs that it is made of.
 
     Attributes:
-        recipe: Of those packs; None if the source is not packs.
-        skipped: Samples that those packs left out.
-        statistics: Of their pixels, if the new pack has the same pixels.
-        versions: Of the libraries that encoded their images.
+        recipe: Recipe of those packs; None if the source is no pack.
+        skipped: Number of samples that those packs left out.
+        statistics: Statistics of their pixels, if the new pack has the same pixels.
+        versions: Versions of the libraries that encoded their images.
     """
 
     recipe: Recipe | None = None
@@ -41,16 +44,16 @@ class Carried:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What will be packed, and how.
+    """What is packed, and how.
 
     Attributes:
         listing: The samples, in order.
-        format: Name of the container format.
-        own: What this run does to the samples.
-        carried: What the samples' packs bring along.
-        shards: The positions in the listing that each shard takes; one range for a single file.
-        is_sharded: Whether the pack is a directory of shards, also if there is only one.
-        digest: Hexadecimal SHA-256 of all of the above: keys, sizes and labels, not times or
+        format: Name of the container's format.
+        own: The recipe of this run.
+        carried: What the pack takes over from packs that it is made of.
+        shards: Positions in the listing that each shard takes; one range for a single file.
+        is_sharded: Whether the pack is a folder of shards, even of one shard.
+        digest: Hexadecimal SHA-256 of all of the above: keys, sizes and labels, but no times and no
             absolute paths.
     """
 
@@ -64,12 +67,12 @@ class Plan:
 
     @property
     def total_bytes(self) -> int:
-        """Source bytes, as far as they are known."""
+        """Source bytes of the samples whose size is known."""
         return sum(size for size in self.listing.sizes if size > 0)
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the pack: that of the packs it is made of, followed by its own."""
+        """The recipe of the pack: the recipe of the packs it is made of, then this run's."""
         before = self.carried.recipe
         return self.own if before is None else before.followed_by(self.own)
 
@@ -86,10 +89,10 @@ def make(
 
     Args:
         listing: The samples.
-        format_name: Of the container.
-        recipe: What is done to the samples.
-        shards: How many shards of about the same number of samples.
-        shard_size: Source bytes of a shard, instead.
+        format_name: Name of the container's format.
+        recipe: How samples were chosen, and what is done to them.
+        shards: Number of shards, which get about the same number of samples each.
+        shard_size: Source bytes of a shard, instead of a number of shards.
     """
     ranges = _ranges(listing.sizes, shards, shard_size)
     digest = hashlib.sha256()
@@ -131,6 +134,7 @@ def _carried(listing: Listing, recipe: Recipe) -> Carried:
 def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[range, ...]:
     count = len(sizes)
     if shard_size is None:
+        shards = min(shards, max(count, 1))  # a shard holds at least one sample
         edges = [count * i // shards for i in range(shards + 1)]
     else:
         edges, total = [0], 0
@@ -144,15 +148,15 @@ def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[rang
 
 
 def source_of(source: Any, name: str | None = None) -> Source:
-    """Find the source: the one named, or the first that recognises it.
+    """Find the source that lists a path or an object, by its name or by asking each source.
 
     Args:
-        source: A path, text that a module may understand, or an object.
-        name: Of the module.
+        source: A path, a text that a source may understand, or an object.
+        name: Name of the source's module; None asks the sources in the order of their priority.
 
     Raises:
-        OptionError: there is no module of that name.
-        SourceError: none recognises it.
+        OptionError: there is no source of that name.
+        SourceError: no source recognises the path or the object.
     """
     if name is not None:
         named: Source = registry.load("sources", name)
@@ -180,8 +184,22 @@ def source_of(source: Any, name: str | None = None) -> Source:
     )
 
 
-def portable(listing: Listing) -> bool:
-    """Tell whether a listing can be sent to a process that has another main module."""
+def workers(plan: Plan, wanted: int | None) -> int:
+    """Number of processes; 1 for a small pack, or a listing that cannot be sent to a process.
+
+    Args:
+        plan: The plan.
+        wanted: The number that the user wants; None takes one for each processor.
+    """
+    if len(plan.shards) == 1 or not _portable(plan.listing):
+        return 1
+    if wanted is None and plan.total_bytes < _WORTH_PROCESSES:
+        return 1
+    return wanted or processors.usable()
+
+
+def _portable(listing: Listing) -> bool:
+    """Tell whether a listing pickles, and needs no class of this program's main module."""
     try:
         sent = pickle.dumps((listing.open, None if listing.rows is None else listing.rows[:1]))
     except Exception:  # noqa: BLE001 (whatever its pickling does)
@@ -190,10 +208,10 @@ def portable(listing: Listing) -> bool:
 
 
 def format_of(out: Path, name: str | None) -> str:
-    """Name the format of an output: as asked for, or by its suffix.
+    """Name of the format of an output: the name given, or by the output's suffix.
 
     Raises:
-        OptionError: no such format, or a suffix that means none.
+        OptionError: there is no such format, or no format with this suffix.
     """
     if name is not None:
         registry.load("formats", name)

@@ -1,0 +1,286 @@
+"""Where each view of each sample comes from: frames and flips, from the index and a key alone.
+
+Nothing is read for a framing. It is computed for a whole batch at once, in columns, one number a
+sample. All images, masks and boxes of a sample follow the same framing, whatever their names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from packio.batches import draws
+from packio.batches.draws import Lane
+from packio.images import arithmetic, frames, regions
+from packio.images.arithmetic import Integer
+from packio.images.decoders import Decoder
+from packio.images.frames import Placement
+from packio.images.geometry import Geometry, Uniforms
+from packio.images.regions import Need
+from packio.index.indexfile import SEEKABLE
+from packio.packs.rows import FEW, Row, RowList
+from packio.sample.record import IMAGE
+
+FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
+_BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How the samples of a batch are made.
+
+    Attributes:
+        views: A geometry for each view of a sample; None takes the image as it is.
+        hflip, vflip: Probabilities.
+        decoder: Encoded bytes → pixels.
+        exif_orientation: Whether to turn images upright.
+        fast: Whether fidelity is "fast".
+        fields: Name → kind of each field that is made. The kind is that of the pack's field, or
+            "boxes" for the boxes and for each column of theirs.
+        ignore_index: Class id of a mask's border.
+        scratch: Whether images are converted to another type afterwards. A worker then makes them
+            in memory of its own, not in memory that it shares.
+    """
+
+    views: tuple[Geometry | None, ...]
+    hflip: float
+    vflip: float
+    decoder: Decoder
+    exif_orientation: bool
+    fast: bool = False
+    fields: Mapping[str, str] = dataclasses.field(default_factory=lambda: {IMAGE: "image"})
+    ignore_index: int = 255
+    scratch: bool = False
+
+    @property
+    def is_random(self) -> bool:
+        """Whether samples need random numbers."""
+        return bool(self.hflip or self.vflip or any(v and v.draws for v in self.views))
+
+    @functools.cached_property
+    def unchanged(self) -> Decoder:
+        """The decoder of further images with more than 8 bits, as depth beside RGB images."""
+        return Decoder(self.decoder.name, "UNCHANGED", max_pixels=self.decoder.max_pixels)
+
+    @property
+    def fallbacks(self) -> int:
+        """Images that Pillow decoded because the chosen decoder could not."""
+        return self.decoder.fallbacks + self.unchanged.fallbacks
+
+
+class Draw(NamedTuple):
+    """Where the random numbers of a batch come from.
+
+    Attributes:
+        key: Of the batch, or of the epoch.
+        lanes: (N,) of each slot.
+    """
+
+    key: int
+    lanes: np.ndarray
+
+
+def by_position(seed: int, epoch: int, positions: Sequence[int]) -> Draw:
+    """What samples draw by their positions in the order of an epoch, whatever batches they are in.
+
+    Args:
+        seed: Of the dataset.
+        epoch: Number of the epoch.
+        positions: Of the samples, counted over all ranks.
+    """
+    return Draw(draws.mix(seed, epoch, _BY_POSITION), np.array(positions, np.int64))
+
+
+class Framing:
+    """What the views of a batch take of the images of its samples, or of a further field.
+
+    For `FEW` or more samples it is computed in columns, for fewer sample by sample: an operation
+    takes NumPy 1 µs on a column of one number, Python 0.1 µs.
+
+    Args:
+        settings: What to make of the samples.
+        rows: The samples' values of the field; a sample may be there several times.
+        columns: For each view, a `Placement` of (N,) columns; empty in a framing of few samples.
+        each_placement: For each sample, one `Placement` a view; None: split the columns when asked.
+
+    Attributes:
+        settings, rows, columns: As given.
+    """
+
+    def __init__(
+        self, settings: Settings, rows: RowList, columns: Sequence[Placement] = (),
+        each_placement: Sequence[Sequence[Placement]] | None = None,
+    ) -> None:  # fmt: skip
+        self.settings, self.rows, self.columns = settings, rows, columns
+        if each_placement is not None:
+            self.each_placement = each_placement
+
+    @classmethod
+    def drawn(cls, settings: Settings, rows: RowList, draw: Draw) -> Framing:
+        """The framing of the images of a batch.
+
+        Args:
+            settings: What to make of the samples.
+            rows: The samples' images.
+            draw: Of the random numbers.
+        """
+        if len(rows) < FEW:
+            key, lanes = draw.key, draw.lanes.tolist()
+            pairs = zip(rows, lanes, strict=True)
+            return cls(
+                settings, rows, (), [placements_of_one(settings, row, key, n) for row, n in pairs]
+            )
+        orientation = rows.column("orientation") if settings.exif_orientation else 1
+        if not np.any(orientation != 1):
+            orientation = 1
+        columns = [numbers(settings, view, draw).T for view in range(len(settings.views))]
+        drawn = [(u[:FLIPS], u[FLIPS:]) for u in columns]
+        size = _upright(rows.column("height"), rows.column("width"), orientation)
+        return cls(settings, rows, _placements(settings, *size, orientation, drawn))
+
+    def of(self, rows: RowList) -> Framing:
+        """The framing of further images of the same samples; see `placements_of_further`."""
+        if not self.columns:
+            triples = zip(self.each_placement, self.rows, rows, strict=True)
+            each_placement = [placements_of_further(self.settings, *triple) for triple in triples]
+            return Framing(self.settings, rows, (), each_placement)
+        size, further = (
+            tuple(each.column(n) for n in ("height", "width", "orientation"))
+            for each in (self.rows, rows)
+        )
+        return Framing(
+            self.settings, rows, _placements_of_further(self.settings, self.columns, size, further)
+        )
+
+    @functools.cached_property
+    def each_placement(self) -> Sequence[Sequence[Placement]]:
+        """The placements of each sample, one a view."""
+        views = [frames.each(placement, len(self.rows)) for placement in self.columns]
+        return list(zip(*views, strict=True))
+
+    @functools.cached_property
+    def each_needs(self) -> Sequence[Sequence[Need]]:
+        """What is needed of each sample's images, one a view."""
+        rows = self.rows
+        if not self.columns:
+            pairs = zip(rows, self.each_placement, strict=True)
+            return [needs_of_one(self.settings, row, placements) for row, placements in pairs]
+        size, flags = (rows.column("height"), rows.column("width")), rows.column("flags")
+        needs = _needs(self.settings, self.columns, *size, (flags & SEEKABLE) != 0)
+        return list(zip(*(frames.each(view, len(rows)) for view in needs), strict=True))
+
+
+def placements_of_one(settings: Settings, row: Row, key: int, lane: int = 0) -> list[Placement]:
+    """The placements of a single sample, one a view, as a `Framing` has them."""
+    orientation = row.orientation if settings.exif_orientation else 1
+    height, width = row.height or 1, row.width or 1
+    if orientation >= 5:
+        height, width = width, height
+    views = range(len(settings.views))
+    drawn = [(Lane(key, lane, view), Lane(key, lane, view, FLIPS)) for view in views]
+    return _placements(settings, height, width, orientation, drawn)
+
+
+def placements_of_further(
+    settings: Settings, placements: Sequence[Placement], image: Row, further: Row
+) -> list[Placement]:
+    """The placements of a further image of a single sample, one a view.
+
+    A further image shows the same scene as the image of its sample. A crop takes the same part of
+    both, and makes outputs of the same size; without a crop, the further image is taken whole. An
+    Exif orientation of the further image turns it. Where it has none, it is stored in the same
+    position as the image, and turned with the image, as masks are.
+
+    Args:
+        settings: What to make.
+        placements: Of the sample's image.
+        image, further: What the index says of both.
+    """
+    size = image.height, image.width, image.orientation
+    return _placements_of_further(
+        settings, placements, size, (further.height, further.width, further.orientation)
+    )
+
+
+def _placements_of_further(
+    settings: Settings, placements: Sequence[Placement], image: tuple[Integer, ...],
+    further: tuple[Integer, ...],
+) -> list[Placement]:  # fmt: skip
+    """`placements_of_further` of numbers or columns: stored height and width, and orientation."""
+    where = arithmetic.where
+    own: Integer = 1
+    turned: Integer = 1
+    if settings.exif_orientation:
+        turned = image[2]
+        own = where(further[2] == 1, turned, further[2])
+    size, to = _upright(image[0], image[1], turned), _upright(further[0], further[1], own)
+    frames_of = [
+        frames.scaled(placement.frame, size, to) if crop else frames.whole(*to)
+        for crop, placement in zip(settings.views, placements, strict=True)
+    ]
+    return [
+        placement._replace(frame=frame, orientation=own)
+        for placement, frame in zip(placements, frames_of, strict=True)
+    ]
+
+
+def _upright(height: Integer, width: Integer, orientation: Integer) -> tuple[Integer, Integer]:
+    """Size of a stored image once it is turned; at least one pixel, where an index says 0."""
+    swapped = orientation >= 5
+    upright = arithmetic.where(swapped, width, height), arithmetic.where(swapped, height, width)
+    return arithmetic.larger(upright[0], 1), arithmetic.larger(upright[1], 1)
+
+
+def needs_of_one(settings: Settings, row: Row, placements: Sequence[Placement]) -> list[Need]:
+    """What is needed of a single sample's images, one a view."""
+    return _needs(settings, placements, row.height, row.width, bool(row.flags & SEEKABLE))
+
+
+def _placements(
+    settings: Settings, height: Integer, width: Integer, orientation: Integer,
+    drawn: Sequence[tuple[Uniforms, Uniforms]],
+) -> list[Placement]:  # fmt: skip
+    """The placements of one sample, or of N, one a view.
+
+    Args:
+        settings: What to make.
+        height, width: Of the upright images, pixels.
+        orientation: To turn the stored images by.
+        drawn: For each view, the numbers of the flips and those of the geometry.
+    """
+    placements = []
+    for crop, (flips, own) in zip(settings.views, drawn, strict=True):
+        frame = crop.frame(height, width, own) if crop else frames.whole(height, width)
+        hflip = settings.hflip > 0 and flips[0] < settings.hflip
+        vflip = settings.vflip > 0 and flips[1] < settings.vflip
+        placements.append(Placement(frame, orientation, hflip, vflip))
+    return placements
+
+
+def _needs(
+    settings: Settings,
+    placements: Sequence[Placement],
+    height: Integer,
+    width: Integer,
+    cuttable: Integer,
+) -> list[Need]:
+    """What is needed of the images of one sample, or of N, one a view."""
+    needs = []
+    for crop, placement in zip(settings.views, placements, strict=True):
+        how = crop.interpolation if crop else "nearest"
+        one = regions.needed(placement, height, width, how, cuttable=cuttable, fast=settings.fast)
+        needs.append(one)
+    return needs
+
+
+def numbers(settings: Settings, view: int, draw: Draw) -> np.ndarray:
+    """Random numbers of a view, (N, count): two for the flips, then the geometry's own."""
+    crop = settings.views[view]
+    needed = FLIPS + (crop.draws if crop is not None else 0)
+    if needed == FLIPS and not (settings.hflip or settings.vflip):
+        return np.zeros((len(draw.lanes), FLIPS))
+    return draws.uniforms(draw.key, draw.lanes, view, needed)

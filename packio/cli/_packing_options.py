@@ -1,0 +1,237 @@
+"""Options of packing that several commands share, each declared once: pack, append, convert, merge.
+
+A command takes groups of them by `takes`, and receives the options that the user gave as one dict,
+under the names of the library's arguments. Plugins declare options too: name → line of help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
+
+import typer
+
+from packio import registry
+from packio.cli._options import byte_count, name_or_shares, part_of, shares
+from packio.packing.images.encode import CHOICES, Encoding
+from packio.packing.plan.choosing import Choice
+from packio.sample.fields import parse_options
+
+_DEFAULTS = {f.name: f.default for owner in (Encoding, Choice) for f in dataclasses.fields(owner)}
+Options = dict[str, inspect.Parameter]
+_Command = Callable[..., None]
+
+
+def _options(panel: str | None, **options: Callable[..., inspect.Parameter]) -> Options:
+    return {name: make(name, panel) for name, make in options.items()}
+
+
+def _one(
+    kind: Any, text: str, names: str = "", *, default: Any = None, **more: Any
+) -> Callable[..., inspect.Parameter]:
+    """Declare an option.
+
+    Args:
+        kind: Type of the value; a tuple of words: one of them; a function: parses the text.
+        text: The line of help.
+        names: As ``"--resume/--no-resume"``; empty: the name of the argument.
+        default: Value if the option is not given.
+        more: What `typer.Option` takes.
+    """
+    if isinstance(kind, tuple):
+        kind = Literal[kind]
+    elif not isinstance(kind, type) and inspect.isfunction(kind):
+        kind, more["parser"] = Any, kind
+
+    def made(name: str, panel: str | None) -> inspect.Parameter:
+        value = _DEFAULTS.get(name, default)
+        declared = names.split() or [f"--{name.replace('_', '-')}"]
+        info = typer.Option(*declared, help=text, rich_help_panel=panel, **more)
+        annotation: Any = Annotated[Optional[kind] if value is None else kind, info]  # noqa: UP045 (a value)
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=annotation
+        )
+
+    return made
+
+
+def _writable() -> str:
+    formats = registry.load_all("formats")
+    return ", ".join(name for name, form in formats.items() if form.caps.writes)
+
+
+SOURCE = _options(
+    None,
+    source_kind=_one(
+        str, "Kind of source, if packio should not guess: " + ", ".join(registry.names("sources")),
+        "--source", metavar="KIND", autocompletion=lambda: list(registry.names("sources")),
+    ),
+    fields=_one(
+        list[str],
+        "A named field to take: its column, suffix or folder, and its kind (image, mask, array, "
+        "text, bytes); repeatable.",
+        "--field", metavar="NAME=COLUMN:KIND",
+    ),
+)  # fmt: skip
+SHARD_SIZE = _options(
+    None,
+    shard_size=_one(
+        byte_count, "Bytes of images in a shard, as 256MB; takes the place of --shards.",
+        metavar="SIZE",
+    ),
+)  # fmt: skip
+OUTPUT = _options(
+    None,
+    format=_one(str, f"Format of the pack, if the suffix does not say it: {_writable()}"),
+    shards=_one(
+        int, "Number of shards. With more than 1, OUT is a folder of shards.", default=1, min=1
+    ),
+) | SHARD_SIZE  # fmt: skip
+SAMPLES = _options(
+    "Which samples",
+    classes_from=_one(Path, "Number classes as this pack, or this file of names, does."),
+    include=_one(list[str], "Only keys that match, as 'cats/*'; repeatable.", metavar="PATTERN"),
+    exclude=_one(list[str], "No keys that match; repeatable.", metavar="PATTERN"),
+    limit=_one(int, "Only the first N samples.", metavar="N"),
+    shuffle=_one(int, "Shuffle the samples. The same SEED gives the same order.", metavar="SEED"),
+    split=_one(shares, "Splits, of each class alike, as train=0.9,val=0.1", metavar="SHARES"),
+    seed=_one(int, "Seed that draws the splits."),
+    dedupe=_one(("report", "drop"), "What to do with samples of the same bytes."),
+)
+OLD_SAMPLES = SAMPLES | _options(
+    "Which samples",
+    split=_one(
+        name_or_shares, "Only the samples of this split, as train; shares as train=0.9,val=0.1 "
+        "draw new splits.",
+        metavar="NAME|SHARES",
+    ),
+)  # fmt: skip
+SEEKABLE = _options(
+    None,
+    seekable=_one(
+        bool, "Put restart markers into JPEGs. Pixels stay the same; crops decode faster.",
+        default=False,
+    ),
+)  # fmt: skip
+IMAGES = _options(
+    "What becomes of the images",
+    encode=_one(
+        CHOICES["encode"], "'keep' the bytes as they are, encode anew, or store 'raw' pixels."
+    ),
+    resize=_one(
+        str,
+        "short=256, long=512, max-pixels=250000 (these make images smaller only), or "
+        "exact=320x240.",
+    ),
+    quality=_one(int, "Quality of JPEG and WebP, 1 to 100."),
+    subsampling=_one(CHOICES["subsampling"], "Chroma subsampling of JPEG."),
+    lossless=_one(bool, "Encode WebP without loss."),
+    enlarge=_one(bool, "Resize smaller images, too."),
+    interpolation=_one(CHOICES["interpolation"], "How to resize; antialiased."),
+    smart=_one(bool, "Encode an image anew only if it gets smaller."),
+    orientation=_one(CHOICES["orientation"], "Keep Exif's, or turn the pixels upright."),
+    icc=_one(CHOICES["icc"], "Colour profiles."),
+    alpha=_one(CHOICES["alpha"], "What to put behind transparent pixels."),
+    wide=_one(CHOICES["wide"], "Images of more than 8 bits a channel."),
+    mode=_one(CHOICES["mode"], "Colours of raw pixels."),
+)
+_how = functools.partial(_options, "How it is done")
+NUM_WORKERS = _how(
+    num_workers=_one(int, "Processes; each writes one shard at a time (default: one a CPU)."),
+)
+RAISE_OR_SKIP = _how(
+    on_error=_one(
+        ("raise", "skip"), "Bad images: 'raise' an error, or 'skip' and list them.", default="raise"
+    ),
+)
+OVERWRITE = _how(
+    overwrite=_one(
+        bool, "Replace OUT, in one step, when the new one is done.", default=False
+    ),
+)  # fmt: skip
+RUN = _how(
+    on_error=_one(
+        ("raise", "skip", "quarantine"),
+        "Bad images: 'raise' lists them all and packs nothing; 'skip' leaves them out and lists "
+        "them in OUT.skipped.jsonl; 'quarantine' also copies them.",
+        default="raise",
+    ),
+    quarantine=_one(Path, "Folder for the copies of bad images.", metavar="DIR"),
+    check=_one(
+        ("header", "decode"), "Check the header of each image, or decode all of it.",
+        default="header",
+    ),
+    max_errors=_one(int, "Stop after more than N bad images.", min=0, metavar="N"),
+    stats=_one(
+        int, "Measure mean and std of channels on N images; 0: on all.", min=0, metavar="N"
+    ),
+    resume=_one(
+        bool, "Keep the shards that an interrupted run finished.", "--resume/--no-resume",
+        default=True,
+    ),
+    threads=_one(
+        int, "Threads of each process that read and encode (default: as needed).", min=1
+    ),
+    memory=_one(
+        byte_count, "Memory for files that are being packed, as 512MB; approximate.",
+        metavar="SIZE",
+    ),
+    engine=_one(
+        str, "Where the shards are written.", default="local", metavar="local|ray|ray:ADDRESS"
+    ),
+) | NUM_WORKERS | OVERWRITE  # fmt: skip
+PARTS = _how(
+    part=_one(
+        part_of, "Write only the I-th of N parts of the shards, as one job of an array.",
+        metavar="I/N",
+    ),
+    finish=_one(bool, "Put the parts together, once all are written.", default=False),
+)  # fmt: skip
+
+
+def of_plugins(kind: str) -> Options:
+    """Options that plugins declare. The help of an option of several plugins is that of each.
+
+    Args:
+        kind: "sources" or "formats".
+    """
+    told: dict[str, list[str]] = {}
+    for name, plugin in registry.load_all(kind).items():
+        declared = plugin.caps.options if kind == "formats" else plugin.options
+        for option, text in declared.items():
+            told.setdefault(option, []).append(f"{name}: {text}")
+    options = {option: _one(str, "; ".join(texts)) for option, texts in sorted(told.items())}
+    return _options(f"Options of {kind}", **options)
+
+
+def takes(*groups: Options) -> Callable[[_Command], _Command]:
+    """Give a command the options of some groups.
+
+    Returns:
+        A decorator for a function that takes ``more: dict[str, Any]``: the options that the user
+        gave, by the names of the library's arguments.
+    """
+    added: Options = functools.reduce(lambda a, b: a | b, groups)
+
+    def given(command: _Command) -> _Command:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [p for p in own.parameters.values() if p.name != "more"]
+        parameters += added.values()
+
+        def run(**values: Any) -> None:
+            taken = {name: values.pop(name) for name in added}
+            more = {n: v for n, v in taken.items() if v != added[n].default and v != []}
+            if "fields" in more:
+                more["fields"] = parse_options(more["fields"])
+            command(**values, more=more)
+
+        run.__doc__ = command.__doc__
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect looks for
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return given

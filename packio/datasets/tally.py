@@ -1,0 +1,73 @@
+"""The epoch of a dataset and its counts, in memory that all processes share."""
+
+from __future__ import annotations
+
+import torch
+
+_WORKERS = 256  # DataLoader workers with a column of their own
+_EPOCH, _REPLACED, _FALLBACKS, _FIRST, _LATER, _WARNED = range(6)  # rows
+
+
+class Tally:
+    """An epoch and counts of one dataset.
+
+    Live workers see an epoch that is set, and the parent sees what workers count. Each worker
+    writes to a column of its own, so nothing is lost.
+    """
+
+    def __init__(self, epoch: int = 0) -> None:
+        self._cells = torch.zeros(6, _WORKERS + 1, dtype=torch.int64)
+        self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+        self._cells[_EPOCH, 0] = epoch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random numbers are drawn; may be set."""
+        return int(self._cells[_EPOCH, 0])
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._cells[_EPOCH, 0] = epoch
+        self._cells[_FIRST : _LATER + 1] = 0
+
+    @property
+    def replaced(self) -> int:
+        """Bad samples replaced so far, in all workers."""
+        return int(self._cells[_REPLACED].sum())
+
+    @property
+    def fallbacks(self) -> int:
+        """Images that Pillow decoded because the chosen decoder could not, in all workers."""
+        return int(self._cells[_FALLBACKS].sum())
+
+    def count(self, *, replaced: int = 0, fallbacks: int = 0) -> None:
+        """Add to the counts of this process."""
+        column = _column()
+        self._cells[_REPLACED, column] += replaced
+        self._cells[_FALLBACKS, column] += fallbacks
+
+    def comes_again(self, digest: int) -> bool:
+        """Tell, once for all workers, that a batch comes again in the same epoch.
+
+        A worker's first batch of the epoch is compared with its later batches. That finds an epoch
+        that is repeated in the same order, also by new workers. A batch that is asked for twice in
+        a row, as to look at it, does not count.
+
+        Args:
+            digest: Of the batch's indices, 64 bits.
+        """
+        signed, column = (digest >> 1) or 1, _column()  # 0 is no batch yet
+        first = int(self._cells[_FIRST, column])
+        if not first:
+            self._cells[_FIRST, column] = signed
+            return False
+        self._cells[_LATER, column] += 1
+        if first != signed or self._cells[_LATER, column] < 2 or self._cells[_WARNED, 0]:
+            return False
+        self._cells[_WARNED, 0] = 1
+        return True
+
+
+def _column() -> int:
+    info = torch.utils.data.get_worker_info()
+    return 0 if info is None else 1 + info.id % _WORKERS

@@ -1,0 +1,108 @@
+"""A file that is read by range: what every format opens that reads containers without a library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.system.files import read_at
+
+_ZLIB = (
+    "python3 -c 'import sys, zlib;"
+    " sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))'"
+)
+_COMPRESSIONS = (  # name, first bytes, suffix, command that reads standard input
+    ("gzip", b"\x1f\x8b", ".gz", "gunzip"),
+    ("bzip2", b"BZh", ".bz2", "bunzip2"),
+    ("xz", b"\xfd7zXZ\0", ".xz", "unxz"),
+    ("zstd", b"\x28\xb5\x2f\xfd", ".zstd", "unzstd"),
+    ("zstd", b"\x28\xb5\x2f\xfd", ".zst", "unzstd"),
+    ("brotli", None, ".br", "brotli -d"),
+    ("snappy", None, ".snappy", "python3 -m snappy -d"),
+    ("zlib", None, ".zlib", _ZLIB),
+)
+
+
+class Input:
+    """An open file, read by range. Small reads close to each other share one system call.
+
+    Attributes:
+        path: The file.
+        size: Bytes of the file.
+        descriptor: The open file.
+    """
+
+    def __init__(self, descriptor: int, path: Path, window: int) -> None:
+        self.path = path
+        self.size = os.fstat(descriptor).st_size
+        self.descriptor = descriptor
+        self._least = window
+        self._window = b""
+        self._start = 0  # of the window
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Read a range."""
+        if offset + length > self.size:
+            raise IntegrityError(
+                f"{self.path}: cut off: {length} bytes at {offset} are expected, the file has "
+                f"{self.size}; restore the file or pack again"
+            )
+        begin = offset - self._start
+        if begin < 0 or begin + length > len(self._window):
+            if length >= self._least:
+                return self._exactly(length, length, offset)
+            self._window = self._exactly(length, self._least, offset)
+            self._start = offset
+            begin = 0
+        return self._window[begin : begin + length]
+
+    def _exactly(self, least: int, most: int, offset: int) -> bytes:
+        try:
+            found = read_at(self.descriptor, most, offset)
+        except OSError as error:
+            raise ReadError(f"{self.path}: cannot be read at {offset}: {error}") from error
+        if len(found) < least:
+            raise IntegrityError(f"{self.path}: became shorter while it was read")
+        return found
+
+
+@contextlib.contextmanager
+def opened(path: Path, window: int = 1 << 15) -> Iterator[Input]:
+    """Open a file for reading.
+
+    Args:
+        path: The file.
+        window: Bytes that a small read takes at once; 0: each read takes its own bytes alone.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error
+    try:
+        yield Input(descriptor, path, window)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_compressed(path: Path, start: bytes = b"") -> None:
+    """Refuse a file that is compressed as a whole, as its first bytes or its suffix tell.
+
+    Call it for a file that is not of the expected format: an uncompressed file may begin alike.
+    """
+    is_zlib = (
+        len(start) > 1 and start[0] & 0x8F == 0x08 and not int.from_bytes(start[:2], "big") % 31
+    )
+    for kind, magic, suffix, command in _COMPRESSIONS:
+        begins = is_zlib if kind == "zlib" else magic is not None and start.startswith(magic)
+        if begins or path.suffix.lower() == suffix:
+            stem = path.with_suffix("") if path.suffix.lower() == suffix else path
+            unpacked = path.with_name(f"unpacked{path.suffix}") if stem == path else stem
+            source, target = (shlex.quote(os.fspath(p)) for p in (path, unpacked))
+            raise NotAPackError(
+                f"{path}: compressed as a whole by {kind}, so packio cannot read one sample "
+                f"alone; unpack the file first: {command} < {source} > {target}"
+            )

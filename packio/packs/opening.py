@@ -1,0 +1,399 @@
+"""Opening a pack, and reading its samples by byte range, or by a container's own library."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+from packio.errors import IntegrityError, OptionError
+from packio.formats import Format, Reading
+from packio.index.indexfile import SPLIT_RECORD, Index, crc32c
+from packio.packs import locating
+from packio.packs.rows import Row
+from packio.packs.table import PackTable
+from packio.sample.fields import PIXELS
+from packio.sample.packed import Sample, made
+from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.storage import filesystems, ram, remote, urls
+from packio.storage.folder import FolderFiles
+from packio.storage.local import LocalFiles
+from packio.storage.remote import RemoteFiles
+from packio.storage.urls import Url
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from packio.packs.raw import RawRows
+    from packio.storage.ram import RamCache
+
+
+def open(  # noqa: A001 (public name)
+    path: str | os.PathLike[str],
+    *,
+    access: str | None = None,
+    image: str | None = None,
+    label: str | None = None,
+    layout: str | None = None,
+) -> Pack:
+    """Open a pack.
+
+    Args:
+        path: A pack: a directory with ``index.packio`` in it, or a file with ``<name>.packio``
+            beside it, or the URL of either, as ``s3://bucket/train.tar``. A container without an
+            index is walked once, and its index is kept in the user's cache. Several containers of
+            one format are one pack: a folder of them, or braces, as ``shards/{000..127}.tar``.
+        access: "range" reads byte ranges of files; the name of the format, as "lmdb", reads by the
+            library of the format. None takes the access that the index recommends.
+        image, label, layout: How to read a container without an index; see `packio.reindex`.
+
+    Raises:
+        NotAPackError: there is nothing at the path, or no pack.
+        OptionError: `image`, `label` or `layout` is given though there is an index, or names
+            nothing in the container.
+        UnfinishedPackError: packing into this path was interrupted or is going on.
+        IntegrityError: index and files do not belong together, or are damaged.
+        VersionError: a newer packio wrote the index.
+    """
+    reading = Reading(image=image, label=label, layout=layout)
+    located = locating.located(Path(os.path.abspath(path)), reading) if reading.names() else None
+    return Pack(path, access=access, located=located)
+
+
+class Pack(PackTable, Sequence[Sample]):
+    """A pack, opened by `packio.open`: a sequence of `Sample`.
+
+    Safe in threads and forked workers. A pickled pack is its path and the digest of its index; if
+    the pack has changed meanwhile, unpickling raises an IntegrityError.
+
+    Attributes:
+        access: How samples are read: by "range", or by the library of the format.
+        ram: What `keep_in_ram` keeps, and how much of it; None: nothing.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, access: str | None = None,
+        expect_digest: str | None = None, located: tuple[Path, Path] | None = None,
+        kept: RamCache | None = None,
+    ) -> None:  # fmt: skip
+        self.path = urls.place(path)
+        self._absolute = urls.absolute(path)  # a later chdir changes nothing
+        self._elsewhere = located  # the index, and the folder that its paths are relative to
+        index_path, root = located or locating.located(self._absolute)
+        shard_path = functools.partial(
+            (remote if isinstance(root, Url) else filesystems).shard_index, root
+        )
+        index = Index(index_path, filesystems.nearby(index_path), shard_path)
+        if expect_digest is not None and index.digest != expect_digest:
+            raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
+        super().__init__(urls.place(path), index)
+        self.ram = kept
+        self._files = self._storage(root)
+        self._files.check(self._is_read)
+        _check_identity(index, self.format, self._shards, root)
+        self.access = access or index.metadata.get("access", "range")
+        self._readers = self._own_readers(root)
+        self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
+        self._slots = {name: i * self._count for i, name in enumerate(self.fields)}
+        self._others = [name for name in self.fields if name not in (IMAGE, MASK)]
+        more = any(name in index for name in ("split", "boxes", "meta_data"))
+        self._has_belongings = more or len(self.fields) > 1
+
+    def _storage(self, root: Path) -> LocalFiles | FolderFiles | RemoteFiles:
+        if self.format.caps.whole_files:
+            return FolderFiles(root, self.index_file.key)
+        files = self.index_file.files()
+        names, sizes = [name for name, _, _ in files], [size for _, size, _ in files]
+        if isinstance(root, Url):
+            return RemoteFiles(root, names, sizes)
+        if self._absolute.is_file() and self._absolute.name not in names:
+            raise IntegrityError(
+                f"{self.index_file.path}: lists {', '.join(names[:1]) or 'no file'}, not "
+                f"{self._absolute.name}: the pack was renamed (packio reindex {self._absolute} "
+                "makes the index fit), or the index is another pack's"
+            )
+        return LocalFiles(root, names, sizes)
+
+    def _is_read(self, file: int) -> bool:
+        """Whether any field of any sample lies in the file of this number."""
+        columns = (self.index_file.column(f"{name}/file") for name in self.index_file.fields)
+        return any((column.array() == file).any() for column in columns)
+
+    def _own_readers(self, root: Path) -> list[Any]:
+        """A reader of the format's library for each shard; none if byte ranges are read."""
+        metadata = self.index_file.metadata
+        name, recommended = metadata["format"], metadata.get("access", "range")
+        self._by_record = recommended != "range"  # then the column offset has record numbers
+        if self.access == "range" and not self._by_record:
+            return []
+        if isinstance(root, Url):
+            raise OptionError(f"access={self.access!r}: a pack at a URL is read by 'range' only")
+        if self.access != name or not self.format.caps.reads_by_library:
+            known = repr(name) if self._by_record else f"'range' and {name!r}"
+            raise OptionError(f"access={self.access!r}: a {name} pack has {known}")
+        options = metadata.get("options", {})
+        reading = Reading(image=options.get("image"), layout=options.get("layout"))
+        return [self.format.reader(root / name, reading) for name, _ in self._shards]
+
+    def reopened(self, access: str) -> Pack:
+        """Open the same pack with another access; see `packio.open`.
+
+        Raises:
+            IntegrityError: the pack has changed meanwhile.
+        """
+        return Pack(
+            self._absolute, access=access, expect_digest=self.digest, located=self._elsewhere
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        made_again = functools.partial(
+            Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere,
+            kept=self.ram,
+        )  # fmt: skip
+        return made_again, (self._absolute,)
+
+    def __repr__(self) -> str:
+        name = self.index_file.metadata["format"]
+        return f"<packio.Pack {self.path} ({len(self)} samples, {name})>"
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = self._position(operator.index(index))  # no Row: it would cost a microsecond
+        file, offset, length, crc, height, width, channels, orientation, flags, *codes = (
+            self._numbers(position)
+        )
+        data = self._data(position, file, offset, length, crc, flags)
+        encoding, dtype = self._names(*codes)
+        return made(
+            position, self._keys.text(position), data, encoding, self.label(position),
+            height, width, orientation, channels, dtype, *self._belongings(position),
+        )  # fmt: skip
+
+    def _belongings(self, position: int) -> tuple[Any, ...]:
+        """Mask, boxes, box labels, meta, split, further columns of boxes, further fields."""
+        if not self._has_belongings:
+            return None, None, None, None, None, {}, {}
+        values = {name: self.field(name, position) for name in self._others}
+        return (
+            self.mask(position), *self.boxes(position), self.meta(position),
+            self.split_of(position), self.more_of_boxes(position),
+            {name: value for name, value in values.items() if value is not None},
+        )  # fmt: skip
+
+    @functools.cached_property
+    def raw_rows(self) -> RawRows | None:
+        """The mapped pixels, if all samples are raw pixels of one shape; else None."""
+        if self._readers or not isinstance(self._files, LocalFiles):
+            return None
+        from packio.packs import raw
+
+        edges = [*(first for _, first in self._shards), len(self)]
+        counts = [b - a for a, b in itertools.pairwise(edges)]
+        return raw.find(self.index_file, self._files, counts, self.key)
+
+    def keep_in_ram(self, room: int | None = None) -> None:
+        """Keep the bytes that are read in memory that all workers share; see `RamCache`.
+
+        Mapped samples (`raw_rows`) are not kept: they are in the page cache already.
+
+        Args:
+            room: Bytes to keep at most; None takes half of the memory that is available.
+
+        Raises:
+            OutputError: the system gives no memory for the cache.
+        """
+        if self.raw_rows is None:
+            self.ram = ram.shared(self.digest, len(self), len(self.fields), room)
+
+    def read(self, row: Row, name: str = IMAGE, *, check: bool = True) -> bytes:
+        """Read the encoded bytes of a sample.
+
+        Args:
+            row: Row of the sample, from `rows`.
+            name: Name of the field that the row describes.
+            check: Compare the CRC32C.
+
+        Raises:
+            IntegrityError: the bytes are not those that were packed.
+            ReadError: the file cannot be read.
+        """
+        crc = row.crc32c if check else None
+        return self._data(row.position, row.file, row.offset, row.length, crc, row.flags, name)
+
+    def _data(
+        self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int,
+        name: str = IMAGE,
+    ) -> bytes:  # fmt: skip
+        if self.ram is not None and crc is not None:
+            kept = self.ram.get(self._slots[name] + position, crc)
+            if kept is not None:
+                return kept
+        if self._readers and name == IMAGE:
+            data = self._record(position, offset)
+        else:
+            data = self._files.read(file, offset, length)
+            if flags & SPLIT_RECORD:
+                data = self.format.unsplit(data)
+        if crc is not None and crc32c(data) != crc:
+            what = "" if name == IMAGE else f"{name} of "
+            raise IntegrityError(
+                f"{self._files.path(file)}: {what}record {position} ({self.key(position)!r}, "
+                f"{length} bytes at {offset}) is damaged: CRC32C differs"
+            )
+        if self.ram is not None and crc is not None:
+            self.ram.put(self._slots[name] + position, data)
+        return data
+
+    def _record(self, position: int, offset: int) -> bytes:
+        """Read a sample's bytes by the container's own library."""
+        shard = bisect.bisect_right(self._shards, position, key=lambda s: s[1]) - 1
+        number = offset if self._by_record else position - self._shards[shard][1]
+        data: bytes = self._readers[shard].get(number)
+        return data
+
+    def mask(self, index: int) -> bytes | None:
+        """Encoded bytes of a sample's mask, checked; None if the sample has none.
+
+        Raises:
+            IntegrityError: the bytes are not those that were packed.
+        """
+        return None if MASK not in self.fields else self.read_field(MASK, index)
+
+    def field(self, name: str, index: int) -> Field | None:
+        """A named field of a sample; None if the sample has none.
+
+        Raises:
+            OptionError: the pack has no field of this name.
+            IntegrityError: the bytes are not those that were packed.
+        """
+        data = self.read_field(name, index)
+        if data is None:
+            return None
+        kind = self.fields[name]
+        return Field(kind, data, self.facts(name, index) if kind in PIXELS else None)
+
+    def read_field(self, name: str, index: int) -> bytes | None:
+        """Encoded bytes of a field of a sample, checked; None if the sample has none.
+
+        Raises:
+            OptionError: the pack has no field of this name.
+            IntegrityError: the bytes are not those that were packed.
+        """
+        row = self.row(index, name)
+        return None if row.offset < 0 and name != IMAGE else self.read(row, name)
+
+    def record(self, index: int) -> Record[Field]:
+        """The record of a sample, all of it, as packing takes it.
+
+        Raises:
+            IntegrityError: the bytes are not those that were packed.
+        """
+        position = self._position(index)
+        values = {name: self.field(name, position) for name in self.fields}
+        split = None
+        if self._splits:
+            split = self.index_file.column("split").item(position)
+        boxes, labels = self.boxes(position)
+        columns = {} if labels is None else {"labels": labels}
+        return Record(
+            self.key_bytes(position), {n: v for n, v in values.items() if v is not None},
+            self.label(position), split, boxes, {**columns, **self.more_of_boxes(position)},
+            self.meta_bytes(position),
+        )  # fmt: skip
+
+    def read_many(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
+        """Read the encoded bytes of some samples, in file order; return them as asked for."""
+        rows = self.rows(indices)
+        data: list[bytes] = [b""] * len(rows)
+        pack = self.fetched({IMAGE: rows})
+        for i in rows.file_order():
+            data[i] = pack.read(rows[i])
+        return data
+
+    def fetched(self, rows: Mapping[str, Sequence[Row]]) -> Pack:
+        """This pack, prepared to read some samples next.
+
+        From a URL their bytes are fetched at once. For files on a disk the system is told which
+        ranges come next.
+
+        Args:
+            rows: Name of each field → rows of its values; see `rows`.
+        """
+        if not self.reads_ahead:
+            return self
+        ranges = [
+            row[1:4] for name in rows for row in self._missing(rows[name], self._slots[name])
+            if row.offset >= 0
+        ]  # file, offset, length  # fmt: skip
+        if isinstance(self._files, RemoteFiles):
+            pack = object.__new__(Pack)
+            pack.__dict__.update(self.__dict__)
+            pack._files = self._files.fetched(ranges)
+            return pack
+        if isinstance(self._files, LocalFiles):
+            self._files.announce(ranges)
+        return self
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `fetched` does anything: it does not if a library reads, or files of a folder."""
+        return not self._readers and not isinstance(self._files, FolderFiles)
+
+    def _missing(self, rows: Sequence[Row], first: int) -> Sequence[Row]:
+        """The rows whose bytes are not in the memory cache, whose slots begin at ``first``."""
+        if (ram := self.ram) is None:
+            return rows
+        return [row for row in rows if not ram.holds(first + row.position)]
+
+    @property
+    def storage(self) -> LocalFiles | FolderFiles | RemoteFiles:
+        """The object that reads byte ranges of the pack's files."""
+        return self._files
+
+    def by_key(self, key: str | bytes) -> Sample:
+        """The sample with this key.
+
+        Raises:
+            KeyNotFoundError: there is none.
+        """
+        return self[self.find(key)]
+
+    def close(self) -> None:
+        """Close the files; they open again when read from."""
+        self._files.close()
+        self.__dict__.pop("raw_rows", None)
+
+    def __enter__(self) -> Pack:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_identity(
+    index: Index, container: Format, shards: list[tuple[str, int]], root: Path
+) -> None:
+    if isinstance(root, Url):  # objects do not change
+        return
+    found = [container.identity(root / name) for name, _ in shards]
+    expected = index.metadata.get("identity", [None] * len(found))
+    if found != expected:
+        raise IntegrityError(
+            f"{root}: changed since it was packed ({found}, the index says {expected}); pack again"
+        )

@@ -1,0 +1,192 @@
+"""Recognising a container without an index: its format, and the shards it consists of.
+
+The first bytes of a file tell the format, or the names in a folder; where they do not, the name of
+the file or folder does. A folder, or a path with braces, can hold several containers as shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from packio import registry
+from packio.errors import NotAPackError, OptionError
+from packio.formats import Format
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
+from packio.packs import braces
+
+_HEAD = 512  # bytes of a file that tell its format
+# Names of shards without a suffix, as TensorFlow's: train-00000-of-00004.
+_NUMBERED = re.compile(r"-\d+-of-\d+$")
+_MOST_INNER = 16, 1000  # folders in a folder, and names in each, that tell its format
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """A container found at a path.
+
+    Attributes:
+        format: Name of its format.
+        root: Folder that all paths are relative to.
+        shards: Names relative to the root; "." where the root is the one shard.
+    """
+
+    format: str
+    root: Path
+    shards: tuple[str, ...]
+
+
+def find(path: Path) -> Container | None:
+    """Recognise a container by its first bytes, or by its name; None if it is none.
+
+    Several may be named by braces (`packio.packs.braces`): they are the shards of one.
+
+    Raises:
+        NotAPackError: one of several is no container.
+        OptionError: several that do not go together.
+    """
+    if path.is_dir():
+        return _find_directory(path)
+    each = [os.fspath(path)] if os.path.lexists(path) else braces.expanded(os.fspath(path))
+    if each != [os.fspath(path)]:
+        return _find_several(path, [Path(one) for one in each])
+    name = _format_of_file(path)
+    return None if name is None else Container(name, path.parent, (path.name,))
+
+
+def is_marked(path: Path) -> bool:
+    """Tell whether a folder is one container by itself, and not just holds containers."""
+    return _recognised(_names_in(path), "", _is_directory) is not None
+
+
+def _find_several(pattern: Path, paths: Sequence[Path]) -> Container:
+    """The containers at some paths as one."""
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise NotAPackError(f"{path}: does not exist; {pattern} stands for it, among others")
+        if (path / INDEX_NAME).is_file() or path.with_name(path.name + INDEX_SUFFIX).is_file():
+            raise OptionError(
+                f"{path}: has an index of its own; open it, and put all of {pattern} together by "
+                "packio.ConcatPacks or packio merge"
+            )
+        container = find(path)
+        if container is None:
+            raise NotAPackError(f"{path}: no container that packio knows")
+        found.append(container)
+    formats = sorted({container.format for container in found})
+    if len(formats) > 1:
+        raise OptionError(f"{pattern}: {' and '.join(formats)}; expected containers of one format")
+    root = os.path.commonpath([container.root for container in found])
+    shards = [os.path.relpath(c.root / name, root) for c in found for name in c.shards]
+    return Container(formats[0], Path(root), tuple(shards))
+
+
+def _find_directory(path: Path) -> Container | None:
+    head = _names_in(path)
+    if name := _recognised(head, "", _is_directory):
+        return Container(name, path, (".",))
+    if shards := _shards_in(path, head):
+        return Container(*_of_one_format(path, shards))
+    name = _recognised(head + _names_within(path, head), "", _is_directory)
+    name = name or _recognised(head, path.name, _is_directory)
+    return None if name is None else Container(name, path, (".",))
+
+
+def _is_directory(form: Format) -> bool:
+    return form.caps.is_directory
+
+
+def _names_in(folder: Path) -> bytes:
+    return b"".join(name + b"\n" for name in sorted(os.listdir(os.fsencode(folder))))
+
+
+def _names_within(folder: Path, head: bytes) -> bytes:
+    """Names in some of the folders in a folder: an N5 or Zarr group may have no file of its own."""
+    most_folders, most_names = _MOST_INNER
+    folders = (name for name in head.split(b"\n") if name and (folder / os.fsdecode(name)).is_dir())
+    found = []
+    for name in itertools.islice(folders, most_folders):
+        with os.scandir(os.path.join(os.fsencode(folder), name)) as entries:
+            found += [name + b"/" + e.name + b"\n" for e in itertools.islice(entries, most_names)]
+    return b"".join(sorted(found))
+
+
+def _shards_in(folder: Path, head: bytes) -> dict[str, list[str]]:
+    """Format → names of the containers in a folder."""
+    formats: dict[str, Format] = registry.load_all("formats")
+    suffixes = tuple(s for form in formats.values() for s in form.caps.suffixes)
+    found: dict[str, list[str]] = {}
+    for name in map(os.fsdecode, head.split(b"\n")):
+        path = folder / name
+        if not name.lower().endswith(suffixes):
+            if _NUMBERED.search(name) and path.is_file() and (form := _format_of_file(path)):
+                found.setdefault(form, []).append(name)
+            continue
+        is_directory = path.is_dir()
+        of_kind = {n: f for n, f in formats.items() if f.caps.is_directory == is_directory}
+        form = next((n for n, f in of_kind.items() if f.recognise(b"", name)), None)
+        if form is not None:
+            found.setdefault(form, []).append(name)
+    for form, names in found.items():
+        siblings = {p.name for name in names for p in formats[form].siblings(folder / name)}
+        found[form] = [name for name in names if name not in siblings]
+    return found
+
+
+def _of_one_format(folder: Path, found: dict[str, list[str]]) -> tuple[str, Path, tuple[str, ...]]:
+    """The containers in a folder, where all of them are of one format.
+
+    Raises:
+        OptionError: they are of several formats.
+    """
+    if len(found) > 1:
+        shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))
+        raise OptionError(
+            f"{folder}/: holds containers of several formats: {shown}; expected one format; name "
+            f"a file, or several as {folder}/{{a,b}}.tar"
+        )
+    ((form, names),) = found.items()
+    return form, folder, tuple(names)
+
+
+def _format_of_file(path: Path) -> str | None:
+    head = b""
+    if path.is_file():
+        with contextlib.suppress(OSError), path.open("rb") as file:  # scanning it tells the error
+            head = file.read(_HEAD)
+
+    return _recognised(head, "", _is_any) or _recognised(head, path.name, _is_file)
+
+
+def _is_any(_: Format) -> bool:
+    return True
+
+
+def _is_file(form: Format) -> bool:
+    return not form.caps.is_directory
+
+
+def _recognised(head: bytes, name: str, among: Callable[[Format], bool]) -> str | None:
+    """The first format, of some, that says a container is its own."""
+    formats = registry.load_all("formats").items()
+    return next((n for n, form in formats if among(form) and form.recognise(head, name)), None)
+
+
+def files_of(container: Container) -> list[tuple[str, Path]]:
+    """All files of a container's shards: names relative to the root, and paths, sorted."""
+    form: Format = registry.load("formats", container.format)
+    found = []
+    for shard in container.shards:
+        top = container.root / shard
+        if top.is_dir():
+            paths = [p for p in top.rglob("*") if p.is_file()]
+        else:
+            paths = [top, *form.siblings(top)]
+        found += [(os.path.relpath(p, container.root), p) for p in paths]
+    return sorted(f for f in found if not f[0].endswith((INDEX_NAME, INDEX_SUFFIX)))

@@ -1,0 +1,151 @@
+"""What a new index takes from an old one: facts that packing knew, and that no container holds.
+
+Class names, splits, keys, metadata, the recipe and the counts are only in the index, and so are
+the labels of a pack that was merged by link. If the files are still those that the old index
+describes, byte for byte, everything in the old index is still true.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio import registry
+from packio.errors import IntegrityError, OptionError, PackioError
+from packio.formats import Reading
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.index.indexfile import Index
+from packio.packs import shard_classes
+from packio.packs.recognising import Container
+from packio.sample.recipe import Recipe
+
+_OF_PACKING = ("plan", "recipe", "merged")  # metadata that an index made from files alone lacks
+
+Content = tuple[dict[str, np.ndarray], dict[str, Any]]  # columns and metadata of an index
+
+
+def restored(path: Path, container: Container, reading: Reading) -> tuple[Content | None, str]:
+    """The content of an old index, brought up to date.
+
+    Args:
+        path: Of the old index, which need not be there.
+        container: The container beside it.
+        reading: What the user said of the container.
+
+    Returns:
+        The content, or None if the index must be made from the container alone; then a warning, if
+        that loses anything, or "".
+
+    Raises:
+        OptionError: labels with class names are to be moved.
+        IntegrityError: without the old index the labels of a merged pack cannot be told.
+    """
+    if not path.is_file():
+        return None, ""
+    try:
+        old = Index(path)
+        if not any(old.metadata.get(name) for name in _OF_PACKING):
+            return None, ""  # it was made from the container alone, too
+    except PackioError as error:
+        return None, f"{path}: nothing of the old index is kept: {error}"
+    why = f"{', '.join(reading.names())} was given"
+    if not reading.names():
+        try:
+            content = _content(old, container)
+        except IntegrityError as error:
+            content, why = None, f"the old index is damaged ({error})"
+        else:
+            why = "the files are not those that the old index describes"
+        if content is not None:
+            return _moved(content, reading.label_offset, path), ""
+    _check_labels_are_known(old, container)
+    return None, (
+        f"{path}: {why}, so the new index has only what the container holds; class names, splits, "
+        "keys, metadata and the recipe of the old index may be missing"
+    )
+
+
+def _content(old: Index, container: Container) -> Content | None:
+    """Columns and metadata of an old index, if it describes the container as it is now."""
+    names = _new_names(old, container)
+    if names is None:
+        return None
+    table = {n: old.column(n).array() for n in old.column_names if not n.startswith("shard_")}
+    used = 1 + max(int(table[n].max(initial=0)) for n in table if n.endswith("/file"))
+    files = [names.get(name, name) for name, _, _ in old.files()]
+    kept = [i for i, name in enumerate(files) if i < used or (container.root / name).is_file()]
+    try:
+        found = made.of_files(container.root, [files[i] for i in kept])
+    except OSError:  # a file is missing
+        return None
+    if not np.array_equal(found["file_digest"][:used], table["file_digest"][:used]):
+        return None
+    form, metadata = registry.load("formats", container.format), dict(old.metadata)
+    shards = [{**s, "name": names.get(s["name"], s["name"])} for s in metadata["shards"]]
+    metadata |= {
+        "version": indexfile.VERSION,
+        "fields": old.fields,
+        "recipe": Recipe.of(metadata).as_json(),
+        "shards": shards,
+    }
+    if "identity" in metadata:
+        metadata["identity"] = [form.identity(container.root / s["name"]) for s in shards]
+    for name in ("options", "columns"):  # of version 1, and of a manifest
+        metadata.pop(name, None)
+    return table | found, metadata
+
+
+def _new_names(old: Index, container: Container) -> dict[str, str] | None:
+    """Old names of files → new ones, if a pack of one file was renamed; None if shards differ."""
+    shards = [str(shard["name"]) for shard in old.metadata["shards"]]
+    if old.metadata.get("format") != container.format:
+        return None
+    if sorted(shards) == sorted(container.shards):
+        return {}
+    if len(shards) != 1 or len(container.shards) != 1 or "." in (*shards, *container.shards):
+        return None
+    (before,), (now,) = shards, container.shards
+    stems = os.path.splitext(before)[0] + ".", os.path.splitext(now)[0] + "."
+    return {
+        name: now + name[len(before) :]
+        if name.startswith(before)
+        else stems[1] + name.removeprefix(stems[0])
+        for name, _, _ in old.files()
+        if name.startswith((before, stems[0]))
+    }
+
+
+def _moved(content: Content, offset: int, path: Path) -> Content:
+    """The content with an offset added to the container's labels, if they are ints.
+
+    Raises:
+        OptionError: the labels have class names.
+    """
+    table, metadata = content
+    label, before = table.get("label"), (metadata.get("labels") or {}).get("offset", 0)
+    if offset == before or label is None or label.ndim != 1:
+        return content
+    if metadata.get("classes"):
+        raise OptionError(
+            f"{path}: its labels have class names ({len(metadata['classes'])}), and label_offset "
+            "would give every label the name of another class; leave it out"
+        )
+    least = int(label.min()) - before
+    return (
+        {**table, "label": label + (offset - before)},
+        {**metadata, "labels": {"min": least, "offset": offset}},
+    )
+
+
+def _check_labels_are_known(old: Index, container: Container) -> None:
+    """Refuse to take labels from shards that were merged by link, if nothing tells their names."""
+    listed = any(name == shard_classes.FILE_NAME for name, _, _ in old.files())
+    if listed and not (container.root / shard_classes.FILE_NAME).is_file():
+        raise IntegrityError(
+            f"{container.root}: {shard_classes.FILE_NAME} is missing, which tells what the labels "
+            "in each shard mean; restore it, or merge the packs again"
+        )

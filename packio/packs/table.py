@@ -1,0 +1,270 @@
+"""What the index of a pack says of its samples: rows, keys, labels, boxes, metadata, splits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import operator
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio import registry
+from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
+from packio.formats import Format
+from packio.index.indexfile import PROGRESSIVE, SEEKABLE, Index, Keys
+from packio.index.lookup import KeyBytes
+from packio.packs.rows import Row, RowList, RowTable
+from packio.sample.facts import Facts
+from packio.sample.record import IMAGE
+
+
+class PackTable:
+    """The samples of a pack as its index describes them; no byte of a sample is read.
+
+    Args:
+        path: Of the pack, for messages.
+        index: Of the pack.
+
+    Attributes:
+        path: Of the pack.
+        index_file: The index.
+        format: The format of the shards.
+        fields: Kind of each named field: "image", "mask", "array", "text" or "bytes".
+        box_columns: Names of the columns that boxes have, as "labels" and "crowd".
+    """
+
+    def __init__(self, path: Path, index: Index) -> None:
+        self.path, self.index_file = path, index
+        self.format = _format(index)
+        self._shards = _shards(index)
+        self._count = len(index)
+        whole = {"found": self._count, "packed": self._count, "skipped": 0}
+        index.metadata["counts"] = whole | index.metadata.get("counts", {})
+        self._keys = KeyBytes(index)
+        self._label = index.column("label") if "label" in index else None
+        self._label_is_int = self._label is not None and len(self._label.shape) == 1
+        self.fields = index.fields
+        self._tables = {name: RowTable(index, name) for name in self.fields}
+        self.box_columns = index.box_columns
+        self._box_columns = [n for n in self.box_columns if n != "labels"]
+        self._splits: list[str] = index.metadata.get("splits", []) if "split" in index else []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def row(self, index: int, name: str = IMAGE) -> Row:
+        """The row of one sample; see `rows`."""
+        return self._table(name).row(self._position(operator.index(index)))
+
+    def _table(self, name: str) -> RowTable:
+        if name not in self._tables:
+            known = ", ".join(self.fields)
+            raise OptionError(f"{self.path}: no field {name!r}; there are: {known}")
+        return self._tables[name]
+
+    def positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Positions in the pack, (N,) int64 from 0 on; negative indices count from the end.
+
+        Raises:
+            IndexError: an index is out of range.
+        """
+        wanted, size = np.asarray(indices, np.int64), len(self)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < size:
+            bad = wanted[(wanted < -size) | (wanted >= size)]
+            if len(bad):
+                raise IndexError(f"index {bad[0]} is out of range: {self.path} has {size} samples")
+            return wanted % size
+        return wanted
+
+    def rows(self, indices: Sequence[int] | np.ndarray, name: str = IMAGE) -> RowList:
+        """The rows of some samples: what the index says of the values of one field.
+
+        Args:
+            indices: Positions of the samples; negative ones count from the end.
+            name: Name of the field.
+
+        Raises:
+            IndexError: an index is out of range.
+            IntegrityError: the index is damaged there.
+            OptionError: the pack has no field of this name.
+        """
+        return self._table(name).rows(self.positions(indices))
+
+    def facts(self, name: str, index: int) -> Facts:
+        """What the index says of the pixels of a field of kind image or mask."""
+        row = self.row(index, name)
+        return Facts(
+            row.encoding, row.height, row.width, row.channels, row.dtype, row.orientation,
+            progressive=bool(row.flags & PROGRESSIVE), seekable=bool(row.flags & SEEKABLE),
+        )  # fmt: skip
+
+    def meta(self, index: int) -> dict[str, Any] | None:
+        """The metadata of a sample; None if there is none.
+
+        Raises:
+            IntegrityError: the metadata is not a JSON object.
+        """
+        text = self.meta_bytes(index)
+        if text is None:
+            return None
+        try:
+            meta = json.loads(text.decode("utf-8", "surrogatepass"))
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(index, "metadata", f"no JSON in UTF-8 ({error})") from error
+        if not isinstance(meta, dict):
+            raise self._damaged(index, "metadata", f"a {type(meta).__name__}, expected an object")
+        return meta
+
+    def _damaged(self, index: int, what: str, problem: str) -> IntegrityError:
+        return IntegrityError(
+            f"{self.index_file.path}: {what} of sample {index}: {problem}; restore the index or "
+            "pack again"
+        )
+
+    def meta_bytes(self, index: int) -> bytes | None:
+        """The metadata of a sample as packed, a JSON object in UTF-8; None if there is none."""
+        if "meta_data" not in self.index_file:
+            return None
+        position = self._position(index)
+        start, stop = self.index_file.column("meta_offsets").span(position, position + 2).tolist()
+        return self.index_file.column("meta_data").span(start, stop).tobytes() or None
+
+    def split_of(self, index: int) -> str | None:
+        """Name of the split of a sample; None in a pack without splits."""
+        if not self._splits:
+            return None
+        number = self.index_file.column("split").item(self._position(index))
+        if number >= len(self._splits):
+            raise self._damaged(index, "split", f"number {number} of {len(self._splits)}")
+        return self._splits[number]
+
+    def more_of_boxes(self, index: int) -> dict[str, np.ndarray]:
+        """Columns of a sample's boxes beside their labels: name → (k,) int64 or float32."""
+        if not self._box_columns:
+            return {}
+        position = self._position(index)
+        start, stop = self.index_file.column("box_offsets").span(position, position + 2).tolist()
+        column = self.index_file.column
+        return {n: column(f"boxes/{n}").span(start, stop).copy() for n in self._box_columns}
+
+    def boxes(self, index: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Boxes (k, 4) float32 XYXY in pixels and their labels (k,) int64; None if absent."""
+        if "boxes" not in self.index_file:
+            return None, None
+        position = self._position(index)
+        start, stop = self.index_file.column("box_offsets").span(position, position + 2).tolist()
+        boxes = self.index_file.column("boxes").span(start, stop).copy()
+        if "boxes/labels" not in self.index_file:
+            return boxes, None
+        return boxes, self.index_file.column("boxes/labels").span(start, stop).copy()
+
+    def key(self, index: int) -> str:
+        """Key of a sample; bytes that are not UTF-8 are surrogate-escaped."""
+        return self._keys.text(self._position(index))
+
+    def key_bytes(self, index: int) -> bytes:
+        """Key of a sample as raw bytes."""
+        return bytes(self._keys(self._position(index)))
+
+    def _position(self, index: int) -> int:
+        size = self._count
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of range: {self.path} has {size} samples")
+        return index % size
+
+    def named(self, error: DecodeError, row: Row, part: str = "sample") -> DecodeError:
+        """The same error with the name of the sample, which a decoder does not know.
+
+        Args:
+            error: Error of a decoder.
+            row: Row of the sample.
+            part: Bad part of the sample, as "mask".
+        """
+        name = f"{self.path}, {part} {row.position} ({self.key(row.position)!r})"
+        return type(error)(f"{name}: {error}")
+
+    def keys(self) -> Sequence[str]:
+        """All keys, in order, decoded lazily."""
+        return Keys(self.index_file)
+
+    def find(self, key: str | bytes) -> int:
+        """Index of the sample with this key.
+
+        Raises:
+            KeyNotFoundError: there is none.
+        """
+        return self.index_file.find(os.fsencode(key))
+
+    def label(self, index: int) -> int | np.ndarray | None:
+        """Label of a sample: an int, a (k,) float32 vector, or None in a pack without labels."""
+        if self._label is None:
+            return None
+        position = self._position(index)
+        if self._label_is_int:
+            return self._label.item(position)
+        vector: np.ndarray = self._label.span(position, position + 1)[0].copy()
+        return vector
+
+    def take_labels(self, indices: np.ndarray) -> np.ndarray:
+        """Copy the labels of some samples of a labelled pack: (n,) int64 or (n, k) float32."""
+        assert self._label is not None  # noqa: S101 (for the type checker)
+        return self._label.take(indices)
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """All labels: (N,) int64 or (N, k) float32, a read-only view; None if there are none."""
+        return None if self._label is None else self._label.array()
+
+    def split(self, name: str) -> np.ndarray:
+        """Positions of the samples of a split, (n,) int64, ascending.
+
+        Raises:
+            OptionError: the pack has no such split.
+        """
+        names = self._splits
+        if name not in names or "split" not in self.index_file:
+            known = f"there are: {', '.join(names)}" if names else "it has none"
+            raise OptionError(f"{self.path}: no split {name!r}; {known}")
+        return np.flatnonzero(self.index_file.column("split").array() == names.index(name))
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names; a label is a position in this list."""
+        return list(self.index_file.metadata.get("classes") or [])
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class name."""
+        return {name: i for i, name in enumerate(self.classes)}
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The index's metadata: format, counts, source, options, versions."""
+        return self.index_file.metadata
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal SHA-256 that identifies the pack's contents."""
+        return self.index_file.digest
+
+
+def _format(index: Index) -> Format:
+    name = index.metadata.get("format")
+    try:
+        container: Format = registry.load("formats", str(name))
+    except OptionError as error:
+        raise NotAPackError(f"{index.path}: format {name!r} is unknown to this packio") from error
+    return container
+
+
+def _shards(index: Index) -> list[tuple[str, int]]:
+    """Names of the shards, relative to the index, and the position of the first sample of each."""
+    shards = [(s["name"], s["samples"]) for s in index.metadata.get("shards", [])]
+    if sum(count for _, count in shards) != len(index):
+        raise NotAPackError(f"{index.path}: its shards do not have the {len(index)} samples it has")
+    firsts = itertools.accumulate((count for _, count in shards), initial=0)
+    return list(zip((name for name, _ in shards), firsts, strict=False))

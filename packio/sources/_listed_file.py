@@ -1,0 +1,142 @@
+"""Files that are read again after they were listed: a file on disk, or a file without a name.
+
+Packing lists a source first and reads the samples later, perhaps in other processes. A file on disk
+may change meanwhile; that is an error. A scratch file has no name, so the system removes the file
+when the process ends, even after a crash. Other processes of this machine open a scratch file
+through this process's folder in ``/proc``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import BinaryIO, NamedTuple
+
+from packio.errors import OutputError, ReadError, SourceError
+
+
+class ListedFile(NamedTuple):
+    """A file, with its size and time at listing."""
+
+    path: str  # absolute
+    size: int  # bytes
+    mtime_ns: int
+
+    @staticmethod
+    def of(path: str | os.PathLike[str]) -> ListedFile:
+        """Look at a file.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        status = os.stat(path)
+        return ListedFile(os.path.abspath(path), status.st_size, status.st_mtime_ns)
+
+    def check(self, status: os.stat_result | None = None) -> None:
+        """Refuse a file that has changed.
+
+        Args:
+            status: Of the file; None looks again.
+
+        Raises:
+            SourceError: the file has another size, or another time of its last change.
+        """
+        status = os.stat(self.path) if status is None else status
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise SourceError(f"{self.path}: changed after it was listed; run again")
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """Yield a descriptor of the file.
+
+        Raises:
+            OSError: the file is gone.
+            ReadError: this is the scratch file of a process that is gone.
+            SourceError: the file has changed.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if not self.path.startswith("/proc/"):
+                raise
+            raise ReadError(
+                f"{self.path}: {error.strerror}; the process that listed the samples has to live, "
+                "on this machine"
+            ) from error
+        try:
+            self.check(os.fstat(descriptor))
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def digest(self) -> str:
+        """SHA-256 of the contents, hexadecimal."""
+        digest = hashlib.sha256()
+        with open(self.path, "rb") as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
+        return digest.hexdigest()
+
+
+class ScratchFile:
+    """A file without a name. The file is closed when nothing refers to this object any more.
+
+    Args:
+        folder: Folder of the file, on a disk with room; None takes the system's (``TMPDIR``).
+        doing: What fills the file, for the message about a full disk: "samples were put aside".
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, doing: str) -> None:
+        self._folder, self._doing = os.fspath(folder or tempfile.gettempdir()), doing
+        with self._room():
+            self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it is kept)
+        self.size = 0
+        weakref.finalize(self, _close, self._file)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        status = os.fstat(self._file.fileno())
+        path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+        return ListedFile, (path, status.st_size, status.st_mtime_ns)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            OutputError: the file cannot be written, as on a full disk.
+        """
+        with self._room():
+            self._file.write(data)
+        self.size += len(data)
+
+    def finish(self) -> None:
+        """Write what is in the buffer.
+
+        Raises:
+            OutputError: see `write`.
+        """
+        with self._room():
+            self._file.flush()
+
+    def opened(self) -> AbstractContextManager[int]:
+        """A context with a descriptor of the file."""
+        return contextlib.nullcontext(self._file.fileno())
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"{self._folder}: {error.strerror} while {self._doing}; make room, or name another "
+                "folder in the environment variable TMPDIR"
+            ) from error
+
+
+def _close(file: BinaryIO) -> None:
+    with contextlib.suppress(OSError):  # the disk is full: the buffer is lost
+        file.close()

@@ -1,0 +1,283 @@
+"""Records made of rows: `record_of` is the only way from values to a record.
+
+A row of a table is a mapping of column names to cells. `Roles` says once for the whole table which
+columns are fields and which are metadata. An item of a Python dataset is an image, a tuple (image,
+label), or a mapping. `item_of` finds the roles of its values by their names and types.
+
+An item may have further values beside image, label, mask, boxes, key and metadata. Such a value
+becomes a named field if the user asks for the field, or if the value is bytes, a Pillow image, or
+an array of one dimension or more. A number or a text becomes metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packio.errors import DecodeError
+from packio.sample.facts import Facts
+from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.sources import FieldOrigins, _values
+from packio.sources.tables import columns as tables
+
+_BOX_NAMES = ("boxes", "bboxes", "bbox")
+_BOX_LABEL_NAMES = ("box_labels", "box_label", "labels", "label")
+_BOX_COLUMNS = {"area": "area", "iscrowd": "crowd", "crowd": "crowd"}  # name in an item → column
+_KEY_NAMES = ("key", "__key__", "file_name", "filename", "file_path", "path", "image_path")
+_META_NAMES = ("meta", "metadata", "json")
+_SIZE = struct.Struct("<I")
+
+
+class Roles(NamedTuple):
+    """The roles of the columns of a table. Columns without a role are metadata.
+
+    Attributes:
+        fields: Name of a field, as ``image`` or ``depth`` → (column, kind).
+        others: Columns that are neither fields nor metadata, as the label.
+        has_meta: Whether any column is metadata; each row then has some, perhaps empty.
+        root: Folder that paths in cells are relative to.
+    """
+
+    fields: FieldOrigins
+    others: frozenset[str]
+    has_meta: bool
+    root: str
+
+    def record(self, cells: Mapping[str, Any]) -> Record[Field]:
+        """Make the record of a row.
+
+        Args:
+            cells: Name of a column → cell; None and an absent column are the same.
+
+        Raises:
+            DecodeError, SourceError, OSError: see `record_of`.
+        """
+        values = {name: cells.get(column) for name, (column, _) in self.fields.items()}
+        taken = {column for column, _ in self.fields.values()} | self.others
+        meta = {name: cell for name, cell in cells.items() if name not in taken}
+        text = tables.meta(meta) if self.has_meta else None
+        return record_of(values, self.fields, self.root, text)
+
+
+def record_of(
+    values: Mapping[str, Any], fields: FieldOrigins, root: str = "", meta: bytes | None = None,
+    boxes: np.ndarray | None = None, box_columns: Mapping[str, np.ndarray] | None = None,
+) -> Record[Field]:  # fmt: skip
+    """Make a record without key and label.
+
+    Args:
+        values: Name of a field → its value; None for none.
+        fields: Name of a field → (column, kind).
+        root: Folder that paths among the values are relative to.
+        meta: Metadata, a JSON object.
+        boxes: (k, 4) float32 XYXY, in pixels.
+        box_columns: Columns of the boxes.
+
+    Raises:
+        DecodeError: a value makes no sense, or there is no image.
+        SourceError: JSON cannot hold a cell of the metadata.
+        OSError: a file cannot be read.
+    """
+    made = _values.fields_of(values, fields, root)
+    if IMAGE not in made:
+        raise DecodeError(f"column {fields[IMAGE][0]!r} is empty; expected an image")
+    return Record(b"", made, boxes=boxes, box_columns=box_columns or {}, meta=meta)
+
+
+def resolved(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> FieldOrigins:
+    """Give each field of text a kind, as the column's first text says: ``a.png`` is a file.
+
+    Args:
+        fields: Name of a field → (column, kind or None).
+        cells: Name of a field → cells of its column.
+    """
+    found = dict(fields)
+    for name, (column, kind) in fields.items():
+        if kind is not None:
+            continue
+        first = next((c for c in cells.get(name, ()) if c is not None and str(c).strip()), None)
+        if isinstance(first, str):
+            found[name] = (column, _values.kind_of_text(first))
+    return found
+
+
+def resolved_by(fields: FieldOrigins, item: Any) -> FieldOrigins:
+    """Give each field of text a kind, as `resolved`, by the next item of a dataset."""
+    if all(kind is not None for _, kind in fields.values()):
+        return fields
+    members = {str(name): value for name, value in _members(item).items()}
+    return resolved(fields, {n: [members.get(column)] for n, (column, _) in fields.items()})
+
+
+class Item(NamedTuple):
+    """The parts of one item of a dataset."""
+
+    record: Record[Field]
+    label: Hashable
+    key: str | None
+    path: str | None  # of the image's file, also if the image's bytes are in the item
+
+
+def item_of(item: Any, asked: FieldOrigins) -> Item:
+    """Take an item of a dataset apart.
+
+    Args:
+        item: An image, (image, label, …), or a mapping.
+        asked: Fields that the user asks for, by the names of the item's values.
+
+    Raises:
+        DecodeError, SourceError, OSError: see `record_of`.
+    """
+    left = {str(name): value for name, value in _members(item).items() if value is not None}
+    values = {name: left.get(column) for name, (column, _) in asked.items()}
+    for column, _ in asked.values():
+        left.pop(column, None)
+
+    def take(names: tuple[str, ...], *kinds: type) -> Any:
+        """Take out the value with the first of the names, if its type is one of the kinds."""
+        name = tables.guess(left, names)
+        if name is None or (kinds and not isinstance(left[name], kinds)):
+            return None
+        return left.pop(name)
+
+    image = take(tables.IMAGE_NAMES)
+    if image is None:
+        raise DecodeError(f"no image among {', '.join(map(ascii, left))}; expected 'image'")
+    boxes, box_columns = _boxes(take(_BOX_NAMES), left)
+    mask_name = tables.guess(left, tables.MASK_NAMES)
+    mask = left.get(mask_name or "")
+    mask = left.pop(mask_name or "") if _values.is_picture(mask) else None
+    label = take(tables.LABEL_NAMES)
+    if mask is None and _values.is_picture(label):
+        mask, label = label, take(tables.LABEL_NAMES)
+    key, meta = take(_KEY_NAMES, str), take(_META_NAMES, dict)
+    if key is not None and (not key or "\0" in key):
+        raise DecodeError(f"{key!a} as key; expected text")
+    fields: dict[str, tuple[str, str | None]] = {IMAGE: ("image", "image"), **asked}
+    for column in [name for name, value in left.items() if _values.is_field(value)]:
+        if (name := _values.field_name(column)) in fields:
+            raise DecodeError(
+                f"{column!a} and another value would both be the field {name!r}; name one of them "
+                "otherwise, by fields="
+            )
+        fields[name], values[name] = (column, None), left.pop(column)
+    if mask is not None:
+        fields[MASK], values[MASK] = ("mask", "mask"), mask
+    rest = {n: value for n, value in left.items() if not n.startswith("__")} | (meta or {})
+    record = record_of(
+        {IMAGE: _image(image), **values}, fields, "", tables.meta(rest) if rest else None, boxes,
+        box_columns,
+    )  # fmt: skip
+    return Item(record, _label(label), key, _values.path_of(image))
+
+
+def names_of(item: Any) -> set[str]:
+    """Names of the values of an item, also of values that are None."""
+    return set(map(str, _members(item)))
+
+
+def _members(item: Any) -> dict[Any, Any]:
+    """Names and values of an item."""
+    if isinstance(item, Mapping) and not _values.is_file(item):
+        return dict(item)
+    if not isinstance(item, (tuple, list)):
+        return {"image": item}
+    if not item:
+        raise DecodeError("an empty tuple; expected (image, label)")
+    return _of_tuple(item)
+
+
+def _of_tuple(item: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
+    """Image, label and whatever follows; a mapping in the tuple gives its members."""
+    found: dict[str, Any] = {"image": item[0]}
+    for i, value in enumerate(item[1:], 1):
+        if isinstance(value, Mapping) and not _values.is_file(value):
+            found = {**value, **found}
+        elif _values.is_picture(value) and "mask" not in found:
+            found["mask"] = value
+        else:
+            found["label" if i == 1 else str(i)] = value
+    return found
+
+
+def _image(value: Any) -> Field:
+    """The image of an item. Pixels stay raw: if all images have one shape, the pack is raw."""
+    if _values.path_of(value) is not None or _values.is_encoded(value):
+        return Field("image", _values.encoded(value))
+    return Field("image", *_values.raw_planes(value))
+
+
+def _boxes(boxes: Any, left: dict[str, Any]) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """Boxes (k, 4) float32 XYXY, and their columns, which are taken out of an item."""
+    if boxes is None:
+        return None, {}
+    layout = getattr(boxes, "format", None)  # of torchvision's BoundingBoxes
+    if layout is not None and str(getattr(layout, "value", layout)) != "XYXY":
+        raise DecodeError(f"boxes are {layout}; expected XYXY, in pixels")
+    found = np.asarray(_values.array(boxes), np.float32)
+    if found.size % 4 or (found.ndim == 2 and found.shape[1] != 4 and found.size):
+        raise DecodeError(f"boxes have the shape {found.shape}; expected (k, 4), XYXY in pixels")
+    found = found.reshape(-1, 4)
+    columns: dict[str, np.ndarray] = {}
+    name = tables.guess(left, _BOX_LABEL_NAMES)
+    if name is not None and np.ndim(left[name]) == 1:
+        ids = _values.array(left.pop(name))
+        if ids.shape != (len(found),) or (ids.size and ids.dtype.kind not in "bui"):
+            raise DecodeError(
+                f"labels of boxes are {ids.dtype.name} {ids.shape}; expected {len(found)} integers"
+            )
+        columns["labels"] = ids.astype(np.int64)
+    for name, column in _BOX_COLUMNS.items():
+        if name in left and np.shape(left[name]) == (len(found),):
+            values = _values.array(left.pop(name))
+            columns[column] = values.astype(np.float32 if column == "area" else np.int64)
+    return found, columns
+
+
+def _label(value: Any) -> Hashable:
+    """A label as plain Python has it; lists and vectors as tuples."""
+    if isinstance(value, bytes) and value.strip().isdigit():
+        return int(value)
+    if isinstance(value, (np.ndarray, np.generic)) or _values.is_array(value):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        value = tuple(_label(part) for part in value)
+    if value is None or isinstance(value, (bool, int, float, str, tuple)):
+        return value
+    raise DecodeError(f"a {type(value).__name__} as label; expected a number, a name, or a list")
+
+
+def to_bytes(record: Record[Field]) -> bytes:
+    """Bytes of a record without key and label, for a scratch file.
+
+    They are the length of a header (uint32, little-endian), the header (JSON), and the data of the
+    fields, end to end. The header describes the fields, and holds the metadata and the boxes.
+    """
+    boxes = {} if record.boxes is None else {"": record.boxes, **record.box_columns}
+    header = json.dumps([
+        [[name, f.kind, len(f.data), f.facts] for name, f in record.fields.items()],
+        None if record.meta is None else record.meta.decode("utf-8", "surrogatepass"),
+        [[name, array.dtype.str, array.tolist()] for name, array in boxes.items()],
+    ]).encode()  # fmt: skip
+    return b"".join((_SIZE.pack(len(header)), header, *(f.data for f in record.fields.values())))
+
+
+def from_bytes(data: bytes) -> Record[Field]:
+    """The record that `to_bytes` made these bytes of."""
+    end = _SIZE.size + _SIZE.unpack_from(data)[0]
+    described, meta, boxes = json.loads(data[_SIZE.size : end])
+    fields = {}
+    for name, kind, length, facts in described:
+        value = data[end : end + length]
+        fields[name] = Field(kind, value, None if facts is None else Facts(*facts))
+        end += length
+    arrays = {name: np.array(values, dtype) for name, dtype, values in boxes}
+    own = arrays.pop("", None)
+    return Record(
+        b"", fields, boxes=None if own is None else own.reshape(-1, 4), box_columns=arrays,
+        meta=None if meta is None else meta.encode("utf-8", "surrogatepass"),
+    )  # fmt: skip

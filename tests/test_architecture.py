@@ -31,8 +31,8 @@ ROOMS = (
 )  # fmt: skip
 _ANYBODYS = {"packio.__version__"}  # defined by the package itself, and free
 _UPWARDS = {  # a sample decodes itself, for users who look at one
-    ("packio.sample.sample", "packio.images.decoders"),
-    ("packio.sample.sample", "packio.images.pixels"),
+    ("packio.sample.packed", "packio.images.decoders"),
+    ("packio.sample.packed", "packio.images.pixels"),
 }
 
 _SOURCES = sorted(p for p in ROOT.rglob("*.py"))

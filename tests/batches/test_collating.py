@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import packio
-from packio.packs import packs
-from packio.packs.rows import Rows
+from packio.packs import opening
+from packio.packs.rows import RowList
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,11 +78,11 @@ def test_an_index_that_says_no_height_is_found_out(
 ) -> None:
     """A hostile index: every crop is planned, and decoding tells."""
     packio.pack(image_folder, tmp_path / "x.lmdb")
-    rows, row = packs.Pack.rows, packs.Pack.row
+    rows, row = opening.Pack.rows, opening.Pack.row
     monkeypatch.setattr(
-        packs.Pack, "rows", lambda s, *i: Rows(r._replace(height=0) for r in rows(s, *i))
+        opening.Pack, "rows", lambda s, *i: RowList(r._replace(height=0) for r in rows(s, *i))
     )
-    monkeypatch.setattr(packs.Pack, "row", lambda s, *i: row(s, *i)._replace(height=0))
+    monkeypatch.setattr(opening.Pack, "row", lambda s, *i: row(s, *i)._replace(height=0))
     for crop in (
         packio.RandomResizedCrop(8), packio.Resize(8), packio.ResizeCenterCrop(8),
         packio.CenterCrop(8), packio.RandomCrop(8), None,

@@ -17,12 +17,12 @@ from PIL import Image
 
 import packio
 from packio import registry
-from packio.batches import device, plan
+from packio.batches import device, framing
 from packio.errors import DecodeError, IntegrityError, LimitError, MissingPackageError, OptionError
 from packio.images import decoders, planes, tensors
 from packio.images.decoders import nvjpeg
-from packio.packs import packs
-from packio.packs.rows import Rows
+from packio.packs import opening
+from packio.packs.rows import RowList
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +160,7 @@ def test_images_are_turned_and_cut(
 ) -> None:
     options: dict[str, Any] = {"crop": GEOMETRIES[name], "hflip": 0.5}
     assert _assert_alike(_pair(turned[seekable], **options)) == 8
-    whole = packio.open(turned[seekable]).index_file.column("length").array()
+    whole = packio.open(turned[seekable]).index_file.column("image/length").array()
     if name == "rrc, small boxes":
         read = sum(sum(call) for call in plugin.CALLS)
         assert read < whole.sum() * 0.7 if seekable else read == whole.sum()
@@ -304,7 +304,7 @@ def test_bad_images_are_replaced_as_always(damaged: pathlib.Path) -> None:
 def test_a_slot_of_a_bad_image_is_black(damaged: pathlib.Path) -> None:
     ds = _dataset(damaged, "batching", crop=GEOMETRIES["larger center crop"])
     rows = ds.pack.rows(range(10))
-    planned = plan.Plan.drawn(ds._maker.recipe, rows, plan.Draw(0, np.arange(10)))
+    planned = framing.Framing.drawn(ds._maker.settings, rows, framing.Draw(0, np.arange(10)))
     with decoders._cuda.side_stream(torch.device(DEVICE)) as stream:
         made = device.make(ds.pack, planned, None, stream)
     (images,) = made.views
@@ -329,17 +329,17 @@ def test_an_index_that_lies_about_a_size_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     ds = _dataset(turned[False], "batching", crop=GEOMETRIES[name])
-    rows = packs.Pack.rows
+    rows = opening.Pack.rows
 
-    def lying(self: packs.Pack, *given: Any) -> Rows:
+    def lying(self: opening.Pack, *given: Any) -> RowList:
         found = rows(self, *given)
         height, width = (max(side + d, 1) for side, d in zip(found[1][5:7], change, strict=True))
         found[1] = found[1]._replace(height=height, width=width)
-        return Rows(found)
+        return RowList(found)
 
     height, width = ds.pack.row(1).height, ds.pack.row(1).width
     assert ds.pack.rows([0, 1])[1][5:7] == (height, width)
-    monkeypatch.setattr(packs.Pack, "rows", lying)
+    monkeypatch.setattr(opening.Pack, "rows", lying)
     with pytest.raises(DecodeError, match=f"decodes to {width}x{height} pixels"):
         ds.gather([0, 1, 2], device=DEVICE)
 

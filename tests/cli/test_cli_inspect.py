@@ -201,8 +201,10 @@ def test_ls_of_an_unknown_class_is_refused_with_names_near(photos_pack: pathlib.
 
 
 _SHORT_OF_MEMORY = """
-import os, resource
-import packio.cli.verify, packio.packs.packs, packio.inspecting.verifying
+import os, resource, sys
+import packio.cli
+from typer.testing import CliRunner
+CliRunner().invoke(packio.cli.build("verify"), sys.argv[1:])  # imports all that the command needs
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * os.sysconf("SC_PAGE_SIZE") + (8 << 20)  # less than a thread needs
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -10,8 +15,11 @@ from typing import Any
 import pytest
 
 import packio
+from packio import registry
 from packio.cli import _output
+from packio.cli import _packing_options as group
 from packio.cli._progress import ProgressLine
+from packio.packing.run import executors
 from packio.system.progress import Progress
 
 PACKIO = [sys.executable, "-m", "packio"]
@@ -21,6 +29,11 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PACKIO, *map(str, arguments)], check=False, capture_output=True, text=True, **options
     )
+
+
+def unboxed(text: str) -> str:
+    """The words that typer puts into boxes."""
+    return " ".join(text.replace("│", " ").split())
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +48,7 @@ def test_python_runs_packio_as_a_module() -> None:
 
 
 def test_help_shows_no_broken_markup() -> None:
-    said = run("pack", "--help").stdout + run("view", "--help").stdout
+    said = unboxed(run("pack", "--help").stdout + run("view", "--help").stdout)
     assert "one a CPU" in said
     assert "PACK.html" in said
 
@@ -47,6 +60,9 @@ def test_help_shows_no_broken_markup() -> None:
         ("part=(3, 2), finish=False: no", "--part (3, 2), no --finish: no"),
         ("on_error='quarantine', quarantine=None", "--on-error quarantine, no --quarantine"),
         ("finish=True", "--finish"),
+        ("parts=[1, 2]: no", "--part 1,2: no"),
+        ("part={'a': 0.5}, finish=[]: no", "--part a=0.5, no --finish: no"),
+        ("quarantine=/a/b c", "--quarantine /a/b c"),
         ("quality=90 is not an option here", "quality=90 is not an option here"),
         ("no mask b'masks/4.png'; class 'b'", "no mask 'masks/4.png'; class 'b'"),
     ],
@@ -82,7 +98,7 @@ def test_a_value_that_cannot_be_is_refused_in_words_of_the_command(
 ) -> None:
     done = run("pack", image_folder, tmp_path / "x.lmdb", *options)
     assert done.returncode == 2
-    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert said in unboxed(done.stderr)
     assert "finish=" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -118,6 +134,16 @@ def test_a_line_of_progress_that_nobody_reads_is_lost(monkeypatch: pytest.Monkey
         line(Progress(0, 1, 0, 0, 0, 0.0, "compiling"))
 
 
+def test_compiling_is_said_once_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("packio.cli._progress._PLAIN_SECONDS", 0.0)
+    with ProgressLine() as line:
+        for _ in range(3):
+            line(Progress(0, 1, 0, 0, 0, 0.0, "compiling"))
+    assert capsys.readouterr().err.count("compiling") == 1
+
+
 @pytest.mark.parametrize("options", [["--workers", "-1"], ["--threads", "0"], ["--rounds", "0"]])
 def test_bench_load_refuses_impossible_numbers(pack: pathlib.Path, options: list[str]) -> None:
     done = run("bench-load", pack, *options)
@@ -143,3 +169,126 @@ def test_a_plot_that_cannot_be_written_is_one_line(
     done = run("info", pack, "--plot", tmp_path / "no" / "x.png")
     assert done.returncode == 73
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_help_of_pack_lists_formats_and_sources() -> None:
+    said = unboxed(run("pack", "--help").stdout)
+    assert "hdf5, lmdb, n5, pth, recordio, tar, tfrecord, zarr" in said
+    assert all(name in said for name in registry.names("sources"))
+    assert "<keep|srgb>" in said
+
+
+def test_another_word_than_the_choices_is_refused_with_all_of_them(tmp_path: pathlib.Path) -> None:
+    done = run("pack", tmp_path, tmp_path / "x.lmdb", "--orientation", "up")
+    assert done.returncode == 2
+    assert "'keep', 'bake'" in unboxed(done.stderr)
+
+
+def test_defaults_of_options_are_those_of_the_library() -> None:
+    library = inspect.signature(packio.pack).parameters
+    groups = (group.SOURCE, group.OUTPUT, group.SEEKABLE, group.RUN, group.PARTS)
+    declared = {name: p.default for options in groups for name, p in options.items()}
+    assert {name: library[name].default for name in declared} == declared
+
+
+def test_only_public_names_are_offered() -> None:
+    assert dir(packio) == sorted(packio.__all__)
+
+
+def test_a_broken_plugin_is_told_of_once(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    info = tmp_path / "site" / "broken-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    points = "[packio.formats]\nbroken = no_such_module\n"
+    (info / "entry_points.txt").write_text(points)
+    path = os.pathsep.join([str(info.parent), *sys.path])
+    done = run("pack", image_folder, tmp_path / "x.lmdb", env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("packio: warning: format 'broken' of the distribution broken 1.0")
+
+
+def test_a_pack_is_resized_and_shuffled_while_it_is_converted(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    options = ["--resize", "exact=20x10", "--encode", "png", "--limit", "3", "--num-workers", "1"]
+    done = run("convert", pack, out, *options)
+    assert done.returncode == 0, done.stderr
+    assert [(s.width, s.height, s.encoding) for s in packio.open(out)] == [(20, 10, "png")] * 3
+
+
+def test_merging_replaces_with_overwrite(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    other = packio.pack(image_folder, tmp_path / "a.lmdb", include=["people/*"]).out
+    extra = packio.pack(image_folder, tmp_path / "b.lmdb", include=["nature/*"]).out
+    out = tmp_path / "x.tar"
+    assert run("merge", out, other, extra).returncode == 0
+    assert run("merge", out, extra, other).returncode == 73
+    assert run("merge", out, extra, other, "--overwrite").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def split_pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -> Any:
+    out = tmp_path_factory.mktemp("split") / "x.lmdb"
+    packio.pack(image_folder, out, split={"train": 0.6, "val": 0.4})
+    with packio.open(out) as opened:
+        return out, {opened.key(i) for i in opened.split("val").tolist()}
+
+
+def test_one_split_is_listed_extracted_and_shown(split_pack: Any, tmp_path: pathlib.Path) -> None:
+    path, keys = split_pack
+    lines = run("ls", path, "--split", "val", "--tsv").stdout.splitlines()[1:]
+    assert {line.split("\t")[1] for line in lines} == keys
+    assert run("extract", path, tmp_path / "out", "--split", "val").returncode == 0
+    found = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").glob("*/*")}
+    assert found == keys
+    done = run("view", path, "-o", tmp_path / "x.html", "--split", "val")
+    assert f"{len(keys)} of {len(keys)} samples" in done.stdout
+    assert run("convert", path, tmp_path / "val.tar", "--split", "val").returncode == 0
+    with packio.open(tmp_path / "val.tar") as opened:
+        assert set(opened.keys()) == keys
+        assert {opened.split_of(i) for i in range(len(opened))} == {"val"}
+    done = run("ls", path, "--split", "tset")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no split 'tset'" in done.stderr
+
+
+@pytest.mark.parametrize("form", [["--json"], ["--json", "-"], ["--json", "FILE"]])
+def test_benchmarks_print_json_or_write_a_file(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, form: list[str]
+) -> None:
+    file = tmp_path / "x.json"
+    form = [str(file) if word == "FILE" else word for word in form]
+    options = ["--limit", "1", "--rounds", "1", "-t", "1", "-w", "0", "-d", "pillow"]
+    done = run("bench-decode", image_folder, *form, *options)
+    text = file.read_text() if file.exists() else done.stdout
+    assert json.loads(text)["rounds"] == 1
+    assert ("1 image from" in done.stdout) == file.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_that_starts_hears_no_interrupt() -> None:
+    worker = executors._Worker()
+    try:
+        status = pathlib.Path(f"/proc/{worker._process.pid}/status").read_text()
+        blocked = int(next(s for s in status.splitlines() if s.startswith("SigBlk")).split()[1], 16)
+        assert blocked >> (signal.SIGINT - 1) & 1
+    finally:
+        worker.kill()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_quarantine_may_be_named_by_a_way_round(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(image_folder, tmp_path / "source")
+    (source / "people" / "bad.jpg").write_bytes(b"x")
+    (tmp_path / "sub").mkdir()
+    options = ["--on-error", "quarantine", "--quarantine", "sub/../bad"]
+    done = run("pack", source, "x.lmdb", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "bad" / "people" / "bad.jpg").read_bytes() == b"x"

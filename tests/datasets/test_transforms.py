@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,8 +104,7 @@ def test_albumentations_to_tensor_is_made_contiguous(pack: Path) -> None:
         pack, crop=packio.CenterCrop(20), output="numpy", transform=ToTensorV2()
     )
     expected = ds.with_options(output="tensor", transform=None)[0][0]
-    with pytest.warns(UserWarning, match="ToTensorV2"):
-        image = ds[0][0]
+    image = ds[0][0]  # no warning: the view is the library's, not the user's
     assert image.is_contiguous()
     assert torch.equal(image, expected)
 
@@ -130,3 +130,22 @@ def test_target_transform(pack: Path) -> None:
     assert ds[0][1] == 100
     _, labels = packio.collate(ds.__getitems__([0, len(ds) - 1]))
     assert labels.tolist() == [100, 102]
+
+
+@pytest.mark.parametrize("name", ["transform", "target_transform", "transforms"])
+def test_a_failing_transform_names_the_sample(pack: Path, name: str) -> None:
+    def fail(*_: Any) -> Any:
+        raise KeyError("oops")
+
+    options: dict[str, Any] = {"crop": packio.CenterCrop(8), name: fail}
+    ds: Any = packio.LmdbDataset(pack, **options)
+    both = packio.ConcatPacks([ds.subset([0]), ds])
+    sample = rf"photos\.lmdb, sample 3 \('{ds.pack.key(3)}'\): .*fail failed on .*oops"
+    works: list[Callable[[], Any]] = [
+        lambda: ds[3], lambda: ds.gather([3, 5]), lambda: ds.subset([3])[0],
+        lambda: ds.by_key(ds.pack.key(3)), lambda: both[4],
+    ]  # fmt: skip
+    for work in works:
+        with pytest.raises(TransformError, match=sample) as raised:
+            work()
+        assert isinstance(raised.value.__cause__, KeyError)

@@ -31,7 +31,7 @@ from ground import Ground
 
 import packio
 from packio import registry
-from packio.packing.plan import plan as planning
+from packio.packing.plan import planning
 
 _SHOWN = 5  # failures that the card lists
 

@@ -28,7 +28,7 @@ import packio
 from packio import cli, errors
 from packio.formats.lmdb import FORMAT, datum
 from packio.formats.lmdb import values as lmdb_values
-from packio.formats.wire import arrow_stream, pickles
+from packio.formats.wire import ByteSpan, Malformed, arrow_stream, pickles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -169,6 +169,30 @@ def test_payloads_of_older_pyarrow_are_read(header: int, legacy: bool, tmp_path:
     _check(_fill(tmp_path / "a", _numbered(values)))
 
 
+@pytest.mark.parametrize("is_datum", [True, False])
+def test_images_within_values_are_not_read_by_the_library(tmp_path: Path, is_datum: bool) -> None:
+    pairs = zip(IMAGES, LABELS, strict=True)
+    values = [_datum(image, label) if is_datum else b"\x92" + _msgpack_bytes(image) + _number(label)
+              for image, label in pairs]  # fmt: skip
+    path = _fill(tmp_path / "a.lmdb", _numbered(values))
+    with pytest.raises(errors.OptionError, match="say access='range'"):
+        packio.open(path, access="lmdb")[0]
+    if is_datum:  # the order of padded keys is that of the numbers
+        records = {b"%08d" % i: value for i, value in enumerate(values)}
+        pack = packio.open(_fill(tmp_path / "b.lmdb", records), access="lmdb")
+        assert [sample.data for sample in pack] == IMAGES
+
+
+def test_msgpack_that_is_not_installed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = b"\x92" + _msgpack_bytes(IMAGES[0]) + _number(LABELS[0])
+    path = _fill(tmp_path / "a.lmdb", _numbered([value]))
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(errors.MissingPackageError, match=r"pip install 'packio\[msgpack\]'"):
+        packio.open(path)
+
+
 def test_what_pyarrow_reads_is_what_is_read_here() -> None:
     pa = pytest.importorskip("pyarrow")
     for value in ((b"x" * 1000, -(2**40), "text"), b"", 5, ((b"a", 1), (b"b", 2))):
@@ -178,7 +202,7 @@ def test_what_pyarrow_reads_is_what_is_read_here() -> None:
 
 
 def _resolved(value: Any, data: bytes) -> Any:
-    if isinstance(value, lmdb_values.Span):
+    if isinstance(value, ByteSpan):
         return data[value.start : value.stop]
     if isinstance(value, (list, tuple)):
         return type(value)(_resolved(v, data) for v in value)
@@ -267,6 +291,33 @@ def test_folder2lmdb_with_msgpack_is_read(
     _check(_fill(tmp_path / "b", _numbered(plain) | {b"__keys__": b"\x90"}))
 
 
+@pytest.fixture
+def of_several_ints(tmp_path: Path) -> Path:
+    """A database of lists: image, height, width, label."""
+    values = [
+        b"\x94" + _msgpack_bytes(image) + _number(40) + _number(30) + _number(label)
+        for image, label in zip(IMAGES, LABELS, strict=True)
+    ]
+    return _fill(tmp_path / "lists.lmdb", _numbered(values))
+
+
+def test_several_ints_that_may_be_the_label_are_refused(of_several_ints: Path) -> None:
+    with pytest.raises(errors.NotAPackError, match=r"\[40, 30, 1\].*say label='2'"):
+        packio.open(of_several_ints)
+
+
+@pytest.mark.parametrize(("label", "found"), [("3", LABELS), ("1", [40] * _COUNT), ("", None)])
+def test_the_label_is_named_by_its_position(
+    of_several_ints: Path, label: str, found: list[int] | None
+) -> None:
+    _check(of_several_ints, found, label=label)
+
+
+def test_a_position_without_an_int_is_refused(of_several_ints: Path) -> None:
+    with pytest.raises(errors.NotAPackError, match=r"label='7' is not in the values"):
+        packio.reindex(of_several_ints, label="7")
+
+
 def test_tensorpack_with_msgpack_is_read(tmp_path: Path) -> None:
     array = b"\x84\xc4\x02nd\xc3\xc4\x04type\xa3|u1\xc4\x05shape\x91"
     values = [
@@ -348,6 +399,7 @@ def test_datums_of_floats_one_by_one_are_refused(tmp_path: Path) -> None:
         packio.open(path)
 
 
+@pytest.mark.filterwarnings("ignore:.*left out")
 @pytest.mark.parametrize("size", [(6, 50, 2), (1 << 40, 0, 3), (-6, -50, 3), (0, 0, 0)])
 def test_datums_whose_size_is_wrong_are_skipped(size: tuple[int, ...], tmp_path: Path) -> None:
     good = _pixel_datum(PIXELS[0], 0)
@@ -441,6 +493,7 @@ def test_pixels_whose_shapes_are_in_a_pickle_are_refused_by_name(tmp_path: Path)
     _check_pixels(packio.open(path), PIXELS[1:2])
 
 
+@pytest.mark.filterwarnings("ignore:.*left out")
 def test_a_pixel_value_of_another_length_is_skipped(tmp_path: Path) -> None:
     lines = "".join("0{}.png ({},{},{}) 1\n".format(i, *p.shape) for i, p in enumerate(PIXELS))
     records = {b"0%d" % i: _bgr(pixels).tobytes() for i, pixels in enumerate(PIXELS)}
@@ -474,6 +527,7 @@ def test_a_long_meta_info_is_read(tmp_path: Path) -> None:
     assert [sample.height for sample in packio.open(path)] == [1, 6, 10]
 
 
+@pytest.mark.filterwarnings("ignore:.*left out")
 def test_a_value_unlike_the_others_is_skipped_and_counted(tmp_path: Path) -> None:
     values = [_datum(*pair) for pair in _PAIRS]
     path = _fill(tmp_path / "a", {**_numbered(values, b"%08d"), b"zzz": b"\xffnothing"})
@@ -554,7 +608,7 @@ def _events_and_peak(data: bytes) -> tuple[list[str], int, Exception]:
     tracemalloc.start()
     _EVENTS = []
     try:
-        with pytest.raises((errors.PackioError, lmdb_values.Malformed)) as caught:
+        with pytest.raises((errors.PackioError, Malformed)) as caught:
             lmdb_values.sample(pickles.read(data), data)
         return _EVENTS, tracemalloc.get_traced_memory()[1], caught.value
     finally:
@@ -566,7 +620,7 @@ def _events_and_peak(data: bytes) -> tuple[list[str], int, Exception]:
 @pytest.mark.parametrize("name", [*_HOSTILE, *_SENSELESS])
 def test_hostile_pickles_are_refused_and_run_nothing(name: str, tmp_path: Path) -> None:
     data = (_HOSTILE | _SENSELESS)[name]
-    with pytest.raises((errors.PackioError, lmdb_values.Malformed)):
+    with pytest.raises((errors.PackioError, Malformed)):
         lmdb_values.sample(pickles.read(data), data)  # loads what there is to load
     events, peak, error = _events_and_peak(data)
     assert events == []
@@ -618,9 +672,9 @@ def _walk(data: bytes) -> None:
     for walker in _WALKERS.values():
         try:
             found = walker(data)
-            if not isinstance(found, lmdb_values.Found):
+            if not isinstance(found, lmdb_values.FoundImage):
                 found = lmdb_values.sample(found, data)
-        except (errors.PackioError, lmdb_values.Malformed):
+        except (errors.PackioError, Malformed):
             continue
         assert 0 <= found.start <= found.stop <= len(data)
         assert found.label is None or -(2**63) <= found.label < 2**63

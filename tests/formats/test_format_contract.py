@@ -24,7 +24,7 @@ from packio.formats import Reading
 from packio.images import encodings
 from packio.index import columns, indexfile
 from packio.index.building import IndexBuilder
-from packio.packs.packs import Pack
+from packio.packs.opening import Pack
 from packio.sample.fields import decode_array, encode
 from packio.sample.record import Field, Place, Record
 
@@ -239,7 +239,7 @@ def test_a_format_recognises_what_it_wrote(name: str, tmp_path: Path) -> None:
     plain = [dataclasses.replace(r, fields={"image": r.image}) for r in records()]
     write(form, path_of(form, tmp_path), plain)
     odd = path_of(form, tmp_path).rename(tmp_path / "odd")
-    assert packio.packs.indexing.find(odd).format == name  # type: ignore[union-attr]  # it is one
+    assert packio.packs.recognising.find(odd).format == name  # type: ignore[union-attr]  # it is one
 
 
 # Foreign readers

@@ -176,7 +176,7 @@ def test_compressed_shards_are_refused_with_a_way_out_that_works(tmp_path: Path)
     for path in (tmp_path / "a b", tmp_path / "a b/shard.00000.mds.gz"):
         with pytest.raises(errors.NotAPackError, match="compressed as a whole") as e:
             list(made.scanned(FORMAT, path))
-    command = str(e.value).partition("beside it: ")[2]
+    command = str(e.value).partition("unpack the file first: ")[2]
     subprocess.run(command, shell=True, check=True)  # noqa: S602 (what we tell users)
     entries = list(made.scanned(FORMAT, tmp_path / "a b"))
     assert all(_is(e, s, tmp_path / "a b") for e, s in zip(entries, samples, strict=True))

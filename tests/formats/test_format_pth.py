@@ -1,16 +1,10 @@
-"""Files of torch.save, checked against torch: it loads ours, and we find what it wrote."""
+"""What .pth alone has, and what torch saves; test_one_file has what HDF5 and .pth share."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 import multiprocessing
 import os
 import random
-import resource
-import subprocess
-import sys
 import zipfile
 from collections import Counter, OrderedDict
 from datetime import timedelta
@@ -19,107 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import made
 import numpy as np
+import one_file
 import pytest
 import torch
 
 from packio import errors
-from packio.formats import Reading, Written
+from packio.formats import Reading
 from packio.formats import pth as container
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-_SIZES = [0, 1, 100, 4095, 4096, 4097, 70_000, 0, 9_000_017, 5]
-
-
-def _records(sizes: Iterable[int], seed: int = 0) -> list[made.Made]:
-    rng = random.Random(seed)
-    return [made.record(rng.randbytes(n), i % 7, b"class/%d.jpg" % i) for i, n in enumerate(sizes)]
-
-
-def _full(count: int) -> list[made.Made]:
-    """Records with all there can be, and keys of any bytes."""
-    rng = random.Random(1)
-    return [
-        made.record(
-            rng.randbytes(rng.randrange(3000)),
-            np.array([i, 0.5, -i], np.float32),
-            b"\xff\x00/%d\n" % i,
-            mask=rng.randbytes(i % 5 * 30),
-            meta=b'{"i":%d}' % i if i % 2 else b"{}",
-            boxes=np.full((i % 3, 4), i + 0.25, np.float32),
-            box_labels=np.full(i % 3, -i, np.int64),
-        )
-        for i in range(count)
-    ]
-
-
-def _write(path: Path, records: list[made.Made], step: int = 64) -> Written:
-    writer = made.writer(container.FORMAT, path, len(records), classes=["a", "b"])
-    for i in range(0, len(records), step):
-        writer.add(records[i : i + step])
-    return writer.close()
-
-
-def _ragged(pack: Any, name: str) -> list[bytes]:
-    prefix = "" if name == "data" else name.partition("_")[0] + "_"
-    data, offsets = pack[name].numpy(), pack[prefix + "offsets"].tolist()
-    return [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
-
-
-def _at(path: Path, ranges: Iterable[tuple[str, int, int]]) -> list[bytes]:
-    whole = path.read_bytes()
-    return [whole[o : o + n] for name, o, n in ranges if name == path.name]
-
-
-def _data(path: Path) -> list[bytes]:
-    return _at(path, [(e.file, e.offset, e.length) for e in made.scanned(container.FORMAT, path)])
-
-
-def _in_a_process(code: str, *arguments: object, **environment: str) -> str:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=True,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    return done.stdout
-
+    from collections.abc import Callable
 
 # Writing
 
 
-@pytest.mark.parametrize("mmap", [False, True])
-def test_torch_loads_what_was_written(tmp_path: Path, mmap: bool) -> None:
-    records = _records(_SIZES)
-    _write(tmp_path / "out.pth", records)
-    pack = torch.load(tmp_path / "out.pth", weights_only=True, mmap=mmap)
-    assert list(pack) == ["data", "offsets", "label", "key_data", "key_offsets", "packio"]
-    assert _ragged(pack, "data") == [r.data for r in records]
-    assert _ragged(pack, "key_data") == [r.key for r in records]
-    assert pack["label"].tolist() == [r.label for r in records]
-    assert pack["label"].dtype == pack["offsets"].dtype == torch.int64
-    header = json.loads(pack["packio"])
-    assert header == {"classes": ["a", "b"], "format": "pth", "samples": 10, "version": 1}
-
-
-def test_torch_loads_all_that_a_record_can_have(tmp_path: Path) -> None:
-    records = _full(20)
-    _write(tmp_path / "out.pth", records)
-    pack = torch.load(tmp_path / "out.pth", weights_only=True)
-    assert _ragged(pack, "data") == [r.data for r in records]
-    assert _ragged(pack, "key_data") == [r.key for r in records]
-    assert _ragged(pack, "mask_data") == [r.mask_data for r in records]
-    assert _ragged(pack, "meta_data") == [r.meta for r in records]
-    assert pack["label"].tolist() == [[i, 0.5, -i] for i in range(20)]
-    assert pack["label"].dtype == pack["boxes"].dtype == torch.float32
-    for i in range(20):
-        span = slice(*pack["box_offsets"][i : i + 2])
-        assert pack["boxes"][span].tolist() == [[i + 0.25] * 4] * (i % 3)
-        assert pack["box_labels"][span].tolist() == [-i] * (i % 3)
-
-
 def test_the_archive_is_sound_and_its_tensors_are_aligned(tmp_path: Path) -> None:
-    written = _write(tmp_path / "out.pth", _full(20))
+    written = one_file.write(container.FORMAT, tmp_path / "out.pth", one_file.full(20))
     with zipfile.ZipFile(tmp_path / "out.pth") as archive:
         assert archive.testzip() is None
         assert all(b"out" not in info.filename.encode() for info in archive.infolist())
@@ -128,144 +37,14 @@ def test_the_archive_is_sound_and_its_tensors_are_aligned(tmp_path: Path) -> Non
     assert written.places["image"].offset[0] % aligned == 0
 
 
-def test_a_writer_tells_where_each_record_lies(tmp_path: Path) -> None:
-    records = _full(50)
-    written = _write(tmp_path / "out.pth", records)
-    assert (written.files, written.sidecars) == (("out.pth",), ())
-    for field in ("image", "mask"):
-        ranges, values = written.places[field], [r.fields[field].data for r in records]
-        assert ranges.file.tolist() == [0] * 50
-        pairs = zip(ranges.offset.tolist(), ranges.length.tolist(), strict=True)
-        assert _at(tmp_path / "out.pth", [("out.pth", *pair) for pair in pairs]) == values
-
-
-def test_only_the_file_is_left(tmp_path: Path) -> None:
-    _write(tmp_path / "out.pth", _full(3))
-    assert os.listdir(tmp_path) == ["out.pth"]
-
-
-@pytest.mark.parametrize("records", [[], [made.record(b"", None, b"")]], ids=["none", "empty"])
-def test_a_file_may_have_no_bytes(tmp_path: Path, records: list[made.Made]) -> None:
-    _write(tmp_path / "out.pth", records)
-    pack = torch.load(tmp_path / "out.pth", weights_only=True, mmap=True)
-    assert _ragged(pack, "data") == [r.data for r in records]
-    assert _data(tmp_path / "out.pth") == [r.data for r in records]
-
-
-@pytest.mark.parametrize("step", [1, 17, 100_000])
-def test_the_bytes_do_not_depend_on_how_records_are_handed_over(tmp_path: Path, step: int) -> None:
-    _write(tmp_path / "a.pth", _full(300), step=64)
-    _write(tmp_path / "b.pth", _full(300), step=step)
-    assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "b.pth").read_bytes()
-
-
-_WRITES = """
-import sys
-from pathlib import Path
-import test_format_pth as t
-t._write(Path(sys.argv[1]), t._full(500))
-t._write(Path(sys.argv[2]), t._records([9000] * 500))
-"""
-
-
-def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
-    digests = set()
-    for i, filler in enumerate(("85", "170")):  # glibc fills what malloc gives, and frees, with it
-        outs = [tmp_path / f"{i}{name}.pth" for name in "ab"]
-        _in_a_process(
-            _WRITES, *outs, MALLOC_PERTURB_=filler, PYTHONHASHSEED=str(i),
-            PYTHONPATH=":".join([*made.FOLDERS, str(Path(container.__file__).parents[3])]),
-        )  # fmt: skip
-        digests |= {hashlib.sha256(out.read_bytes()).hexdigest() for out in outs}
-    assert len(digests) == 2
-
-
-def test_abort_may_come_at_any_time(tmp_path: Path) -> None:
-    writer = made.writer(container.FORMAT, tmp_path / "out.pth", 3)
-    writer.add(_records([1]))
-    writer.abort()
-    writer.abort()
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.add(_records([1]))
-    with pytest.raises(errors.OutputError, match="closed already"):
-        writer.close()
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "out.pth").write_bytes(b"mine")
-    with pytest.raises(errors.CannotCreateError, match=r"out\.pth"):
-        made.writer(container.FORMAT, tmp_path / "out.pth", 1)
-    assert (tmp_path / "out.pth").read_bytes() == b"mine"
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.CannotCreateError, match=r"none/out\.pth"):
-        made.writer(container.FORMAT, tmp_path / "none/out.pth", 1)
-
-
-def test_a_value_that_reads_back_differently_is_an_error(tmp_path: Path) -> None:
-    writer: Any = made.writer(container.FORMAT, tmp_path / "out.pth", 3)
-    writer.add(_records([10, 9000, 20_000_000, 30]))
-    writer._spool.blobs["image"].crc32c[2] ^= 1
-    with pytest.raises(errors.OutputError, match=r"out\.pth: record 2 reads back differently"):
-        writer.close()
-
-
-def _write_with_files_limited(path: Path, limit: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    writer = made.writer(container.FORMAT, path, 1000)
-    try:
-        writer.add([made.record(b"x" * 20_000, 1, b"k" * 400)] * 1000)
-        writer.close()
-    except errors.OutputError as error:
-        print(f"{error.exit_code} {error}")
-    writer.abort()
-
-
-# Where the samples do not fit, and where the last of them and the columns do not.
-@pytest.mark.parametrize("limit", [3_000_000, 20_000_000])
-def test_a_full_disk_names_path_and_space(tmp_path: Path, limit: int) -> None:
-    code = (
-        f"import sys; sys.path[:0] = {made.FOLDERS!r}; from pathlib import Path;"
-        "import test_format_pth as t;"
-        "t._write_with_files_limited(Path(sys.argv[1]), int(sys.argv[2]))"
-    )
-    said = _in_a_process(code, tmp_path / "out.pth", limit)
-    assert said.startswith(f"74 {tmp_path}/out.pth: cannot be written")
-    assert "bytes free" in said
-
-
 # Scanning
-
-
-@pytest.mark.parametrize("path", ["out.pth", "caf\udce9.pt"])
-def test_scan_finds_what_the_writer_wrote(tmp_path: Path, path: str) -> None:
-    records = _full(30)
-    _write(tmp_path / path, records)
-    found = list(made.scanned(container.FORMAT, tmp_path / path))
-    assert _data(tmp_path / path) == [r.data for r in records]
-    assert _at(tmp_path / path, [e.mask for e in found if e.mask]) == [r.mask_data for r in records]
-    assert [(e.key, e.meta) for e in found] == [(r.key, r.meta) for r in records]
-    one, record = found[2], records[2]
-    assert one[:1] + one[3:5] == (record.key, len(record.data), (2.0, 0.5, -2.0))
-    assert one[6:9] == (b"{}", ((2.25,) * 4,) * 2, (-2, -2))
-
-
-def test_scan_finds_labels_that_are_ints_or_none(tmp_path: Path) -> None:
-    _write(tmp_path / "ints.pth", _records(_SIZES))
-    assert [e.label for e in made.scanned(container.FORMAT, tmp_path / "ints.pth")] == [
-        i % 7 for i in range(10)
-    ]
-    _write(tmp_path / "none.pth", [made.record(b"x", None, b"x")] * 3)
-    assert [e.label for e in made.scanned(container.FORMAT, tmp_path / "none.pth")] == [None] * 3
 
 
 def _tensor(value: bytes) -> torch.Tensor:
     return torch.tensor(list(value), dtype=torch.uint8)
 
 
-_VALUES = [r.data for r in _records([5, 9000, 1, 0, 333])]
+_VALUES = [r.data for r in one_file.records([5, 9000, 1, 0, 333])]
 _TENSORS = [_tensor(value) for value in _VALUES]
 _BLOB = {
     "images": _tensor(b"".join(_VALUES)),
@@ -289,7 +68,7 @@ _BLOB = {
 )  # fmt: skip
 def test_scan_finds_what_others_write(tmp_path: Path, value: Any, labels: list[Any]) -> None:
     torch.save(value, tmp_path / "foreign.pth")
-    assert _data(tmp_path / "foreign.pth") == _VALUES
+    assert one_file.data(container.FORMAT, tmp_path / "foreign.pth") == _VALUES
     assert [e.label for e in made.scanned(container.FORMAT, tmp_path / "foreign.pth")] == labels
 
 
@@ -320,7 +99,7 @@ def test_what_is_no_range_of_bytes_is_refused_with_a_reason(
 
 def test_no_file_reaches_torch_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save((_VALUES, [4, 3, 2, 1, 0]), tmp_path / "foreign.pth")
-    _write(tmp_path / "ours.pth", _full(3))
+    one_file.write(container.FORMAT, tmp_path / "ours.pth", one_file.full(3))
     monkeypatch.setattr(torch, "load", None)
     assert len(list(made.scanned(container.FORMAT, tmp_path / "ours.pth"))) == 3
     assert len(list(made.scanned(container.FORMAT, tmp_path / "foreign.pth"))) == 5
@@ -332,7 +111,7 @@ def test_no_file_reaches_torch_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_bytes_of_newer_pickle_protocols_are_ranges(tmp_path: Path, protocol: int) -> None:
     value = list(zip(_VALUES, [4, 3, 2, 1, 0], strict=True))
     torch.save(value, tmp_path / "foreign.pth", pickle_protocol=protocol)
-    assert _data(tmp_path / "foreign.pth") == _VALUES
+    assert one_file.data(container.FORMAT, tmp_path / "foreign.pth") == _VALUES
     assert [e.label for e in made.scanned(container.FORMAT, tmp_path / "foreign.pth")] == [
         4,
         3,
@@ -357,7 +136,7 @@ def test_what_else_a_file_holds_does_not_matter(tmp_path: Path) -> None:
         "conjugate": torch.ones(2, dtype=torch.complex64).conj(), "array": bytearray(3),
     }  # fmt: skip
     torch.save({**others, "images": _TENSORS, "labels": [1, 2, 3, 4, 5]}, tmp_path / "a.pth")
-    assert _data(tmp_path / "a.pth") == _VALUES
+    assert one_file.data(container.FORMAT, tmp_path / "a.pth") == _VALUES
     assert [e.label for e in made.scanned(container.FORMAT, tmp_path / "a.pth")] == [1, 2, 3, 4, 5]
     images = torch.nn.Parameter(torch.ones(2, 3, 4, 4))
     for value in ([images], images, images.detach().as_subclass(_Kind), marked.to_sparse()):
@@ -436,7 +215,7 @@ def test_a_newer_version_and_other_headers_are_refused(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_columns_that_cannot_be_are_integrity_errors(tmp_path: Path, name: str, value: Any) -> None:
-    _write(tmp_path / "out.pth", _records([3, 4]))
+    one_file.write(container.FORMAT, tmp_path / "out.pth", one_file.records([3, 4]))
     pack = torch.load(tmp_path / "out.pth", weights_only=True)
     torch.save({**pack, name: value}, tmp_path / "out.pth")
     with pytest.raises(errors.IntegrityError, match=rf"out\.pth: .*{name}"):
@@ -493,7 +272,7 @@ _SMALL = [_tensor(b"1"), _tensor(b"22")]  # little but the archive's own fields 
 def test_damaged_files_raise_nothing_but_errors_of_packio(tmp_path: Path, value: Any) -> None:
     """In other processes, so that a signal fails the test and not the run."""
     if value is None:
-        _write(tmp_path / "out.pth", _full(5))
+        one_file.write(container.FORMAT, tmp_path / "out.pth", one_file.full(5))
     else:
         torch.save(value, tmp_path / "out.pth")
     context = multiprocessing.get_context("fork")

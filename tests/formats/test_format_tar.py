@@ -506,7 +506,8 @@ def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path: Path, kind: s
     mode: Any = f"w:{kind}"
     tarfile.open(tmp_path / "x.tar", mode).close()
     with pytest.raises(
-        errors.NotAPackError, match=r"compressed by .*unpack it first: (gun|bun|un)"
+        errors.NotAPackError,
+        match=r"compressed as a whole by .*unpack the file first: (gun|bun|un)",
     ):
         list(made.scanned(FORMAT, tmp_path / "x.tar"))
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from packio import errors
 from packio.formats import Written
-from packio.formats.tfrecord import FORMAT, TFRecordWriter, framing
+from packio.formats.tfrecord import FORMAT, framing
 from packio.formats.tfrecord import fields as example_fields
 
 if TYPE_CHECKING:
@@ -311,29 +311,22 @@ def test_a_record_that_protobuf_cannot_read_is_refused(
     writer.abort()
 
 
-class _Lying(TFRecordWriter):
-    """Before the file is read back, a bit turns over, or a record is lost, or another comes."""
-
-    damage = b""
-
-    def _read_back(self) -> None:
-        whole = self._path.read_bytes()
-        damaged = {
-            b"flip": whole.replace(b"needle", b"noodle"),
-            b"cut": whole[: self._records[-2]],
-            b"more": whole + whole,
-            b"swapped": _framed(b"x" * (len(whole) - 16)),
-        }
-        self._path.write_bytes(damaged[self.damage])
-        super()._read_back()
-
-
-@pytest.mark.parametrize("damage", [b"flip", b"cut", b"more", b"swapped"])
-def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: bytes) -> None:
-    writer = _Lying(tmp_path / "out.tfrecord", ())
-    writer.damage = damage
-    writer.add([made.record(b"-" * 5000 + b"needle", 0, b"k")])
-    with pytest.raises(errors.OutputError, match=r"out\.tfrecord: (reads back diff|1 records wri)"):
+@pytest.mark.parametrize("damage", ["flip", "cut", "more", "swapped"])
+def test_what_reads_back_differently_is_an_error(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "out.tfrecord"
+    writer = made.writer(FORMAT, path, count=3, size=3)
+    writer.add([made.record(bytes(2_000_000) + b"needle", 0, b"k")])  # on disk: over a mebibyte
+    whole = path.read_bytes()
+    damaged = {
+        "flip": whole.replace(b"needle", b"noodle"),
+        "cut": whole[:-100],
+        "more": whole + whole,
+        "swapped": _framed(b"x" * (len(whole) - 16)),
+    }
+    path.write_bytes(damaged[damage])
+    with pytest.raises(
+        errors.OutputError, match=r"out\.tfrecord: .*(read back differently|more are there)"
+    ):
         writer.close()
 
 
@@ -636,10 +629,10 @@ def test_a_compressed_file_is_refused_with_a_way_out_that_works(
     plain = (tmp_path / "plain.tfrecord").read_bytes()
     (tmp_path / "c.tfrecord").write_bytes(module.compress(plain))
     with pytest.raises(
-        errors.NotAPackError, match=f"compressed as a whole .{module.__name__}"
+        errors.NotAPackError, match=f"compressed as a whole by {module.__name__}"
     ) as e:
         list(made.scanned(FORMAT, tmp_path / "c.tfrecord"))
-    command = str(e.value).partition("unpack it: ")[2]
+    command = str(e.value).partition("unpack the file first: ")[2]
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)  # noqa: S602 (what we tell users)
     assert (tmp_path / "unpacked.tfrecord").read_bytes() == plain
 

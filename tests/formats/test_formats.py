@@ -17,7 +17,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import IntegrityError, MissingPackageError, NotAPackError, OutputExistsError
-from packio.sample.sample import Sample
+from packio.sample.packed import Sample
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 SHARDING: list[dict[str, int]] = [{}, {"shards": 3}, {"shard_size": 6000}]
@@ -113,7 +113,7 @@ def test_fields_that_are_absent_stay_absent(name: str, tmp_path: Path) -> None:
     write(given, out)
     with packio.open(out) as pack:
         check(pack, given)
-        assert "mask_offset" not in pack.index_file
+        assert "mask/offset" not in pack.index_file
         assert "boxes" not in pack.index_file
 
 

@@ -221,4 +221,4 @@ def test_rows_lie_end_to_end(tmp_path: Path) -> None:
     for suffix in (".h5", ".pth", ".zarr", ".n5"):
         packio.pack(samples_of(pixels), tmp_path / f"a{suffix}")
         index = packio.open(tmp_path / f"a{suffix}").index_file
-        assert np.diff(index.column("offset").array()).tolist() == [math.prod((3, 4, 6))] * 5
+        assert np.diff(index.column("image/offset").array()).tolist() == [math.prod((3, 4, 6))] * 5

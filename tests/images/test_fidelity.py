@@ -19,7 +19,7 @@ import torch
 
 import packio
 from packio.images.frames import Frame
-from packio.images.geometry import Numbers
+from packio.images.geometry import Uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ class _Given:
     def output_size(self) -> tuple[int, int]:
         return self.size, self.size
 
-    def frame(self, height: Any, width: Any, u: Numbers) -> Frame:
+    def frame(self, height: Any, width: Any, u: Uniforms) -> Frame:
         if isinstance(height, np.ndarray):
             boxes = np.array([next(self.boxes) for _ in height])
             top, left, height, width = boxes.T

@@ -16,6 +16,7 @@ from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import frames, regions
 from packio.images import pixels as rendering
+from packio.images.accepting import accepted
 from packio.images.frames import Frame
 from packio.images.geometry import (
     INTERPOLATIONS,
@@ -24,7 +25,6 @@ from packio.images.geometry import (
     RandomResizedCrop,
     Resize,
     ResizeCenterCrop,
-    accepted,
 )
 
 SIZES = [(375, 500), (500, 375), (224, 224), (31, 200), (200, 31), (1, 1), (640, 481), (17, 9)]
@@ -335,14 +335,14 @@ def test_the_frames_of_a_batch_are_those_of_its_images(crop: Any, fast: bool) ->
     one_by_one = [crop.frame(*size, own) for size, own in zip(sizes, u.tolist(), strict=True)]
     assert frames.each(columns, n) == one_by_one
     turns: Any = orientation, u[:, 0] < 0.5
-    place = frames.Place(columns, *turns)
+    place = frames.Placement(columns, *turns)
     how = crop.interpolation
-    wanted = regions.want(place, height, width, how, cuttable=u[:, 0] < 0.1, fast=fast)
+    wanted = regions.needed(place, height, width, how, cuttable=u[:, 0] < 0.1, fast=fast)
     for found, frame, turn, own, size in zip(
         frames.each(wanted, n), one_by_one, orientation.tolist(), u.tolist(), sizes, strict=True
     ):
-        alone = frames.Place(frame, turn, own[0] < 0.5)
-        expected = regions.want(alone, *size, how, cuttable=own[0] < 0.1, fast=fast)
+        alone = frames.Placement(frame, turn, own[0] < 0.5)
+        expected = regions.needed(alone, *size, how, cuttable=own[0] < 0.1, fast=fast)
         assert found == expected
         assert isinstance(found.frame.top, int)
 

@@ -23,11 +23,11 @@ import packio
 from packio.errors import PackioError
 from packio.images import frames, tensors
 from packio.images.frames import Frame
-from packio.images.geometry import Geometry, Numbers
+from packio.images.geometry import Geometry, Uniforms
 from packio.images.jpeg.restarts import make_seekable
-from packio.packs import packs
+from packio.packs import opening
 from packio.packs.rows import Row
-from packio.sample.sample import Sample
+from packio.sample.packed import Sample
 
 if TYPE_CHECKING:
     import pathlib
@@ -188,8 +188,11 @@ class _Recorded:
     def output_size(self) -> tuple[int, int] | None:
         return self.crop.output_size
 
-    def frame(self, height: Any, width: Any, u: Numbers) -> Frame:
+    def frame(self, height: Any, width: Any, u: Uniforms) -> Frame:
         frame = self.crop.frame(height, width, u)
+        if isinstance(height, int):  # few samples are framed one by one
+            self.frames[height, width] = frame
+            return frame
         sizes = zip(height.tolist(), width.tolist(), strict=True)
         self.frames.update(zip(sizes, frames.each(frame, len(height)), strict=True))
         return frame
@@ -236,7 +239,7 @@ class _Case:
             assert difference.sum() <= limit * difference.numel(), [*["good"] * 2, *BAD][index]
 
     def _made(self, index: int) -> torch.Tensor:
-        pixels, crop = self.pixels[index], self.dataset._maker.recipe.views[0]
+        pixels, crop = self.pixels[index], self.dataset._maker.settings.views[0]
         assert pixels is not None, f"{list(BAD)[index - 2]}: Pillow does not decode it"
         frame = self.frames[pixels.shape[:2]] if crop else None
         return _expected(pixels, frame, crop.interpolation if crop else "")
@@ -308,9 +311,9 @@ def test_an_index_that_lies_about_a_size_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     case = _case(pack, name, {"fidelity": fidelity, "on_error": "raise"})
-    rows = packs.Pack.rows
+    rows = opening.Pack.rows
 
-    def lying(self: packs.Pack, *given: Any) -> list[Row]:
+    def lying(self: opening.Pack, *given: Any) -> list[Row]:
         found = rows(self, *given)
         for i, row in enumerate(found):
             if row.position == 2:
@@ -318,7 +321,7 @@ def test_an_index_that_lies_about_a_size_is_found_out(
                 found[i] = row._replace(height=height, width=width)
         return found
 
-    monkeypatch.setattr(packs.Pack, "rows", lying)
+    monkeypatch.setattr(opening.Pack, "rows", lying)
     with pytest.raises(packio.DecodeError, match="decodes to"):
         case.dataset.__getitems__([0, 2, 1])
     case.check([i for i, _ in case.dataset.__getitems__([0, 1])], [0, 1], _NEAR)

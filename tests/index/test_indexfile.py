@@ -190,7 +190,7 @@ def test_only_the_block_touched_is_checked(large: pathlib.Path) -> None:
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
-    column = Index(damaged).column("offset")
+    column = Index(damaged).column("image/offset")
     rows = BLOCK // 8  # of one block
     assert len(column) == (end - begin) // 8
     column.span(0, 3 * rows)
@@ -208,7 +208,7 @@ def test_only_the_block_touched_is_checked(large: pathlib.Path) -> None:
 def test_rows_that_are_not_there_are_an_error(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "index.packio"
     _made(path)
-    column = Index(path).column("offset")
+    column = Index(path).column("image/offset")
     for start, stop in ((-1, 0), (0, 6), (3, 2), (1 << 62, 1 << 63), (0, 1 << 62)):
         with pytest.raises(IntegrityError):
             column.span(start, stop)

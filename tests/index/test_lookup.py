@@ -12,7 +12,7 @@ from packio.errors import IntegrityError
 from packio.index import indexfile, lookup, shapes
 from packio.index.columns import of_keys
 from packio.index.indexfile import Index
-from packio.index.lookup import KeyBytes, Numbers
+from packio.index.lookup import KeyBytes, NumberColumns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def _written(path: Path, keys: list[bytes], **changes: np.ndarray) -> Index:
         "file_path_data": np.zeros(0, np.uint8), "file_path_offsets": np.zeros(1, np.int64),
         "file_bytes": np.zeros(0, np.int64), "file_digest": np.zeros((0, 32), np.uint8),
     }  # fmt: skip
-    indexfile.write(path, columns | changes, {"version": 1})
+    indexfile.write(path, columns | changes, {"version": 2})
     return Index(path)
 
 
@@ -41,9 +41,9 @@ def test_rows_are_those_of_the_columns(
 ) -> None:
     monkeypatch.setattr(lookup, "_PART", part)
     index = _written(tmp_path / "i", KEYS)
-    names = ("offset", "crc32c", "encoding")
+    names = ("image/offset", "image/crc32c", "image/encoding")
     columns = [index.column(name).array().tolist() for name in names]
-    numbers, keys = Numbers([index.column(name) for name in names]), KeyBytes(index)
+    numbers, keys = NumberColumns([index.column(name) for name in names]), KeyBytes(index)
     for _ in range(2):
         for i in (*range(len(KEYS)), *reversed(range(len(KEYS)))):
             assert list(numbers(i)) == [column[i] for column in columns]
@@ -61,7 +61,7 @@ def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
     data[start + 8 * (lookup._PART + 5)] ^= 1
     path.write_bytes(data)
     index = Index(path)
-    numbers = Numbers([index.column("offset"), index.column("length")])
+    numbers = NumberColumns([index.column("image/offset"), index.column("image/length")])
     next(numbers(lookup._PART - 1))
     for _ in range(2):
         with pytest.raises(IntegrityError, match="column image/offset"):

@@ -51,6 +51,16 @@ def _columns(records: list[Record[Field]], files: int, first: int) -> dict[str, 
     return builder.columns(places)
 
 
+def _completed(tables: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    every = {name: column for table in tables for name, column in table.items()}
+    return [
+        {name: table[name] if name in table
+         else columns.absent(name, c.dtype, c.shape[1:], len(table["image/offset"]))
+         for name, c in every.items()}
+        for table in tables
+    ]  # fmt: skip
+
+
 def _of_files(names: list[str]) -> dict[str, np.ndarray]:
     data, starts = columns.ragged([name.encode() for name in names])
     return {
@@ -74,7 +84,7 @@ def pair(tmp_path: pathlib.Path) -> tuple[Index, Index]:
         indexfile.write(path, _columns(mine, files, 0) | _of_files(names), metadata)
         made.append(Index(path))
         parts.append(_columns(mine, files, 0) | _of_files(names))
-    whole = columns.joined(columns.completed(parts), [files] * len(COUNTS))
+    whole = columns.joined(_completed(parts), [files] * len(COUNTS))
     indexfile.write(tmp_path / "whole.packio", whole, metadata)
     table, kinds = shards.table(
         made, [f"{i}.packio" for i in range(len(COUNTS))], [files * i for i in range(len(COUNTS))]

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import json
 import os
+import re
 from typing import TYPE_CHECKING
 
 import fielded
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import packio
 from packio import cli
+from packio.inspecting.gallery import write_contact_sheet
+from packio.inspecting.gallery.thumbnails import make_thumbnail
 from packio.inspecting.info import describe
 from packio.inspecting.verifying import verify
+from packio.sample.facts import Facts
 from packio.sample.record import Field
 
 if TYPE_CHECKING:
@@ -93,3 +101,39 @@ def test_the_command_prints_the_fields(pack: pathlib.Path) -> None:
     assert "splits train: 3, val: 3" in text
     done = CliRunner().invoke(cli.build("info"), ["info", str(pack), "--json"])
     assert json.loads(done.stdout)["fields"]["mask"]["samples"] == 5
+
+
+def test_the_gallery_has_all_that_a_sample_has(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    write_contact_sheet(pack, tmp_path / "x.html", size=16)
+    text = (tmp_path / "x.html").read_text()
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+    assert found is not None
+    samples = json.loads(found[1])["samples"]
+    more = [{one["name"]: one for one in sample["more"]} for sample in samples]
+    assert more[1]["split"]["text"] == "val"
+    assert [m.get("boxes", {}).get("text") for m in more[:3]] == [None, "1: cat", "2: cat, dog"]
+    assert json.loads(more[1]["metadata"]["text"]) == {"place": "ü", "n": 1}
+    assert (more[0]["caption"]["text"], "caption" in more[3]) == ("ü 0\n", False)
+    assert more[0]["latent"]["text"] == "array of float32, 4"
+    assert more[0]["blob"]["text"] == "7 bytes"
+    assert more[0]["depth"]["jpeg"]
+    with packio.open(pack) as opened:
+        ids = np.asarray(Image.open(io.BytesIO(opened.mask(0) or b"")))
+    colours = np.asarray(Image.open(io.BytesIO(base64.b64decode(more[0]["mask"]["png"]))))
+    assert colours.shape == (*ids.shape, 3)
+    pairs = {(int(i), tuple(c)) for i, c in zip(ids.flat, colours.reshape(-1, 3), strict=True)}
+    assert len(pairs) == len(np.unique(ids))
+    assert "mask" not in more[2]
+
+
+def test_the_gallery_draws_boxes() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (60, 40)).save(file, "PNG")
+    boxes = np.array([[10, 5, 50, 30], [55, 35, 5, 2]], np.float32)  # the second one upside down
+    facts = Facts("png", 40, 60, 3, "uint8", 6, progressive=False)
+    drawn = Image.open(io.BytesIO(make_thumbnail(file.getvalue(), 60, facts, boxes)))
+    pixels = np.asarray(drawn.convert("L"))
+    assert pixels.shape == (60, 40)
+    lit = np.argwhere(pixels > 60)
+    assert (lit.min(0) >= (3, 2)).all()
+    assert len(lit) > 100

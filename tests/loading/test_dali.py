@@ -20,6 +20,7 @@ from PIL import Image
 import packio
 from packio import registry
 from packio.errors import DecodeError, IntegrityError, MissingPackageError, ModeError, OptionError
+from packio.loading import ranks
 from packio.loading.dali import graphs, native
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
@@ -546,3 +547,18 @@ def test_ranks_without_a_seed_share_the_order(numbered: pathlib.Path) -> None:
         ) as loader:
             seen += [int(label) for _, labels in loader for label in labels]
     assert set(seen) == set(range(25))
+
+
+@pytest.mark.parametrize("seeds", [(None, None), (7, 8)])
+def test_ranks_share_an_order_whatever_their_seeds(
+    seeds: Any, numbered: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the process group is made after the loaders."""
+    seen = []
+    for rank, seed in enumerate(seeds):
+        loader = _loader(numbered, seed=seed, shuffle=True)
+        monkeypatch.setattr(ranks, "current", lambda rank=rank: (rank, 2))
+        seen += [i for _, labels in loader for i in labels.tolist()]
+        monkeypatch.undo()
+    assert sorted(set(seen)) == list(range(25))
+    assert len(seen) == 26

@@ -78,6 +78,7 @@ def test_batches_do_not_depend_on_workers_or_threads(pack: Path) -> None:
         for threads in (1, 2, 4):
             ds = augmented(pack, threads=threads)
             for collate in (None, packio.collate):
+                ds.set_epoch(0)
                 loader = DataLoader(
                     ds, batch_size=6, shuffle=True, num_workers=workers, collate_fn=collate,
                     generator=torch.Generator().manual_seed(4),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from packio.batches.draws import Drawn
 from packio.errors import OptionError
-from packio.loading.sampling import ShuffleSampler, permuted
+from packio.loading.permuting import permuted
+from packio.loading.sampling import ShuffleSampler
 
 
 @settings(deadline=None, max_examples=60)

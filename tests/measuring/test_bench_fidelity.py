@@ -21,11 +21,11 @@ pytest.importorskip("numba")
 
 
 @pytest.fixture(scope="module")
-def result() -> fidelity.Result:
+def result() -> fidelity.FidelityResult:
     return fidelity.measure(crops=3, size=64)
 
 
-def test_exact_is_torchvisions_whether_cut_or_not(result: fidelity.Result) -> None:
+def test_exact_is_torchvisions_whether_cut_or_not(result: fidelity.FidelityResult) -> None:
     exact = [row for row in result.rows if row.fidelity == "exact"]
     assert {row.decoder for row in exact} >= {"pillow", "simplejpeg"}
     for row in exact:
@@ -35,7 +35,7 @@ def test_exact_is_torchvisions_whether_cut_or_not(result: fidelity.Result) -> No
     assert {row.seekable for row in exact} == {True, False}
 
 
-def test_fast_is_near(result: fidelity.Result) -> None:
+def test_fast_is_near(result: fidelity.FidelityResult) -> None:
     for row in result.rows:
         if row.fidelity == "fast":
             assert 35 <= row.torchvision.lowest_psnr <= row.torchvision.psnr
@@ -55,7 +55,7 @@ def test_a_distance_is_what_it_says() -> None:
     )
 
 
-def test_the_table_of_the_readme(result: fidelity.Result) -> None:
+def test_the_table_of_the_readme(result: fidelity.FidelityResult) -> None:
     table = readme_tables.parity(json.loads(json.dumps(result.as_dict())))
     lines = table.splitlines()[4:]
     assert len(lines) == len({(row.decoder, row.fidelity) for row in result.rows})

@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def result() -> memory_format.Result:
+def result() -> memory_format.MemoryFormatResult:
     seen: list[Progress] = []
     found = memory_format.measure(**TINY, rounds=2, progress=seen.append)
     assert len(seen) == 2 * len(found.rows)
@@ -95,7 +95,9 @@ def test_a_step_leaves_gradients_and_only_the_depthwise_net_has_groups() -> None
     assert all(p.grad is not None for p in plain.parameters())
 
 
-def test_rows_are_medians_with_the_spread_of_the_rounds(result: memory_format.Result) -> None:
+def test_rows_are_medians_with_the_spread_of_the_rounds(
+    result: memory_format.MemoryFormatResult,
+) -> None:
     assert (result.rounds, result.batch_size, result.size) == (2, 2, 16)
     assert {r.part for r in result.rows} == {"plain", "depthwise", "data"}
     for row in result.rows:
@@ -113,7 +115,7 @@ def test_the_ratio_is_to_contiguous_images_of_the_same_round() -> None:
     assert (row.ratio, row.lowest, row.highest) == (2, 1, 3)
 
 
-def test_the_machine_is_in_the_json(result: memory_format.Result) -> None:
+def test_the_machine_is_in_the_json(result: memory_format.MemoryFormatResult) -> None:
     found = json.loads(json.dumps(result.as_dict()))
     assert found["machine"]["device"] == "cpu"
     assert found["machine"]["torch"] == torch.__version__
@@ -145,10 +147,12 @@ def test_the_command_prints_a_table_and_writes_json_that_the_readmes_is_made_of(
     plot, figures = tmp_path / "plot.png", tmp_path / "figures.json"
     done = _cli("--json", figures, "--plot", plot)
     assert done.returncode == 0, done.stderr
-    first, header, *lines = done.stdout.splitlines()
+    first, header, *lines, networks, views = done.stdout.splitlines()
     assert first.startswith("batches of 2 images of 16x16; ")
     assert header.split()[:7] == ["part", "stage", "dtype", "images", "model", "ms", "spread"]
     assert len(lines) == 2 * 2 * 6 + 3 * 4
+    assert networks.startswith("float32: channels_last, for images and model, makes ")
+    assert views.startswith("views that are not contiguous: ")
     assert Image.open(io.BytesIO(plot.read_bytes())).width > 400
     table = readme_tables.memory_format(json.loads(figures.read_text()))
     assert "| contiguous, contiguous |" in table
@@ -159,3 +163,20 @@ def test_what_is_wrong_is_one_line_and_an_exit_code() -> None:
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("packio: ")
+
+
+def test_the_conclusions_say_only_what_is_clear() -> None:
+    def row(part: str, stage: str, images: str, *ratio: float) -> memory_format.MemoryFormatRow:
+        model = "" if part == "data" else "channels_last"
+        return memory_format.MemoryFormatRow(part, stage, "float32", images, model, 1, 1, 1, *ratio)
+
+    rows = [
+        row("plain", "step", "channels_last", 0.8, 0.7, 0.9),
+        row("depthwise", "step", "channels_last", 0.8, 0.7, 1.1),
+        row("data", "collate", "cropped view", 3.4, 2.0, 4.0),
+        row("data", "copy", "cropped view", 1.2, 0.9, 1.3),
+    ]
+    assert memory_format.MemoryFormatResult({}, 8, 112, 7, rows).conclusions() == [
+        "float32: channels_last, for images and model, makes training 1.25 times as fast (plain)",
+        "views that are not contiguous: collate takes 3.4 times as long (cropped view)",
+    ]

@@ -23,16 +23,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import packio
 from packio.errors import DiagnosisError, MissingPackageError, OptionError
 from packio.measuring.doctor import (
+    Cause,
     Diagnosis,
-    Kind,
-    Measured,
+    Measurements,
     Trial,
     cold,
     findings,
     naming,
     samples,
 )
-from packio.measuring.doctor.loops import Run, together
+from packio.measuring.doctor.loops import LoopRun, together
 from packio.measuring.doctor.measured import Spread, Stages
 from packio.measuring.doctor.setups import Flow, Setup, size_of
 
@@ -43,9 +43,9 @@ def exactly(value: float) -> Spread:
     return Spread(value, value, value)
 
 
-def measured(**changes: Any) -> Measured:
+def measured(**changes: Any) -> Measurements:
     """A loop of 100 ms a batch of 10, half of it waiting, whose samples take 1, 2 and 5 ms."""
-    plain = Measured(
+    plain = Measurements(
         loader="DataLoader", batch_size=10, workers=2, cpus=2, device="cpu", has_step=True,
         epoch_batches=100, rate=exactly(100), waiting=exactly(0.5), step=0.05, contiguous=True,
         step_contiguous=None,
@@ -54,47 +54,53 @@ def measured(**changes: Any) -> Measured:
     return dataclasses.replace(plain, **changes)
 
 
-def trial(kind: Kind, *factors: float, pairs: int = 4) -> Trial:
+def test_the_page_says_command_machine_and_date() -> None:
+    page = Diagnosis(measured(machine="a CPU, torch 2.9, 2026-01-02")).html("packio doctor <x>")
+    assert "packio doctor &lt;x&gt;" in page
+    assert "a CPU, torch 2.9, 2026-01-02" in page
+
+
+def trial(kind: Cause, *factors: float, pairs: int = 4) -> Trial:
     return Trial(kind, "a change", "code", Spread.of(factors), pairs)
 
 
 def test_the_loops_time_is_shared_out_by_what_each_part_costs() -> None:
     shares = findings.shares(measured())
     assert shares == pytest.approx({
-        Kind.STORAGE: 0.05, Kind.DECODE: 0.1, Kind.TRANSFORM: 0.25, Kind.COLLATE: 0.05,
-        Kind.HAND_OVER: 0.05, Kind.MEMORY_FORMAT: 0, Kind.COPY: 0, Kind.STEP: 0.5,
-        Kind.START_UP: 0,
+        Cause.STORAGE: 0.05, Cause.DECODE: 0.1, Cause.TRANSFORM: 0.25, Cause.COLLATE: 0.05,
+        Cause.HAND_OVER: 0.05, Cause.MEMORY_FORMAT: 0, Cause.COPY: 0, Cause.STEP: 0.5,
+        Cause.START_UP: 0,
     })  # fmt: skip
 
 
 def test_without_workers_nothing_is_handed_over() -> None:
     shares = findings.shares(measured(workers=0))
-    assert Kind.HAND_OVER not in shares
+    assert Cause.HAND_OVER not in shares
     assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_without_a_step_all_time_is_the_loaders() -> None:
     shares = findings.shares(measured(has_step=False, step=None, waiting=exactly(1)))
-    assert shares[Kind.TRANSFORM] == pytest.approx(0.5)
-    assert shares[Kind.STEP] == 0
+    assert shares[Cause.TRANSFORM] == pytest.approx(0.5)
+    assert shares[Cause.STEP] == 0
 
 
 def test_a_loader_that_cannot_be_looked_into_is_one_part() -> None:
     found = findings.find(measured(stages=Stages(), workers=None))
-    assert [(f.kind, f.share) for f in found] == [(Kind.LOADER, 0.5)]
+    assert [(f.kind, f.share) for f in found] == [(Cause.LOADER, 0.5)]
 
 
 def test_what_takes_a_fifth_of_the_time_is_named_the_heaviest_first() -> None:
     slow = Stages(0.005, 0.0, 0.004, collate=0.01, hand_over=0.0)
     found = findings.find(measured(waiting=exactly(0.9), stages=slow))
-    assert [f.kind for f in found] == [Kind.STORAGE, Kind.TRANSFORM]
+    assert [f.kind for f in found] == [Cause.STORAGE, Cause.TRANSFORM]
     assert found[0].evidence["seconds_a_sample"] == 0.005
     assert found[0].share == pytest.approx(0.45)
 
 
 def test_the_step_is_the_limit_where_the_loader_keeps_ahead() -> None:
     (found,) = findings.find(measured(waiting=exactly(0.03), step=0.097))
-    assert found.kind is Kind.STEP
+    assert found.kind is Cause.STEP
     diagnosis = Diagnosis(measured(waiting=exactly(0.03), step=0.097))
     assert "a faster loader changes nothing" in diagnosis.verdict
 
@@ -102,50 +108,50 @@ def test_the_step_is_the_limit_where_the_loader_keeps_ahead() -> None:
 def test_nothing_is_named_where_nothing_stands_out() -> None:
     even = Stages(0.001, 0.001, 0.001, collate=0.01, hand_over=0.01)
     (found,) = findings.find(measured(waiting=exactly(0.4), stages=even))
-    assert found.kind is Kind.NONE
+    assert found.kind is Cause.NONE
 
 
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_the_memory_format_is_named_by_what_contiguous_batches_save(contiguous: bool) -> None:
     slow = measured(waiting=exactly(0.1), step=0.09, step_contiguous=0.03, contiguous=contiguous)
     kinds = [f.kind for f in findings.find(slow)]
-    assert kinds == ([Kind.STEP] if contiguous else [Kind.MEMORY_FORMAT])
-    assert findings.shares(slow)[Kind.MEMORY_FORMAT] == pytest.approx(0 if contiguous else 0.6)
+    assert kinds == ([Cause.STEP] if contiguous else [Cause.MEMORY_FORMAT])
+    assert findings.shares(slow)[Cause.MEMORY_FORMAT] == pytest.approx(0 if contiguous else 0.6)
 
 
 def test_starting_workers_counts_by_the_epoch() -> None:
     short = measured(waiting=exactly(0), epoch_batches=10, stages=Stages(0, 0, 0.01, start_up=1.0))
-    assert findings.shares(short)[Kind.START_UP] == pytest.approx(0.5)
+    assert findings.shares(short)[Cause.START_UP] == pytest.approx(0.5)
     assert sum(findings.shares(short).values()) == pytest.approx(1)
-    assert findings.find(short)[0].kind is Kind.START_UP
+    assert findings.find(short)[0].kind is Cause.START_UP
     long = dataclasses.replace(short, epoch_batches=990)
-    assert findings.shares(long)[Kind.START_UP] == pytest.approx(0.01)
+    assert findings.shares(long)[Cause.START_UP] == pytest.approx(0.01)
 
 
 def test_copying_is_part_of_the_step() -> None:
     stages_ = dataclasses.replace(measured().stages, copy=0.025)
-    assert findings.shares(measured(stages=stages_))[Kind.COPY] == pytest.approx(0.25)
+    assert findings.shares(measured(stages=stages_))[Cause.COPY] == pytest.approx(0.25)
 
 
 def test_only_clear_gains_are_findings_and_remedies() -> None:
     trials = (
-        trial(Kind.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),
-        trial(Kind.WORKERS_TOO_FEW, 2.5, 1.0, 3.0),  # once no gain at all
-        trial(Kind.DECODE, 1.05, 1.04, 1.06),  # too little
-        trial(Kind.COLLATE, 3.0, pairs=0),  # a first look only
-        trial(Kind.HAND_OVER, 1.3, 1.3, 1.3),
-        dataclasses.replace(trial(Kind.STORAGE, 1.5, 1.4, 1.6), noise=0.4),  # a restless machine
+        trial(Cause.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),
+        trial(Cause.WORKERS_TOO_FEW, 2.5, 1.0, 3.0),  # once no gain at all
+        trial(Cause.DECODE, 1.05, 1.04, 1.06),  # too little
+        trial(Cause.COLLATE, 3.0, pairs=0),  # a first look only
+        trial(Cause.HAND_OVER, 1.3, 1.3, 1.3),
+        dataclasses.replace(trial(Cause.STORAGE, 1.5, 1.4, 1.6), noise=0.4),  # a restless machine
     )
     slow = measured(trials=trials)
     assert findings.remedies(slow) == [trials[0], trials[4]]
     shares = {f.kind: f.share for f in findings.find(slow)}
-    assert shares == pytest.approx({Kind.WORKERS_TOO_FEW: 0.5, Kind.TRANSFORM: 0.25})
+    assert shares == pytest.approx({Cause.WORKERS_TOO_FEW: 0.5, Cause.TRANSFORM: 0.25})
 
 
 def test_the_batch_size_is_named_for_more_than_a_little_gain() -> None:
     for factor, expected in ((1.2, False), (1.5, True)):
-        kinds = Diagnosis(measured(trials=(trial(Kind.BATCH_SIZE, *[factor] * 3),))).kinds
-        assert (Kind.BATCH_SIZE in kinds) is expected
+        kinds = Diagnosis(measured(trials=(trial(Cause.BATCH_SIZE, *[factor] * 3),))).kinds
+        assert (Cause.BATCH_SIZE in kinds) is expected
 
 
 def test_the_ceiling_is_what_the_step_alone_would_reach() -> None:
@@ -155,12 +161,12 @@ def test_the_ceiling_is_what_the_step_alone_would_reach() -> None:
 
 @pytest.mark.parametrize(("workers", "waited"), [(2, 3.0), (0, 4.0)])
 def test_loader_and_step_by_themselves_make_a_loop(workers: int, waited: float) -> None:
-    loop = together(Run(20, 4.0, 0.0), step=0.5, size=10, workers=workers)
+    loop = together(LoopRun(20, 4.0, 0.0), step=0.5, size=10, workers=workers)
     assert loop == (20, waited, 1.0)
 
 
 def test_a_diagnosis_is_the_same_after_json() -> None:
-    trials = (trial(Kind.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),)
+    trials = (trial(Cause.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),)
     diagnosis = Diagnosis(measured(trials=trials, stages=Stages()))
     text = json.dumps(diagnosis.as_dict())
     assert Diagnosis.from_dict(json.loads(text)) == diagnosis
@@ -193,7 +199,7 @@ class _Page(html.parser.HTMLParser):
 
 def test_the_page_stands_alone_and_runs_nothing() -> None:
     hostile = dataclasses.replace(
-        trial(Kind.DECODE, 2.0, 2.0, 2.0), change="<script>alert(1)</script>"
+        trial(Cause.DECODE, 2.0, 2.0, 2.0), change="<script>alert(1)</script>"
     )
     text = Diagnosis(measured(trials=(hostile,), loader="<img src=x>%%STYLE%%")).html()
     page = _Page(text)
@@ -208,7 +214,10 @@ def test_the_page_is_drawn_in_a_browser(tmp_path: pathlib.Path) -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "")
     if not chromium:
         pytest.skip("no chromium is installed")
-    trials = (trial(Kind.WORKERS_TOO_FEW, 2.0, 1.8, 2.2), trial(Kind.DECODE, 0.9, pairs=0))
+    trials = (
+        trial(Cause.WORKERS_TOO_FEW, 2.0, 1.8, 2.2),
+        trial(Cause.DECODE, 0.9, pairs=0),
+    )
     (tmp_path / "x.html").write_text(Diagnosis(measured(trials=trials)).html())
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
              "--disable-dev-shm-usage", "--window-size=800,1200", f"--user-data-dir={tmp_path}/u",
@@ -272,7 +281,7 @@ def test_a_transform_that_sleeps_is_named(pack: pathlib.Path, workers: int) -> N
     loader = DataLoader(dataset, 2, shuffle=True, num_workers=workers, collate_fn=packio.collate)
     said: list[str] = []
     found = packio.doctor(loader, lambda _: None, seconds=QUICK, say=said.append)
-    assert Kind.TRANSFORM in found.kinds
+    assert Cause.TRANSFORM in found.kinds
     assert found.measured.waiting.median > 0.9
     assert (found.measured.stages.transform or 0) > 0.045  # it cannot take less; more it can
     assert "the loop" in said
@@ -284,14 +293,14 @@ def test_a_step_that_sleeps_is_the_limit() -> None:
         time.sleep(0.02 * len(batch))
 
     found = packio.doctor(DataLoader(Numbers(), 4), step, seconds=QUICK)
-    assert found.kinds == [Kind.STEP]
+    assert found.kinds == [Cause.STEP]
 
 
 def test_a_loader_of_packios_is_looked_into(pack: pathlib.Path) -> None:
     dataset = packio.PackDataset(pack, crop=packio.RandomResizedCrop(16), transform=drowsy)
     loader = packio.Loader(dataset, 2, shuffle=True, device="cpu", dtype=torch.float32)
     found = packio.doctor(packio.DevicePrefetcher(loader, "cpu"), lambda _: None, seconds=QUICK)
-    assert found.kinds[0] is Kind.TRANSFORM
+    assert found.kinds[0] is Cause.TRANSFORM
     assert loader.epoch == 0  # it was not iterated over
 
 
@@ -303,7 +312,7 @@ def test_any_iterable_gives_waiting_and_the_memory_format() -> None:
                 yield torch.zeros(4, 8, 8, 3).permute(0, 3, 1, 2)
 
     found = packio.doctor(Batches(), lambda _: None, seconds=QUICK)
-    assert found.kinds[0] is Kind.LOADER
+    assert found.kinds[0] is Cause.LOADER
     assert not found.measured.contiguous
     assert found.measured.step_contiguous is not None
 
@@ -316,12 +325,12 @@ def test_an_iterable_dataset_is_taken_too() -> None:
                 yield torch.tensor([i])
 
     found = packio.doctor(DataLoader(Stream(), 4), lambda _: None, seconds=QUICK)
-    assert found.kinds[0] is Kind.LOADER
+    assert found.kinds[0] is Cause.LOADER
 
 
 def test_a_dataset_that_gives_whole_batches_is_taken_too() -> None:
     found = packio.doctor(DataLoader(Numbers(drowsy), batch_size=None), seconds=QUICK)
-    assert found.kinds[0] is Kind.TRANSFORM
+    assert found.kinds[0] is Cause.TRANSFORM
 
 
 def test_reading_decoding_and_transforms_are_told_apart(tmp_path: pathlib.Path) -> None:
@@ -348,8 +357,8 @@ def drowsy_image(image: Any) -> Any:
 
 
 def test_of_two_looks_at_a_sample_the_lesser_counts() -> None:
-    shares = [samples.Share(1, 2, 9), samples.Share(3, 4, 5)]
-    assert samples.mean(shares, [samples.Share(2, 2, 3)]) == (2, 3, 4)
+    shares = [samples.SampleTime(1, 2, 9), samples.SampleTime(3, 4, 5)]
+    assert samples.mean(shares, [samples.SampleTime(2, 2, 3)]) == (2, 3, 4)
     assert samples.mean(shares) == (2, 3, 7)
 
 

@@ -266,7 +266,7 @@ def _count_in_child(timer: packio.Timer) -> None:
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_timer_goes_into_other_processes(start: str) -> None:
     timer = packio.Timer(warmup=0)
-    with timer._lock():  # held by another thread, as it were, when the process is forked
+    with timer._lock:  # held by another thread, as it were, when the process is forked
         context: Any = multiprocessing.get_context(start)
         child = context.Process(target=_count_in_child, args=(timer,))
         child.start()

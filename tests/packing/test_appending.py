@@ -7,12 +7,17 @@ import pathlib
 import pickle
 import shutil
 import tarfile
+from typing import Any
 
 import pytest
 
 import packio
 from packio import registry
-from packio.errors import BadImagesError, OptionError
+from packio.errors import BadImagesError, LockedError, OptionError, OutputExistsError
+from packio.packing import making
+from packio.packing.run import executors
+from packio.packing.run.running import Run
+from packio.storage import workshop
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
@@ -179,6 +184,15 @@ def test_a_reader_of_before_is_told_of_the_change_when_it_is_unpickled(
         pickle.loads(data)
 
 
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"shard_size": -1}, {"on_error": "x"}])
+def test_options_that_make_no_sense_are_refused(
+    options: dict[str, Any], image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    packio.pack(image_folder, tmp_path / "x.tar", shards=2)
+    with pytest.raises(OptionError, match=next(iter(options))):
+        packio.append(tmp_path / "x.tar", image_folder, **options)
+
+
 def test_labels_without_names_stay_numbers(
     tmp_path: pathlib.Path, image_folder: pathlib.Path
 ) -> None:
@@ -188,3 +202,48 @@ def test_labels_without_names_stay_numbers(
     pack = packio.open(tmp_path / "b.tar")
     assert pack.labels is not None
     assert pack.labels.tolist() == [s.label for s in samples]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_appending_is_locked_out_while_another_run_packs(
+    is_there: bool, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    if is_there:
+        packio.pack(image_folder, out, shards=2)
+    with workshop.opened(out):
+        with pytest.raises(LockedError):
+            packio.append(out, image_folder)
+        with pytest.raises(LockedError):
+            packio.pack(image_folder, out)
+
+
+def test_a_pack_that_another_run_has_made_meanwhile_is_compared(
+    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    out = tmp_path / "x.tar"
+
+    def overtaken(*args: Any, **options: Any) -> Run:
+        monkeypatch.undo()  # the other run is not overtaken
+        packio.pack(image_folder, out)
+        return Run(*args, **options)
+
+    monkeypatch.setattr(making, "Run", overtaken)
+    assert packio.pack(image_folder, out).up_to_date
+    out.unlink()
+    out.with_name("x.tar.packio").unlink()
+    out.with_name("x.tar.idx").unlink()
+    monkeypatch.setattr(making, "Run", overtaken)
+    with pytest.raises(OutputExistsError, match="packed from other files"):
+        packio.pack(half, out)
+    assert not [name for name in os.listdir(tmp_path) if "packio-" in name]
+
+
+def test_appending_few_small_images_starts_no_processes(
+    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    packio.pack(half, tmp_path / "x.tar", shards=4)
+    monkeypatch.delattr(executors, "Processes")
+    assert packio.append(tmp_path / "x.tar", image_folder).added

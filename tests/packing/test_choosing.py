@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import shutil
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,12 +70,55 @@ def test_a_sample_keeps_its_split_whatever_the_order() -> None:
     [
         {"limit": 0}, {"dedupe": "both"}, {"split": (("a", 0.5),)}, {"split": (("a", 1.5),)},
         {"split": (("a", 0.5), ("a", 0.5))}, {"split": (("", 1.0),)},
-        {"split": (("a", -1.0), ("b", 2.0))},
+        {"split": (("a", -1.0), ("b", 2.0))}, {"seed": 1 << 127}, {"shuffle": -1 << 127},
     ],
 )  # fmt: skip
 def test_choices_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError):
         Choice(**options)  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_pattern_may_be_given_without_a_list() -> None:
+    assert Choice.made({"include": "1/*"}) == Choice(include=("1/*",))
+
+
+@pytest.mark.parametrize("split", ["train=0.5", ["train"], [("train", "half")], 1.0, {"a": None}])
+def test_splits_that_are_no_shares_are_refused(split: object) -> None:
+    with pytest.raises(OptionError, match="expected names and shares"):
+        Choice.made({"split": split})
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, [b"0/deep/", b"b/", b"b/x.jpg"]),
+        ({"exclude": ("b/*",)}, [b"0/deep/"]),
+        ({"exclude": ("*.jpg",)}, [b"0/deep/", b"b/"]),
+        ({"include": ("0/*",)}, [b"0/deep/"]),
+        ({"include": ("0/[01]*",)}, [b"0/deep/"]),
+        ({"limit": 2}, []),
+        ({"limit": 3}, [b"0/deep/", b"b/", b"b/x.jpg"]),
+    ],
+    ids=str,
+)
+def test_paths_that_cannot_be_listed_are_chosen_too(
+    options: dict[str, Any], left: list[bytes]
+) -> None:
+    unlisted = [(key, "no permission") for key in (b"0/deep/", b"b/", b"b/x.jpg")]
+    listing = dataclasses.replace(_listing(2, 1), unlisted=unlisted)
+    for chosen in (Choice(**options).of(listing), Choice(**options).of_new(listing, ())):
+        assert [key for key, _ in chosen.unlisted] == left
+        assert bool(chosen.warnings) == (options == {"limit": 2})
+
+
+def test_appending_says_how_many_samples_a_limit_leaves_out(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    packio.pack(image_folder, tmp_path / "x.tar", shards=2, limit=20)
+    report = packio.append(tmp_path / "x.tar", image_folder)
+    assert (report.added, report.total) == (0, 20)
+    (warning,) = report.warnings
+    assert warning.startswith("5 new samples are left out: the pack was made with limit=20")
 
 
 def test_splits_are_in_the_index(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:

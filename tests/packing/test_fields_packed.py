@@ -7,16 +7,17 @@ import io
 import pathlib
 import tempfile
 
+import made
 import numpy as np
 import pytest
 from PIL import Image
 
 import packio
 from packio import registry
-from packio.errors import OptionError
+from packio.errors import BadImagesError, OptionError
 from packio.sample import fields
+from packio.sample.packed import Sample
 from packio.sample.record import Field
-from packio.sample.sample import Sample
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
 
@@ -151,3 +152,33 @@ def test_resizing_moves_every_field_of_pixels(tmp_path: pathlib.Path) -> None:
     assert found.boxes is not None
     assert found.boxes.tolist() == [[0, 0, 15, 10]]
     assert (found.encoding, found.height, found.width) == ("jpeg", 20, 30)
+
+
+@pytest.mark.parametrize("verb", ["pack", "append"])
+@pytest.mark.parametrize(("kind", "reason"), [("text", "UTF-8"), ("array", "no array")])
+def test_bytes_that_are_not_of_their_kind_are_refused(
+    verb: str, kind: str, reason: str, tmp_path: pathlib.Path
+) -> None:
+    def sample(i: int, field: Field) -> Sample:
+        return Sample(i, f"{i}.png", made.png(), "png", None, 3, 4, fields={"more": field})
+
+    good = sample(0, fields.encode("good" if kind == "text" else np.zeros(3)))
+    bad = sample(1, Field(kind, b"\xff\xfe broken"))
+    out = tmp_path / "x.tar"
+    packio.pack([good], out, shards=1, shard_size=1000)
+    with pytest.raises(BadImagesError, match=f"more: .*{reason}"):
+        packio.append(out, [good, bad]) if verb == "append" else packio.pack(
+            [good, bad], tmp_path / "y.tar"
+        )
+
+
+def test_a_field_that_no_sample_has_is_refused(tmp_path: pathlib.Path) -> None:
+    made.image_tree(tmp_path, 2, 1, most=9, seed=1)
+    path = tmp_path / "list.csv"
+    path.write_text("path,latent\nclass 0/0.png,\nclass 0/1.png,\n")
+    with pytest.raises(OptionError, match="no sample has a field latent"):
+        packio.pack(path, tmp_path / "x.tar", fields={"latent": ("latent", "array")})
+    assert not (tmp_path / "x.tar").exists()
+    items = [{"image": np.zeros((4, 4, 3), np.uint8), "n": i} for i in range(2)]
+    with pytest.raises(OptionError, match="caption"):
+        packio.pack(items, tmp_path / "x.tar", fields={"caption": "caption"})

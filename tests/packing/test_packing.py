@@ -18,12 +18,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import lmdb
+import made
+import numpy as np
 import PIL
 import pytest
 from made import image_tree, png
-from PIL import features
+from PIL import Image, features
 
 import packio
+from packio.cli._reports import show_dry_run
 from packio.errors import (
     BadImagesError,
     CannotCreateError,
@@ -36,6 +39,7 @@ from packio.errors import (
     SourceError,
     UnfinishedPackError,
 )
+from packio.packing import dry_run
 from packio.packing import report as report_module
 from packio.storage import workshop
 
@@ -439,14 +443,50 @@ def test_places_that_cannot_be_meant_are_refused(
 
 
 @pytest.mark.parametrize(
-    "options", [{"on_error": "ignore"}, {"num_workers": 0}, {"num_workers": -1}, {"format": "zip"}]
-)
+    "options",
+    [{"on_error": "ignore"}, {"num_workers": 0}, {"num_workers": -1}, {"format": "zip"},
+     {"threads": 0}, {"memory": -1}, {"seed": 1 << 200, "split": {"a": 1.0}}, {"split": "a=1"}],
+)  # fmt: skip
 def test_options_that_cannot_be_meant_are_refused(
     image_folder: pathlib.Path, tmp_path: pathlib.Path, options: Any
 ) -> None:
     with pytest.raises(OptionError):
         packio.pack(image_folder, tmp_path / "x.lmdb", **options)
     assert os.listdir(tmp_path) == []
+
+
+def test_more_shards_than_samples_are_as_many_as_samples(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    report = packio.pack(image_folder, tmp_path / "x.tar", shards=10**20)
+    assert len(packio.open(report.out).metadata["shards"]) == 25
+
+
+def test_an_empty_class_is_listed_with_all_that_is_bad(tmp_path: pathlib.Path) -> None:
+    source = made.image_tree(tmp_path / "s", 4, 2, most=9, seed=1)
+    (source / "empty").mkdir()
+    (source / "class 0" / "bad.png").write_bytes(b"no image")
+    with pytest.raises(BadImagesError) as caught:
+        packio.pack(source, tmp_path / "x.tar")
+    assert [key for key, _ in caught.value.skipped] == ["empty/", "class 0/bad.png"]
+    with pytest.raises(BadImagesError, match=r"bad\.png"):
+        packio.pack(source, tmp_path / "x.tar", exclude=["empty/*"])
+
+
+def test_deep_pixels_are_told(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "s" / "a"
+    folder.mkdir(parents=True)
+    Image.fromarray(np.full((4, 5), 40_000, np.uint16)).save(folder / "0.png")
+    Image.fromarray(np.full((4, 5), 0.5, np.float32)).save(folder / "1.tif")
+    (folder / "2.png").write_bytes(made.png())
+    out = tmp_path / "x.tar"
+    deep, floats = packio.pack(tmp_path / "s", out, shards=2, check="decode").warnings
+    assert deep.startswith("1 images have 16-bit pixels")
+    assert "mode='UNCHANGED', or pack them with wide='scale'" in deep
+    assert floats.startswith("1 images have floating-point pixels")
+    Image.fromarray(np.full((4, 5), 40_000, np.uint16)).save(folder / "3.png")
+    assert packio.append(out, tmp_path / "s").warnings == (deep,)
+    assert len(packio.convert(out, tmp_path / "y.tar").warnings) == 2
 
 
 @pytest.mark.parametrize(
@@ -752,3 +792,13 @@ def test_what_others_wrote_is_packed_as_it_is(tmp_path: pathlib.Path) -> None:
     pack = packio.open(packio.pack(tmp_path / "x.tar", tmp_path / "y.lmdb").out)
     assert [s.label for s in pack] == [0, 1, 2]
     assert [s.data for s in pack] == [png(i + 1) for i in range(3)]
+
+
+def test_a_dry_run_says_that_it_looked_at_a_part(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = made.image_tree(tmp_path / "s", 70, 2, most=9, seed=1)
+    for path in source.rglob("*.png"):
+        path.write_bytes(b"no image")
+    show_dry_run(dry_run(source, tmp_path / "x.tar"), as_json=False)
+    assert "bad, of the 64 images that were looked at:" in capsys.readouterr().out

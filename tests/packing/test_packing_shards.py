@@ -274,6 +274,30 @@ def test_bad_images_are_copied_to_the_quarantine(
         packio.pack(source, tmp_path / "y.tar", on_error="quarantine")
 
 
+def test_the_quarantine_may_be_a_path_through_a_folder_that_is_not_there(
+    small: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    (source / "class 1" / "bad.png").write_bytes(b"no image")
+    monkeypatch.chdir(tmp_path)
+    report = packio.pack(source, "x.tar", on_error="quarantine", quarantine="sub/../q")
+    assert report.quarantined == 1
+    assert _files(tmp_path / "q") == {"class 1/bad.png": b"no image"}
+
+
+def test_finishing_removes_the_lists_of_the_parts(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    source = shutil.copytree(small, tmp_path / "s")
+    (source / "class 1" / "bad.png").write_bytes(b"no image")
+    options: dict[str, Any] = {"shards": 2, "on_error": "skip"}
+    for i in (1, 2):
+        packio.pack(source, tmp_path / "x.tar", part=(i, 2), **options)
+    assert [p.name for p in tmp_path.glob("*.jsonl")] == ["x.tar.part-1.skipped.jsonl"]
+    packio.pack(source, tmp_path / "x.tar", finish=True, **options)
+    assert [p.name for p in tmp_path.glob("*.jsonl")] == ["x.tar.skipped.jsonl"]
+
+
 def test_check_decode_finds_what_the_header_does_not_tell(
     image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

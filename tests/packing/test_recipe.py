@@ -19,9 +19,9 @@ import packio
 from packio.errors import BadImagesError, LockedError, OptionError, OutputError, OutputExistsError
 from packio.packing.plan import existing
 from packio.packing.run import reading
+from packio.sample.packed import Sample
 from packio.sample.recipe import Recipe, merged
 from packio.sample.record import Field
-from packio.sample.sample import Sample
 from packio.sources import Listing
 
 
@@ -274,6 +274,22 @@ def test_overwriting_and_appending_exclude_each_other(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "x.tar"]
 
 
+def test_an_index_that_may_only_be_read_is_locked_too(
+    source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "x.tar", os.open
+    packio.pack(source, out, shards=2)
+
+    def read_only(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_RDWR and str(path).endswith("index.packio"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with existing.locked(out / "index.packio"), pytest.raises(LockedError):
+        packio.append(out, source)
+
+
 def test_append_sees_other_files_under_old_names(
     source: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -325,7 +341,7 @@ def test_unchanged_files_are_not_read_again(
         read.append(len(part.keys))
         return real(part, *arguments, **options)
 
-    monkeypatch.setattr("packio.packing.plan.existing.read_ahead", counted)
+    monkeypatch.setattr("packio.packing.plan.contents.read_ahead", counted)
     assert packio.pack(source, out, shards=2).up_to_date
     assert packio.append(out, source).unchanged == 40
     _more(source, 1)
@@ -340,7 +356,7 @@ def test_statistics_never_cost_the_pack(tmp_path: pathlib.Path) -> None:
     sample = Sample(0, "deep.png", file.getvalue(), "png", None, 4, 5)
     report = packio.pack([sample], tmp_path / "x.tar", stats=0)
     assert report.packed == 1
-    assert "no statistics" in report.warnings[0]
+    assert "no statistics" in report.warnings[1]
     assert packio.open(report.out)[0].data == sample.data
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import packio
 from packio.errors import OptionError
+from packio.sample.packed import Sample
 from packio.sample.relabelling import Relabelling, check_named
-from packio.sample.sample import Sample
 
 
 def _coco(folder: pathlib.Path, names: list[str]) -> pathlib.Path:

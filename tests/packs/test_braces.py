@@ -54,6 +54,12 @@ def test_more_than_anybody_means_are_refused(pattern: str) -> None:
         braces.expanded(pattern)
 
 
+def test_braces_may_name_one_container(tmp_path: pathlib.Path) -> None:
+    one, _ = _bare(tmp_path / "x", ".tar")
+    found = packio.open(f"{tmp_path}/x/{{0..0}}.tar")
+    assert [s.data for s in found] == [s.data for s in one]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_containers_of_every_format_go_together(name: str, tmp_path: pathlib.Path) -> None:
     suffix = registry.load("formats", name).caps.suffixes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -218,7 +219,14 @@ def test_files_that_are_not_as_they_were_are_refused_when_opening(
 ) -> None:
     if (name, change) == ("index.packio", pathlib.Path.unlink):
         return  # a container without an index is indexed: see test_formats.py
+    is_gone = change in (_OF_FILES["missing"], _OF_FILES["a dangling link"])
     change(mine / name)
+    is_file = change not in (_OF_FILES["a folder"], _OF_FILES["a FIFO"])
+    if name == "labels.tsv" and is_file:  # packio does not read this file
+        with pytest.warns(UserWarning, match=name) if is_gone else contextlib.nullcontext():
+            packio.open(mine)
+        assert name in {damage.file for damage in packio.verify(mine).damages}
+        return
     with pytest.raises(PackioError, match=name):
         packio.open(mine)
 
@@ -386,7 +394,7 @@ def test_an_index_with_wrong_numbers_is_an_error_and_ends_no_loop(
         list(pack)
 
 
-@pytest.mark.parametrize("format_name", ["zip", None, 7, "../lmdb"])
+@pytest.mark.parametrize("format_name", ["zip", None, "../lmdb"])
 def test_an_index_of_an_unknown_format_is_refused(mine: pathlib.Path, format_name: Any) -> None:
     _rewritten(mine, {"format": format_name})
     with pytest.raises(NotAPackError, match="is unknown"):

@@ -184,7 +184,7 @@ def test_what_resizes_reads_the_map_and_is_the_same(
     ds = packio.PackDataset(out, crop=crop, hflip=0.5, seed=3)
     expected = one_by_one(ds).__getitems__(_INDICES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packio.packs.packs.Pack, "read", None)
+        patch.setattr(packio.packs.opening.Pack, "read", None)
         found = ds.__getitems__(_INDICES)
     for (image, label), (other, other_label) in zip(found, expected, strict=True):
         assert torch.equal(image, other)
@@ -196,7 +196,7 @@ def test_wide_pixels_at_odd_places_are_read(tmp_path: Path, dtype: str) -> None:
     samples = raw_samples((1, 5, 7), dtype)
     out = packed(tmp_path / "a.tfrecord", samples)
     ds = packio.PackDataset(out, mode="UNCHANGED", crop=packio.Resize((9, 4)))
-    offsets = ds.pack.index_file.column("offset").array()
+    offsets = ds.pack.index_file.column("image/offset").array()
     assert (offsets % 2).any()
     for (image, _), (other, _) in zip(
         ds.__getitems__(range(_COUNT)), one_by_one(ds).__getitems__(range(_COUNT)), strict=True

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import io
+import os
 import shutil
+import tarfile
+import threading
 from pathlib import Path
+from typing import Any
 
 import made
 import pytest
 
 import packio
 from packio import registry
-from packio.errors import OptionError
-from packio.packs import indexing, locating
+from packio.errors import CannotCreateError, OptionError, PackioError
+from packio.index import indexfile
+from packio.packs import locating, recognising
 from packio.sample.record import Field
 
 
@@ -75,7 +83,7 @@ def test_files_of_masks_and_fields_are_no_shards(tmp_path: Path) -> None:
         writer = made.writer(form, path)
         writer.add([made.record(made.png(), 1, mask=made.png(), fields=fields)])
         writer.close()
-    found = indexing.find(tmp_path / "d")
+    found = recognising.find(tmp_path / "d")
     assert found is not None
     assert found.shards == ("p-0.rec", "p-1.rec")
     with packio.open(tmp_path / "d") as pack:
@@ -86,3 +94,93 @@ def test_an_lmdb_of_a_single_file_is_known_by_its_pages(tmp_path: Path) -> None:
     write("lmdb", tmp_path / "d/x.lmdb")
     shutil.move(tmp_path / "d/x.lmdb/data.mdb", tmp_path / "single")
     assert len(packio.open(tmp_path / "single")) == 2
+
+
+def test_threads_and_processes_that_open_one_bare_tar_make_one_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = _bare(tmp_path, b"x" * 9)
+    written, write = [], indexfile.write
+
+    def count(*arguments: Any) -> str:
+        written.append(arguments[0])
+        return write(*arguments)
+
+    monkeypatch.setattr(indexfile, "write", count)
+    barrier = threading.Barrier(4)
+
+    def opened(_: int) -> int:
+        barrier.wait()
+        with packio.open(bare) as pack:
+            return len(pack)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(opened, range(4))) == [3] * 4
+    assert len(written) == 1
+    assert not list((tmp_path / "cache").rglob("*.tmp-*"))
+
+
+def test_a_bare_tar_that_is_written_anew_at_the_same_time_is_indexed_anew(tmp_path: Path) -> None:
+    bare = _bare(tmp_path, b"x" * 9)
+    with packio.open(bare) as pack:
+        assert pack[0].data.endswith(b"x" * 9)
+    status = bare.stat()
+    with bare.open("r+b") as file:
+        file.write(_bare(tmp_path / "other", b"y" * 9).read_bytes())
+    os.utime(bare, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with packio.open(bare) as pack:
+        assert pack[0].data.endswith(b"y" * 9)
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_bytes(b"no folder")
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(CannotCreateError, match="PACKIO_CACHE_DIR"):
+        packio.open(_bare(tmp_path, b""))
+
+
+@pytest.mark.parametrize("labels", [(0, None, 1), (None, 0, 0), (None, None, None)])
+def test_a_sample_without_a_label_keeps_the_labels_of_the_others(
+    labels: tuple[int | None, ...], tmp_path: Path
+) -> None:
+    few = pytest.warns(UserWarning, match="no label, so they get the label -1: 1 of")
+    with few if 0 in labels else contextlib.nullcontext():
+        pack = packio.open(_bare(tmp_path, b"", labels))
+    with pack:
+        expected = None if set(labels) == {None} else [-1 if x is None else x for x in labels]
+        assert (None if pack.labels is None else pack.labels.tolist()) == expected
+
+
+def test_a_pack_without_its_sidecar_opens_with_a_warning(tmp_path: Path) -> None:
+    for i in range(3):
+        (tmp_path / "src/cat").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"src/cat/{i}.png").write_bytes(made.png(width=4 + i))
+    packio.pack(tmp_path / "src", tmp_path / "p.tar")
+    (tmp_path / "p.tar.idx").unlink()
+    with pytest.warns(UserWarning, match=r"p\.tar\.idx: missing.*other readers"):
+        pack = packio.open(tmp_path / "p.tar")
+    assert len(pack.read_many([0, 1, 2])) == 3
+    assert not packio.verify(tmp_path / "p.tar").ok
+    (tmp_path / "p.tar.idx").write_text("of another size")  # as while an append publishes
+    assert len(packio.open(tmp_path / "p.tar").read_many([0, 1, 2])) == 3
+    assert not packio.verify(tmp_path / "p.tar").ok
+    (tmp_path / "p.tar").unlink()
+    with pytest.raises(PackioError):
+        packio.open(tmp_path / "p.tar")
+
+
+def _bare(folder: Path, more: bytes, labels: tuple[int | None, ...] = (0, 1, 1)) -> Path:
+    """A tar as others write them: three images, and their labels."""
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(folder / "bare.tar", "w") as tar:
+        for i, label in enumerate(labels):
+            members = {f"{i}.png": made.png() + more}
+            if label is not None:
+                members[f"{i}.cls"] = b"%d" % label
+            for name, data in members.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+    return folder / "bare.tar"

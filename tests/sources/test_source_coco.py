@@ -334,3 +334,16 @@ def test_only_json_with_both_keys_is_recognised(tmp_path: pathlib.Path) -> None:
     assert not coco.recognise(tmp_path / "missing.json")
     with pytest.raises(SourceError, match="No such file"):
         coco.listing(tmp_path / "missing.json")
+
+
+def test_boxes_of_crowds_can_be_left_out(tmp_path: pathlib.Path) -> None:
+    data = _dataset()
+    path = _written(tmp_path, data)
+    found = coco.listing(path, crowd="drop")
+    assert "1 annotations of crowds are left out" in found.warnings[0]
+    crowds = {a["id"] for a in data["annotations"] if a["iscrowd"]}
+    kept = [i for meta in _metas(_items(found)) for i in meta["annotation_id"]]
+    assert sorted(kept) == sorted({a["id"] for a in data["annotations"]} - crowds)
+    assert [c for item in _items(found) for c in item.box_columns["crowd"].tolist()] == [0, 0]
+    with pytest.raises(OptionError, match="expected 'keep' or 'drop'"):
+        coco.listing(path, crowd="no")

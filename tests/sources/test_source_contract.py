@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import made
 import numpy as np
 import pytest
+from PIL import Image, features
 
 import packio
 from packio import registry
-from packio.errors import OptionError, SourceError
+from packio.errors import BadImagesError, OptionError, SourceError
 from packio.inspecting.extracting import extract
 from packio.sample.record import Field
 from packio.sources import Context, Listing, Source, listed
@@ -468,7 +469,9 @@ def test_the_command_line_takes_fields(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "make"), [("manifest", _csv), ("parquet", _parquet), ("pairs", _pairs)]
+    ("name", "make"),
+    [case for case in _CASES if case[1] not in (_image_folder, _flat_folder, _extracted, _remote)],
+    ids=lambda x: getattr(x, "__name__", x),
 )
 def test_a_field_from_nowhere_is_refused(
     name: str, make: Callable[[pathlib.Path], Case], tmp_path: pathlib.Path
@@ -504,7 +507,7 @@ def test_parquet_files_in_several_folders_are_refused(tmp_path: pathlib.Path) ->
     _tree(tmp_path / "hub", {"a.parquet": file.read_bytes(), "data/b.parquet": file.read_bytes()})
     source: Source = registry.load("sources", "parquet")
     assert source.recognise(tmp_path / "hub")
-    with pytest.raises(SourceError, match="Parquet files in 2 folders"):
+    with pytest.raises(SourceError, match="Parquet or Arrow files in 2 folders"):
         listed(source, tmp_path / "hub", Context())
     assert len(listed(source, tmp_path / "hub", Context(options={"files": "b*"})).keys) == _COUNT
 
@@ -527,3 +530,156 @@ def test_an_archive_drops_nothing_without_a_word(tmp_path: pathlib.Path) -> None
     assert listed(source, tmp_path / "x.tar", Context()).classes == ["a", "b"]
     one = listed(source, tmp_path / "one.zip", Context())
     assert "packed without labels" in one.warnings[0]
+
+
+def _of_many_endings() -> dict[str, bytes]:
+    gif, avif = io.BytesIO(), io.BytesIO()
+    picture = Image.new("RGB", (4, 3))
+    picture.save(gif, "GIF")
+    picture.save(avif, "AVIF")
+    return {
+        "a/1.gif": gif.getvalue(), "a/2.png": _IMAGES[0], "b/3.avif": avif.getvalue(),
+        "b/bare": _IMAGES[1], "b/4.png": _IMAGES[2], "b/5.jxl": b"\xff\x0a",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["image_folder", "flat_folder", "archive", "remote_folder"])
+def test_further_endings_count_as_images_if_the_user_says_so(
+    kind: str, tmp_path: pathlib.Path
+) -> None:
+    if not features.check("avif"):
+        pytest.skip("Pillow without AVIF")
+    files = _of_many_endings()
+    source: Any = _tree(tmp_path / "s", files)
+    if kind == "archive":
+        source = tmp_path / "s.zip"
+        with zipfile.ZipFile(source, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    elif kind == "remote_folder":
+        memory = pytest.importorskip("fsspec").filesystem("memory")
+        for name, data in files.items():
+            memory.pipe(f"/endings/{name}", data)
+        source = "memory://endings"
+    report = packio.pack(source, tmp_path / "few.lmdb", source_kind=kind)
+    assert report.packed == 2
+    assert "to take them, say --endings .avif,.gif,none" in report.warnings[0]
+    assert "Pillow cannot read .jxl here" in report.warnings[0]
+    packio.pack(source, tmp_path / "all.lmdb", source_kind=kind, endings="gif, .AVIF,none")
+    with packio.open(tmp_path / "all.lmdb") as pack:
+        assert {s.key: s.data for s in pack} == {k: d for k, d in files.items() if "jxl" not in k}
+        assert pack.by_key("a/1.gif").encoding == "gif"
+    with pytest.raises(OptionError, match="expected endings as"):
+        packio.pack(source, tmp_path / "no.lmdb", source_kind=kind, endings=".gif,,.png")
+
+
+def test_what_cannot_be_listed_is_chosen_by_its_key_too(tmp_path: pathlib.Path) -> None:
+    items: list[dict[str, Any]] = [
+        {"image": data, "key": f"k{i}"} for i, data in enumerate(_IMAGES)
+    ]
+    items[4] = {"image": 7, "key": "k4"}
+    report = packio.pack(items, tmp_path / "a.lmdb", exclude=["00000004"])
+    assert (report.packed, report.skipped) == (5, ())
+    report = packio.pack(items, tmp_path / "b.lmdb", limit=2)
+    assert (report.packed, report.skipped) == (2, ())
+    assert "cannot be listed, and not missed, as limit=2 is reached: 1" in report.warnings[0]
+    with pytest.raises(BadImagesError, match="00000004"):
+        packio.pack(items, tmp_path / "c.lmdb", exclude=["k1"])
+
+
+def test_a_label_of_its_own_for_each_image_is_no_list_of_labels(tmp_path: pathlib.Path) -> None:
+    case = _flat_folder(tmp_path)
+    (tmp_path / "val.txt").write_text("".join(f"val/{i} {i % 2}\n" for i in range(_COUNT)))
+    source: Source = registry.load("sources", "flat_folder")
+    with pytest.raises(SourceError, match="6 lines of several words, no two alike, as b'val/0 0'"):
+        listed(source, case.what, Context(options={"labels": str(tmp_path / "val.txt")}))
+
+
+@pytest.mark.parametrize("kind", ["flat_folder", "manifest"])
+def test_one_text_among_numbers_does_not_make_names_of_them(
+    kind: str, tmp_path: pathlib.Path
+) -> None:
+    case = _flat_folder(tmp_path)
+    labels = ["1", "10", "2", "x", "10", "1"]
+    pairs = [f"{i}.png,{label}\n" for i, label in enumerate(labels)]
+    (tmp_path / "s" / "list.csv").write_text("path,label\n" + "".join(pairs))
+    (tmp_path / "labels.txt").write_text("\n".join(labels))
+    what = case.what if kind == "flat_folder" else tmp_path / "s" / "list.csv"
+    source: Source = registry.load("sources", kind)
+    options = {"labels": str(tmp_path / "labels.txt")} if kind == "flat_folder" else {}
+    with pytest.raises(SourceError, match=r"'x'.*3 of 4 .* are whole numbers.*--classes-from"):
+        listed(source, what, Context(options=options))
+    names = listed(source, what, Context(["x", "1", "2", "10"], options=options))
+    assert names.labels == [1, 3, 2, 0, 3, 1]
+    if kind == "manifest":  # mostly names: names
+        (tmp_path / "s" / "list.csv").write_text("path,label\n0.png,1\n1.png,a\n2.png,b\n")
+        assert listed(source, what, Context()).classes == ["1", "a", "b"]
+
+
+@pytest.mark.parametrize("name", ["torch_dataset", "parquet", "coco"])
+def test_an_empty_caption_is_a_text_and_none_is_missing(name: str, tmp_path: pathlib.Path) -> None:
+    captions = ["", "  ", None, "x"]
+    items = [{"image": d, "caption": c} for d, c in zip(_IMAGES, captions, strict=False)]
+    what: Any = items
+    if name == "parquet":
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        what = tmp_path / "s.parquet"
+        pq.write_table(pa.Table.from_pylist(items), what)
+    elif name == "coco":
+        _tree(tmp_path / "images", {f"{i}.png": d for i, d in enumerate(_IMAGES)})
+        what = tmp_path / "s.json"
+        images = [{"id": i, "file_name": f"{i}.png", "caption": c} for i, c in enumerate(captions)]
+        what.write_text(json.dumps({"images": images, "annotations": []}))
+    source: Source = registry.load("sources", name)
+    for kind in (None, "text"):
+        listing = listed(source, what, Context(fields={"caption": ("caption", kind)}))
+        with listing.opened() as read:
+            found = [read(i).fields.get("caption") for i in range(4)]
+        assert [field and field.data for field in found] == [b"", b"  ", None, b"x"]
+
+
+def _arrow(path: pathlib.Path, images: list[bytes], labels: list[int]) -> None:
+    """A folder as Hugging Face's ``Dataset.save_to_disk`` writes it."""
+    pa = pytest.importorskip("pyarrow")
+    path.mkdir(parents=True)
+    features = {
+        "image": {"_type": "Image"},
+        "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
+    }
+    schema = pa.schema(
+        [
+            ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+            ("label", pa.int64()),
+        ],
+        metadata={"huggingface": json.dumps({"info": {"features": features}})},
+    )
+    names = []
+    for i in range(2):
+        names.append(f"data-{i:05d}-of-00002.arrow")
+        with pa.ipc.new_stream(str(path / names[-1]), schema) as writer:
+            for row in range(i * 3, min(i * 3 + 3, len(images))):
+                image = {"bytes": images[row], "path": None}
+                writer.write(pa.RecordBatch.from_pylist(
+                    [{"image": image, "label": labels[row]}], schema=schema))  # fmt: skip
+    (path / "cache-1.arrow").write_bytes(b"of a map, no data")
+    (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": n} for n in names]}))
+    (path / "dataset_info.json").write_text("{}")
+
+
+def test_a_dataset_that_hugging_face_saved_is_packed(tmp_path: pathlib.Path) -> None:
+    labels = [i % 2 for i in range(_COUNT)]
+    _arrow(tmp_path / "saved", _IMAGES, labels)
+    packio.pack(tmp_path / "saved", tmp_path / "o.lmdb")
+    with packio.open(tmp_path / "o.lmdb") as pack:
+        assert [sample.data for sample in pack] == _IMAGES
+        assert pack.classes == ["cat", "dog"]
+        assert [sample.label for sample in pack] == labels
+    for name in ("train", "test"):
+        _arrow(tmp_path / "two" / name, _IMAGES, labels)
+    (tmp_path / "two" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(SourceError, match=r"Arrow files in 2 folders: .*; pack each"):
+        packio.pack(tmp_path / "two", tmp_path / "p.lmdb")
+    cut = tmp_path / "saved" / "data-00001-of-00002.arrow"
+    cut.write_bytes(cut.read_bytes()[:-700])
+    with pytest.raises(SourceError, match="pyarrow can read"):
+        packio.pack(tmp_path / "saved", tmp_path / "q.lmdb")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from packio.sources import Listing
 
 manifest = made.Asked("manifest")
+_file = io.BytesIO()
+np.save(_file, np.zeros(2))
+_NPY = _file.getvalue()
 
 
 @pytest.fixture
@@ -200,7 +204,7 @@ def test_every_dialect_is_found_out(
     listing = _list(folder, text)
     assert (listing.keys, listing.labels) == ([b"a.jpg", b"b.jpg"], [1, 2])
     notes = [meta["note"] for meta in _metas(listing)]
-    assert notes == [rows[1].split('"')[3].replace(",", delimiter), "w"]
+    assert notes == [rows[1].split('"')[3].replace(",", delimiter), " w"]
 
 
 @pytest.mark.parametrize(
@@ -240,9 +244,56 @@ def test_endings_are_appended_where_they_are_missing(folder: pathlib.Path) -> No
 
 def test_bytes_that_are_no_utf8_reach_the_file(folder: pathlib.Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.jpg")).write_bytes(b"image caf\xe9.jpg")
-    listing = _list(folder, b"path,label,x\ncaf\xe9.jpg,\xff,1\n")
-    assert (listing.keys, listing.classes) == ([b"caf\xe9.jpg"], ["\udcff"])
+    listing = _list(folder, b"path,label,x\ncaf\xe9.jpg,a,1\n")
+    assert (listing.keys, listing.classes) == ([b"caf\xe9.jpg"], ["a"])
     assert _metas(listing) == [{"x": 1}]
+
+
+@pytest.mark.parametrize("column", ["label", "note", "caption"])
+def test_text_in_another_charset_is_refused_or_named(column: str, folder: pathlib.Path) -> None:
+    names = {"label": "x", "note": "x", "caption": "x", column: "é"}
+    row = "a.jpg,{label},{note},{caption}\n".format(**names)
+    text = "path,label,note,caption\n" + row
+    fields = {"caption": ("caption", "text")}
+    with pytest.raises(SourceError, match=rf"csv:2: column '{column}' has b'.xe9'.* --charset"):
+        _list(folder, text.encode("latin-1"), fields=fields)
+    listing = _list(folder, text.encode("latin-1"), fields=fields, charset="latin-1")
+    assert listing.classes == [names["label"]]
+    with listing.opened() as read:
+        record = read(0)
+    assert json.loads(record.meta or b"") == {"note": names["note"]}
+    assert record.fields["caption"].data == names["caption"].encode()
+    for charset in ("utf-99", "utf-16"):
+        with pytest.raises(OptionError, match=charset):
+            _list(folder, text, charset=charset)
+
+
+def test_empty_text_is_a_text_and_an_empty_path_is_none(folder: pathlib.Path) -> None:
+    (folder / "d.npy").write_bytes(_NPY)
+    csv = "path,caption,depth\na.jpg,,\nb.jpg,  two,d.npy\nc.jpg, ,\n"
+    objects = [
+        {"path": "a.jpg", "caption": "", "depth": ""}, {"path": "d.jpg", "depth": None},
+        {"path": "b.jpg", "caption": "  two", "depth": "d.npy"}, {"path": "c.jpg", "caption": " "},
+    ]  # fmt: skip
+    json_lines = "".join(json.dumps(line) + "\n" for line in objects)
+    for kinds in ({"caption": "text", "depth": "array"}, {"caption": None, "depth": None}):
+        fields = {name: (name, kind) for name, kind in kinds.items()}
+        for name, text in (("list.csv", csv), ("list.jsonl", json_lines)):
+            listing = _list(folder, text, name, fields=fields)
+            with listing.opened() as read:
+                found = {key: read(i).fields for i, key in enumerate(listing.keys)}
+            captions = {k: f["caption"].data for k, f in found.items() if "caption" in f}
+            assert captions == {b"a.jpg": b"", b"b.jpg": b"  two", b"c.jpg": b" "}
+            assert [k for k, f in found.items() if "depth" in f] == [b"b.jpg"]
+
+
+def test_blanks_after_each_delimiter_are_no_part_of_a_cell(folder: pathlib.Path) -> None:
+    listing = _list(folder, 'path, label, note\na.jpg, cat, "one, two"\nb.jpg, dog,  three\n')
+    assert listing.classes == ["cat", "dog"]
+    assert _metas(listing) == [{"note": "one, two"}, {"note": "three"}]
+    listing = _list(folder, "path,label,note\na.jpg, cat, 1\nb.jpg,dog,2\n")
+    assert listing.classes == ["cat", "dog"]
+    assert _metas(listing) == [{"note": " 1"}, {"note": "2"}]
 
 
 @pytest.mark.parametrize("form", ["{root}/{name}", "./{name}", "deep/../{name}", ".//{name}"])
@@ -351,7 +402,7 @@ def test_a_manifest_that_changes_is_not_believed(folder: pathlib.Path) -> None:
     time.sleep(0.01)
     again = _list(folder, "path,label,x\na.jpg,1,3\n")
     assert listing.version != again.version
-    with pytest.raises(SourceError, match="changed after it was read"), listing.opened():
+    with pytest.raises(SourceError, match="changed after it was listed"), listing.opened():
         pass
 
 

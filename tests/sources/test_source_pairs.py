@@ -17,8 +17,9 @@ from PIL import Image
 import packio
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images.encodings import read_facts
+from packio.sample.record import Field
 from packio.sources import Listing
-from packio.sources._rows import Columns
+from packio.sources._rows import ListedRows
 
 pairs = made.Asked("pairs")
 
@@ -51,7 +52,7 @@ def _stems(root: pathlib.Path, *stems: str) -> pathlib.Path:
 
 def _pairs(listing: Listing) -> list[tuple[bytes, bytes]]:
     assert listing.labels is None
-    assert isinstance(listing.rows, Columns)
+    assert isinstance(listing.rows, ListedRows)
     columns = listing.rows.columns
     assert listing.keys == columns["image"]
     return list(zip(columns["image"], columns["mask"], strict=True))
@@ -254,13 +255,13 @@ def test_pairs_of_different_sizes_cannot_be_read(tmp_path: pathlib.Path) -> None
     found = pairs.listing(root)
     with found.opened() as read:
         assert made.of(read(0)).mask_data == MASK
-        with pytest.raises(DecodeError, match=r"^8x6 pixels, its mask b'masks/b.png' 6x8$"):
+        with pytest.raises(DecodeError, match=r"^8x6 pixels, its mask 'masks/b.png' 6x8$"):
             read(1)
-        with pytest.raises(DecodeError, match=r"mask b'masks/c.png': no image"):
+        with pytest.raises(DecodeError, match=r"field 'mask': 'masks/c.png': no image"):
             read(2)
         with pytest.raises(DecodeError, match=r"^empty"):
             read(3)
-        with pytest.raises(FileNotFoundError, match=r"mask b'masks/e.png': No such file"):
+        with pytest.raises(FileNotFoundError, match=r"field 'mask': 'masks/e.png': No such file"):
             read(4)
 
 
@@ -325,6 +326,24 @@ def test_missing_and_empty_folders_are_refused(tmp_path: pathlib.Path) -> None:
         (tmp_path / folder).mkdir()
     with pytest.raises(SourceError, match="no images"):
         pairs.listing(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [None, "text"])
+def test_a_text_field_holds_the_text_of_its_file(tmp_path: pathlib.Path, kind: str | None) -> None:
+    source = _stems(tmp_path, "a", "b", "c")
+    (source / "caption").mkdir()
+    for stem, text in (("a", "a cat: ä"), ("b", "")):
+        (source / "caption" / f"{stem}.txt").write_text(text, "utf-8")
+    found = pairs.listing(source, fields={"caption": ("caption", kind)})
+    with found.opened() as read:
+        captions = [read(i).fields.get("caption") for i in range(3)]
+    assert captions == [Field("text", "a cat: ä".encode()), Field("text", b""), None]
+    (source / "caption/a.txt").unlink()
+    with (
+        found.opened() as read,
+        pytest.raises(OSError, match=r"'caption': 'caption/a\.txt': No such"),
+    ):
+        read(0)
 
 
 def test_a_mask_changed_in_place_is_noticed(tmp_path: pathlib.Path) -> None:

@@ -132,6 +132,32 @@ def test_a_second_image_column_is_the_mask(tmp_path: pathlib.Path) -> None:
         assert item.meta == b'{"tag":"t"}'
 
 
+@pytest.mark.parametrize("kind", [IMAGE, pa.binary()])
+def test_a_null_mask_is_no_mask(kind: Any, tmp_path: pathlib.Path) -> None:
+    masks = [made.png(1 + i) if i % 2 else None for i in range(4)]
+    cells = [m and {"bytes": m, "path": None} for m in masks] if kind is IMAGE else masks
+    columns = {"image": _images(range(4)), "mask": pa.array(cells, kind)}
+    listing = parquet.listing(_write(tmp_path / "a.parquet", columns))
+    assert [item.mask_data for item in _read(listing)] == masks
+
+
+@pytest.mark.parametrize(
+    ("captions", "kind"),
+    [((None, " ", "a cat", "see b.png"), "text"), (("see b.png", "see c.png"), "image")],
+)
+def test_the_first_text_tells_for_all_whether_texts_are_paths(
+    captions: tuple[str | None, ...], kind: str, tmp_path: pathlib.Path
+) -> None:
+    for name in ("see b.png", "see c.png"):
+        (tmp_path / name).write_bytes(f"file {name}".encode())
+    rows = range(len(captions))
+    path = _write(tmp_path / "a.parquet", {"image": _images(rows), "caption": pa.array(captions)})
+    listing = parquet.listing(path, fields={"caption": ("caption", None)})
+    values = [text and Field(kind, (("file " if kind == "image" else "") + text).encode())
+              for text in captions]  # fmt: skip
+    assert [item.fields.get("caption") for item in _read(listing)] == values
+
+
 def test_columns_can_be_chosen(tmp_path: pathlib.Path) -> None:
     columns = {
         "image": _images(range(3)), "other": _images(range(3, 6)), "label": [1, 2, 3],
@@ -250,7 +276,7 @@ def test_rows_without_anything_are_bad_images(tmp_path: pathlib.Path) -> None:
     with parquet.listing(path).opened() as read:
         assert read(0).image.data == b"x"
         for i in (1, 2):
-            with pytest.raises(DecodeError, match="column 'image' has no bytes"):
+            with pytest.raises(DecodeError, match="column 'image' is empty"):
                 read(i)
 
 
@@ -389,14 +415,14 @@ def test_threads_share_what_is_read(tmp_path: pathlib.Path, monkeypatch: Any) ->
     """However many threads read their chunks, a row group is read about once."""
     path = _write(tmp_path / "a.parquet", {"image": _images(range(640))}, row_group_size=640)
     listing, begun, lock = parquet.listing(path), [], threading.Lock()
-    begin = parquet_files._Cursor._begin
+    begin = parquet_files._Cursor.__init__
 
-    def counted(cursor: Any, group: int) -> None:
+    def counted(cursor: Any, file: Any, group: int, *rest: Any) -> None:
         with lock:
             begun.append(group)
-        begin(cursor, group)
+        begin(cursor, file, group, *rest)
 
-    monkeypatch.setattr(parquet_files._Cursor, "_begin", counted)
+    monkeypatch.setattr(parquet_files._Cursor, "__init__", counted)
 
     def chunk(start: int) -> int:
         with listing.opened() as read:

@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import made
@@ -20,10 +21,11 @@ from PIL import Image
 
 from packio.errors import OutputError, ReadError, SourceError
 from packio.images import encodings
-from packio.sources import _spool
+from packio.sample.record import Field
+from packio.sources._listed_file import ListedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import ModuleType
 
 
@@ -238,6 +240,23 @@ def test_further_members_of_a_tuple_are_meta() -> None:
     assert _metas(listing) == [{"2": "text", "3": [2, 3]}, {}]
 
 
+@pytest.mark.parametrize(
+    ("captions", "kind"),
+    [((None, " ", "a cat", "see b.png"), "text"), (("see b.png", "see c.png"), "image")],
+)
+def test_the_first_text_tells_for_all_whether_texts_are_paths(
+    captions: tuple[str | None, ...], kind: str, tmp_path: pathlib.Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("see b.png", "see c.png"):
+        pathlib.Path(name).write_bytes(f"file {name}".encode())
+    items = [{"image": _jpeg(0), "caption": text} for text in captions]
+    listing = torch_dataset.listing(items, fields={"caption": ("caption", None)})
+    values = [text and Field(kind, (("file " if kind == "image" else "") + text).encode())
+              for text in captions]  # fmt: skip
+    assert [item.fields.get("caption") for item in _read(listing)] == values
+
+
 def test_what_makes_no_sense_is_listed_with_its_reason() -> None:
     good = _pixels(0, 4, 4, 3)
     bad: list[tuple[Any, str]] = [
@@ -314,6 +333,75 @@ def test_names_of_classes_go_with_the_labels() -> None:
     listing = torch_dataset.listing(other)
     assert (listing.labels, listing.classes) == ([0, 1, 0, 1], [])
     assert "labels do not fit the 1 classes of the dataset" in listing.warnings[0]
+
+
+class _Listed(list[Any]):
+    """A dataset with names of classes."""
+
+    features: Any = None
+
+    def __init__(self, labels: Iterable[Any], classes: list[str]) -> None:
+        super().__init__({"image": _pixels(0, 2, 2, 3), **_labelled(label)} for label in labels)
+        self.classes = classes
+
+
+def _labelled(label: Any) -> dict[str, Any]:
+    return label if isinstance(label, dict) else {"label": label}
+
+
+def _boxed(*labels: int) -> dict[str, Any]:
+    return {"boxes": [[0, 0, 1, 1]] * len(labels), "box_labels": list(labels)}
+
+
+def _box_labels(listing: Listing) -> list[list[int]]:
+    return [item.box_columns["labels"].tolist() for item in _read(listing)]
+
+
+def test_names_of_classes_go_with_the_labels_of_boxes() -> None:
+    listing = torch_dataset.listing(_Listed([_boxed(1), _boxed(0, 1), _boxed()], ["p", "q"]))
+    assert (listing.labels, listing.classes, listing.warnings[1:]) == (None, ["p", "q"], [])
+    assert _box_labels(listing) == [[1], [0, 1], []]
+    for labels, expected in (
+        ([_boxed(1), _boxed(0)], None),
+        ([_boxed(1) | {"label": 1}, _boxed(0) | {"label": 0}], [0, 2]),
+    ):
+        listing = torch_dataset.listing(_Listed(labels, ["p", "q"]), classes=["q", "x", "p"])
+        assert (listing.labels, listing.classes) == (expected, ["q", "x", "p"])
+        assert _box_labels(listing) == [[0], [2]]  # fmt: skip
+    listing = torch_dataset.listing(_Listed([_boxed(2)], ["p", "q"]))
+    assert (listing.classes, _box_labels(listing)) == ([], [[2]])
+    assert "labels do not fit the 2 classes of the dataset" in listing.warnings[0]
+
+
+@pytest.mark.parametrize("number", [int, bool, float, np.float32, np.uint8])
+def test_a_number_for_each_class_is_many_hot(number: Any) -> None:
+    rows = [[0, 1, 0], [1, 0, 1], [0, 0, 0]]
+    labels = [[number(n) for n in row] for row in rows]
+    for given in (labels, [np.array(row) for row in labels]):
+        listing = torch_dataset.listing(_Listed(given, ["p", "q", "r"]))
+        assert (np.asarray(listing.labels).tolist(), listing.classes) == (rows, ["p", "q", "r"])
+    listing = torch_dataset.listing(_Listed(labels, ["p", "q", "r"]), classes=["q", "x", "r", "p"])
+    assert np.asarray(listing.labels).tolist() == [[1, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]
+
+
+def test_lists_of_other_numbers_are_positions_of_classes() -> None:
+    listing = torch_dataset.listing(_Listed([[0, 1], [2], []], ["p", "q", "r"]))
+    assert np.asarray(listing.labels).tolist() == [[1, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("label", [[0, 2, 0], [0, 1], [3], [0.5, 0.5], [0, 1, 0, 1], []])
+def test_lists_that_are_neither_are_refused(label: list[float]) -> None:
+    with pytest.raises(SourceError, match=r"item 0: the label is \[0, 1, 0\]; there are 3 classes"):
+        torch_dataset.listing(_Listed([[0, 1, 0], label], ["p", "q", "r"]))
+
+
+def test_hugging_faces_lists_of_numbers_are_positions() -> None:
+    dataset = _Listed([[0, 1], [1], []], ["not", "these"])
+    for feature in ([_ClassLabel()], SimpleNamespace(feature=_ClassLabel())):
+        dataset.features = {"image": None, "label": feature}
+        listing = torch_dataset.listing(dataset)
+        assert np.asarray(listing.labels).tolist() == [[1, 1], [0, 1], [0, 0]]
+        assert listing.classes == ["cat", "dog"]
 
 
 def test_the_same_dataset_has_the_same_version() -> None:
@@ -517,7 +605,7 @@ def test_another_process_reads_the_same() -> None:
     assert done.stdout.split() == [_jpeg(i).hex().encode() for i in (2, 3, 4)]
     del listing, part
     with pytest.raises(ReadError, match="the process that listed the samples has to live"):
-        _spool._Reopened(f"/proc/{os.getpid()}/fd/99999")
+        ListedFile(f"/proc/{os.getpid()}/fd/99999", 0, 0).opened().__enter__()
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: pathlib.Path) -> None:

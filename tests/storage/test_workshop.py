@@ -119,3 +119,8 @@ def test_a_killed_run_leaves_a_workshop_that_the_next_one_clears(tmp_path: pathl
     (folder / workshop.LOCK).touch()
     workshop.tidy(tmp_path / "out")
     assert _listing(tmp_path) == []
+
+
+def test_a_file_system_that_makes_nothing_is_an_error(image_folder: pathlib.Path) -> None:
+    with pytest.raises(CannotCreateError, match="nothing can be made in /proc"):
+        packio.pack(image_folder, "/proc/packio-test.lmdb")

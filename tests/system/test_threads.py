@@ -32,7 +32,7 @@ def test_two_threads_that_use_them_first_at_once_both_get_on(
     threads = Threads(3)
     done: list[int] = []
     with ThreadPoolExecutor(2) as users:
-        running = [users.submit(threads.run, done.append, range(5)) for _ in range(2)]
+        running = [users.submit(threads.run, done.extend, range(5)) for _ in range(2)]
         for future in running:
             future.result(timeout=60)
     assert sorted(done) == sorted([*range(5), *range(5)])

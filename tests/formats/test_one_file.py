@@ -1,0 +1,201 @@
+"""HDF5 and .pth, checked against h5py and torch: they read what packio writes, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import made
+import numpy as np
+import one_file
+import pytest
+from one_file import KINDS, SIZES, Kind
+
+import packio
+from packio import errors
+
+_KINDS = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+@pytest.fixture
+def out(tmp_path: Path, kind: Kind) -> Path:
+    return tmp_path / f"out{kind.suffixes[0]}"
+
+
+@_KINDS
+@pytest.mark.parametrize("mmap", [False, True])
+def test_others_read_what_was_written(out: Path, kind: Kind, mmap: bool) -> None:
+    records = one_file.records(SIZES)
+    one_file.write(kind.form, out, records)
+    arrays, text = kind.arrays(out, mmap=mmap)
+    assert sorted(arrays) == ["data", "key_data", "key_offsets", "label", "offsets"]
+    assert one_file.ragged(arrays, "data") == [r.data for r in records]
+    assert one_file.ragged(arrays, "key_data") == [r.key for r in records]
+    assert arrays["label"].tolist() == [r.label for r in records]
+    assert arrays["label"].dtype == arrays["offsets"].dtype == np.dtype("<i8")
+    expected = {"classes": ["a", "b"], "format": kind.header, "samples": 10, "version": 1}
+    assert json.loads(text) == expected
+
+
+@_KINDS
+def test_others_read_all_that_a_record_can_have(out: Path, kind: Kind) -> None:
+    records = one_file.full(20)
+    one_file.write(kind.form, out, records)
+    arrays, _ = kind.arrays(out)
+    for name, values in {
+        "data": [r.data for r in records], "key_data": [r.key for r in records],
+        "mask_data": [r.mask_data for r in records], "meta_data": [r.meta for r in records],
+    }.items():  # fmt: skip
+        assert one_file.ragged(arrays, name) == values
+    assert arrays["label"].tolist() == [[i, 0.5, -i] for i in range(20)]
+    assert arrays["label"].dtype == arrays["boxes"].dtype == np.dtype("<f4")
+    for i in range(20):
+        span = slice(*arrays["box_offsets"][i : i + 2])
+        assert arrays["boxes"][span].tolist() == [[i + 0.25] * 4] * (i % 3)
+        assert arrays["box_labels"][span].tolist() == [-i] * (i % 3)
+
+
+@_KINDS
+def test_a_writer_tells_where_each_record_lies(out: Path, kind: Kind) -> None:
+    records = one_file.full(50)
+    written = one_file.write(kind.form, out, records)
+    assert (written.files, written.sidecars) == ((out.name,), ())
+    for field in ("image", "mask"):
+        ranges, values = written.places[field], [r.fields[field].data for r in records]
+        assert ranges.file.tolist() == [0] * 50
+        pairs = zip(ranges.offset.tolist(), ranges.length.tolist(), strict=True)
+        assert one_file.at(out, [(out.name, *pair) for pair in pairs]) == values
+    assert os.listdir(out.parent) == [out.name]
+
+
+@_KINDS
+@pytest.mark.parametrize("records", [[], [made.record(b"", None, b"")]], ids=["none", "empty"])
+def test_a_file_may_have_no_bytes(out: Path, kind: Kind, records: list[made.Made]) -> None:
+    one_file.write(kind.form, out, records)
+    arrays, _ = kind.arrays(out, mmap=True)
+    assert one_file.ragged(arrays, "data") == [r.data for r in records]
+    assert one_file.data(kind.form, out) == [r.data for r in records]
+
+
+@_KINDS
+@pytest.mark.parametrize("step", [1, 17, 100_000])
+def test_the_bytes_do_not_depend_on_how_records_are_handed_over(
+    tmp_path: Path, kind: Kind, step: int
+) -> None:
+    one_file.write(kind.form, tmp_path / "a", one_file.full(300), step=64)
+    one_file.write(kind.form, tmp_path / "b", one_file.full(300), step=step)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+_WRITES = """
+import sys
+from pathlib import Path
+import one_file as t
+form = t.KINDS[sys.argv[3]].form
+t.write(form, Path(sys.argv[1]), t.full(500))
+t.write(form, Path(sys.argv[2]), t.records([9000] * 500))
+"""
+
+
+@_KINDS
+def test_two_processes_write_the_same_bytes_at_different_times(tmp_path: Path, kind: Kind) -> None:
+    digests = set()
+    for i, filler in enumerate(("85", "170")):  # glibc fills what malloc gives, and frees, with it
+        outs = [tmp_path / f"{i}{name}" for name in "ab"]
+        one_file.in_a_process(
+            _WRITES, *outs, kind.header, MALLOC_PERTURB_=filler, PYTHONHASHSEED=str(i),
+            PYTHONPATH=":".join([*made.FOLDERS, str(Path(packio.__file__).parents[1])]),
+        )  # fmt: skip
+        digests |= {hashlib.sha256(path.read_bytes()).hexdigest() for path in outs}
+        time.sleep(1.1 - i)  # time stamps would be of seconds
+    assert len(digests) == 2
+
+
+@_KINDS
+def test_abort_may_come_at_any_time(out: Path, kind: Kind) -> None:
+    writer = made.writer(kind.form, out, 3)
+    writer.add(one_file.records([1]))
+    writer.abort()
+    writer.abort()
+    with pytest.raises(errors.OutputError, match="closed already"):
+        writer.add(one_file.records([1]))
+    with pytest.raises(errors.OutputError, match="closed already"):
+        writer.close()
+    assert os.listdir(out.parent) == []
+
+
+@_KINDS
+def test_an_existing_file_is_not_written_over(out: Path, kind: Kind) -> None:
+    out.write_bytes(b"mine")
+    with pytest.raises(errors.CannotCreateError, match=out.name):
+        made.writer(kind.form, out, 1)
+    assert out.read_bytes() == b"mine"
+
+
+@_KINDS
+def test_a_folder_that_is_not_there_is_named(out: Path, kind: Kind) -> None:
+    with pytest.raises(errors.CannotCreateError, match=f"none/{out.name}"):
+        made.writer(kind.form, out.parent / "none" / out.name, 1)
+
+
+@_KINDS
+def test_a_value_that_reads_back_differently_is_an_error(out: Path, kind: Kind) -> None:
+    writer: Any = made.writer(kind.form, out, 3)
+    writer.add(one_file.records([10, 9000, 20_000_000, 30]))
+    writer._spool.blobs["image"].crc32c[2] ^= 1
+    with pytest.raises(errors.OutputError, match=f"{out.name}: record 2 reads back differently"):
+        writer.close()
+
+
+def _write_with_files_limited(path: Path, name: str, limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    writer = made.writer(KINDS[name].form, path, 1000)
+    try:
+        writer.add([made.record(b"x" * 20_000, 1, b"k" * 400)] * 1000)
+        writer.close()
+    except errors.OutputError as error:
+        print(f"{error.exit_code} {error}")
+    writer.abort()
+
+
+# Where the samples do not fit, and where the last of them and the columns do not.
+@_KINDS
+@pytest.mark.parametrize("limit", [3_000_000, 20_000_000])
+def test_a_full_disk_names_path_and_space(out: Path, kind: Kind, limit: int) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {made.FOLDERS!r}; from pathlib import Path;"
+        "import test_one_file as t;"
+        "t._write_with_files_limited(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))"
+    )
+    said = one_file.in_a_process(code, out, kind.header, limit)
+    assert said.startswith(f"74 {out}: cannot be written")
+    assert "bytes free" in said
+
+
+@_KINDS
+@pytest.mark.parametrize("stem", ["out", "caf\udce9"])
+def test_scan_finds_what_the_writer_wrote(tmp_path: Path, kind: Kind, stem: str) -> None:
+    records, path = one_file.full(30), tmp_path / f"{stem}{kind.suffixes[1]}"
+    one_file.write(kind.form, path, records)
+    found = list(made.scanned(kind.form, path))
+    assert one_file.data(kind.form, path) == [r.data for r in records]
+    assert one_file.at(path, [e.mask for e in found if e.mask]) == [r.mask_data for r in records]
+    assert [(e.key, e.meta) for e in found] == [(r.key, r.meta) for r in records]
+    one, record = found[2], records[2]
+    assert one[:1] + one[3:5] == (record.key, len(record.data), (2.0, 0.5, -2.0))
+    assert one[6:9] == (b"{}", ((2.25,) * 4,) * 2, (-2, -2))
+
+
+@_KINDS
+def test_scan_finds_labels_that_are_ints_or_none(tmp_path: Path, kind: Kind) -> None:
+    one_file.write(kind.form, tmp_path / "ints", one_file.records(SIZES))
+    assert [e.label for e in made.scanned(kind.form, tmp_path / "ints")] == [
+        i % 7 for i in range(10)
+    ]
+    one_file.write(kind.form, tmp_path / "none", [made.record(b"x", None, b"x")] * 3)
+    assert [e.label for e in made.scanned(kind.form, tmp_path / "none")] == [None] * 3

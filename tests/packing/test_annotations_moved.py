@@ -1,0 +1,108 @@
+"""COCO annotations in the metadata follow an image that packing resizes or turns."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import made
+import numpy as np
+import pytest
+
+import packio
+from packio.packing.images import coco_entries, resizing
+
+
+def _coco(folder: pathlib.Path) -> pathlib.Path:
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "a.png").write_bytes(made.png(40, 20))
+    mask = np.zeros((20, 40), np.uint8)
+    mask[4:8, 10:30] = 1
+    path = folder / "instances.json"
+    path.write_text(json.dumps({
+        "images": [{"id": 1, "file_name": "a.png", "width": 40, "height": 20}],
+        "categories": [{"id": 1, "name": "cat"}],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 1, "bbox": [10, 4, 20, 4], "area": 80,
+             "iscrowd": 0, "segmentation": [[10, 4, 30, 4, 30, 8]],
+             "keypoints": [10, 4, 2, 0, 0, 0]},
+            {"id": 2, "image_id": 1, "category_id": 1, "bbox": [10, 4, 20, 4], "area": 80,
+             "iscrowd": 1, "segmentation": {"size": [20, 40], "counts": _counts(mask)}},
+        ],
+    }))  # fmt: skip
+    return path
+
+
+def _counts(mask: np.ndarray) -> list[int]:
+    """Run lengths, column by column, counted one pixel at a time."""
+    counts, last = [0], 0
+    for value in mask.T.ravel().tolist():
+        if value != last:
+            counts.append(0)
+            last = value
+        counts[-1] += 1
+    return counts
+
+
+@pytest.mark.parametrize("verb", ["pack", "convert", "append"])
+def test_coco_annotations_follow_a_resize(verb: str, tmp_path: pathlib.Path) -> None:
+    source, out = _coco(tmp_path / "s"), tmp_path / "x.tar"
+    if verb == "convert":
+        packio.pack(source, tmp_path / "w.tar", root=str(tmp_path / "s/images"))
+        packio.convert(tmp_path / "w.tar", out, resize="short=10")
+    else:
+        packio.pack(source, out, shards=1, shard_size=1 << 20, resize="short=10",
+                    root=str(tmp_path / "s/images"))  # fmt: skip
+    sample = packio.open(out)[0]
+    if verb == "append":
+        data = json.loads(source.read_text())
+        data["images"].append({**data["images"][0], "id": 2, "file_name": "b.png"})
+        data["annotations"] += [{**a, "id": a["id"] + 2, "image_id": 2}
+                                for a in data["annotations"]]  # fmt: skip
+        source.write_text(json.dumps(data))
+        (source.parent / "images" / "b.png").write_bytes(made.png(40, 20))
+        report = packio.append(out, source, root=str(tmp_path / "s/images"))
+        assert (report.added, report.changed) == (1, ())
+        sample = packio.open(out)[1]
+    meta: Any = sample.meta
+    assert (sample.width, sample.height) == (meta["width"], meta["height"]) == (20, 10)
+    assert meta["bbox"] == [[5, 2, 10, 2]] * 2
+    assert meta["area"] == [20, 20] == sample.box_columns["area"].tolist()
+    assert meta["segmentation"][0] == [[5, 2, 15, 2, 15, 4]]
+    assert meta["keypoints"] == [[5, 2, 2, 0, 0, 0], None]
+    small = np.zeros((10, 20), np.uint8)
+    small[2:4, 5:15] = 1
+    assert meta["segmentation"][1] == {"size": [10, 20], "counts": _counts(small)}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_run_lengths_and_polygons_turn_with_the_image(orientation: int) -> None:
+    mask = np.zeros((20, 40), np.uint8)
+    mask[2:5, 10:12] = 1
+    meta = {"width": 40, "height": 20, "bbox": [[10, 2, 2, 3]],
+            "segmentation": [{"size": [20, 40], "counts": _counts(mask)}]}  # fmt: skip
+    found = json.loads(
+        coco_entries.moved(json.dumps(meta).encode(), (40, 20), (40, 20), orientation)
+    )
+    ((x, y, width, height),) = found["bbox"]
+    size = found["width"], found["height"]
+    assert size == ((40, 20) if orientation < 5 else (20, 40))
+    there = np.zeros(size[::-1], np.uint8)
+    there[int(y) : int(y + height), int(x) : int(x + width)] = 1
+    assert found["segmentation"][0] == {"size": [*there.shape], "counts": _counts(there)}
+    assert resizing.moved_boxes(np.zeros((0, 4)), (4, 4), (2, 2), orientation).shape == (0, 4)
+
+
+def test_packed_run_lengths_are_read_and_nonsense_becomes_null() -> None:
+    packed = "52203"  # pycocotools' text of [5, 2, 2, 2, 5]: each less the one two before
+    meta: dict[str, Any] = {"width": 4, "height": 4, "segmentation": [
+        {"size": [4, 4], "counts": packed}, {"size": [9, 9], "counts": [81]}, "?", None,
+    ]}  # fmt: skip
+    found = json.loads(coco_entries.moved(json.dumps(meta).encode(), (4, 4), (4, 4), 1))
+    assert found["segmentation"] == [{"size": [4, 4], "counts": [5, 2, 2, 2, 5]}, None, None, None]
+
+
+def test_other_metadata_stays_as_it_is() -> None:
+    for meta in (b'{"bbox": 1}', b'{"width": 9, "height": 9, "bbox": [[1, 2, 3, 4]]}', b'{"a": 1}'):
+        assert coco_entries.moved(meta, (4, 4), (2, 2), 1) == meta

@@ -1,0 +1,97 @@
+"""Runs that are killed just before any of their changes on disk: the same command ends the work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import killing
+import made
+import pytest
+
+import packio
+from packio.errors import OutputExistsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LATE = 20  # changes on disk, before publishing begins
+_MANY = 300  # changes on disk, more than any run here has
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six images in two classes."""
+    return _images(tmp_path_factory.mktemp("small") / "source", 6)
+
+
+def _images(root: Path, number: int) -> Path:
+    for i in range(number):
+        path = root / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(made.png(width=4 + i))
+    return root
+
+
+def _remove_all(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize(("suffix", "is_there"), [(".tar", False), (".tar", True), (".rec", False)])
+def test_packing(suffix: str, is_there: bool, small: Path, tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    place.mkdir()
+    out = place / f"x{suffix}"
+    for at in range(_LATE, _MANY):
+        if is_there:
+            packio.pack(small, out, limit=2)
+        if not killing.killed(lambda: packio.pack(small, out, overwrite=is_there), at):
+            break
+        packio.pack(small, out, overwrite=is_there)
+        assert len(packio.open(out)) == 6
+        assert not [name for name in os.listdir(place) if "packio-" in name]
+        _remove_all(place)
+    assert _LATE + 10 < at < _MANY
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".rec"])
+@pytest.mark.parametrize("is_repeated", [True, False], ids=["repeated", "other"])
+def test_appending(suffix: str, is_repeated: bool, small: Path, tmp_path: Path) -> None:
+    """Readers see the old pack or the new pack; the next append finishes, or takes back."""
+    place, few = tmp_path / "out", _images(tmp_path / "few", 4)
+    place.mkdir()
+    out = place / f"x{suffix}"
+    for at in range(_LATE + 15, _MANY):
+        packio.pack(few, out, shards=2)
+        if not killing.killed(lambda: packio.append(out, small, num_workers=1), at):
+            break
+        seen = len(packio.open(out))
+        assert seen in (4, 6)
+        packio.append(out, small if is_repeated else few, num_workers=1)
+        assert len(packio.open(out)) == (6 if is_repeated else seen)
+        report = packio.verify(out)
+        assert (report.damages, report.warnings) == ((), ())
+        assert os.listdir(place) == [out.name]
+        _remove_all(place)
+    assert _LATE + 25 < at < _MANY
+
+
+def test_linking(small: Path, tmp_path: Path) -> None:
+    place, out = tmp_path / "out", tmp_path / "out" / "x.rec"
+    place.mkdir()
+    packio.pack(small, tmp_path / "a.rec", include="a/*", shards=2)
+    packio.pack(small, tmp_path / "b.rec", include="b/*", shards=2)
+    sources = [tmp_path / "a.rec", tmp_path / "b.rec"]
+    for at in range(_LATE, _MANY):
+        was_killed = killing.killed(lambda: packio.merge(out, sources, by="link"), at)
+        report = packio.merge(out, sources, by="link")
+        assert (report.packed, report.digest) == (6, packio.open(out).digest)
+        assert os.listdir(place) == [out.name]
+        if not was_killed:
+            break
+        _remove_all(place)
+    assert report.up_to_date
+    with pytest.raises(OutputExistsError):
+        packio.merge(out, sources[::-1], by="link")

@@ -1,0 +1,48 @@
+"""An action that is killed just before one of its changes on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
+
+
+def killed(action: Callable[[], object], at: int) -> bool:
+    """Run an action in a child, which is killed before a change on disk, counted from 1.
+
+    Returns:
+        Whether the child was killed; False if the action has fewer changes.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _kill_before(at)
+            action()
+            status = 0
+        finally:
+            os._exit(status)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+def _kill_before(at: int) -> None:
+    count = 0
+
+    def count_one(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        is_write = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES
+        if event in _CHANGES or (is_write and not str(arguments[0]).startswith("/dev")):
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count_one)

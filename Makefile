@@ -12,6 +12,8 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 # Readers of versions that people still have, each in a folder of its own: tests/formats/test_old_readers.py.
 OLD := lmdb==1.6.2 lmdb==2.3.0 webdataset==0.2.111
 
+CORE := setup.py $(shell find packio/images/native -name '*.[ch]')  # what is compiled
+
 .PHONY: help demo test lint clean
 .DELETE_ON_ERROR:
 
@@ -25,12 +27,12 @@ $(BIN)/python:
 	@echo "making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.demo: pyproject.toml constraints.txt $(CORE) | $(BIN)/python
 	@echo "installing packio, PyTorch and the demo's photographs into $(VENV); a minute or more"
 	@$(PIP) -e '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(BIN)/python
+$(VENV)/.dev: pyproject.toml constraints.txt Makefile $(CORE) | $(BIN)/python
 	@echo "installing packio and all that its tests need into $(VENV); a minute or more"
 	@$(PIP) -e '.[dev]'
 	@$(PIP) --no-deps mmengine==0.10.7
@@ -65,4 +67,4 @@ lint: $(VENV)/.dev
 	@$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) demo build dist packio.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist packio.egg-info packio/images/native/_core.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

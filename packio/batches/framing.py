@@ -71,6 +71,11 @@ class Settings:
         """Images that Pillow decoded because the chosen decoder could not."""
         return self.decoder.fallbacks + self.unchanged.fallbacks
 
+    @property
+    def declined(self) -> tuple[int, ...]:
+        """Images that the native core declined, by `packio.images.native.REASONS`."""
+        return tuple(self.decoder.declined)
+
 
 class Draw(NamedTuple):
     """Where the random numbers of a batch come from.

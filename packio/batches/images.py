@@ -15,7 +15,7 @@ from packio.errors import DecodeError, OptionError
 from packio.images import regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
-from packio.images.regions import Decoded, Need
+from packio.images.regions import Need
 from packio.packs import raw
 from packio.packs.opening import Pack
 from packio.packs.rows import Row, RowList
@@ -69,9 +69,11 @@ def make(
     def work(slot: int) -> None:
         row, needs = rows[slot], each_needs[slot]
         if row.offset >= 0 or name == IMAGE:
-            parts = _parts(pack, settings, row, needs, name)
-            for view, part, one in zip(images, parts, needs, strict=True):
-                view[slot] = regions.render(part, one, view[slot])
+            outs = [view[slot] for view in images]
+            for view, made in zip(
+                images, _made(pack, settings, row, needs, name, outs), strict=True
+            ):
+                view[slot] = made
 
     errors = make_each(rows, work, threads, but)
     pairs = zip(views, settings.views, strict=True)
@@ -111,17 +113,16 @@ def make_one(
     Raises:
         DecodeError, IntegrityError: the sample is bad.
     """
-    made = []
     with alone():
-        for part, one in zip(_parts(pack, settings, row, needs, name), needs, strict=True):
-            made.append(torch.from_numpy(regions.render(part, one, None)))
-    return made
+        outs: list[np.ndarray | None] = [None] * len(needs)
+        return [torch.from_numpy(m) for m in _made(pack, settings, row, needs, name, outs)]
 
 
-def _parts(
-    pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str
-) -> list[Decoded]:
-    """Read a sample, and decode what its views need.
+def _made(
+    pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
+    outs: Sequence[np.ndarray | None],
+) -> list[np.ndarray]:  # fmt: skip
+    """Read a sample, and make what its views need: (C, H, W) each, in ``outs`` where one is given.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad; the message names it.
@@ -132,12 +133,14 @@ def _parts(
     elif row.dtype != "uint8":
         decoder = settings.unchanged
     if rows is not None and _is_as_decoded(rows.facts, decoder):
-        return [regions.of_pixels(rows.pixels(row.position))] * len(needs)
+        part = regions.of_pixels(rows.pixels(row.position))
+        return [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
     data = pack.read(row, name)
     try:
         if len(needs) == 1:
-            return [regions.decode(decoder, data, row, needs[0])]
-        return regions.decode_all(decoder, data, row, needs)
+            return [regions.make(decoder, data, row, needs[0], outs[0])]
+        parts = regions.decode_all(decoder, data, row, needs)
+        return [regions.render(*triple) for triple in zip(parts, needs, outs, strict=True)]
     except DecodeError as error:
         raise pack.named(error, row, "sample" if name == IMAGE else f"{name} of sample") from error
 

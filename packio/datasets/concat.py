@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -120,6 +121,14 @@ class ConcatPacks(BatchedDataset):
     def fallbacks(self) -> int:
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
         return sum(d.fallbacks for d in set(self.datasets))
+
+    @property
+    def declined(self) -> dict[str, int]:
+        """Reason → images that the native core declined for it, in all workers."""
+        counts: collections.Counter[str] = collections.Counter()
+        for dataset in set(self.datasets):
+            counts.update(dataset.declined)
+        return dict(counts)
 
     def with_options(self: Self, **options: Any) -> Self:
         """The same samples, with some options of all datasets changed.

@@ -87,11 +87,11 @@ class Maker:
         if not self.settings.fields:
             return MadeSamples({}, {})
         given = None if self._dtype in FLOATS else out
-        before = self.settings.fallbacks
+        before = self.settings.fallbacks, self.settings.declined
         try:
             made = samples.make(self.pack, self.settings, positions, draw, threads, given, device)
         finally:
-            self._count_fallbacks(before)
+            self._count(*before)
         for name in self._images if self._dtype in FLOATS else ():
             into = out if name == IMAGE else None
             views = made.columns[name]
@@ -102,11 +102,11 @@ class Maker:
         """Make one sample: field → a value a view, in the form asked for."""
         if not self.settings.fields:
             return {}
-        before = self.settings.fallbacks
+        before = self.settings.fallbacks, self.settings.declined
         try:
             made = samples.make_one(self.pack, self.settings, row, key, lane)
         finally:
-            self._count_fallbacks(before)
+            self._count(*before)
         if self._dtype in FLOATS:
             for name in self._images:
                 made[name] = [outputs.scaled(view, self._dtype) for view in made[name]]
@@ -140,6 +140,9 @@ class Maker:
             warnings.warn(f"replaced by another sample of its batch: {error}", stacklevel=6)
         self.tally.count(replaced=len(errors))
 
-    def _count_fallbacks(self, before: int) -> None:
-        if self.settings.fallbacks != before:
-            self.tally.count(fallbacks=self.settings.fallbacks - before)
+    def _count(self, fallbacks: int, declined: tuple[int, ...]) -> None:
+        """Add to the tally what has come since there were so many."""
+        now = self.settings.fallbacks, self.settings.declined
+        if now != (fallbacks, declined):
+            more = [b - a for a, b in zip(declined, now[1], strict=True)]
+            self.tally.count(fallbacks=now[0] - fallbacks, declined=more)

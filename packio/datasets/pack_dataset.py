@@ -50,8 +50,9 @@ class PackDataset(BatchedDataset):
         fidelity: "exact": pixels as Pillow decodes them, resized with antialiasing. "fast": crops
             much larger than their output are decoded small, chroma is upsampled by repeating it,
             and OpenCV resizes if it is installed: above 35 dB to "exact".
-        decoder: "auto" (for each encoding the fastest that equals Pillow bit for bit), or a name.
-            "nvjpeg" is for `Loader` with ``device="cuda"``, which then decodes on the GPU.
+        decoder: "auto": packio's native core as far as it goes, else for each encoding the fastest
+            that equals Pillow bit for bit. "native": the same, and an error without the core. Or a
+            library's name; "nvjpeg" is for `Loader` with ``device="cuda"``: the GPU decodes.
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED", as torchvision's ImageReadMode.
         fields: What a sample consists of: one name, a tuple of names, or {name: field}, as
             ``("image", "depth", "caption")``. A name is "image", "mask", "label", "boxes",
@@ -73,28 +74,24 @@ class PackDataset(BatchedDataset):
         exif_orientation: Turn images upright, with their masks and boxes.
         on_error: "raise", or "skip": a bad sample of a batch is replaced by another of the batch.
         threads: Number of threads that decode a batch. "auto": the processors that this process may
-            use (by affinity, control group and SLURM), divided by LOCAL_WORLD_SIZE and by the
-            DataLoader's workers; 1 for images smaller than 100 x 100, which threads do not speed
-            up.
+            use, divided by LOCAL_WORLD_SIZE and by the DataLoader's workers; 1 for images smaller
+            than 100 x 100, which threads do not speed up.
         split: Name of a split, in a pack that has splits: the dataset is the split's samples.
         seed: Of crops and flips, not of the order. None: they differ in each epoch, in any
             DataLoader. `packio.ShuffleSampler` and `packio.Loader` number the samples of an epoch;
             then seed, epoch and number decide a draw, for any number of workers. With another
             sampler, draws come from torch's generator (``torch.manual_seed``), or under a seed from
-            the seed, the epoch and the batch's indices: call `set_epoch` before each epoch, else a
-            batch that comes again draws the same, with a warning. ``ds[i]`` draws from torch's
-            generator.
+            the seed, the epoch and the batch's indices: call `set_epoch` before each epoch.
+            ``ds[i]`` draws from torch's generator.
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
             opened.
         max_pixels: Refuse larger images.
-        cache: "ram": keep the bytes of samples, once read, in memory that workers share, with a
-            checksum on each use. For packs at URLs and on slow disks: files that are read again and
-            again are in the page cache anyway. Raw pixels are mapped, and not kept.
+        cache: "ram": keep the bytes of samples, once read, in memory that workers share. For packs
+            at URLs and on slow disks. Raw pixels are mapped, and not kept.
         cache_bytes: Bytes that may be kept so; None: half of the memory available, shared evenly
             among torchrun's processes of this machine. Nothing is dropped for later samples.
-        local_copy: Folder on a disk of this machine, as "$TMPDIR": the pack is copied there, once
-            for all processes, checked, and read from there. If there is no room, the pack is read
-            where it is, with a warning.
+        local_copy: Folder on a disk of this machine, as "$TMPDIR", to which the pack is copied once
+            for all processes. Without room there, the pack is read where it is, with a warning.
 
     A crop takes the same box of all images, masks and boxes of a sample, and flips mirror all of
     them. With `views` each of them is a tuple. What a field gives depends on its kind:
@@ -235,10 +232,7 @@ class PackDataset(BatchedDataset):
 
     @property
     def targets(self) -> np.ndarray | None:
-        """All labels: (N,) int64 or (N, k) float32; None if there are none.
-
-        The array is a copy, made once for each process that asks; changing it changes no sample.
-        """
+        """All labels: (N,) int64 or (N, k) float32, a copy; None if there are none."""
         if self._targets is None and (labels := self.pack.labels) is not None:
             self._targets = labels.copy() if self._chosen is None else labels[self._chosen.array]
         return self._targets
@@ -262,6 +256,11 @@ class PackDataset(BatchedDataset):
     def fallbacks(self) -> int:
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
         return self._tally.fallbacks
+
+    @property
+    def declined(self) -> dict[str, int]:
+        """Reason → images that the native core left to a slower library, in all workers."""
+        return self._tally.declined
 
     @property
     def ram(self) -> RamCache | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-_WORKERS = 256  # DataLoader workers with a column of their own
-_EPOCH, _REPLACED, _FALLBACKS, _FIRST, _LATER, _WARNED = range(6)  # rows
+from packio.images.native import REASONS
+
+_WORKERS = 128  # DataLoader workers with a column of their own
+_EPOCH, _REPLACED, _FALLBACKS, _FIRST, _LATER, _WARNED, _DECLINED = range(7)  # rows
 
 
 class Tally:
@@ -16,7 +20,7 @@ class Tally:
     """
 
     def __init__(self, epoch: int = 0) -> None:
-        self._cells = torch.zeros(6, _WORKERS + 1, dtype=torch.int64)
+        self._cells = torch.zeros(_DECLINED + len(REASONS), _WORKERS + 1, dtype=torch.int64)
         self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
         self._cells[_EPOCH, 0] = epoch
 
@@ -40,9 +44,17 @@ class Tally:
         """Images that Pillow decoded because the chosen decoder could not, in all workers."""
         return int(self._cells[_FALLBACKS].sum())
 
-    def count(self, *, replaced: int = 0, fallbacks: int = 0) -> None:
-        """Add to the counts of this process."""
+    @property
+    def declined(self) -> dict[str, int]:
+        """Reason → images that the native core declined for it, in all workers."""
+        counts = self._cells[_DECLINED:].sum(dim=1).tolist()
+        return {reason: n for reason, n in zip(REASONS, counts, strict=True) if n}
+
+    def count(self, *, replaced: int = 0, fallbacks: int = 0, declined: Sequence[int] = ()) -> None:
+        """Add to the counts of this process; ``declined`` is by reason."""
         column = _column()
+        for reason, number in enumerate(declined):
+            self._cells[_DECLINED + reason, column] += number
         self._cells[_REPLACED, column] += replaced
         self._cells[_FALLBACKS, column] += fallbacks
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError
-from packio.images import frames
+from packio.images import frames, native
 from packio.images.arithmetic import Condition, Integer, everywhere, nowhere
 from packio.images.decoders import Decoder, Described
 from packio.images.frames import Box, Frame, Placement
@@ -84,6 +84,44 @@ def needed(
             part = frames.merged(upright, frames.shown(frame, how, fast=fast), part)
         box = frames.stored_box(part[:4], orientation, height, width)
     return Need(part, box, orientation, placement.hflip, placement.vflip, cuttable, fast, how)
+
+
+def make(
+    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None
+) -> np.ndarray:
+    """Make an output of an image: by the native core, or else by `decode` and `render`.
+
+    Args:
+        decoder, data, stored, need: As of `decode`.
+        out: As of `render`.
+
+    Raises:
+        DecodeError: see `decode`.
+    """
+    if not need.fast and decoder.core_takes(stored):
+        made = _made_by_core(decoder, data, stored, need, out)
+        if made is not None:
+            return made
+    return render(decode(decoder, data, stored, need), need, out)
+
+
+def _made_by_core(
+    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None
+) -> np.ndarray | None:
+    """What the native core makes of an image; None if it declines."""
+    frame, box, orientation, hflip, vflip, _, _, how = need
+    if not native.takes(frame, how):
+        return None
+    if out is None:
+        channels = stored.channels if decoder.mode == "GRAY" else 3
+        out = np.empty((channels, *frame[8:10]), np.uint8)
+    status = native.make(
+        data, (stored.height, stored.width), box, frame, out,
+        orientation=orientation, hflip=hflip, vflip=vflip, how=how,
+    )  # fmt: skip
+    if status:
+        decoder.count_declined(status)
+    return None if status else out
 
 
 class Cut(NamedTuple):

@@ -105,6 +105,7 @@ def _ended(pid: int) -> int:
 
 def _serve() -> None:
     warnings.simplefilter("ignore")
+    sys.dont_write_bytecode = True  # a module that the first command imports would be a change
     for name in ("h5py", "lmdb", "pyarrow.parquet", "rich.console", "torch", "typer"):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(packio.__path__, "packio."):

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 from packio import registry
-from packio.errors import DecodeError, LimitError, ModeError, OptionError
+from packio.errors import DecodeError, LimitError, MissingPackageError, ModeError, OptionError
+from packio.images import native
 from packio.images.decoders import _calibration, pillow
 from packio.images.encodings import RAW
 from packio.system.locks import ForkSafeLock
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     Size: TypeAlias = Callable[[bytes, str], tuple[int, int]]
 
 MODES = ("RGB", "GRAY", "RGB_ALPHA", "UNCHANGED")
+NATIVE = "native"  # the name that insists on the native core
+_CHANNELS = {"RGB": (1, 3), "GRAY": (1,)}  # mode → channels of the images that the core takes
 MAX_PIXELS = 178_956_970  # pixels; twice Pillow's warning limit, where Pillow itself gives up
 
 
@@ -168,12 +171,15 @@ class Decoder:
 
     Args:
         name: Name of a decoder. "auto" takes, for each encoding, the fastest decoder whose pixels
-            are bit-identical to Pillow's.
+            are bit-identical to Pillow's, and packio's native core where that makes outputs.
+            "native" is "auto", and insists that the core is there.
         mode: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
         max_pixels: Refuse images with more pixels.
 
     Attributes:
         fallbacks: Images that Pillow decoded because the chosen decoder could not.
+        has_core: Whether the native core makes outputs, as far as it can.
+        declined: How often it did not, by `packio.images.native.REASONS`.
 
     Raises:
         OptionError: no such decoder or mode.
@@ -187,10 +193,17 @@ class Decoder:
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
         self.name, self.mode, self.max_pixels = name, mode, max_pixels
         self.fallbacks = 0  # images that Pillow decoded because the chosen decoder could not
+        self.declined = [0] * len(native.REASONS)
+        self.has_core = name in ("auto", NATIVE) and mode in _CHANNELS and not native.why_not()
         self._lock = ForkSafeLock()
         self._chosen: dict[str, DecoderPlugin] = {}  # by encoding
         self._batching: DecoderPlugin | None = None  # the plugin, if it decodes batches
-        if name != "auto":
+        if name == NATIVE and (reason := native.why_not()):
+            raise MissingPackageError(
+                f"decoder={name!r}: packio's native core is not here: {reason}; "
+                "try: apt install gcc, then pip install --force-reinstall packio"
+            )
+        if name not in ("auto", NATIVE):
             plugin = load(name)
             plugin.version()
             self._batching = plugin if plugin.decode_batch is not None else None
@@ -222,9 +235,24 @@ class Decoder:
             from packio.images.decoders import _raw
 
             return _raw.decode(data, stored, self.mode)
-        elif self.name not in ("auto", "pillow"):
+        elif self.name not in ("auto", NATIVE, "pillow"):
             self._count_fallback()
         return pillow.decode(data, self.mode)
+
+    def core_takes(self, stored: Described) -> bool:
+        """Tell whether the native core may make outputs of an image."""
+        return (
+            self.has_core
+            and stored.encoding == "jpeg"
+            and stored.channels in _CHANNELS[self.mode]
+            and stored.dtype == "uint8"
+            and stored.height * stored.width <= self.max_pixels
+        )
+
+    def count_declined(self, reason: int) -> None:
+        """Count an image that the core declined."""
+        with self._lock:
+            self.declined[reason] += 1
 
     def fast(self, data: bytes, stored: Described, scale: int) -> tuple[np.ndarray, int]:
         """Decode one image, less exactly and smaller.
@@ -335,7 +363,7 @@ class Decoder:
         return self.mode != "GRAY" or stored.channels == 1
 
     def _choose(self, encoding: str) -> DecoderPlugin:
-        name = self.name if self.name != "auto" else automatic(encoding)
+        name = automatic(encoding) if self.name in ("auto", NATIVE) else self.name
         plugin = self._chosen[encoding] = load(name)
         return plugin
 

@@ -1,0 +1,173 @@
+/* packio's native core: the bytes of a JPEG in, the planes of an output out.
+
+   The pixels are those of libjpeg-turbo (its accurate integer DCT, smooth upsampling) and of
+   PyTorch's resizing with antialiasing, bit by bit. The core does what photographs are: baseline
+   JPEGs of 8 bits, gray or YCbCr with 4:4:4, 4:2:2 or 4:2:0. Whatever is unusual or damaged it
+   declines, and its caller decodes that image in another way.
+
+   One image goes through these files: header.c reads the JPEG's header and its segments; tables.c
+   makes the Huffman tables; kernels/entropy.h decodes coefficients, four segments side by side;
+   kernels/idct.h makes samples of them; kernels/colour.h makes rows of pixels; weights.c and
+   kernels/resize.h resize them; kernels/render.h puts them into the output. make.c leads an image
+   through all of this. The kernels are compiled twice: for any processor, and for x86-64 processors
+   with AVX2. */
+
+#ifndef PACKIO_CORE_H
+#define PACKIO_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define COLD static __attribute__((noinline, cold))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* What became of an image. `packio.images.native` names the statuses. */
+enum Status {
+    MADE = 0,
+    KIND = 1,     /* of JPEG that the core does not do */
+    DAMAGED = 2,  /* or doubtful */
+    SIZE = 3,     /* not the size that the index says */
+    REQUEST = 4,  /* an output that the core does not make */
+    MEMORY = 5,   /* none left */
+};
+
+enum Method { BILINEAR = 0, BICUBIC = 1, UNRESIZED = 2 };
+
+/* One output to make of an image. `packio.images.native` packs the same fields in the same order. */
+typedef struct {
+    uint8_t *out;                /* (channels, out_height, out_width); all of it is written */
+    double ratio_y, ratio_x;     /* rows, columns of the box that become one; 0: as the sizes say */
+    int32_t height, width;       /* that the JPEG must have, pixels */
+    int32_t top, left;           /* of the box, in the stored image */
+    int32_t box_height, box_width;
+    int32_t orientation;         /* 1..8, to turn the box by before it is resized */
+    int32_t flips;               /* 1: mirror the output left-right, 2: top-bottom */
+    int32_t to_height, to_width; /* of the resized box */
+    int32_t out_top, out_left;   /* of the output in the resized box; outside of it is black */
+    int32_t out_height, out_width;
+    int32_t channels, method;
+} Request;
+
+/* What a lookup of the next bits gives: up to four coefficients of 8 bits.
+   meta: bits used | positions passed << 8 | zeros before the first coefficient << 16
+         | 127 << 24 if the block ends */
+typedef struct {
+    uint32_t meta;
+    int8_t values[4];
+} Entry;
+
+/* The codes of a Huffman table, DC or AC. `entries` of a DC table go on with AC codes. */
+typedef struct {
+    int32_t limit[18];  /* length -> first code, left-justified to 16 bits, that is longer */
+    int32_t first[18];  /* length -> what to add to a code for the index of its symbol */
+    uint8_t symbols[256];
+    int bits, is_dc;
+    uint16_t *single;   /* next bits -> symbol << 8 | length; 0: a longer code */
+    Entry entries[];
+} Table;
+
+typedef struct {
+    Table *dc, *ac;
+} Pair;
+
+/* What the header of a JPEG says. */
+typedef struct {
+    const uint8_t *data, *end;
+    size_t scan;                 /* where the entropy-coded data begin */
+    int height, width, components;
+    int across, down;            /* blocks of luma in an MCU */
+    int rows, columns;           /* of MCUs */
+    int interval;                /* MCUs between restart markers; 0: there are none */
+    int blocks;                  /* in an MCU */
+    uint8_t block_component[6], block_y[6], block_x[6];
+    uint16_t quant[3][64] __attribute__((aligned(32)));  /* of each component, row by row */
+    const uint8_t *dc[3], *ac[3];  /* of each component: 16 counts of codes, then symbols */
+    const uint8_t *lengths[16];  /* lists of the lengths of segments: big-endian, of 2 bytes */
+    int length_counts[16], lists;
+} Jpeg;
+
+/* Some MCUs in a row that can be decoded by themselves. */
+typedef struct {
+    size_t offset, length;  /* of the bytes */
+    int mcu, count;         /* the first MCU; how many to decode */
+    int whole;              /* whether all MCUs of the bytes are decoded */
+} Task;
+
+typedef struct {
+    void *memory;
+    size_t size;
+} Buffer;
+
+enum { CACHED = 16 };
+
+/* Memory of a thread, which is kept from image to image. */
+typedef struct {
+    struct {
+        uint8_t codes[2][16 + 256];
+        Pair small, large;
+        unsigned used, times;  /* when it was used last; images, up to a few */
+    } cached[CACHED];
+    unsigned clock;
+    Buffer clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps;
+} Scratch;
+
+/* How an axis of an image is resized. */
+typedef struct {
+    int count;            /* outputs that are shown */
+    int taps;             /* most that an output has */
+    int precision;        /* bits behind the point of a weight */
+    int begin, end;       /* inputs that are needed */
+    int *start, *size;    /* (count) of each output's inputs */
+    int16_t *weights;     /* (count, taps), 0 behind an output's size */
+} Axis;
+
+/* What is needed of a JPEG, and where its samples go. */
+typedef struct {
+    int top, left, bottom, right;              /* pixels that are needed */
+    int y0[3], y1[3], x0[3], x1[3];            /* blocks of each component */
+    uint8_t *plane[3];                         /* sample (8 * y0, 8 * x0) */
+    size_t stride[3];
+} Region;
+
+/* The kernels for a kind of processor. */
+typedef struct {
+    int (*decode)(Scratch *, const Jpeg *, const Pair *, const Region *, const Task *, int count,
+                  int in_turn);
+    int (*render)(Scratch *, const Jpeg *, const Region *, const Request *, const Axis *down,
+                  const Axis *across);
+} Kernels;
+
+extern const Kernels packio_portable;
+extern const Kernels packio_avx2;
+
+/* Memory of a buffer: at least so many bytes, aligned to 64; the first time they are zeros, later
+   as they were left, or zeros where the buffer has grown. NULL: none left. */
+void *packio_reserve(Buffer *buffer, size_t bytes);
+
+/* Read a header. A status. */
+int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);
+
+/* List what has to be decoded for some MCUs, rows r0..r1, columns c0..c1. A number of tasks, whose
+   order is that of the JPEG, or minus a status. *in_turn: each task begins where another ends. */
+int packio_tasks(Scratch *scratch, const Jpeg *jpeg, int r0, int r1, int c0, int c1, int *in_turn);
+
+/* The Huffman tables of each component. A status. */
+int packio_tables(Scratch *scratch, const Jpeg *jpeg, Pair pairs[3]);
+void packio_drop_tables(Scratch *scratch);
+
+/* How an axis of `length` is resized to `to`, of which `count` outputs from `first` on are shown.
+   A status. `memory` is used up from its beginning. */
+int packio_axis(Buffer *memory, size_t *used, int length, int to, double ratio, int method,
+                int first, int count, Axis *axis);
+
+extern const uint8_t packio_zigzag[64];  /* place in a block's code -> place in the block */
+extern const Entry packio_stopped[];     /* a table of nothing: a stream that meets it stays */
+
+enum { LARGE_BITS = 13, SMALL_BITS = 10 };
+enum { STRIDE = 128 };  /* from a block's coefficients to those of the next */
+
+#endif

@@ -1,0 +1,10 @@
+/* All kernels, for the kind of processor that the including file is compiled for. */
+
+#include "../core.h"
+#include "idct.h"
+#include "entropy.h"
+#include "colour.h"
+#include "resize.h"
+#include "render.h"
+
+const Kernels KERNELS = {decode, render};

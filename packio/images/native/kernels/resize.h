@@ -1,0 +1,178 @@
+/* Resizing: each row across, then columns of the results down, with rounding to bytes after both. */
+
+enum { BESIDE = 8, REACHED = 15 };  /* outputs made at once; inputs that a vector reaches */
+
+INLINE uint8_t byte_of(int value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
+
+/* What makes eight outputs of a row: step by step two taps of each, or 16 taps of one. */
+typedef struct __attribute__((aligned(32))) {
+    int8_t bytes[32];
+    int16_t weights[16];
+    int32_t from[2];
+} Taps;
+
+/* How a row is resized across. */
+typedef struct {
+    const Axis *axis;
+    int steps, apart;  /* of Taps for eight outputs; whether each is of one output alone */
+    Taps *taps;
+} Across;
+
+/* Find the taps. With `mirrored`, the last output comes first. A status. */
+static int plan_across(Buffer *memory, const Axis *axis, int mirrored, Across *across) {
+    *across = (Across){.axis = axis};
+#ifdef AVX2
+    int groups = (axis->count + BESIDE - 1) / BESIDE, span = 0, most = 0;
+    for (int i = 0; i < axis->count; i++) {
+        int last = i + 3 < axis->count ? i + 3 : axis->count - 1;
+        if (axis->start[last] - axis->start[i] > span) span = axis->start[last] - axis->start[i];
+        if (axis->size[i] > most) most = axis->size[i];
+    }
+    int pairs = (most + 1) / 2;
+    across->apart = span + 1 > REACHED;
+    across->steps = across->apart ? BESIDE * ((most + 15) / 16) : pairs;
+    size_t count = (size_t)groups * (size_t)across->steps;
+    across->taps = packio_reserve(memory, count * sizeof(Taps));
+    if (!across->taps) return MEMORY;
+    Taps *taps = across->taps;
+    for (int g = 0; g < groups; g++)
+        for (int step = 0; step < across->steps; step++, taps++) {
+            memset(taps->weights, 0, sizeof taps->weights);
+            memset(taps->bytes, -1, sizeof taps->bytes);
+            if (across->apart) {
+                int i = g * BESIDE + step % BESIDE, tap = step / BESIDE * 16;
+                if (i >= axis->count) i = axis->count - 1;
+                if (mirrored) i = axis->count - 1 - i;
+                taps->from[0] = axis->start[i] - axis->begin + tap;
+                for (int k = 0; k < 16 && tap + k < axis->size[i]; k++)
+                    taps->weights[k] = axis->weights[i * axis->taps + tap + k];
+                if (tap >= axis->size[i]) taps->from[0] = 0;
+                continue;
+            }
+            for (int half = 0; half < 2; half++) {
+                int outputs[4], from = 1 << 30;
+                for (int k = 0; k < 4; k++) {
+                    int i = g * BESIDE + half * 4 + k;
+                    if (i >= axis->count) i = axis->count - 1;
+                    outputs[k] = mirrored ? axis->count - 1 - i : i;
+                    int start = axis->start[outputs[k]];
+                    if (start < from) from = start;
+                }
+                taps->from[half] = from - axis->begin + 2 * step;
+                for (int k = 0; k < 4; k++)
+                    for (int t = 0; t < 2; t++) {
+                        int i = outputs[k], tap = 2 * step + t;
+                        if (tap >= axis->size[i]) continue;
+                        int at = axis->start[i] - from + t;
+                        taps->bytes[16 * half + 4 * k + 2 * t] = (int8_t)at;
+                        taps->weights[8 * half + 2 * k + t] = axis->weights[i * axis->taps + tap];
+                    }
+            }
+        }
+#else
+    (void)memory;
+    across->apart = mirrored;
+#endif
+    return MADE;
+}
+
+/* Resize a row of bytes, which begins at the axis' first needed input. Reads and writes up to 32
+   bytes more. */
+static void resize_row(const Across *across, const uint8_t *in, uint8_t *out) {
+    const Axis *axis = across->axis;
+#ifdef AVX2
+    const Taps *taps = across->taps;
+    const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
+    const __m128i bits = _mm_cvtsi32_si128(axis->precision);
+    for (int i = 0; i < axis->count; i += BESIDE) {
+        __m256i sums = half;
+        if (across->apart) {
+            __m256i each[BESIDE];
+            for (int k = 0; k < BESIDE; k++) each[k] = _mm256_setzero_si256();
+            for (int step = 0; step < across->steps; step += BESIDE)
+                for (int k = 0; k < BESIDE; k++, taps++) {
+                    __m256i bytes = _mm256_cvtepu8_epi16(
+                        _mm_loadu_si128((const void *)(in + taps->from[0])));
+                    __m256i weights = _mm256_load_si256((const void *)taps->weights);
+                    each[k] = _mm256_add_epi32(each[k], _mm256_madd_epi16(bytes, weights));
+                }
+            __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(each[0], each[1]),
+                                          _mm256_hadd_epi32(each[2], each[3]));
+            __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(each[4], each[5]),
+                                          _mm256_hadd_epi32(each[6], each[7]));
+            sums = _mm256_add_epi32(sums, _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                                           _mm256_permute2x128_si256(a, b, 0x31)));
+        } else {
+            for (int step = 0; step < across->steps; step++, taps++) {
+                __m256i bytes = _mm256_inserti128_si256(
+                    _mm256_castsi128_si256(_mm_loadu_si128((const void *)(in + taps->from[0]))),
+                    _mm_loadu_si128((const void *)(in + taps->from[1])), 1);
+                bytes = _mm256_shuffle_epi8(bytes, _mm256_load_si256((const void *)taps->bytes));
+                __m256i weights = _mm256_load_si256((const void *)taps->weights);
+                sums = _mm256_add_epi32(sums, _mm256_madd_epi16(bytes, weights));
+            }
+        }
+        sums = _mm256_sra_epi32(sums, bits);
+        __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(sums),
+                                        _mm256_extracti128_si256(sums, 1));
+        _mm_storel_epi64((void *)(out + i), _mm_packus_epi16(words, words));
+    }
+#else
+    for (int i = 0; i < axis->count; i++) {
+        const uint8_t *from = in + axis->start[i] - axis->begin;
+        const int16_t *weights = axis->weights + i * axis->taps;
+        int sum = 1 << (axis->precision - 1);
+        for (int j = 0; j < axis->size[i]; j++) sum += weights[j] * from[j];
+        out[across->apart ? axis->count - 1 - i : i] = byte_of(sum >> axis->precision);
+    }
+#endif
+}
+
+/* Output i of the axis down: rows of `in`, the first of which is the axis' first needed one. */
+static void resize_down(const Axis *axis, int i, const uint8_t *in, size_t stride, uint8_t *out,
+                        int count) {
+    const uint8_t *from = in + (size_t)(axis->start[i] - axis->begin) * stride;
+    const int16_t *weights = axis->weights + i * axis->taps;
+    int x = 0, size = axis->size[i];
+#ifdef AVX2
+    const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
+    const __m128i bits = _mm_cvtsi32_si128(axis->precision);
+    for (; x < count; x += 16) {
+        Wide sums = {half, half};
+        const uint8_t *at = from + x;
+        for (int j = 0; j < size; j += 2, at += 2 * stride) {
+            int is_last = j + 1 == size;
+            __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)at));
+            __m256i b = _mm256_cvtepu8_epi16(
+                _mm_loadu_si128((const void *)(is_last ? at : at + stride)));
+            __m256i factors = pair_of(weights[j], is_last ? 0 : weights[j + 1]);
+            sums = plus(sums, products(a, b, factors));
+        }
+        sums.low = _mm256_sra_epi32(sums.low, bits);
+        sums.high = _mm256_sra_epi32(sums.high, bits);
+        __m256i words = _mm256_packs_epi32(sums.low, sums.high);
+        __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words),
+                                         _mm256_extracti128_si256(words, 1));
+        if (x + 16 <= count) {
+            _mm_storeu_si128((void *)(out + x), bytes);
+        } else {
+            uint8_t last[16];
+            _mm_storeu_si128((void *)last, bytes);
+            memcpy(out + x, last, (size_t)(count - x));
+        }
+    }
+#else
+    for (; x < count; x++) {
+        int sum = 1 << (axis->precision - 1);
+        for (int j = 0; j < size; j++) sum += weights[j] * from[(size_t)j * stride + (size_t)x];
+        out[x] = byte_of(sum >> axis->precision);
+    }
+#endif
+}
+
+/* Copy a row, perhaps mirrored. */
+static void copy_row(const uint8_t *in, uint8_t *out, int count, int mirrored) {
+    if (!mirrored) memcpy(out, in, (size_t)count);
+    else
+        for (int i = 0; i < count; i++) out[i] = in[count - 1 - i];
+}

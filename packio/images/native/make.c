@@ -1,0 +1,164 @@
+/* The functions that Python calls: to make an output of an image, and for a thread's memory. */
+
+#include "core.h"
+
+#if defined(_WIN32)
+#define EXPORTED __declspec(dllexport)
+#else
+#define EXPORTED __attribute__((visibility("default")))
+#endif
+
+EXPORTED int packio_version(void);
+EXPORTED int packio_choose(int avx2);
+EXPORTED Scratch *packio_new_scratch(void);
+EXPORTED void packio_free_scratch(Scratch *scratch);
+EXPORTED int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size);
+
+enum { VERSION = 1, MOST_MEMORY = 1 << 30 };
+
+static const Kernels *kernels = &packio_portable;
+
+int packio_version(void) { return VERSION; }
+
+/* Choose the kernels: those for AVX2, if they are wanted and the processor has it. Whether it is
+   those. */
+int packio_choose(int avx2) {
+    kernels = &packio_portable;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
+        kernels = &packio_avx2;
+#endif
+    return kernels != &packio_portable;
+}
+
+void *packio_reserve(Buffer *buffer, size_t bytes) {
+    if (buffer->size < bytes) {
+        size_t size = (bytes + bytes / 4 + 4095) & ~(size_t)4095;
+        free(buffer->memory);
+        buffer->memory = bytes > MOST_MEMORY ? NULL : aligned_alloc(64, size);
+        buffer->size = buffer->memory ? size : 0;
+        if (buffer->memory) memset(buffer->memory, 0, size);
+    }
+    return buffer->memory;
+}
+
+Scratch *packio_new_scratch(void) { return calloc(1, sizeof(Scratch)); }
+
+void packio_free_scratch(Scratch *s) {
+    if (!s) return;
+    Buffer *buffers[] = {&s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes,
+                         &s->turned, &s->rows, &s->small, &s->axes, &s->taps};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->memory);
+    packio_drop_tables(s);
+    free(s);
+}
+
+static int at_least(int a, int b) { return a > b ? a : b; }
+static int at_most(int a, int b) { return a < b ? a : b; }
+
+/* How a side of the upright box becomes a side of the output. */
+static int axis_of(Buffer *memory, size_t *used, int length, int to, double ratio, int out_start,
+                   int out, int method, Axis *axis) {
+    int first = at_least(out_start, 0), end = at_most(out_start + out, to);
+    if (first >= end) return REQUEST; /* all of the output is black */
+    if (length != to) {
+        if (method == UNRESIZED) return REQUEST;
+        return packio_axis(memory, used, length, to, ratio, method, first, end - first, axis);
+    }
+    *axis = (Axis){.count = end - first, .begin = first, .end = end};
+    return MADE;
+}
+
+static int check(const Request *r) {
+    int64_t bottom = (int64_t)r->top + r->box_height, right = (int64_t)r->left + r->box_width;
+    int most = 1 << 20;
+    if (r->top < 0 || r->left < 0 || r->box_height < 1 || r->box_width < 1) return REQUEST;
+    if (bottom > r->height || right > r->width) return REQUEST;
+    if (r->orientation < 1 || r->orientation > 8) return REQUEST;
+    if (r->channels != 1 && r->channels != 3) return REQUEST;
+    if (r->out_height < 1 || r->out_width < 1) return REQUEST;
+    if (r->to_height < 1 || r->to_width < 1 || r->to_height > most || r->to_width > most)
+        return REQUEST;
+    if (r->out_height > most || r->out_width > most) return REQUEST;
+    if (r->out_top < -most || r->out_left < -most || r->out_top > most || r->out_left > most)
+        return REQUEST;
+    return MADE;
+}
+
+/* Which blocks of each component the needed pixels have, and memory for their samples. */
+static int place(Scratch *scratch, const Jpeg *jpeg, Region *region) {
+    size_t sizes[3], bytes = 0;
+    for (int c = 0; c < jpeg->components; c++) {
+        int across = c ? jpeg->across : 1, down = c ? jpeg->down : 1;
+        int high = (jpeg->height + down - 1) / down, broad = (jpeg->width + across - 1) / across;
+        /* the neighbours of a sample are mixed with it */
+        int top = at_least(region->top / down - (down > 1), 0);
+        int left = at_least(region->left / across - (across > 1), 0);
+        int bottom = at_most((region->bottom - 1) / down + 1 + (down > 1), high);
+        int right = at_most((region->right - 1) / across + 1 + (across > 1), broad);
+        region->y0[c] = top / 8;
+        region->x0[c] = left / 8;
+        region->y1[c] = (bottom + 7) / 8;
+        region->x1[c] = (right + 7) / 8;
+        size_t rows = 8 * (size_t)(region->y1[c] - region->y0[c]);
+        region->stride[c] = (8 * (size_t)(region->x1[c] - region->x0[c]) + 127) & ~(size_t)63;
+        sizes[c] = rows * region->stride[c] + 256;
+        bytes += sizes[c];
+    }
+    uint8_t *memory = packio_reserve(&scratch->planes, bytes);
+    if (!memory) return MEMORY;
+    for (int c = 0; c < jpeg->components; c++, memory += sizes[c - 1])
+        region->plane[c] = memory + 64;
+    return MADE;
+}
+
+int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size) {
+    Jpeg jpeg;
+    Region region;
+    Axis down, across;
+    Pair pairs[3];
+    int status = check(request), swapped = request->orientation >= 5, method = request->method;
+    if (!status) status = packio_header(data, (size_t)size, &jpeg);
+    if (status) return status;
+    if (jpeg.height != request->height || jpeg.width != request->width) return SIZE;
+    if (request->channels < jpeg.components) return KIND;
+    if (jpeg.across == 2 && jpeg.width <= 4) return KIND; /* libjpeg repeats such chroma */
+
+    int height = swapped ? request->box_width : request->box_height;
+    int width = swapped ? request->box_height : request->box_width;
+    size_t used = 0, sides = (size_t)(height + request->out_height) + (size_t)(width + request->out_width);
+    if (!packio_reserve(&scratch->axes, 256 * sides + 64 * 1024)) return MEMORY;
+    status = axis_of(&scratch->axes, &used, height, request->to_height, request->ratio_y,
+                     request->out_top, request->out_height, method, &down);
+    if (!status)
+        status = axis_of(&scratch->axes, &used, width, request->to_width, request->ratio_x,
+                         request->out_left, request->out_width, method, &across);
+    if (status) return status;
+
+    region = (Region){.top = request->top,
+                      .left = request->left,
+                      .bottom = request->top + request->box_height,
+                      .right = request->left + request->box_width};
+    if (request->orientation == 1) {
+        region.bottom = region.top + down.end;
+        region.right = region.left + across.end;
+        region.top += down.begin;
+        region.left += across.begin;
+    }
+    status = place(scratch, &jpeg, &region);
+    if (!status) status = packio_tables(scratch, &jpeg, pairs);
+    if (status) return status;
+    int r0 = 1 << 30, r1 = 0, c0 = 1 << 30, c1 = 0, in_turn;
+    for (int c = 0; c < jpeg.components; c++) {
+        int high = c ? 1 : jpeg.down, broad = c ? 1 : jpeg.across;
+        r0 = at_most(r0, region.y0[c] / high);
+        r1 = at_least(r1, (region.y1[c] - 1) / high);
+        c0 = at_most(c0, region.x0[c] / broad);
+        c1 = at_least(c1, (region.x1[c] - 1) / broad);
+    }
+    int count = packio_tasks(scratch, &jpeg, r0, r1, c0, c1, &in_turn);
+    if (count <= 0) return count ? -count : DAMAGED;
+    status = kernels->decode(scratch, &jpeg, pairs, &region, scratch->tasks.memory, count, in_turn);
+    return status ? status : kernels->render(scratch, &jpeg, &region, request, &down, &across);
+}

@@ -16,6 +16,7 @@ from packio.images import regions, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Need
+from packio.index.indexfile import SEEKABLE
 from packio.packs import raw
 from packio.packs.opening import Pack
 from packio.packs.rows import Row, RowList
@@ -135,10 +136,14 @@ def _made(
     if rows is not None and _is_as_decoded(rows.facts, decoder):
         part = regions.of_pixels(rows.pixels(row.position))
         return [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
-    data = pack.read(row, name)
+    data, points = pack.read(row, name), b""
+    if name == IMAGE and decoder.core_takes(row) and not row.flags & SEEKABLE:
+        points = pack.seek_points(row.position)
+    cuttable = bool(points) or needs[0].cuttable
     try:
-        if len(needs) == 1:
-            return [regions.make(decoder, data, row, needs[0], outs[0])]
+        if len(needs) == 1 or regions.is_each_by_itself(row, needs, cuttable=cuttable):
+            pairs = zip(needs, outs, strict=True)
+            return [regions.make(decoder, data, row, need, out, points) for need, out in pairs]
         parts = regions.decode_all(decoder, data, row, needs)
         return [regions.render(*triple) for triple in zip(parts, needs, outs, strict=True)]
     except DecodeError as error:

@@ -116,6 +116,10 @@ SEEKABLE = _options(
         bool, "Put restart markers into JPEGs. Pixels stay the same; crops decode faster.",
         default=False,
     ),
+    seek_points=_one(
+        bool, "Keep in the index where the decoding of a JPEG may begin: crops decode faster, and "
+        "the JPEGs stay as they are.", "--seek-points/--no-seek-points", default=True,
+    ),
 )  # fmt: skip
 IMAGES = _options(
     "What becomes of the images",

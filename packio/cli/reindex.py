@@ -41,6 +41,13 @@ def run(
             help="Order of pixels that are not encoded: HWC or CHW, RGB or BGR, or HWC,BGR.",
         ),
     ] = None,
+    seek_points: Annotated[
+        bool,
+        typer.Option(
+            "--seek-points/--no-seek-points",
+            help="Keep in the index where the decoding of a JPEG may begin: crops decode faster.",
+        ),
+    ] = True,
 ) -> None:
     """Index a container anew: a pack that lost its index, or a container that others wrote.
 
@@ -54,7 +61,7 @@ def run(
 
     index = packio.reindex(
         path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
-        label=label, layout=layout,
+        label=label, layout=layout, seek_points=seek_points,
     )  # fmt: skip
     with packio.open(path) as pack:
         print(

@@ -87,27 +87,30 @@ def needed(
 
 
 def make(
-    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None
-) -> np.ndarray:
+    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None,
+    points: bytes = b"",
+) -> np.ndarray:  # fmt: skip
     """Make an output of an image: by the native core, or else by `decode` and `render`.
 
     Args:
         decoder, data, stored, need: As of `decode`.
         out: As of `render`.
+        points: As of `packio.images.native.make`.
 
     Raises:
         DecodeError: see `decode`.
     """
     if not need.fast and decoder.core_takes(stored):
-        made = _made_by_core(decoder, data, stored, need, out)
+        made = _made_by_core(decoder, data, stored, need, out, points)
         if made is not None:
             return made
     return render(decode(decoder, data, stored, need), need, out)
 
 
 def _made_by_core(
-    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None
-) -> np.ndarray | None:
+    decoder: Decoder, data: bytes, stored: Described, need: Need, out: np.ndarray | None,
+    points: bytes,
+) -> np.ndarray | None:  # fmt: skip
     """What the native core makes of an image; None if it declines."""
     frame, box, orientation, hflip, vflip, _, _, how = need
     if not native.takes(frame, how):
@@ -118,6 +121,7 @@ def _made_by_core(
     status = native.make(
         data, (stored.height, stored.width), box, frame, out,
         orientation=orientation, hflip=hflip, vflip=vflip, how=how,
+        points=points,
     )  # fmt: skip
     if status:
         decoder.count_declined(status)
@@ -176,22 +180,29 @@ def decode_all(
     Raises:
         DecodeError: see `decode`.
     """
-    if len(needs) == 1 or _is_each_by_itself(stored, needs):
+    if len(needs) == 1 or is_each_by_itself(stored, needs, cuttable=needs[0].cuttable):
         return [decode(decoder, data, stored, one) for one in needs]
     pixels = decoder.fast(data, stored, 1)[0] if needs[0].fast else decoder(data, stored)
     check_whole(pixels.shape[:2], stored)
     return [of_pixels(pixels)] * len(needs)
 
 
-def _is_each_by_itself(stored: Described, needs: Sequence[Need]) -> bool:
-    """Whether an image can be decoded once for each output, and that takes less time."""
+def is_each_by_itself(stored: Described, needs: Sequence[Need], *, cuttable: bool) -> bool:
+    """Tell whether it takes less time to decode an image once for each of several outputs.
+
+    Args:
+        stored: What the index says of the whole image.
+        needs: What the outputs need of the image.
+        cuttable: Whether a part of the image can be decoded.
+    """
     area = sum(one.frame.height * one.frame.width for one in needs)
-    return needs[0].cuttable and area < _WORTH_CUTTING * stored.height * stored.width
+    return cuttable and area < _WORTH_CUTTING * stored.height * stored.width
 
 
 def cut_all(data: bytes, stored: Described, needs: Sequence[Need]) -> list[Cut]:
     """The bytes that several outputs need of one image: as `decode_all` takes them."""
-    if len(needs) > 1 and not _is_each_by_itself(stored, needs):
+    cuttable = needs[0].cuttable
+    if len(needs) > 1 and not is_each_by_itself(stored, needs, cuttable=cuttable):
         return [Cut(data, 0, 0)] * len(needs)
     return [cut(data, stored, one) for one in needs]
 

@@ -48,6 +48,7 @@ class IndexBuilder:
         self._labels = _Labels()
         self._splits = array("B")
         self._metas, self._meta_lengths = bytearray(), array("q")
+        self._points, self._point_lengths = bytearray(), array("q")
         self._boxes: list[np.ndarray] = []
         self._box_counts = array("q")
         self._box_columns: dict[str, list[np.ndarray]] = {}
@@ -74,6 +75,8 @@ class IndexBuilder:
         image = record.image
         if image.facts is not None:
             self._raw.add(image.facts, image.data)
+        self._points += image.points
+        self._point_lengths.append(len(image.points))
         self._keys.append(record.key)
         self._labels.add(record.label)
         if record.split is not None:
@@ -128,6 +131,9 @@ class IndexBuilder:
         if self._metas:
             table["meta_data"] = np.frombuffer(bytes(self._metas), np.uint8)
             table["meta_offsets"] = columns.offsets(self._meta_lengths)
+        if self._points:
+            table["seek_data"] = np.frombuffer(bytes(self._points), np.uint8)
+            table["seek_offsets"] = columns.offsets(self._point_lengths)
         if self._boxes:
             table["boxes"] = np.concatenate(self._boxes)
             table["box_offsets"] = columns.offsets(self._box_counts)

@@ -48,7 +48,11 @@ def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     }
 
 
-_RAGGED = {"key_offsets": "key_data", "meta_offsets": "meta_data", "box_offsets": "boxes"}
+# Columns of N+1 offsets → the column of what lies between them.
+RAGGED = {
+    "key_offsets": "key_data", "meta_offsets": "meta_data", "box_offsets": "boxes",
+    "seek_offsets": "seek_data",
+}  # fmt: skip
 
 
 def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.ndarray:
@@ -60,9 +64,9 @@ def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.nd
         tail: Its axes but the first.
         count: How many samples.
     """
-    if name in _RAGGED:
+    if name in RAGGED:
         return np.zeros(count + 1, dtype)
-    if name in _RAGGED.values() or name.startswith("boxes/"):
+    if name in RAGGED.values() or name.startswith("boxes/"):
         return np.zeros((0, *tail), dtype)
     return np.full((count, *tail), -1 if name.endswith("/offset") else 0, dtype)
 
@@ -82,7 +86,7 @@ def joined(
     result: dict[str, np.ndarray] = {}
     for name in sorted(set().union(*tables) - _OF_FILES - {"key_order"}):
         parts = [table[name] for table in tables]
-        if name in _OFFSETS:
+        if name in RAGGED:
             result[name] = _joined_offsets(parts)
             continue
         if name.endswith("/file"):
@@ -129,7 +133,6 @@ def joined_files(
     }  # fmt: skip
 
 
-_OFFSETS = ("key_offsets", "meta_offsets", "box_offsets")
 _OF_FILES = {"file_bytes", "file_digest", "file_path_data", "file_path_offsets"}
 
 

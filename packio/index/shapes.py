@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packio.errors import NotAPackError
 from packio.index.column import Column
+from packio.index.columns import RAGGED
 
 # Columns of a field of any kind, and what a field of kind image or mask has beside them.
 OF_VALUES = {"file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "flags": "u1"}
@@ -69,6 +70,8 @@ def _check_optional(columns: dict[str, Column], samples: int, path: Path) -> Non
         "meta_offsets": ((samples + 1,), ("<i8",)),
         "meta_data": (columns["meta_data"].shape[:1] if "meta_data" in columns else (), ("u1",)),
         "box_offsets": ((samples + 1,), ("<i8",)),
+        "seek_offsets": ((samples + 1,), ("<i8",)),
+        "seek_data": (columns["seek_data"].shape[:1] if "seek_data" in columns else (), ("u1",)),
         "boxes": ((boxes, 4), ("<f4",)),
     }
     codes = OF_VALUES | OF_PIXELS
@@ -86,6 +89,6 @@ def _check_optional(columns: dict[str, Column], samples: int, path: Path) -> Non
                 f"{path}: column {name} is {column.dtype} {column.shape}, "
                 f"expected {' or '.join(dtypes)} {wanted}"
             )
-    for data, starts in (("boxes", "box_offsets"), ("meta_data", "meta_offsets")):
+    for starts, data in RAGGED.items():  # of the keys both are required anyway
         if (data in columns) != (starts in columns):
             raise NotAPackError(f"{path}: only one of the columns {data} and {starts} is there")

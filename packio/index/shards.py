@@ -27,12 +27,12 @@ import numpy as np
 from packio.errors import IntegrityError, NotAPackError
 from packio.index import columns
 from packio.index.column import Column
+from packio.index.columns import RAGGED
 
 if TYPE_CHECKING:
     from packio.index.indexfile import Index
 
 MARK = "shard_samples"  # the column that tells a manifest from the index of one shard
-_OFFSETS = {"key_offsets": "key_data", "meta_offsets": "meta_data", "box_offsets": "boxes"}
 _PER_SHARD = {
     MARK: "<i8", "shard_first_file": "<i8", "shard_digest": "u1", "shard_index_offsets": "<i8",
     "shard_index_data": "u1", "shard_lengths": "<i8",
@@ -103,8 +103,8 @@ class Shards:
             bases: Sequence[int] | np.ndarray = [0] * len(self)
             if name.endswith("/file"):
                 bases = self.first_files
-            if name in _OFFSETS:
-                bases, edges = self._edges[_OFFSETS[name]], self.samples
+            if name in RAGGED:
+                bases, edges = self._edges[RAGGED[name]], self.samples
                 made[name] = _Offsets(self, name, dtype, tail, edges, bases)
             elif name == "key_order":
                 made[name] = _KeyOrder(self, name, np.dtype(np.int64), tail, edges, bases)

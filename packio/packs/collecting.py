@@ -12,7 +12,7 @@ import numpy as np
 
 from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.formats import Format, Reader
-from packio.images import encodings
+from packio.images import encodings, native
 from packio.index import columns as made
 from packio.index.building import IndexBuilder, Ranges
 from packio.packs.shard_classes import ShardClasses
@@ -30,6 +30,7 @@ class Collected:
         form: The container's format.
         label_offset: Added to labels that are ints.
         named: Class names that the labels in each shard stand for, if the shards differ in them.
+        seek_points: Find where the decoding of a JPEG may begin.
 
     Attributes:
         skipped: How many records had no image that packio knows.
@@ -41,10 +42,11 @@ class Collected:
 
     def __init__(
         self, root: Path, names: Sequence[str], form: Format, label_offset: int,
-        named: ShardClasses | None = None,
+        named: ShardClasses | None = None, *, seek_points: bool = False,
     ) -> None:  # fmt: skip
         self._root, self._names, self._format = root, names, form
         self._label_offset, self._named = label_offset, named
+        self._seek_points = seek_points
         self._numbers = {name: i for i, name in enumerate(names)}
         sizes = [(root / name).stat().st_size for name in names]
         self._storage = LocalFiles(root, names, sizes)
@@ -99,7 +101,10 @@ class Collected:
                 if place.facts is not None:
                     encodings.check_raw(facts, len(data))
             length = len(data) if place.offset < 0 else place.length
-            fields[name] = Field(place.kind, data, facts)
+            points = b""
+            if self._seek_points and name == IMAGE and facts and facts.encoding == "jpeg":
+                points = native.seek_points(data)
+            fields[name] = Field(place.kind, data, facts, points)
             places[name] = file, place.offset, length, place.split
         label = self._moved(record.label)
         self._builder.add(Record(

@@ -22,7 +22,7 @@ from packio.errors import CannotCreateError, NotAPackError, OptionError, PackioE
 from packio.formats import Format, Reading, _unread
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import isolation, restoring, shard_classes
+from packio.packs import isolation, restoring, seeking, shard_classes
 from packio.packs.collecting import Collected
 from packio.packs.recognising import Container, files_of, find
 from packio.system import cache, locks
@@ -88,6 +88,7 @@ def reindex(
     image: str | None = None,
     label: str | None = None,
     layout: str | None = None,
+    seek_points: bool = True,
 ) -> Path:
     """Index a container anew, and write the index beside it, as `packio.pack` does.
 
@@ -108,6 +109,7 @@ def reindex(
         label: The same of the labels; "" takes none.
         layout: Order of pixels that are not encoded: "HWC" or "CHW", "RGB" or "BGR", or one of each
             with a comma between; RGB, and by the shape, if nothing is said.
+        seek_points: Keep in the index where the decoding of a JPEG may begin; see `packio.pack`.
 
     Returns:
         Path of the index.
@@ -131,39 +133,47 @@ def reindex(
     restored, loss = restoring.restored(index, container, reading)
     if restored is not None:
         indexfile.write(index, *restored)
+        seeking.change(path, index, wanted=seek_points)
         return index
-    make(path, container, reading, index)
+    make(path, container, reading, index, seek_points=seek_points)
     if loss:
         warnings.warn(loss, stacklevel=2)
     return index
 
 
-def make(path: Path, container: Container, reading: Reading, index: Path) -> None:
+def make(
+    path: Path, container: Container, reading: Reading, index: Path, *, seek_points: bool = False
+) -> None:
     """Write the index of a container, from what the container alone says.
 
     The container is read in a process of its own if its library may crash.
     """
     if not registry.load("formats", container.format).caps.dies_of_damage:
-        indexfile.write(index, *_built(container, reading))
+        indexfile.write(index, *_built(container, reading, seek_points=seek_points))
     else:
-        _make_isolated(path, container, reading, index)
+        _make_isolated(path, container, reading, index, seek_points=seek_points)
     for remark in Index(index).metadata.get("remarks", ()):
         warnings.warn(f"{path}: {remark}", stacklevel=5)
 
 
-def _make_isolated(path: Path, container: Container, reading: Reading, index: Path) -> None:
+def _make_isolated(
+    path: Path, container: Container, reading: Reading, index: Path, *, seek_points: bool
+) -> None:
     size = sum(file.stat().st_size for _, file in files_of(container))
     isolation.run(
         "packio.packs.indexing:make_here", str(path), str(index), dataclasses.asdict(reading),
+        seek_points,
         where=path, seconds=_SECONDS + size * _SECONDS_A_BYTE,
     )  # fmt: skip
 
 
-def make_here(path: str, index: str, reading: dict[str, Any]) -> None:
+def make_here(path: str, index: str, reading: dict[str, Any], seek_points: bool) -> None:
     """Write the index of a container in this process; see `make`."""
     container = find(Path(path))
     if container is not None:
-        indexfile.write(Path(index), *_built(container, Reading(**reading)))
+        indexfile.write(
+            Path(index), *_built(container, Reading(**reading), seek_points=seek_points)
+        )
 
 
 def _fingerprint(container: Container, reading: Reading) -> str:
@@ -180,7 +190,9 @@ def _fingerprint(container: Container, reading: Reading) -> str:
     return digest.hexdigest()
 
 
-def _built(container: Container, reading: Reading) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _built(
+    container: Container, reading: Reading, *, seek_points: bool
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Columns and metadata of an index."""
     form: Format = registry.load("formats", container.format)
     root = container.root
@@ -188,7 +200,7 @@ def _built(container: Container, reading: Reading) -> tuple[dict[str, np.ndarray
     if named and reading.label_offset:
         raise OptionError(f"{root}: its labels have class names; label_offset would change them")
     files = [name for name, _ in files_of(container)]
-    samples = Collected(root, files, form, reading.label_offset, named)
+    samples = Collected(root, files, form, reading.label_offset, named, seek_points=seek_points)
     counts = [
         samples.add_shard(name, form.scan(root / name, reading), form.reader(root / name, reading))
         for name in container.shards

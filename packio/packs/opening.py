@@ -281,7 +281,8 @@ class Pack(PackTable, Sequence[Sample]):
         if data is None:
             return None
         kind = self.fields[name]
-        return Field(kind, data, self.facts(name, index) if kind in PIXELS else None)
+        points = self.seek_points(index) if name == IMAGE else b""
+        return Field(kind, data, self.facts(name, index) if kind in PIXELS else None, points)
 
     def read_field(self, name: str, index: int) -> bytes | None:
         """Encoded bytes of a field of a sample, checked; None if the sample has none.

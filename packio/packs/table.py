@@ -133,6 +133,17 @@ class PackTable:
         start, stop = self.index_file.column("meta_offsets").span(position, position + 2).tolist()
         return self.index_file.column("meta_data").span(start, stop).tobytes() or None
 
+    def seek_points(self, index: int) -> bytes:
+        """Where the decoding of a sample's JPEG may begin; empty if the index does not say.
+
+        See `packio.images.native`.
+        """
+        if "seek_data" not in self.index_file:
+            return b""
+        position = self._position(index)
+        start, stop = self.index_file.column("seek_offsets").span(position, position + 2).tolist()
+        return self.index_file.column("seek_data").span(start, stop).tobytes()
+
     def split_of(self, index: int) -> str | None:
         """Name of the split of a sample; None in a pack without splits."""
         if not self._splits:

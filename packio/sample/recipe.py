@@ -36,6 +36,7 @@ class Recipe:
         encoding: Options of `packio.packing.images.encode.Encoding`.
         check: "header" or "decode": how each image was checked.
         seekable: Whether JPEGs got restart markers.
+        seek_points: Whether the index says where the decoding of a JPEG may begin.
         writing: Options of the container's writer.
         stats: How many images were measured; 0 for all of them, None for none.
         is_mixed: Whether the pack was merged of packs with different recipes. No further sample can
@@ -50,6 +51,7 @@ class Recipe:
     seekable: bool = False
     writing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stats: int | None = None
+    seek_points: bool = True
     is_mixed: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -90,6 +92,7 @@ class Recipe:
             seekable=self.seekable or later.seekable,
             writing=later.writing,
             stats=later.stats,
+            seek_points=later.seek_points,
         )
 
     def _patterns(self, later: Recipe) -> dict[str, Any]:

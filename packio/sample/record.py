@@ -30,6 +30,7 @@ class Field(NamedTuple):
     kind: str  # one of `packio.sample.fields.KINDS`
     data: bytes
     facts: Facts | None = None  # of an image or a mask; None: read them from the bytes
+    points: bytes = b""  # of a JPEG: where decoding may begin; see `packio.images.native`
 
     @property
     def encoding(self) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from packio.images.frames import Box, Frame
 
-_VERSION = 1  # of the functions below
+_VERSION = 2  # of the functions below
 _MADE = 0
 # Why an image was declined, by status.
 REASONS = ("made", "kind of JPEG", "damaged or doubtful", "not the size in the index",
@@ -45,8 +45,13 @@ def _library() -> ctypes.CDLL | str:
     library.packio_new_scratch.restype = ctypes.c_void_p
     library.packio_free_scratch.argtypes = [ctypes.c_void_p]
     library.packio_make.argtypes = [
-        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64,
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p,
+        ctypes.c_int64,
     ]  # fmt: skip
+    library.packio_find_points.argtypes = [
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64,
+    ]  # fmt: skip
+    library.packio_find_points.restype = ctypes.c_int64
     library.packio_choose(1)
     return library
 
@@ -70,7 +75,8 @@ class _Memory:
         library = _library()
         if isinstance(library, str):
             raise RuntimeError(library)  # noqa: TRY004 (it is not the caller's mistake)
-        self.make, self._free = library.packio_make, library.packio_free_scratch
+        self.make, self.find_points = library.packio_make, library.packio_find_points
+        self._free = library.packio_free_scratch
         self.pointer = library.packio_new_scratch()
         if not self.pointer:
             raise MemoryError
@@ -100,6 +106,7 @@ def takes(frame: Frame, how: str) -> bool:
 def make(
     data: bytes, size: tuple[int, int], box: Box, frame: Frame, out: np.ndarray, *,
     orientation: int = 1, hflip: bool = False, vflip: bool = False, how: str = "nearest",
+    points: bytes = b"",
 ) -> int:  # fmt: skip
     """Make an output of a JPEG.
 
@@ -113,6 +120,7 @@ def make(
         orientation: To turn the box by, 1..8.
         hflip, vflip: Mirror the output left-right, top-bottom.
         how: Interpolation.
+        points: As `seek_points` found them; empty: there are none.
 
     Returns:
         0, or an index of `REASONS`: the image was declined.
@@ -125,5 +133,23 @@ def make(
         _METHODS.get(how, _UNRESIZED),
     )  # fmt: skip
     memory = _memories().own
-    status: int = memory.make(memory.pointer, request, data, len(data))
+    status: int = memory.make(memory.pointer, request, data, len(data), points, len(points))
     return status
+
+
+def seek_points(data: bytes) -> bytes:
+    """Find points of a JPEG at which decoding may begin, one in about 3,300 bytes.
+
+    With them, the core decodes a part of any baseline JPEG as it does one with restart markers.
+    All of the JPEG is decoded for that once, but for its pixels.
+
+    Returns:
+        About 0.3 % of the JPEG's bytes: ``core.h`` says what they are. Empty if the JPEG has
+        restart markers, is small, or is none that the core decodes; or if there is no core.
+    """
+    if why_not():
+        return b""
+    memory = _memories().own
+    room = ctypes.create_string_buffer(len(data) // 64 + 4096)
+    found: int = memory.find_points(memory.pointer, data, len(data), room, len(room))
+    return room.raw[:found] if found > 0 else b""

@@ -95,7 +95,15 @@ typedef struct {
     size_t offset, length;  /* of the bytes */
     int mcu, count;         /* the first MCU; how many to decode */
     int whole;              /* whether all MCUs of the bytes are decoded */
+    int bit, end_bit;       /* at which they begin, and end; end_bit 0: padding ends the last byte */
+    int16_t dc[3], end_dc[3]; /* DC coefficients before the first MCU, after the last */
+    int to_point;           /* whether a seek point follows them, not a marker */
 } Task;
+
+/* Points at which decoding may begin, as the index of a pack keeps them: uint16 MCUs from one to
+   the next, then for each but the first MCU's: uint32 bits from the beginning of the scan, and three
+   int16 DC coefficients before it. Little-endian. */
+enum { POINT = 10, POINTS_HEAD = 2 };
 
 typedef struct {
     void *memory;
@@ -137,6 +145,7 @@ typedef struct {
 typedef struct {
     int (*decode)(Scratch *, const Jpeg *, const Pair *, const Region *, const Task *, int count,
                   int in_turn);
+    int (*find_points)(Scratch *, const Jpeg *, const Pair *, const Task *, int step, uint8_t *points);
     int (*render)(Scratch *, const Jpeg *, const Region *, const Request *, const Axis *down,
                   const Axis *across);
 } Kernels;
@@ -153,7 +162,8 @@ int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);
 
 /* List what has to be decoded for some MCUs, rows r0..r1, columns c0..c1. A number of tasks, whose
    order is that of the JPEG, or minus a status. *in_turn: each task begins where another ends. */
-int packio_tasks(Scratch *scratch, const Jpeg *jpeg, int r0, int r1, int c0, int c1, int *in_turn);
+int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size_t points_size,
+                 int r0, int r1, int c0, int c1, int *in_turn);
 
 /* The Huffman tables of each component. A status. */
 int packio_tables(Scratch *scratch, const Jpeg *jpeg, Pair pairs[3]);

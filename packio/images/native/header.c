@@ -177,17 +177,77 @@ static int rows_in_turn(const Jpeg *jpeg, Task *tasks, int *in_turn) {
     if (!end || jpeg->data[end + 1] != EOI) return -DAMAGED;
     *in_turn = 1;
     for (int row = 0; row < jpeg->rows; row++)
-        tasks[row] = (Task){jpeg->scan, end - jpeg->scan, row * jpeg->columns, jpeg->columns, 1};
+        tasks[row] = (Task){.offset = jpeg->scan,
+                            .length = end - jpeg->scan,
+                            .mcu = row * jpeg->columns,
+                            .count = jpeg->columns,
+                            .whole = 1};
     return jpeg->rows;
 }
 
-int packio_tasks(Scratch *scratch, const Jpeg *jpeg, int r0, int r1, int c0, int c1, int *in_turn) {
+static uint32_t number(const uint8_t *at) {
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* Where a seek point is: a byte of the file, and a bit of it. */
+static size_t read_point(const Jpeg *jpeg, const uint8_t *point, int *bit, int16_t *dc) {
+    uint32_t place = number(point);
+    *bit = place & 7;
+    for (int c = 0; c < 3; c++)
+        dc[c] = (int16_t)(point[4 + 2 * c] | point[5 + 2 * c] << 8);
+    return jpeg->scan + (place >> 3);
+}
+
+/* The tasks between seek points. */
+static int from_points(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size_t points_size,
+                       int r0, int r1, int c0, int c1) {
+    int mcus = jpeg->rows * jpeg->columns, count = 0;
+    int step = points_size < POINTS_HEAD ? 0 : points[0] | points[1] << 8;
+    if (!step) return -DAMAGED;
+    int segments = (mcus + step - 1) / step;
+    if (points_size != POINTS_HEAD + POINT * (size_t)(segments - 1)) return -DAMAGED;
+    Task *tasks = packio_reserve(&scratch->tasks, (size_t)segments * sizeof *tasks);
+    if (!tasks) return -MEMORY;
+    Task task = {.offset = jpeg->scan};
+    const uint8_t *point = points + POINTS_HEAD;
+    size_t size = (size_t)(jpeg->end - jpeg->data);
+    for (int i = 0; i < segments; i++, point += POINT) {
+        int last = i == segments - 1 ? mcus - 1 : (i + 1) * step - 1;
+        int needed = last_needed(jpeg, i * step, last, r0, r1, c0, c1);
+        Task next = {.offset = 0};
+        task.mcu = i * step;
+        task.count = needed - task.mcu + 1;
+        task.whole = needed == last;
+        task.to_point = i < segments - 1;
+        if (task.to_point) {
+            next.offset = read_point(jpeg, point, &next.bit, next.dc);
+            if (next.offset < task.offset || next.offset + 2 > size) return -DAMAGED;
+            task.length = next.offset - task.offset + (next.bit > 0);
+            /* the zero behind an FF belongs to it */
+            if (next.bit && jpeg->data[next.offset] == 0xFF) task.length++;
+            task.end_bit = next.bit;
+            memcpy(task.end_dc, next.dc, sizeof next.dc);
+        } else if (needed >= 0) {
+            size_t end = next_marker(jpeg, task.offset);
+            if (!end || jpeg->data[end + 1] != EOI) return -DAMAGED;
+            task.length = end - task.offset;
+            task.end_bit = 0;
+        }
+        if (needed >= 0) tasks[count++] = task;
+        task = next;
+    }
+    return count;
+}
+
+int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size_t points_size,
+                 int r0, int r1, int c0, int c1, int *in_turn) {
+    *in_turn = 0;
+    if (points_size) return from_points(scratch, jpeg, points, points_size, r0, r1, c0, c1);
     int mcus = jpeg->rows * jpeg->columns, interval = jpeg->interval ? jpeg->interval : mcus;
     int segments = (mcus + interval - 1) / interval, count = 0, listed = 0;
     int most = segments > jpeg->rows ? segments : jpeg->rows;
     Task *tasks = packio_reserve(&scratch->tasks, (size_t)most * sizeof *tasks);
     if (!tasks) return -MEMORY;
-    *in_turn = 0;
     if (segments == 1) return rows_in_turn(jpeg, tasks, in_turn);
     for (int i = 0; i < jpeg->lists; i++) listed += jpeg->length_counts[i];
     if (listed && listed != segments) return -DAMAGED;
@@ -209,7 +269,11 @@ int packio_tasks(Scratch *scratch, const Jpeg *jpeg, int r0, int r1, int c0, int
         int first = i * interval, last = i == segments - 1 ? mcus - 1 : first + interval - 1;
         int needed = last_needed(jpeg, first, last, r0, r1, c0, c1);
         if (needed >= 0)
-            tasks[count++] = (Task){at, end - at, first, needed - first + 1, needed == last};
+            tasks[count++] = (Task){.offset = at,
+                                    .length = end - at,
+                                    .mcu = first,
+                                    .count = needed - first + 1,
+                                    .whole = needed == last};
         at = end + 2;
     }
     return count;

@@ -12,9 +12,13 @@ EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
 EXPORTED Scratch *packio_new_scratch(void);
 EXPORTED void packio_free_scratch(Scratch *scratch);
-EXPORTED int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size);
+EXPORTED int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size,
+                         const uint8_t *points, int64_t points_size);
+EXPORTED int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size,
+                                    uint8_t *points, int64_t room);
 
-enum { VERSION = 1, MOST_MEMORY = 1 << 30 };
+enum { VERSION = 2, MOST_MEMORY = 1 << 30 };
+enum { BYTES_A_POINT = 3300, FEWEST_MCUS = 8 };  /* from one seek point to the next */
 
 static const Kernels *kernels = &packio_portable;
 
@@ -113,7 +117,9 @@ static int place(Scratch *scratch, const Jpeg *jpeg, Region *region) {
     return MADE;
 }
 
-int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size) {
+/* Make an output of a JPEG, with seek points if points_size > 0. A status. */
+int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size,
+                const uint8_t *points, int64_t points_size) {
     Jpeg jpeg;
     Region region;
     Axis down, across;
@@ -157,8 +163,33 @@ int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, i
         c0 = at_most(c0, region.x0[c] / broad);
         c1 = at_least(c1, (region.x1[c] - 1) / broad);
     }
-    int count = packio_tasks(scratch, &jpeg, r0, r1, c0, c1, &in_turn);
+    int count = packio_tasks(scratch, &jpeg, points, (size_t)points_size, r0, r1, c0, c1, &in_turn);
     if (count <= 0) return count ? -count : DAMAGED;
     status = kernels->decode(scratch, &jpeg, pairs, &region, scratch->tasks.memory, count, in_turn);
     return status ? status : kernels->render(scratch, &jpeg, &region, request, &down, &across);
+}
+
+/* Find the seek points of a JPEG. The bytes that they have, at most `room`: 0 if it needs none,
+   because it has restart markers or is small; minus a status if the core does not decode it. */
+int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
+                           int64_t room) {
+    Jpeg jpeg;
+    Pair pairs[3];
+    int in_turn, status = packio_header(data, (size_t)size, &jpeg);
+    if (status) return -status;
+    int64_t mcus = (int64_t)jpeg.rows * jpeg.columns;
+    if (jpeg.interval && jpeg.interval < mcus) return 0;
+    int64_t step = mcus * BYTES_A_POINT / (size + 1);
+    if (step < FEWEST_MCUS) step = FEWEST_MCUS;
+    if (step > jpeg.columns) step = jpeg.columns;
+    int64_t bytes = POINTS_HEAD + POINT * ((mcus + step - 1) / step - 1);
+    if (bytes == POINTS_HEAD) return 0;
+    if (bytes > room) return -REQUEST;
+    status = packio_tables(scratch, &jpeg, pairs);
+    if (status) return -status;
+    int count = packio_tasks(scratch, &jpeg, NULL, 0, 0, jpeg.rows - 1, 0, jpeg.columns - 1, &in_turn);
+    if (count <= 0) return count ? count : -DAMAGED;
+    Task task = *(const Task *)scratch->tasks.memory;
+    status = kernels->find_points(scratch, &jpeg, pairs, &task, (int)step, points);
+    return status ? -status : bytes;
 }

@@ -15,6 +15,7 @@ from packio.formats import Format
 from packio.images.encodings import DTYPES
 from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
+from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
 from packio.packing.images import encode
 from packio.packing.plan import seen
@@ -174,11 +175,11 @@ def _completed(table: Table, name: str, like: np.ndarray) -> np.ndarray:
     if name in table:
         found = table[name]
         return found.astype(like.dtype) if name.startswith("boxes/") else found
-    if name in ("meta_offsets", "box_offsets"):
+    if name in RAGGED:
         return np.zeros(samples + 1, np.int64)
     if name.startswith("boxes/") and len(table.get("boxes", ())):
         raise OptionError(f"some samples have boxes without the column {name.partition('/')[2]!r}")
-    if name in ("meta_data", "boxes") or name.startswith("boxes/"):
+    if name in RAGGED.values() or name.startswith("boxes/"):
         return like[:0]
     return np.full(samples, -1 if name.endswith("/offset") else 0, like.dtype)
 

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from packio.errors import DecodeError, OptionError
+from packio.images import native
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_raw, read_facts
 from packio.images.jpeg.restarts import make_seekable
@@ -47,11 +48,13 @@ class Treatment:
         encoding: How images are encoded.
         check: "header" reads the header of each image; "decode" decodes each image whole.
         seekable: Put restart markers into JPEGs, without loss, so that a part can be decoded.
+        seek_points: Find where the decoding of a JPEG may begin.
     """
 
     encoding: Encoding = dataclasses.field(default_factory=Encoding)
     check: str = "header"
     seekable: bool = False
+    seek_points: bool = True
 
     def __post_init__(self) -> None:
         if self.check not in CHECKS:
@@ -60,12 +63,19 @@ class Treatment:
     @staticmethod
     def of(recipe: Recipe) -> Treatment:
         """The treatment that a recipe describes."""
-        return Treatment(Encoding(**recipe.encoding), recipe.check, recipe.seekable)
+        return Treatment(
+            Encoding(**recipe.encoding), recipe.check, recipe.seekable, recipe.seek_points
+        )
 
     @property
     def decodes(self) -> bool:
         """Whether images are decoded."""
-        return self.check == "decode" or self.encoding != Encoding() or self.seekable
+        return (
+            self.check == "decode"
+            or self.encoding != Encoding()
+            or self.seekable
+            or (self.seek_points and not native.why_not())
+        )
 
     def __call__(self, record: Record[Field]) -> Record[Field]:
         """Make the sample that goes into the pack.
@@ -88,7 +98,16 @@ class Treatment:
                 record = record.with_fields(
                     image=Field("image", data, facts._replace(seekable=True))
                 )
-        return record
+        return self._with_points(record)
+
+    def _with_points(self, record: Record[Field]) -> Record[Field]:
+        image, facts = record.image, record.facts
+        if not self.seek_points or facts.encoding != "jpeg" or facts.progressive:
+            return (
+                record if not image.points else record.with_fields(image=image._replace(points=b""))
+            )
+        points = b"" if image.points or facts.seekable else native.seek_points(image.data)
+        return record.with_fields(image=image._replace(points=points)) if points else record
 
     @property
     def threads(self) -> int:

@@ -7,4 +7,4 @@
 #include "resize.h"
 #include "render.h"
 
-const Kernels KERNELS = {decode, render};
+const Kernels KERNELS = {decode, find_points, render};

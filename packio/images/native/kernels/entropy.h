@@ -179,6 +179,16 @@ static int ends_well(const Stream *stream, const uint8_t *end) {
     return at + 1 == end && (*at & padding) == padding;
 }
 
+/* Whether the bits of a task end where a seek point says. */
+static int ends_at_point(const Stream *stream, const Task *task, const uint8_t *end,
+                         const int *predicted) {
+    const uint8_t *at = stream->at + ((stream->used & 63) >> 3) + (task->end_bit > 0);
+    if (at != end || (int)(stream->used & 7) != task->end_bit) return 0;
+    for (int c = 0; c < 3; c++)
+        if (predicted[c] != task->end_dc[c]) return 0;
+    return 1;
+}
+
 static int is_within(const Stream *stream, const uint8_t *end) {
     return stream->at + ((stream->used & 63) + 7) / 8 <= end;
 }
@@ -236,7 +246,7 @@ static const uint8_t *begin_task(Streams *s, Stream *stream, int slot, const Tas
                                  const Pair *pairs) {
     const Jpeg *jpeg = s->jpeg;
     stream->at = s->clean;
-    stream->used = 0;
+    stream->used = (uint64_t)task->bit;
     int64_t length = unstuff(s->clean, jpeg->data + task->offset, task->length, jpeg->end);
     if (length < 0) return NULL;
     s->clean += length;
@@ -271,11 +281,14 @@ static int decode_beside(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs,
         for (int i = 0; i < alive; i++) {
             if (streams[i].place < streams[i].end) continue;
             const Task *task = tasks_of[i];
-            if (!(task->whole ? ends_well(streams + i, ends[i]) : is_within(streams + i, ends[i])))
-                return DAMAGED;
-            memset(predicted, 0, sizeof predicted);
+            for (int c = 0; c < 3; c++) predicted[c] = task->dc[c];
             if (put_blocks(jpeg, region, task->mcu, task->count, predicted, s.coefficients[slots[i]]))
                 return DAMAGED;
+            int good = !task->whole ? is_within(streams + i, ends[i])
+                       : task->to_point
+                           ? ends_at_point(streams + i, task, ends[i], predicted)
+                           : ends_well(streams + i, ends[i]);
+            if (!good) return DAMAGED;
             if (at < count) {
                 tasks_of[i] = tasks + at;
                 ends[i] = begin_task(&s, streams + i, slots[i], tasks + at++, pairs);
@@ -310,6 +323,49 @@ static int decode_in_turn(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs,
             return DAMAGED;
     }
     return ends_well(&stream, end) ? MADE : DAMAGED;
+}
+
+/* Find seek points, one every `step` MCUs of the one segment; all of it is decoded. A status. */
+static int points_of(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Task *task,
+                     int step, uint8_t *points) {
+    Streams s;
+    Stream stream;
+    Region nothing = {0};
+    int predicted[3] = {0, 0, 0}, mcus = jpeg->rows * jpeg->columns;
+    int status = prepare(&s, scratch, jpeg, pairs, 1, (size_t)step, task->length, 1);
+    if (status) return status;
+    const uint8_t *begin_of_bytes = s.clean, *counted = s.clean;
+    const uint8_t *end = begin_task(&s, &stream, 0, &(Task){.offset = task->offset, .length = task->length, .count = 1}, pairs);
+    if (!end) return DAMAGED;
+    points[0] = (uint8_t)step;
+    points[1] = (uint8_t)(step >> 8);
+    points += POINTS_HEAD;
+    size_t zeros = 0; /* behind FF, which are not among the clean bytes */
+    for (int mcu = 0; mcu < mcus; mcu += step) {
+        int count = mcus - mcu < step ? mcus - mcu : step;
+        begin(&s, &stream, 0, count, pairs);
+        if (s.runs[0](&stream) || !is_within(&stream, end)) return DAMAGED;
+        if (put_blocks(jpeg, &nothing, mcu, count, predicted, s.coefficients[0])) return DAMAGED;
+        if (mcu + step >= mcus) break;
+        const uint8_t *at = stream.at + ((stream.used & 63) >> 3);
+        while ((counted = memchr(counted, 0xFF, (size_t)(at - counted)))) counted++, zeros++;
+        counted = at;
+        uint64_t place = ((uint64_t)(at - begin_of_bytes) + zeros) << 3 | (stream.used & 7);
+        if (place >> 32) return KIND;
+        for (int i = 0; i < 4; i++) *points++ = (uint8_t)(place >> 8 * i);
+        for (int c = 0; c < 3; c++) {
+            *points++ = (uint8_t)predicted[c];
+            *points++ = (uint8_t)(predicted[c] >> 8);
+        }
+    }
+    return ends_well(&stream, end) ? MADE : DAMAGED;
+}
+
+static int find_points(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Task *task,
+                       int step, uint8_t *points) {
+    int status = points_of(scratch, jpeg, pairs, task, step, points);
+    if (status) memset(scratch->coefficients.memory, 0, scratch->coefficients.size);
+    return status;
 }
 
 static int decode(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Region *region,

@@ -23,9 +23,10 @@ class BlobWriter:
         for number, record in enumerate(records, self._count):
             head = {name: [field.kind, len(field.data)] for name, field in record.fields.items()}
             self._file.write(json.dumps(head).encode() + b"\n")
-            for name, (_, data, _) in record.fields.items():
-                self._places.setdefault(name, Places()).add(number, self._file.tell(), len(data))
-                self._file.write(data)
+            for name, field in record.fields.items():
+                places = self._places.setdefault(name, Places())
+                places.add(number, self._file.tell(), len(field.data))
+                self._file.write(field.data)
         self._count += len(records)
 
     def close(self) -> Written:

@@ -205,6 +205,49 @@ def test_crops(
         assert np.array_equal(out, wanted)
 
 
+@given(
+    number=st.sampled_from([0, 1, 2, 6]),
+    box=st.tuples(*[st.integers(0, 100)] * 4),
+)
+@settings(max_examples=200, deadline=None)
+def test_crops_at_seek_points(number: int, box: tuple[int, ...]) -> None:
+    jpeg, pixels = _jpegs()[number]
+    channels, height, width = pixels.shape
+    points = native.seek_points(jpeg)
+    assert points
+    high, broad = 1 + box[0] * (height - 1) // 100, 1 + box[1] * (width - 1) // 100
+    top, left = box[2] * (height - high) // 100, box[3] * (width - broad) // 100
+    out = np.full((channels, high, broad), 7, np.uint8)
+    frame = Frame(0, 0, high, broad, high, broad, 0, 0, high, broad)
+    status = native.make(jpeg, (height, width), (top, left, high, broad), frame, out, points=points)
+    assert status == 0
+    assert np.array_equal(out, pixels[:, top : top + high, left : left + broad])
+
+
+def test_wrong_seek_points_do_no_harm() -> None:
+    """Of a damaged index: nothing is read or written beyond the image, and it is declined."""
+    draw = random.Random(8)
+    jpeg, pixels = _jpegs()[2]
+    _, height, width = pixels.shape
+    points = native.seek_points(jpeg)
+    out = np.zeros((3, height, width), np.uint8)
+    frame = Frame(0, 0, height, width, height, width, 0, 0, height, width)
+    declined = 0
+    for _ in range(_MUTANTS // 4):
+        mutant = bytearray(points)
+        mutant[draw.randrange(len(mutant))] ^= 1 << draw.randrange(8)
+        status = native.make(
+            jpeg, (height, width), (0, 0, height, width), frame, out, points=bytes(mutant)
+        )
+        declined += status != 0
+        assert status or np.array_equal(out, pixels)
+    assert declined == _MUTANTS // 4  # all of it was asked for, so that every change is noticed
+    for size in range(len(points)):
+        whole = (0, 0, height, width)
+        status = native.make(jpeg, (height, width), whole, frame, out, points=points[:size])
+        assert (status == 0) == (size == 0)
+
+
 def test_gray_fills_three_planes() -> None:
     jpeg = _jpeg(_photo(40, 50).convert("L"))
     out = np.empty((3, 40, 50), np.uint8)

@@ -80,6 +80,8 @@ def _print(result: LoadResult) -> None:
         if gain.factor > 1.05:
             print(f"{gain.what} would make it {gain.factor:.1f} times as fast: {gain.command}")
     best = result.best
+    print(f"the fewest processes that are as fast as the fastest setting, within the noise of "
+          f"± {result.noise:.0%}:")  # fmt: skip
     if best.workers:
         print(f"use: DataLoader(ds, num_workers={best.workers}, collate_fn=packio.collate)")
     else:

@@ -6,12 +6,16 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
+import torch
 
 import packio
 from packio.errors import OptionError
 from packio.measuring.bench import load
+from packio.measuring.bench.rounds import in_turns
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,81 @@ def test_a_seekable_pack_needs_no_advice_to_be_one(
                           batch_size=8, fidelity="fast")  # fmt: skip
     assert 0 < result.seekable < 1
     assert result.fidelity == "fast"
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 64, 128])
+def test_each_worker_makes_as_many_of_the_batches_that_are_timed(workers: int) -> None:
+    batches = load.batches_timed(2000, 64, workers)
+    assert batches * 64 >= 2000
+    assert batches % max(1, workers) == 0
+    assert batches >= 4 * workers
+
+
+class Counted(torch.utils.data.Dataset[Any]):
+    """Samples that know how many of them were taken."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.taken, self.pack = dataset, list[int](), dataset.pack
+
+    def with_options(self, **_: Any) -> Counted:
+        """Stay as it is."""
+        return self
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.taken.append(index)
+        return torch.zeros(1)
+
+
+def test_no_worker_is_out_of_work_while_batches_are_timed(
+    pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(packio.PackDataset(pack, fields="image"))
+    timed = load._TimedLoader(counted, 0, 1, batch_size=4, images=20)  # type: ignore[arg-type]  # as much of a dataset as a loader needs
+    asked: list[int] = []
+
+    def noting() -> float:
+        asked.append(len(counted.taken))
+        return float(len(asked))
+
+    monkeypatch.setattr(time, "perf_counter", noting)
+    timed.run(lambda _: None, rounds=1)
+    began, ended = asked
+    assert (began, ended) == (4, 24)  # a batch before, then five
+    assert timed._flow.is_open is False
+
+
+def setting(workers: int, threads: int, rate: float, spread: float) -> load.Setting:
+    return load.Setting(workers, threads, rate, 1.0, rate * (1 - spread), rate * (1 + spread))
+
+
+@pytest.mark.parametrize(
+    ("rates", "spread", "best"),
+    [
+        ((1000.0, 1900.0, 1950.0, 1990.0), 0.05, 2),  # 2, 4 and 8 workers are alike
+        ((1000.0, 1900.0, 2500.0, 2550.0), 0.05, 4),
+        ((1000.0, 1100.0, 1300.0, 1500.0), 0.01, 8),  # every worker helps
+        ((1000.0, 1010.0, 1020.0, 1030.0), 0.0, 1),  # one round says nothing of noise
+    ],
+)
+def test_of_settings_that_are_alike_within_the_noise_the_one_with_the_fewest_workers_is_best(
+    rates: tuple[float, ...], spread: float, best: int
+) -> None:
+    settings = [setting(w, 1, rate, spread) for w, rate in zip((1, 2, 4, 8), rates, strict=True)]
+    result = load.LoadResult(
+        path="x", format="lmdb", samples=1, seekable=0.0, batch_size=1, crop="", fidelity="exact",
+        decoder="auto", cpus=8, settings=settings[::-1], stages={}, wall=1.0, gains=[],
+    )  # fmt: skip
+    assert result.noise == pytest.approx(spread)
+    assert result.best.workers == best
+
+
+def test_another_candidate_begins_each_round() -> None:
+    ran: list[str] = []
+    in_turns("abcd", 4, ran.append)
+    assert ["".join(ran[i : i + 4]) for i in range(0, 16, 4)] == ["abcd", "bcda", "cdab", "dabc"]
 
 
 @pytest.mark.parametrize("options", [{"rounds": 0}, {"batch_size": 0}, {"images": 0}])

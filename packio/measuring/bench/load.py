@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +20,11 @@ from packio.images.geometry import Geometry, RandomResizedCrop
 from packio.index.indexfile import SEEKABLE
 from packio.measuring.bench.rounds import in_turns
 from packio.measuring.bench.stages import Gain, StageTimer, time_collate
+from packio.measuring.flow import Flow, Order
 from packio.system import processors
+
+_NEVER_LESS = 0.02  # noise, as a share: few rounds may agree by chance
+_LEAST_LAPS = 4  # batches of each worker that are timed
 
 
 class Setting(NamedTuple):
@@ -74,16 +79,28 @@ class LoadResult:
     gains: list[Gain]
 
     @property
+    def noise(self) -> float:
+        """How far the rounds of a setting are apart, as a share: ± half of their range, median."""
+        return statistics.median(
+            (s.fastest - s.slowest) / 2 / max(s.images_per_second, 1e-9) for s in self.settings
+        )
+
+    @property
     def best(self) -> Setting:
-        """The fastest setting."""
-        return max(self.settings, key=lambda setting: setting.images_per_second)
+        """The setting with the fewest processes and threads that is the fastest, but for noise."""
+        most = max(setting.images_per_second for setting in self.settings)
+        least = most / (1 + 2 * max(self.noise, _NEVER_LESS))
+        alike = [s for s in self.settings if s.images_per_second >= least]
+        return min(alike, key=lambda s: (max(s.workers, s.threads), s.workers,
+                                         -s.images_per_second))  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as JSON takes it."""
         values = dataclasses.asdict(self)
         values["settings"] = [setting._asdict() for setting in self.settings]
         values["gains"] = [gain._asdict() for gain in self.gains]
-        return values | {"best": self.best._asdict(), "share_of_wall": self.share_of_wall}
+        return values | {"best": self.best._asdict(), "noise": self.noise,
+                         "share_of_wall": self.share_of_wall}  # fmt: skip
 
     @property
     def share_of_wall(self) -> float:
@@ -115,7 +132,8 @@ def measure(
             0 is skipped: `threads` are tried without workers.
         threads: Numbers of threads to try without workers; None: the same numbers.
         rounds: Rounds; each setting is measured once a round.
-        images: Images that a setting loads in a round.
+        images: Images that a setting loads in a round; more with many workers, so that each of
+            them makes several batches.
         say: Called with a line that says what is measured next.
 
     Raises:
@@ -160,14 +178,17 @@ def measure(
     )  # fmt: skip
 
 
-def gains(dataset: PackDataset) -> list[Gain]:
-    """Measure what changes of a pack would bring to a dataset that has a crop.
+def gains(dataset: PackDataset, images: int) -> list[Gain]:
+    """Measure, on so many images, what changes of a pack would bring to a dataset with a crop.
 
     Raises:
         OptionError: none of the images that were tried can be decoded.
     """
     options = dataset.options
-    return StageTimer(dataset, options["crop"], options["fidelity"], options["decoder"]).gains()
+    timer = StageTimer(
+        dataset, options["crop"], options["fidelity"], options["decoder"], images
+    )  # fmt: skip
+    return timer.gains()
 
 
 def _counts(cpus: int) -> list[int]:
@@ -181,6 +202,12 @@ def _named(workers: int, threads: int) -> str:
     return f"{threads} thread{'s' * (threads > 1)}, no workers"
 
 
+def batches_timed(images: int, batch_size: int, workers: int) -> int:
+    """Count the batches of a round: as many of each worker, and enough for so many images."""
+    lap = max(1, workers)
+    return lap * max(_LEAST_LAPS, -(-images // (batch_size * lap)))
+
+
 class _TimedLoader:
     """A DataLoader in one setting; its workers stay between rounds."""
 
@@ -189,7 +216,13 @@ class _TimedLoader:
     ) -> None:
         self.workers, self.threads = workers, threads
         self._dataset = dataset.with_options(threads=threads)
-        self._batch_size, self._images = batch_size, images
+        self._batches = batches_timed(images, batch_size, workers)
+        generator = torch.Generator().manual_seed(0)
+        self._flow = Flow(Order(lambda: torch.utils.data.BatchSampler(
+            torch.utils.data.RandomSampler(dataset, replacement=True, generator=generator,
+                                           num_samples=batch_size << 10),
+            batch_size, drop_last=False,
+        )))  # fmt: skip
         self._rates: list[float] = []
         self._bytes = float(dataset.pack.index_file.column("image/length").array().mean())
         self._loader: Any = None
@@ -198,26 +231,23 @@ class _TimedLoader:
         return _named(self.workers, self.threads)
 
     def run(self, say: Callable[[str], None], rounds: int) -> None:
-        """Time a number of images, after the batches that the workers made before."""
+        """Time batches while all workers are at work: neither their first ones nor the last."""
         say(f"round {len(self._rates) + 1} of {rounds}: {self}")
-        waiting = max(1, 2 * self.workers)
         if self._loader is None:
-            count = waiting + max(1, self._images // self._batch_size)
-            order = torch.utils.data.RandomSampler(
-                self._dataset, replacement=True, num_samples=count * self._batch_size,
-                generator=torch.Generator().manual_seed(0),
-            )  # fmt: skip
             self._loader = torch.utils.data.DataLoader(
-                self._dataset, self._batch_size, sampler=order, num_workers=self.workers,
+                self._dataset, batch_sampler=cast("Any", self._flow), num_workers=self.workers,
                 collate_fn=collating.collate, persistent_workers=self.workers > 0,
             )  # fmt: skip
+        self._flow.is_open = True
         source = iter(self._loader)
-        for _ in range(waiting):
+        for _ in range(max(1, 2 * self.workers)):
             next(source)
-        done, began = 0, time.perf_counter()
-        for batch in source:
-            done += len(batch)
+        began = time.perf_counter()
+        done = sum(len(batch) for batch in itertools.islice(source, self._batches))
         self._rates.append(done / (time.perf_counter() - began))
+        self._flow.is_open = False
+        for _ in source:
+            pass
 
     def setting(self) -> Setting:
         """Sum up all rounds."""

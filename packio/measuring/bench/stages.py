@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from packio.images.decoders import Decoder
 from packio.images.frames import Placement
 from packio.images.geometry import Geometry
 from packio.index.indexfile import SEEKABLE, crc32c
+from packio.measuring.bench.rounds import in_turns
 from packio.packs.rows import Row
 
 _LOOKED_AT = 64  # images whose stages are timed
@@ -29,12 +31,16 @@ class Gain(NamedTuple):
     Attributes:
         what: The change.
         command: The command that makes the change.
-        factor: Times as many images per second on one core; reading from disk does not count.
+        factor: Times as many images per second on one core; reading from disk does not count. The
+            median over rounds in which both were timed, in turns.
+        low, high: The lowest and the highest round.
     """
 
     what: str
     command: str
     factor: float
+    low: float
+    high: float
 
 
 class _Work(NamedTuple):
@@ -52,10 +58,17 @@ class StageTimer:
         OptionError: none of the images can be decoded.
     """
 
-    def __init__(self, dataset: PackDataset, crop: Geometry, fidelity: str, decoder: str) -> None:
+    def __init__(
+        self,
+        dataset: PackDataset,
+        crop: Geometry,
+        fidelity: str,
+        decoder: str,
+        images: int = _LOOKED_AT,
+    ) -> None:
         self._pack, self._crop, self._fast = dataset.pack, crop, fidelity == "fast"
         self._decoder = Decoder(decoder)
-        chosen = np.random.default_rng(0).permutation(len(self._pack))[:_LOOKED_AT]
+        chosen = np.random.default_rng(0).permutation(len(self._pack))[:images]
         self._works = []
         for number, row in enumerate(self._pack.rows(np.sort(chosen))):
             wanted = self._wanted(row, number, cuttable=bool(row.flags & SEEKABLE))
@@ -113,7 +126,7 @@ class StageTimer:
             return None
         made = [w._replace(wanted=w.wanted._replace(cuttable=True)) for w in made]
         command = f"packio convert {self._pack.path} OUT --seekable"
-        return Gain("seekable JPEGs", command, self._factor(jpegs, made))
+        return Gain("seekable JPEGs", command, *self._factor(jpegs, made))
 
     def _smaller(self) -> Gain | None:
         size = self._crop.output_size
@@ -142,22 +155,28 @@ class StageTimer:
             return None
         command = f"packio pack SOURCE OUT --encode jpeg --resize short={side}"
         what = f"images of {side} pixels on the short side"
-        return Gain(what, command, self._factor(kept, made))
+        return Gain(what, command, *self._factor(kept, made))
 
-    def _factor(self, before: Sequence[_Work], after: Sequence[_Work]) -> float:
-        return self._time(self._image, before) / self._time(self._image, after)
+    def _factor(
+        self, before: Sequence[_Work], after: Sequence[_Work]
+    ) -> tuple[float, float, float]:
+        """Compare two ways to store the same images: median, lowest and highest ratio of times."""
+        olds, news = in_turns(
+            [before, after], _ROUNDS, lambda works: self._once(self._image, works)
+        )
+        ratios = [old / new for old, new in zip(olds, news, strict=True)]
+        return statistics.median(ratios), min(ratios), max(ratios)
 
-    def _time(self, step: Callable[[_Work], Any], works: Sequence[_Work] | None = None) -> float:
+    def _time(self, step: Callable[[_Work], Any]) -> float:
         """Time a step in microseconds an image: the fastest round counts."""
-        works = self._works if works is None else works
+        return min(self._once(step, self._works) for _ in range(_ROUNDS))
 
-        def once() -> float:
-            began = time.perf_counter()
-            for work in works:
-                step(work)
-            return (time.perf_counter() - began) / len(works) * 1e6
-
-        return min(once() for _ in range(_ROUNDS))
+    @staticmethod
+    def _once(step: Callable[[_Work], Any], works: Sequence[_Work]) -> float:
+        began = time.perf_counter()
+        for work in works:
+            step(work)
+        return (time.perf_counter() - began) / len(works) * 1e6
 
 
 def time_collate(dataset: PackDataset, batch_size: int) -> float:

@@ -5,7 +5,8 @@ The diagnosis is made in four steps, each in modules of its own:
 1. Measure: samples (`samples`, `cold`), batches (`stages`), the loop (`loops`); `examination` leads
    through this step and the trials. `setups` makes the loader again with one thing changed.
 2. Findings: `findings` turns the numbers (`measured`) into what bounds the loop.
-3. Remedies: `remedies` lists changes that might help, `trials` tries them.
+3. Remedies: `remedies` lists changes that might help, `trials` tries them; `estimates` are of what
+   cannot be tried in the time, as packing.
 4. Report: `report` in words, ``page.html`` as a page.
 """
 
@@ -56,7 +57,8 @@ def doctor(
             batches' memory format are measured, no more.
         step: Called with each batch as the loader gives it; does all that training does with a
             batch. None: only the loader is measured.
-        seconds: Seconds to spend, roughly. A loader that takes seconds for a batch needs more.
+        seconds: Seconds to spend. Nothing is begun that can be expected to end later; a loader that
+            takes seconds for a sample leaves no time to try changes.
         keep_cache: Keep files in the page cache; else some are dropped, to time reading from disk.
         say: Called with a line that says what is measured next.
         profile: File for cProfile's profile of the loop in this process.
@@ -108,7 +110,7 @@ class Diagnosis:
 
     @property
     def remedies(self) -> list[Trial]:
-        """The changes that help, beyond the noise; the largest gain first."""
+        """The changes that help: tried ones, beyond the noise; then estimates. Largest first."""
         return findings.remedies(self.measured)
 
     @property
@@ -148,6 +150,7 @@ class Diagnosis:
             "command": command, "verdict": self.verdict, "remedies": self.remedies,
             "shares": [(kind.value, share, _COLOURS.get(kind, "data"))
                        for kind, share in shares if share >= _LEAST_DRAWN],
-            "gain": report.gain, "trials": trials, "evidence": report.evidence(measured),
+            "gain": report.gain, "remark": report.remark, "trials": trials,
+            "evidence": report.evidence(measured),
             "most": 1.02 * max([1.2, *(trial.factor.high for trial in trials)]),
         })  # fmt: skip

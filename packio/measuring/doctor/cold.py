@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,27 @@ def time_cold(setup: Setup, indices: Sequence[Any], seconds: float) -> float | N
     """Measure the seconds of storage of a sample whose files are not in the page cache.
 
     Returns:
-        Seconds; None if no files are found, or the system keeps them in the cache.
+        Seconds; None if no files are found, the system keeps them in the cache, or a sample takes
+        longer than the time is.
     """
+    began = time.monotonic()
     with _opened_files() as opened:
         setup.dataset[indices[0]]
+    if time.monotonic() - began > seconds / 4:
+        return None
     paths = {*opened, *_open_files()}
+    until, looked_at = time.monotonic() + seconds / 2, 0
     for index in indices:  # a dataset may open a file for each sample
         with _opened_files() as opened:
             setup.dataset[index]
         paths |= opened
+        looked_at += 1
+        if time.monotonic() > until:
+            break
     dropped = [_dropped(path) for path in paths]
     if not any(dropped):
         return None
-    return mean(SampleTimer(setup.dataset).run(indices, seconds)).storage
+    return mean(SampleTimer(setup.dataset).run(indices[:looked_at], seconds / 2)).storage
 
 
 @contextlib.contextmanager

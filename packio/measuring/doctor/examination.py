@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import itertools
 import os
 import platform
 import statistics
@@ -18,19 +17,20 @@ from packio.batches.collating import collate
 from packio.errors import DiagnosisError
 from packio.images.decoders import _calibration
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
-from packio.measuring.doctor import cold, profiles, remedies, stages
+from packio.measuring.doctor import cold, estimates, profiles, remedies, stages
 from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, explained, together
 from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
 from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.samples import SampleTime, time_samples
-from packio.measuring.doctor.setups import Flow, Setup, bytes_of, size_of
+from packio.measuring.doctor.setups import Setup, bytes_of, size_of
 from packio.measuring.doctor.trials import Trials
+from packio.measuring.flow import Flow, Order
 from packio.system import processors
 
 _LONG = 0.3  # seconds of a worker for a batch, from which on the loop runs with pieces of batches
 _PIECE = 0.05  # seconds of a worker for such a piece
-_WHOLE = 2.0  # seconds that fetching all samples of a batch may take
-
+_FOR_LOOP = 0.4  # share of the time left that the loop as it is may take
+_LOOKED_AT = 64  # samples that are timed one by one, at most
 
 _NO_CHANGE = Change(Cause.NONE, "", "")
 
@@ -49,12 +49,14 @@ class Examination:
     ) -> None:
         self._setup, self._step, self._seconds, self._say = Setup(loader), step, seconds, say
         self._until = time.monotonic() + seconds
+        self._order = Order(self._setup.indices)
         self._loops: list[Loop] = []
         self._stages, self._samples, self._indices = Stages(), list[Any](), list[Any]()
         self._batch: Any = None
         self._size = 1  # samples a batch
         self._piece = 0  # samples a batch of the loops, if whole batches take too long; 0: whole
         self._loading = 0.0  # seconds of one process for a batch
+        self._price = 0.0  # seconds of a run of the loop as it is, with what is not timed
         self._step_alone: float | None = None  # seconds of the step on a batch that is there
         self._step_contiguous: float | None = None  # the same, with making the batch contiguous
         self._runs: list[LoopRun] = []
@@ -88,15 +90,15 @@ class Examination:
     def _time_samples(self, *, keep_cache: bool) -> None:
         setup, budget = self._setup, self._seconds * 0.08
         self._say("samples, one by one")
-        batches = setup.indices()
-        first = next(iter(batches), None)
+        first = next(iter(setup.indices()), None)
         if first is None:
             raise DiagnosisError("the loader yields no batch; expected at least one")
         whole = setup.has_batches
         self._size = len(first) if whole else 1
-        several = [first, *itertools.islice(batches, 1 + 64 // self._size)]
-        indices = list(itertools.chain.from_iterable(several)) if whole else several
-        share, samples, self._indices = time_samples(setup, indices, budget)
+        count = min(_LOOKED_AT, self._size * (setup.epoch_batches() or _LOOKED_AT))
+        indices = self._order.regrouped(count) if whole else [
+            self._order.batch() for _ in range(count)]  # fmt: skip
+        share, again, samples, self._indices = time_samples(setup, indices, budget)
         chilled = None
         if not keep_cache:
             self._say("samples, from the disk")
@@ -104,25 +106,27 @@ class Examination:
         if not whole:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
             share = SampleTime(*(part / self._size for part in share))
+            again /= self._size
         else:
-            self._samples = self._whole_batch(list(first), samples, share.total)
+            self._samples = self._whole_batch(samples, share.total, budget)
             self._say("collating and handing over")
             collating, self._batch = stages.time_collate(setup, self._samples, self._size, budget)
         handing = None
         if setup.workers:
             handing = stages.time_hand_over(self._batch, budget, shared=setup.collate is collate)
         self._stages = Stages(
-            **share._asdict(), storage_cold=chilled, collate=collating, hand_over=handing,
+            **share._asdict(), storage_again=again, storage_cold=chilled,
+            collate=collating, hand_over=handing,
             copy=stages.time_copy(self._batch, budget / 2), batch_bytes=bytes_of(self._batch),
         )  # fmt: skip
         self._batch = setup.delivered(self._batch)
         self._loading = share.total * self._size + collating + (handing or 0.0)
 
-    def _whole_batch(self, first: list[Any], samples: list[Any], each: float) -> list[Any]:
+    def _whole_batch(self, samples: list[Any], each: float, seconds: float) -> list[Any]:
         """Fetch the samples of a batch; if that takes too long, repeat those fetched so far."""
-        if each * len(first) <= _WHOLE:
-            return self._setup.fetch(first)
-        return (list(samples) * -(-len(first) // len(samples)))[: len(first)]
+        if each * self._size <= seconds:
+            return self._setup.fetch(self._order.regrouped(self._size))
+        return (list(samples) * -(-self._size // len(samples)))[: self._size]
 
     def _time_step(self, step: Step) -> None:
         def alone() -> None:
@@ -135,29 +139,43 @@ class Examination:
         if is_contiguous_batch(self._batch):
             self._step_alone = stages.median_time(alone, budget)
             return
-        times = [
-            [stages.median_time(work, budget / 3, least=2) for work in (alone, contiguous)]
-            for _ in range(3)  # in turns
-        ]
+        times: list[list[float]] = []
+        until = time.monotonic() + 3 * budget
+        while not times or (len(times) < 3 and time.monotonic() < until):  # in turns
+            times.append([stages.median_time(w, budget / 3, least=2) for w in (alone, contiguous)])
         self._step_alone, self._step_contiguous = map(statistics.median, zip(*times, strict=True))
 
     def _choose_piece(self) -> None:
         """Choose pieces of batches, and loops without the step, if loading takes far too long."""
         slow = self._loading / max(1, self._setup.workers or 0) > 1.5 * (self._step_alone or 0.0)
-        if self._setup.has_batches and self._loading > _LONG and slow and self._size > 1:
+        long = min(_LONG, self._seconds / 80)
+        if self._setup.has_batches and self._loading > long and slow and self._size > 1:
             self._piece = max(1, int(self._size * _PIECE / self._loading))
 
     # Step 1: the loop as it is
 
     def run_loop(self) -> None:
-        """Run the loop as it is, three times."""
+        """Run the loop as it is, three times if there is time."""
         self._say("the loop")
+        until = time.monotonic() + _FOR_LOOP * (self._until - time.monotonic())
         self._baseline = self._made_loop()
-        if self._is_slow(self._timed(self._baseline)):
+        first = self._run_again()
+        if self._is_slow(first):
             self._baseline.close()
             self._baseline = self._made_loop()
+            first = self._run_again()
+        self._price /= 2  # starting the workers does not come again
         self._starting = self._start_ups()
-        self._runs = [self._timed(self._baseline) for _ in range(3)]
+        while len(self._runs) < 3 and time.monotonic() + self._price < until:
+            self._runs.append(self._run_again())
+        self._runs = self._runs or [first]
+
+    def _run_again(self) -> LoopRun:
+        """Run the loop as it is, and note how long that takes, with all that is not timed."""
+        began = time.monotonic()
+        run = self._timed(self._baseline)
+        self._price = time.monotonic() - began
+        return run
 
     def _is_slow(self, run: LoopRun) -> bool:
         """Whether batches take longer in the loop than their samples did, so pieces are better."""
@@ -172,6 +190,8 @@ class Examination:
         if not self._setup.workers or self._setup.is_persistent or not self._setup.is_map:
             return []
         found, until = list[float](), time.monotonic() + self._seconds * 0.05
+        if time.monotonic() + 2 * self._price > self._until:
+            return []
         while len(found) < 3 and (not found or time.monotonic() < until):
             loop = self._made_loop()
             found.append(max(0.0, loop.first_batch() - loop.first_batch()))
@@ -182,7 +202,7 @@ class Examination:
         change = change or _NO_CHANGE
         setup, options = self._setup, dict(change.options)
         size = self._piece or change.size
-        flow = Flow(setup.indices, size) if setup.is_map else None
+        flow = Flow(self._order, size) if setup.is_map else None
         step = None if self._piece else self._step
         if step is not None and change.step is not None:
             step = change.step(step)
@@ -193,7 +213,7 @@ class Examination:
         return loop
 
     def _timed(self, loop: Loop, change: Change | None = None) -> LoopRun:
-        run = loop.run(self._seconds / 60)
+        run = loop.run(self._seconds / 80, self._until)
         if not self._piece:
             return run
         change, step = change or _NO_CHANGE, self._step_alone
@@ -206,16 +226,20 @@ class Examination:
     # Step 3: the loop changed
 
     def try_changes(self) -> None:
-        """Try what might help; calculate the gains that cannot be tried."""
+        """Estimate the gains that cannot be tried; try what might help in the time that is left."""
         measured = self.measured()
         candidates = remedies.changes(self._setup, measured, self._samples, self._indices)
         if self._piece:
             candidates = [c for c in candidates if c.size is None]
-        trials = Trials(self._baseline, self._made_loop, self._timed, self._say)
-        self._trials = trials.run(candidates, self._until)
-        self._runs += trials.baseline_runs
-        self._trials += remedies.of_starting(measured, self._starting)
-        self._trials += remedies.of_packing(self._setup, measured, self._say)
+        found = estimates.of_starting(measured, self._starting)
+        found += estimates.of_packing(
+            self._setup, measured, self._indices, 0.1 * self._seconds, self._say
+        )
+        trials = Trials(
+            self._baseline, self._made_loop, self._timed, self._say, self._runs, self._price
+        )
+        self._trials = trials.run(candidates, self._until) + found
+        self._runs = trials.baseline_runs
 
     def profile(
         self,
@@ -248,6 +272,7 @@ class Examination:
             stages=dataclasses.replace(self._stages, start_up=start_up),
             trials=tuple(self._trials),
             is_loader_alone=bool(self._piece),
+            receiving=statistics.median([run.receiving for run in self._runs]),
             machine=f"{_calibration._cpu()}, Python {platform.python_version()}, "  # noqa: SLF001 (the same words as in the calibration)
             f"torch {torch.__version__}, {dt.date.today()}",  # noqa: DTZ011 (the user's day)
         )

@@ -39,15 +39,19 @@ class Finding:
 def shares(measured: Measurements) -> dict[Cause, float]:
     """Divide the time of an epoch: waiting among the loader's stages, the rest within the step.
 
+    Receiving batches occupies this process alone. The rest of the waiting is divided by the time
+    that the work of all worker processes, side by side, takes for a batch.
+
     Returns:
         Cause → share of the loop's time. The shares add up to 1.
     """
     waiting = min(1.0, max(0.0, measured.waiting.median)) if measured.has_step else 1.0
-    found: dict[Cause, float] = {}
-    work = _loader_work(measured)
+    receiving = min(waiting, max(0.0, measured.receiving)) if measured.workers else 0.0
+    work = _loader_work(measured, waiting)
     total = sum(work.values())
-    for kind, seconds in work.items():
-        found[kind] = waiting * seconds / total
+    found = {kind: (waiting - receiving) * seconds / total for kind, seconds in work.items()}
+    if measured.workers:
+        found[Cause.HAND_OVER] = found.get(Cause.HAND_OVER, 0.0) + receiving
     computing = 1 - waiting
     layout = _slower_by_layout(measured)
     copying = 0.0
@@ -60,20 +64,37 @@ def shares(measured: Measurements) -> dict[Cause, float]:
     return {kind: share * (1 - lost) for kind, share in found.items()} | {Cause.START_UP: lost}
 
 
-def _loader_work(measured: Measurements) -> dict[Cause, float]:
-    """Give the seconds that one process spends on a batch, by kind."""
+def _loader_work(measured: Measurements, waiting: float) -> dict[Cause, float]:
+    """Give the seconds of the loop in which the loader works on a batch, by kind.
+
+    Sleeping (storage) is divided by all workers; computing by all workers if there are processors
+    enough, else by the processors. The time that the loop takes says which: a repeated read may
+    be faster than the first read, and processors may be shared.
+    """
     stages, size = measured.stages, measured.batch_size
     if stages.storage is None or stages.decode is None or stages.transform is None:
         return {Cause.LOADER: 1.0}
-    work = {
-        Cause.STORAGE: stages.storage * size,
+    computing = {
         Cause.DECODE: stages.decode * size,
         Cause.TRANSFORM: stages.transform * size,
         Cause.COLLATE: stages.collate or 0.0,
     }
     if measured.workers:
-        work[Cause.HAND_OVER] = stages.hand_over or 0.0
+        computing[Cause.HAND_OVER] = stages.hand_over or 0.0
+    total = sum(computing.values())
+    workers = measured.workers or 1
+    again = stages.storage if stages.storage_again is None else stages.storage_again
+    first, again = (max(stages.storage, again) * size / workers, again * size / workers)
+    taken = measured.batch_seconds * (1.0 if measured.workers else waiting)
+    storage = _within(taken - total / workers, again, first)
+    computed = _within(taken - storage, total / workers, total / min(workers, measured.cpus))
+    work = {kind: computed * seconds / total for kind, seconds in computing.items() if total}
+    work |= {Cause.STORAGE: storage, Cause.UNEXPLAINED: max(0.0, taken - storage - computed)}
     return work if sum(work.values()) > 0 else {Cause.LOADER: 1.0}
+
+
+def _within(value: float, low: float, high: float) -> float:
+    return min(max(value, low), max(low, high))
 
 
 def _lost_in_starting(measured: Measurements) -> float:
@@ -91,7 +112,7 @@ def _slower_by_layout(measured: Measurements) -> float:
 
 
 def find(measured: Measurements) -> list[Finding]:
-    """Name what bounds the loop, the heaviest first.
+    """Name what bounds the loop, the heaviest first; time that nothing explains comes last.
 
     There is always a finding: `Cause.STEP` if the step is the limit, `Cause.NONE` if nothing is.
     """
@@ -99,7 +120,7 @@ def find(measured: Measurements) -> list[Finding]:
     found = [
         Finding(kind, share, _evidence(measured, kind))
         for kind, share in parts.items()
-        if share >= _LEAST and kind is not Cause.STEP
+        if share >= _LEAST and kind not in (Cause.STEP, Cause.UNEXPLAINED)
     ]
     for kind in _OF_TRIALS:
         least = _CHANGES_TRAINING if kind is Cause.BATCH_SIZE else 0
@@ -109,16 +130,22 @@ def find(measured: Measurements) -> list[Finding]:
             best = max(gains, key=lambda t: t.factor.median)
             saved = 1 - 1 / best.factor.median
             found.append(Finding(kind, saved, _of_trial(best)))
+    found.sort(key=lambda f: -f.share)
+    unexplained = parts.get(Cause.UNEXPLAINED, 0.0)
+    if unexplained >= _LEAST:
+        found.append(Finding(Cause.UNEXPLAINED, unexplained,
+                             _evidence(measured, Cause.UNEXPLAINED)))  # fmt: skip
     if found:
-        return sorted(found, key=lambda f: -f.share)
+        return found
     if measured.has_step and measured.waiting.median <= _KEPT_AHEAD:
         return [Finding(Cause.STEP, parts[Cause.STEP], _evidence(measured, Cause.STEP))]
     return [Finding(Cause.NONE, 0.0, {"waiting": measured.waiting.median})]
 
 
 def remedies(measured: Measurements) -> list[Trial]:
-    """List the changes that help clearly, the largest gain first."""
-    return sorted((t for t in measured.trials if t.is_gain), key=lambda t: -t.factor.median)
+    """List the changes that help: tried ones first, then estimates; the largest gain first."""
+    gains = (t for t in measured.trials if t.is_gain)
+    return sorted(gains, key=lambda t: (bool(t.assumption), -t.factor.median))
 
 
 def ceiling(measured: Measurements) -> float | None:
@@ -136,12 +163,13 @@ def _evidence(measured: Measurements, kind: Cause) -> dict[str, float]:
     """Give the numbers of a kind: seconds, bytes, shares."""
     stages = measured.stages
     found: dict[Cause, dict[str, float | None]] = {
-        Cause.STORAGE: {"seconds_a_sample": stages.storage, "cold": stages.storage_cold,
-                       "bytes_a_sample": stages.item_bytes},
+        Cause.STORAGE: {"seconds_a_sample": stages.storage, "again": stages.storage_again,
+                       "cold": stages.storage_cold},
         Cause.DECODE: {"seconds_a_sample": stages.decode},
         Cause.TRANSFORM: {"seconds_a_sample": stages.transform},
         Cause.COLLATE: {"seconds_a_batch": stages.collate},
-        Cause.HAND_OVER: {"seconds_a_batch": stages.hand_over, "bytes_a_batch": stages.batch_bytes},
+        Cause.HAND_OVER: {"seconds_a_batch": stages.hand_over, "receiving": measured.receiving,
+                          "bytes_a_batch": stages.batch_bytes},
         Cause.START_UP: {"seconds_an_epoch": stages.start_up},
         Cause.COPY: {"seconds_a_batch": stages.copy, "bytes_a_batch": stages.batch_bytes},
         Cause.MEMORY_FORMAT: {"seconds_a_step": measured.step,

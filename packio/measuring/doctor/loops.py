@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 from packio.errors import DiagnosisError, PackioError
-from packio.measuring.doctor.setups import Flow, size_of
+from packio.measuring.doctor.setups import size_of
+from packio.measuring.flow import Flow
 
 Step = Callable[[Any], Any]
-_AT_MOST = 4.0  # times the seconds of a run, at most, if batches come slowly
+_AHEAD = 2  # batches that each worker makes ahead
+_APART = 1.25  # times the wait for the first batch, from which on workers start one by one
 
 
 class LoopRun(NamedTuple):
@@ -22,11 +25,13 @@ class LoopRun(NamedTuple):
     Attributes:
         samples: Samples that arrived.
         waited, computed: Seconds in the loader, and in the step.
+        received: Seconds of `waited` in which this thread computed.
     """
 
     samples: int
     waited: float
     computed: float
+    received: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -37,6 +42,11 @@ class LoopRun(NamedTuple):
     def waiting(self) -> float:
         """Share of the time in the loader, 0 to 1."""
         return self.waited / max(self.waited + self.computed, 1e-9)
+
+    @property
+    def receiving(self) -> float:
+        """Share of the time in the loader in which this thread computed, 0 to 1."""
+        return min(self.waited, self.received) / max(self.waited + self.computed, 1e-9)
 
 
 @contextlib.contextmanager
@@ -71,9 +81,17 @@ class Loop:
         self._loader: Any = loader
         self._flow, self._step, self._lap = flow, step, max(1, workers)
         self._source: Iterator[Any] | None = None
+        self._has_run, self._batch = False, None
 
-    def run(self, seconds: float) -> LoopRun:
-        """Run for about so many seconds, after a lap that is not timed.
+    def run(self, seconds: float, until: float = math.inf) -> LoopRun:
+        """Run for about so many seconds, after laps that are not timed.
+
+        Workers start one after the other. Until the last one has made a batch, the others have made
+        all that they may make ahead: laps that come at once.
+
+        Args:
+            seconds: Seconds to run. The first lap is whole, unless the step takes most of it.
+            until: When to end, by time.monotonic.
 
         Raises:
             DiagnosisError: loader or step fail, or there are no batches.
@@ -81,25 +99,38 @@ class Loop:
         if self._flow is not None:
             self._flow.is_open = True
             self._source = None
-        for _ in range(self._lap):
-            self._compute(self._next())
-        samples, waited, computed, laps = 0, 0.0, 0.0, 0
-        while True:
-            for _ in range(self._lap):
-                began = time.perf_counter()
-                batch = self._next()
-                arrived = time.perf_counter()
-                samples += size_of(batch)
-                self._compute(batch)
-                waited += arrived - began
-                computed += time.perf_counter() - arrived
-                if waited + computed > _AT_MOST * seconds and laps:
-                    break
-            laps += 1
-            if waited + computed >= seconds:
+        nothing = LoopRun(0, 0.0, 0.0)
+        first = self._timed_batch(nothing)
+        lap = self._timed_lap(first, until, self._lap - 1)
+        if not self._has_run and lap.waited > _APART * first.waited:
+            for _ in range(_AHEAD):
+                self._timed_lap(nothing, until, self._lap)
+        self._has_run = True
+        run = self._timed_lap(nothing, until, self._lap)
+        while run.waited + run.computed < seconds and time.monotonic() < until:
+            run = self._timed_lap(run, until, self._lap)
+        if time.monotonic() < until:
+            self._drain()
+        return run
+
+    def _timed_lap(self, run: LoopRun, until: float, batches: int) -> LoopRun:
+        for _ in range(batches):
+            run = self._timed_batch(run)
+            if time.monotonic() >= until and run.computed >= run.waited:
                 break
-        self._drain()
-        return LoopRun(samples, waited, computed)
+        return run
+
+    def _timed_batch(self, run: LoopRun) -> LoopRun:
+        """Take a batch, compute, and add both to a run."""
+        began, cpu = time.perf_counter(), time.thread_time()
+        self._batch = self._next()  # as in a loop, the batch before is freed here
+        arrived, received = time.perf_counter(), time.thread_time() - cpu
+        self._compute(self._batch)
+        ended = time.perf_counter()
+        return LoopRun(
+            run.samples + size_of(self._batch), run.waited + arrived - began,
+            run.computed + ended - arrived, run.received + received,
+        )  # fmt: skip
 
     def first_batch(self) -> float:
         """Measure the seconds from the start of an epoch to its first batch."""
@@ -140,7 +171,7 @@ class Loop:
 
     def close(self) -> None:
         """End the workers."""
-        self._source = self._loader = None
+        self._source = self._loader = self._batch = None
 
 
 def call(step: Step, batch: Any) -> None:
@@ -168,4 +199,4 @@ def together(loading: LoopRun, step: float | None, size: int, workers: int) -> L
     computed = (step or 0.0) * batches
     loaded = loading.waited + loading.computed
     waited = max(0.0, loaded - computed) if workers else loaded
-    return LoopRun(loading.samples, waited, computed)
+    return LoopRun(loading.samples, waited, computed, loading.received)

@@ -8,6 +8,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+ERROR_RATE = 0.05  # probability that a diagnosis takes any change for a gain that is none
+_WORTH_IT = 1.1  # factor from which on a change is recommended
+
 
 class Cause(str, enum.Enum):
     """What can bound a training loop."""
@@ -24,6 +27,7 @@ class Cause(str, enum.Enum):
     MEMORY_FORMAT = "memory-format"
     COPY = "copy"
     LOADER = "loader"  # the loop waits for data, and the loader cannot be looked into
+    UNEXPLAINED = "unexplained"  # the loop waits longer than the stages by themselves take
     STEP = "step"
     NONE = "none"
 
@@ -46,12 +50,12 @@ class Stages:
     """The cost of each stage by itself; None if the stage could not be measured.
 
     Attributes:
-        storage, decode, transform: Seconds a sample; files that the first look has read are in the
-            page cache.
+        storage: Seconds a sample that is fetched for the first time.
+        decode, transform: Seconds a sample.
+        storage_again: Seconds a sample that was fetched shortly before.
         storage_cold: Seconds a sample, after its files were dropped from the page cache.
-        item_bytes: Bytes of a sample in its files.
         collate: Seconds a batch.
-        hand_over: Seconds a batch, from a worker process to this process.
+        hand_over: Seconds a batch, from one worker process to this process.
         copy: Seconds a batch, to the GPU.
         batch_bytes: Bytes of the tensors and arrays of a batch.
         start_up: Seconds that starting the workers adds to the first batch of an epoch.
@@ -60,8 +64,8 @@ class Stages:
     storage: float | None = None
     decode: float | None = None
     transform: float | None = None
+    storage_again: float | None = None
     storage_cold: float | None = None
-    item_bytes: float | None = None
     collate: float | None = None
     hand_over: float | None = None
     copy: float | None = None
@@ -71,31 +75,34 @@ class Stages:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A change that was tried: the loop as it is and the changed loop ran in turns.
+    """A change that was tried in turns with the loop as it is, or whose gain was estimated.
 
     Attributes:
         kind: The bottleneck that the change is to remedy.
         change: The change in words.
         code: The change as Python, or as a command.
         factor: Samples per second of the changed loop as a multiple of the loop as it is.
-        pairs: Pairs of runs that were compared; 0: one first look, which promised too little.
+        rounds: Rounds in which both loops ran; 0: one first look, or an estimate.
         note: What to consider.
-        noise: How far runs of the loop as it is were apart: 0.1 is a tenth.
+        chance: At most, the probability that any of the changes that ran in turns wins as many
+            rounds without being faster.
+        assumption: What an estimate rests on; empty if the change was tried.
     """
 
     kind: Cause
     change: str
     code: str
     factor: Spread
-    pairs: int
+    rounds: int
     note: str = ""
-    noise: float = 0.0
+    chance: float = 1.0
+    assumption: str = ""
 
     @property
     def is_gain(self) -> bool:
-        """Whether the change is clearly faster: beyond the noise, and in every pair."""
-        least = max(1.1, 1 + 1.5 * self.noise)
-        return self.pairs >= 4 and self.factor.median >= least and self.factor.low > 1.03
+        """Whether the change is worth it, and its gain no chance; an estimate: worth it."""
+        is_sure = self.factor.low > 1 if self.assumption else self.chance <= ERROR_RATE
+        return is_sure and self.factor.median >= _WORTH_IT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +119,8 @@ class Measurements:
         epoch_batches: Batches an epoch; None if unknown.
         rate: Samples per second of the loop.
         waiting: Share of the loop's time in which the step waits for data, 0 to 1.
+        receiving: Share of the loop's time in which this process takes batches over from workers:
+            the part of `waiting` in which it computes.
         step: Seconds a batch of the step alone, on a batch that is there.
         contiguous: Whether the tensors of the batches are contiguous.
         step_contiguous: Seconds of making the batch contiguous and running the step on it.
@@ -138,6 +147,7 @@ class Measurements:
     trials: tuple[Trial, ...] = ()
     is_loader_alone: bool = False
     machine: str = ""
+    receiving: float = 0.0
 
     @property
     def batch_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Step 3a, remedies: changes of a loop that might help, and gains that can be calculated."""
+"""Step 3a, remedies: changes of a loop that might help."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from packio.images.tensors import ensure_contiguous, mapped
 from packio.loading.loader import Loader
 from packio.measuring.doctor.findings import shares
 from packio.measuring.doctor.loops import Step
-from packio.measuring.doctor.measured import Cause, Measurements, Spread, Trial
+from packio.measuring.doctor.measured import Cause, Measurements
 from packio.measuring.doctor.setups import Setup, leaves
 
 _WORTH = 0.08  # share of the loop's time from which on a remedy is tried
 _MOST_WORKERS = 64
-_CALCULATED = 4  # pairs of a calculated gain: as many as a gain needs to count
 
 
 class Change(NamedTuple):
@@ -41,6 +40,11 @@ class Change(NamedTuple):
     size: int | None = None
     step: Callable[[Step], Step] | None = None
     note: str = ""
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that the change asks for; 0 if it does not ask for any."""
+        return int(self.options.get("num_workers", 0))
 
 
 class _Kept(Dataset[Any]):
@@ -203,31 +207,3 @@ def _is_equal(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
     return bool(a == b)
-
-
-def of_starting(measured: Measurements, starting: list[float]) -> list[Trial]:
-    """Calculate what workers that live on save, from the seconds that starting them takes."""
-    epoch = (measured.epoch_batches or 0) * measured.batch_seconds
-    if not starting or not epoch:
-        return []
-    gain = Spread.of([(seconds + epoch) / epoch for seconds in starting])
-    return [Trial(Cause.START_UP, "workers that live on", "persistent_workers=True", gain,
-                  _CALCULATED)]  # fmt: skip
-
-
-def of_packing(setup: Setup, measured: Measurements, say: Callable[[str], None]) -> list[Trial]:
-    """Calculate what packing otherwise would bring, from decoding some of the images."""
-    dataset, share = setup.dataset, shares(measured).get(Cause.DECODE, 0.0)
-    if share < _WORTH or not isinstance(dataset, PackDataset) or not dataset.options["crop"]:
-        return []
-    from packio.measuring.bench import load
-
-    say("what packing otherwise would bring")
-    found = []
-    for gain in load.gains(dataset):
-        whole = 1 / (1 - share + share / gain.factor)
-        found.append(Trial(
-            Cause.DECODE, gain.what, gain.command, Spread(whole, whole, whole), _CALCULATED,
-            f"estimated: decoding alone is {gain.factor:.1f} times as fast on one core",
-        ))  # fmt: skip
-    return found

@@ -19,6 +19,7 @@ _SENTENCES = {
     Cause.MEMORY_FORMAT: "the step gets tensors that are not contiguous: {share} of the time",
     Cause.COPY: "copying to the GPU takes {share} of the loop's time",
     Cause.LOADER: "waiting for the loader takes {share} of the loop's time",
+    Cause.UNEXPLAINED: "{share} of the loop's time is in no stage: contention, or a busy machine",
     Cause.STEP: "the step is the limit: a faster loader changes nothing",
     Cause.NONE: "nothing stands out",
 }
@@ -41,17 +42,32 @@ def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -
     text = [verdict(measured, found), ""]
     text += [f"{name:<14} {value}" for name, value in evidence(measured)]
     text.append("")
-    if not remedies:
-        return [*text, "Nothing that was tried is clearly faster."]
-    text.append("What helps, measured in turns with the loop as it is:")
-    for trial in remedies:
-        text.append(f"  {gain(trial):<24} {trial.change}: {trial.code}")
-        text += [f"  {'':<24} {trial.note}"] if trial.note else []
-    return text
+    tried = [trial for trial in remedies if not trial.assumption]
+    estimated = [trial for trial in remedies if trial.assumption]
+    if tried:
+        text.append("What helps, measured in turns with the loop as it is:")
+    else:
+        text.append("Nothing that was tried is clearly faster.")
+    text += [line for trial in tried for line in _remedy(trial)]
+    if estimated:
+        text += ["", "What may help, estimated, not tried:"]
+    return text + [line for trial in estimated for line in _remedy(trial)]
+
+
+def _remedy(trial: Trial) -> list[str]:
+    said = [f"  {gain(trial):<24} {trial.change}: {trial.code}"]
+    return said + [f"  {'':<24} {more}" for more in (remark(trial),) if more]
+
+
+def remark(trial: Trial) -> str:
+    """Say what to consider: the note of a change; of an estimate, what it assumes."""
+    return f"estimated: {trial.assumption}" if trial.assumption else trial.note
 
 
 def gain(trial: Trial) -> str:
     """Say the factor of a trial, with its spread: 2.00 (1.80 to 2.20)."""
+    if trial.factor.low == trial.factor.high:
+        return f"{TIMES}{trial.factor.median:.2f}"
     return f"{TIMES}{_spread(trial.factor, '.2f')}"
 
 
@@ -74,6 +90,11 @@ def evidence(measured: Measurements) -> list[tuple[str, str]]:
         taken = _time(measured.step_contiguous)
         rows.append(("contiguous", f"{taken} a step, with making the batch contiguous"))
     rows += _stages(measured)
+    unexplained = findings.shares(measured).get(Cause.UNEXPLAINED)
+    if unexplained is not None:
+        rows.append(("unexplained", f"{unexplained:.0%} of the loop's time, in no stage"))
+    if measured.receiving and measured.workers:
+        rows.append(("receiving", f"{measured.receiving:.0%} of the loop's time, in this process"))
     if measured.machine:
         rows.append(("machine", measured.machine))
     if measured.is_loader_alone:
@@ -87,9 +108,11 @@ def _stages(measured: Measurements) -> list[tuple[str, str]]:
     for name in ("storage", "decode", "transform"):
         seconds = getattr(stages, name)
         if seconds is not None:
-            cold = stages.storage_cold if name == "storage" else None
-            after = f"; {_time(cold)} cold" if cold is not None else ""
-            rows.append((name, f"{_time(seconds)} a sample on one core{after}"))
+            rows.append((name, f"{_time(seconds)} a sample on one core"))
+    if stages.storage is not None:
+        later = [("again", stages.storage_again), ("from the disk", stages.storage_cold)]
+        after = "".join(f"; {_time(took)} {when}" for when, took in later if took is not None)
+        rows[0] = ("storage", f"{_time(stages.storage)} a sample at first{after}")
     if stages.collate is not None:
         rows.append(("collate", f"{_time(stages.collate)} a batch"))
     for name, taken in (("hand-over", stages.hand_over), ("copy", stages.copy)):

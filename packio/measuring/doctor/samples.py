@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 
 from packio.measuring.doctor.setups import Setup
 
-_LEAST_ITEMS = 4
-_MOST_ITEMS = 64
 _IDLE = 1e-4  # seconds without the processor; a longer time is looked into
 _READS = frozenset((
     "open", "read", "readinto", "readinto1", "read1", "readline", "readall", "pread", "preadv",
@@ -52,45 +50,86 @@ class SampleTime(NamedTuple):
         return self.storage + self.decode + self.transform
 
 
-def mean(shares: Sequence[SampleTime], again: Sequence[SampleTime] = ()) -> SampleTime:
-    """Average over samples. If a sample was timed twice, the lesser time of a stage counts.
+def mean(shares: Sequence[SampleTime]) -> SampleTime:
+    """Average over samples."""
+    return SampleTime(*(statistics.fmean(parts) for parts in zip(*shares, strict=True)))
+
+
+def least(first: Sequence[SampleTime], again: Sequence[SampleTime]) -> list[SampleTime]:
+    """Give the storage of the first fetch of each sample, and the lesser time of other stages.
 
     A busy machine disturbs now this sample, now that one, but rarely the same sample twice.
+    Storage, however, is slow once for each sample: the second read finds the bytes in a cache.
     """
-    pairs = itertools.zip_longest(shares, again)
-    least = [a if b is None else SampleTime(*map(min, a, b)) for a, b in pairs]
-    return SampleTime(*(statistics.fmean(parts) for parts in zip(*least, strict=True)))
+    pairs = itertools.zip_longest(first, again)
+    return [
+        a if b is None else SampleTime(a.storage, min(a.decode, b.decode),
+                                       min(a.transform, b.transform))
+        for a, b in pairs
+    ]  # fmt: skip
 
 
-def time_samples(
-    setup: Setup, indices: Sequence[Any], seconds: float
-) -> tuple[SampleTime, list[Any], list[Any]]:
+class Samples(NamedTuple):
+    """Samples that were timed one by one.
+
+    Attributes:
+        time: The mean of their first fetches.
+        again: Mean seconds of storage when they were fetched again.
+        values, indices: The samples, and their indices.
+    """
+
+    time: SampleTime
+    again: float
+    values: list[Any]
+    indices: list[Any]
+
+
+def time_samples(setup: Setup, indices: Sequence[Any], seconds: float) -> Samples:
     """Fetch samples, and divide their time among the stages.
 
-    Without the hook, samples are fetched as a DataLoader does: this gives their time. Before that
-    they are fetched one by one under the hook, twice: this gives the share of each stage.
+    Samples are fetched one by one under the hook, twice: this gives the share of each stage, and
+    of storage what the first and the second fetch take. Without the hook, they are then fetched
+    as a DataLoader does: this gives the time of computing.
 
     Args:
         setup: The loader.
-        indices: Indices of samples, in the order of the sampler.
-        seconds: Seconds to spend, roughly.
+        indices: Indices of samples that nobody has fetched yet, in the order of the sampler.
+        seconds: Seconds to spend, roughly. Two samples are fetched in any case: the first of them
+            opens files and imports modules, and does not count.
+    """
+    dataset, began = setup.dataset, time.perf_counter()
+    timer = SampleTimer(dataset)
+    timer.run(indices[:1], 0)
+    first = timer.run(indices[1:] or indices, seconds / 4)
+    chosen = list((indices[1:] or indices)[: len(first)])
+    again = timer.run(chosen, seconds / 4)
+    values, chosen = timer.values, chosen[: len(again)]
+    parts, second = mean(least(first, again)), mean(again)
+    rounds: list[float] = []
+    while len(rounds) < 5 and time.perf_counter() - began < seconds:
+        before = clock()
+        values = setup.fetch(chosen) if setup.has_batches else [dataset[chosen[0]]]
+        rounds.append((clock() - before) / len(values))
+    taken = statistics.median(rounds) if rounds else second.total
+    return Samples(*unhooked(parts, second, taken), values, chosen)
+
+
+def unhooked(first: SampleTime, again: SampleTime, taken: float) -> tuple[SampleTime, float]:
+    """Take out what the hook costs: it slows computing down, not the sleep of storage.
+
+    Args:
+        first, again: A sample under the hook, when it is fetched first and again.
+        taken: Seconds of a sample, fetched once more, without the hook.
 
     Returns:
-        The mean share of a sample; samples; and the indices that were fetched.
+        The first fetch, and the storage of the second fetch.
     """
-    dataset, chosen = setup.dataset, list(indices[:_MOST_ITEMS])
-    timer = SampleTimer(dataset)
-    first = timer.run(chosen, seconds / 4)
-    chosen = chosen[: len(first)]
-    parts = mean(first, timer.run(chosen, seconds / 4))
-    rounds: list[float] = []
-    until = time.perf_counter() + seconds / 2
-    while not rounds or (time.perf_counter() < until and len(rounds) < 5):
-        began = clock()
-        samples = setup.fetch(chosen) if setup.has_batches else [dataset[chosen[0]]]
-        rounds.append((clock() - began) / len(samples))
-    scale = statistics.median(rounds) / parts.total if parts.total else 0.0
-    return SampleTime(*(part * scale for part in parts)), samples, chosen
+    if taken < again.storage:  # samples of a batch are fetched side by side
+        scale = taken / again.total
+        return SampleTime(*(part * scale for part in first)), again.storage * scale
+    computed = again.decode + again.transform
+    scale = min(1.0, (taken - again.storage) / computed) if computed else 1.0
+    return SampleTime(first.storage, first.decode * scale, first.transform * scale), again.storage
 
 
 class SampleTimer:
@@ -98,30 +137,35 @@ class SampleTimer:
 
     Args:
         dataset: The dataset whose samples to time; its transforms are recognised.
+
+    Attributes:
+        values: The samples of the last run.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset, self._codes = dataset, frozenset(_codes(dataset))
+        self.values = list[Any]()
         self._known: dict[Any, str | None] = {}
         self._stack: list[str | None] = []
         self._now, self._seconds = "", dict.fromkeys(("", *SampleTime._fields), 0.0)
         self._at, self._delay, self._slept = (0.0, 0.0), 0.0, 0.0
 
     def run(self, indices: Sequence[Any], seconds: float) -> list[SampleTime]:
-        """Fetch samples one by one, four at least, until the time is over; time each of them."""
+        """Fetch samples one by one, one at least, until the time is over; time each of them."""
         until, before, found = time.perf_counter() + seconds, sys.getprofile(), list[SampleTime]()
+        self.values = []
         for index in indices:
             self._seconds, self._slept = dict.fromkeys(self._seconds, 0.0), 0.0
             self._stack, self._now, self._delay = [], "", run_delay()
             self._at = (time.perf_counter(), time.thread_time())
             sys.setprofile(self._hook)
             try:
-                self._dataset[index]
+                self.values.append(self._dataset[index])
             finally:
                 sys.setprofile(before)
             self._switch("")
             found.append(self._share())
-            if len(found) >= _LEAST_ITEMS and time.perf_counter() > until:
+            if time.perf_counter() > until:
                 break
         return found
 

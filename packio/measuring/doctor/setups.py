@@ -15,45 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from packio.batches.collating import collate as packio_collate
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.loader import Loader
+from packio.measuring.flow import Flow
 
+_LOOKED_AT = 100  # leaves of a batch in which a tensor is looked for
 _TIMEOUT = 120.0  # seconds that a worker may take for a batch
-_ENDLESS = 1 << 30
-
-
-class Flow:
-    """Batches of indices in the order of the loader's sampler, epoch after epoch, until closed.
-
-    Args:
-        epochs: Makes the batches of an epoch.
-        size: Regroup the indices into batches of this size; None: keep the batches.
-    """
-
-    def __init__(self, epochs: Callable[[], Iterable[Any]], size: int | None = None) -> None:
-        self.is_open = True
-        self._source = _without_end(epochs)
-        if size is not None:
-            single = itertools.chain.from_iterable(self._source)
-            self._source = iter(lambda: list(itertools.islice(single, size)), [])
-
-    def __len__(self) -> int:
-        return _ENDLESS
-
-    def __iter__(self) -> Iterator[Any]:
-        while self.is_open:
-            try:
-                yield next(self._source)
-            except StopIteration:
-                return
-
-
-def _without_end(epochs: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    while True:
-        empty = True
-        for batch in epochs():
-            empty = False
-            yield list(batch) if isinstance(batch, (list, tuple)) else batch
-        if empty:
-            return
 
 
 class Setup:
@@ -209,7 +174,8 @@ def _around(prefetcher: DevicePrefetcher, loader: Iterable[Any]) -> DevicePrefet
 
 def size_of(batch: Any) -> int:
     """Count the samples of a batch: the first dimension of its first tensor, else its length."""
-    sized = next((leaf for leaf in leaves(batch) if getattr(leaf, "ndim", 0)), None)
+    first = itertools.islice(leaves(batch), _LOOKED_AT)
+    sized = next((leaf for leaf in first if getattr(leaf, "ndim", 0)), None)
     if sized is not None:
         return int(sized.shape[0])
     return len(batch) if isinstance(batch, (list, tuple)) else 1

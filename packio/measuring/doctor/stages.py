@@ -17,15 +17,15 @@ from packio.measuring.doctor.setups import Setup
 
 
 def median_time(work: Callable[[], Any], seconds: float, *, least: int = 3) -> float:
-    """Measure the median seconds of a call; the first call does not count."""
-    work()
-    times: list[float] = []
-    until = time.perf_counter() + seconds
-    while len(times) < least or (time.perf_counter() < until and len(times) < 200):
+    """Measure the median seconds of a call; the first call counts only if it takes too long."""
+    until, times = time.perf_counter() + seconds, list[float]()
+    while len(times) <= least or (time.perf_counter() < until and len(times) < 200):
         began = clock()
         work()
         times.append(clock() - began)
-    return statistics.median(times)
+        if time.perf_counter() > until + seconds:
+            break
+    return statistics.median(times[1:] or times)
 
 
 def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) -> tuple[float, Any]:
@@ -89,21 +89,21 @@ def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
         shared: See `_Replay`.
     """
     copying = median_time(lambda: _fresh(batch, torch.clone), seconds / 4)
-    most = max(4, min(50, int(seconds / max(2 * copying, 1e-4))))
+    most = max(1, min(50, int(seconds / max(2 * copying, 1e-4))))
     loader = DataLoader(
-        _Replay(batch, most + 3, shared=shared), batch_size=None, num_workers=1, timeout=60,
+        _Replay(batch, most + 2, shared=shared), batch_size=None, num_workers=1, timeout=60,
         collate_fn=as_it_is,
     )  # fmt: skip
-    source = iter(loader)
-    for _ in range(3):
-        next(source)
-    arrivals = [time.perf_counter()]
+    source, arrivals = iter(loader), list[float]()
     for _ in source:
         arrivals.append(time.perf_counter())
-        if arrivals[-1] - arrivals[0] > seconds and len(arrivals) > 3:
+        if arrivals[-1] - arrivals[0] > seconds and len(arrivals) > 1:
             break
-    # The lower quartile: on a busy machine, half of the time is spent on waking the other process.
-    taken = statistics.quantiles((b - a for a, b in itertools.pairwise(arrivals)), n=4)[0]
+    # The first batches were made while the worker started. The lower quartile: on a busy machine,
+    # half of the time is spent on waking the other process.
+    gaps = [b - a for a, b in itertools.pairwise(arrivals)]
+    gaps = sorted(gaps[2:] or gaps)
+    taken = gaps[len(gaps) // 4]
     return max(taken - copying, 0.1 * taken)
 
 

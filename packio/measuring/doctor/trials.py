@@ -1,21 +1,61 @@
-"""Step 3b, trials: a first look at each change, then the best changes in turns with the loop."""
+"""Step 3b, trials: a first look at each change, then the best changes in turns with the loop.
+
+The looks choose; they are no evidence. The evidence is a sign test: in each round the loop as it is
+and every chosen change run once, each of them first in turn. A change without effect wins a round
+with a chance of one half, whatever the noise is like. The chances of all changes that ran in turns
+are added (Bonferroni), so that a whole diagnosis errs no more often than `measured.ERROR_RATE`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from packio.errors import DiagnosisError
 from packio.measuring.doctor.loops import Loop, LoopRun
-from packio.measuring.doctor.measured import Cause, Spread, Trial
+from packio.measuring.doctor.measured import ERROR_RATE, Cause, Spread, Trial
 from packio.measuring.doctor.remedies import Change
 
 _PROMISING = 1.05  # gain at first look from which on a change is measured in turns
-_LOOKS = 4  # first looks that are taken in any case
-_CONFIRMED = 3  # changes that are measured in turns
-_LEAST, _MOST = 4, 9  # rounds in turns
+_LEAST_NOISE = 0.03  # of runs, as a share: few runs may agree by chance
+_MOST_CHANGES = 3  # that are measured in turns
+_MOST_ROUNDS = 12
+_FOR_LOOKS = 0.35  # share of the time that first looks may take
+
+
+def chance(ratios: Sequence[float], family: int) -> float:
+    """Calculate how probable it is that one of some changes without effect wins so many rounds.
+
+    Args:
+        ratios: Rate of the changed loop as a multiple of the loop as it is, round by round.
+        family: Changes that ran in turns.
+    """
+    wins, rounds = sum(ratio > 1 for ratio in ratios), len(ratios)
+    tail = sum(math.comb(rounds, k) for k in range(wins, rounds + 1)) * 0.5**rounds
+    return min(1.0, family * tail)
+
+
+def rounds_needed(family: int) -> int:
+    """Give the least number of rounds after which a change can be told from chance."""
+    return math.ceil(math.log2(family / ERROR_RATE))
+
+
+def noise(rates: Sequence[float]) -> float:
+    """Give how far runs of one loop are from their median, as a share of it (MAD, as a sigma)."""
+    middle = statistics.median(rates)
+    return 1.4826 * statistics.median(abs(rate - middle) for rate in rates) / max(middle, 1e-9)
+
+
+class _Look(NamedTuple):
+    """A first look at a change: the gain, and the seconds that a run of it takes."""
+
+    change: Change
+    gain: float
+    price: float
 
 
 class Trials:
@@ -26,6 +66,9 @@ class Trials:
         make: Makes the loop of a change.
         timed: Runs a loop once.
         say: Called with what is tried next.
+        runs: Runs of the loop as it is.
+        price: Seconds that such a run takes.
+        now: The clock.
 
     Attributes:
         baseline_runs: All runs of the loop as it is.
@@ -37,78 +80,103 @@ class Trials:
         make: Callable[[Change], Loop],
         timed: Callable[[Loop, Change | None], LoopRun],
         say: Callable[[str], None],
+        runs: Sequence[LoopRun],
+        price: float,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._baseline, self._make, self._timed, self._say = baseline, make, timed, say
-        self.baseline_runs: list[LoopRun] = []
+        self._price, self._now = price, now
+        self.baseline_runs = list(runs)
 
     def run(self, candidates: list[Change], until: float) -> list[Trial]:
-        """Look at each change once, then measure the best changes in turns with the unchanged loop.
+        """Look at changes once, then measure the best ones in turns with the unchanged loop.
 
         Args:
-            candidates: Changes to try, the most promising first. After half of the time, no more
-                of them are looked at.
-            until: When to end, by time.monotonic; a few rounds are made in any case.
+            candidates: Changes to try, the most promising first; as many as the time is enough for.
+            until: When to end, by the clock. Only what can be expected to end before is begun.
         """
-        looks: list[tuple[float, Change]] = []
-        half = (time.monotonic() + until) / 2
+        looks = self._looks(candidates, self._now() + _FOR_LOOKS * (until - self._now()))
+        chosen = self._chosen(looks, until - self._now())
+        ratios = self._in_turns(chosen, until)
+        trials = [_trial(c, ratios[c.what], len(chosen)) for c in chosen if ratios[c.what]]
+        tried = {trial.change for trial in trials}
+        return trials + [_trial(c, [gain], 0) for c, gain, _ in looks if c.what not in tried]
+
+    def _looks(self, candidates: list[Change], until: float) -> list[_Look]:
+        looks: list[_Look] = []
+        price = 2 * self._price
         for change in candidates:
-            if time.monotonic() > half and len(looks) >= _LOOKS:
+            if self._now() + price > until:
                 break
             self._say(f"trying {change.what}")
+            began = self._now()
             with contextlib.suppress(DiagnosisError):  # the loader cannot be changed so
-                looks.append((self._look(change), change))
-        chosen = self._best(looks)
-        ratios, noise = self._in_turns([change for _, change in chosen], until)
-        trials = [_trial(c, ratios[id(c)], noise) for _, c in chosen]
-        others = [(gain, c) for gain, c in looks if id(c) not in ratios]
-        return trials + [_trial(c, [gain], noise, is_look=True) for gain, c in others]
+                before = self._base()
+                between = self._now()
+                gain = self._once(change) / before
+                looks.append(_Look(change, gain, self._now() - between))
+            price = max(price, self._now() - began)
+        return looks
 
-    def _look(self, change: Change) -> float:
+    def _once(self, change: Change) -> float:
         loop = self._make(change)
         try:
-            before = self._base()
-            gain = self._timed(loop, change).rate / before
+            return self._timed(loop, change).rate
         finally:
             loop.close()
-        return gain
 
     def _base(self) -> float:
         run = self._timed(self._baseline, None)
         self.baseline_runs.append(run)
         return run.rate
 
-    @staticmethod
-    def _best(looks: list[tuple[float, Change]]) -> list[tuple[float, Change]]:
-        """Choose the most promising change of each kind, and the best of these."""
-        best: dict[Cause, tuple[float, Change]] = {}
-        for gain, change in looks:
-            if gain >= _PROMISING and gain > best.get(change.kind, (0.0, None))[0]:
-                best[change.kind] = (gain, change)
-        return sorted(best.values(), key=lambda found: -found[0])[:_CONFIRMED]
+    def _chosen(self, looks: list[_Look], seconds: float) -> list[Change]:
+        """Choose the most promising change of each kind, and of these as many as can be tested."""
+        best: dict[Cause, _Look] = {}
+        doubt = 1 + 3 * max(_LEAST_NOISE, noise([run.rate for run in self.baseline_runs]))
+        for kind in {look.change.kind for look in looks}:
+            alike = [look for look in looks if look.change.kind is kind]
+            most = max(look.gain for look in alike)
+            # Several numbers of workers are no different within the noise: the fewest.
+            alike = [look for look in alike if look.gain * doubt >= most]
+            best[kind] = min(alike, key=lambda look: (look.change.workers, -look.gain))
+        chosen = [look for look in best.values() if look.gain >= _PROMISING]
+        chosen = sorted(chosen, key=lambda look: -look.gain)[:_MOST_CHANGES]
+        while len(chosen) > 1:
+            a_round = self._price + sum(min(look.price, 2 * self._price) for look in chosen)
+            if a_round * rounds_needed(len(chosen)) <= seconds:
+                break
+            chosen.pop()
+        return [look.change for look in chosen]
 
-    def _in_turns(self, chosen: list[Change], until: float) -> tuple[dict[int, list[float]], float]:
-        """Measure changes as multiples of the unchanged loop, and how much that loop varies."""
-        ratios: dict[int, list[float]] = {id(change): [] for change in chosen}
-        drifts = [0.0]
-        loops = {id(change): self._make(change) for change in chosen}
-        try:
-            number, before = 0, self._base() if chosen else 0.0
-            while chosen and (number < _LEAST or (time.monotonic() < until and number < _MOST)):
+    def _in_turns(self, chosen: list[Change], until: float) -> dict[str, list[float]]:
+        """Measure changes as multiples of the unchanged loop, in each round."""
+        ratios: dict[str, list[float]] = {change.what: [] for change in chosen}
+        with contextlib.ExitStack() as stack:
+            loops = [(change, self._make(change)) for change in chosen]
+            for _, loop in loops:
+                stack.callback(loop.close)
+            lanes = [None, *loops]
+            longest = 0.0
+            for number in range(_MOST_ROUNDS if chosen else 0):
+                began = self._now()
+                if began + longest > until:
+                    break
                 self._say(f"round {number + 1}: {', '.join(c.what for c in chosen)}")
-                rates = {id(c): self._timed(loops[id(c)], c).rate for c in chosen}
-                after = self._base()
-                for change in chosen:
-                    ratios[id(change)].append(rates[id(change)] / statistics.mean((before, after)))
-                drifts.append(abs(after / before - 1))
-                number, before = number + 1, after
-        finally:
-            for loop in loops.values():
-                loop.close()
-        return ratios, statistics.median(drifts[1:] or drifts)
+                start, before, rates = number % len(lanes), 1.0, dict[str, float]()
+                for lane in lanes[start:] + lanes[:start]:
+                    if lane is None:
+                        before = self._base()
+                    else:
+                        rates[lane[0].what] = self._timed(lane[1], lane[0]).rate
+                for what, rate in rates.items():
+                    ratios[what].append(rate / before)
+                longest = max(longest, self._now() - began)
+        return ratios
 
 
-def _trial(change: Change, ratios: list[float], noise: float, *, is_look: bool = False) -> Trial:
+def _trial(change: Change, ratios: list[float], family: int) -> Trial:
     return Trial(
-        change.kind, change.what, change.code, Spread.of(ratios), 0 if is_look else len(ratios),
-        change.note, noise,
+        change.kind, change.what, change.code, Spread.of(ratios), len(ratios) if family else 0,
+        change.note, chance(ratios, family) if family else 1.0,
     )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Indices for loaders that run now and then: in between their workers have nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+_ENDLESS = 1 << 30
+
+
+class Order:
+    """Indices in the order of the loader's sampler, epoch after epoch, for several loops.
+
+    What one loop took, no other loop takes in the same epoch: nobody finds samples in the page
+    cache because another loop has just read them.
+
+    Args:
+        epochs: Makes the batches of an epoch.
+    """
+
+    def __init__(self, epochs: Callable[[], Iterable[Any]]) -> None:
+        self._source = _without_end(epochs)
+        self._left: list[Any] = []
+
+    def batch(self) -> Any:
+        """Take the next batch.
+
+        Raises:
+            StopIteration: an epoch is empty.
+        """
+        left, self._left = self._left, []
+        return left or next(self._source)
+
+    def regrouped(self, size: int) -> list[Any]:
+        """Take so many indices. What is left of a batch, the next batch begins with."""
+        while len(self._left) < size:
+            self._left = self._left + next(self._source)
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+
+class Flow:
+    """A loop's batches of indices, until it is closed.
+
+    Args:
+        order: Where the indices come from.
+        size: Samples a batch; None: the batches of the order.
+    """
+
+    def __init__(self, order: Order, size: int | None = None) -> None:
+        self.is_open = True
+        self._order, self._size = order, size
+
+    def __len__(self) -> int:
+        return _ENDLESS
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.is_open:
+            try:
+                yield self._order.regrouped(self._size) if self._size else self._order.batch()
+            except StopIteration:
+                return
+
+
+def _without_end(epochs: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    while True:
+        empty = True
+        for batch in epochs():
+            empty = False
+            yield list(batch) if isinstance(batch, (list, tuple)) else batch
+        if empty:
+            return

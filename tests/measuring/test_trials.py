@@ -1,0 +1,256 @@
+"""Trials and estimates: what is chance, what is a gain, which changes fit into the time."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, Subset
+
+import packio
+from packio.measuring.doctor import Cause, Diagnosis, Measurements, Trial, estimates, trials
+from packio.measuring.doctor.loops import LoopRun
+from packio.measuring.doctor.measured import Spread, Stages
+from packio.measuring.doctor.remedies import Change
+from packio.measuring.doctor.setups import Setup
+from packio.measuring.doctor.trials import Trials
+
+
+class FakeLoop:
+    """A loop whose rate is known, but for noise; a run takes a second of a clock that is not."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Bench:
+    """Trials of fake loops, on a fake clock.
+
+    Args:
+        rates: The true rate of each change; that of the loop as it is is 100.
+        noise: Standard deviation of the logarithm of a run's rate.
+    """
+
+    def __init__(self, rates: dict[str, float], noise: float, seed: int, price: float = 1) -> None:
+        self.now, self._price, self._noise = 0.0, price, noise
+        self._rates, self._draw, self.ran = rates, random.Random(seed), list[float]()
+        self.trials = Trials(
+            FakeLoop(100.0),  # type: ignore[arg-type]  # as much of a loop as trials need
+            self._made, self._timed, lambda _: None,
+            [self._run(100.0) for _ in range(3)], price, lambda: self.now
+        )  # fmt: skip
+
+    def _made(self, change: Change) -> Any:
+        return FakeLoop(self._rates[change.what])
+
+    def _timed(self, loop: Any, change: Change | None) -> LoopRun:
+        self.now += self._price
+        self.ran.append(loop.rate)
+        return self._run(loop.rate)
+
+    def _run(self, rate: float) -> LoopRun:
+        return LoopRun(1, 1 / rate / math.exp(self._draw.gauss(0, self._noise)), 0.0)
+
+
+def workers(number: int, kind: Cause = Cause.WORKERS_TOO_FEW) -> Change:
+    return Change(kind, f"{number} workers", "", {"num_workers": number})
+
+
+KINDS = (Cause.WORKERS_TOO_FEW, Cause.STORAGE, Cause.BATCH_SIZE, Cause.DECODE, Cause.COLLATE)
+CHANGES = [Change(kind, kind.value, "") for kind in KINDS]
+
+
+def test_the_chance_is_that_of_a_coin_for_all_changes_together() -> None:
+    assert trials.chance([1.2, 1.3, 1.1, 1.2, 1.5], 1) == pytest.approx(1 / 32)
+    assert trials.chance([1.2, 1.3, 1.1, 1.2, 0.9], 1) == pytest.approx(6 / 32)
+    assert trials.chance([1.2] * 6, 3) == pytest.approx(3 / 64)
+    assert trials.chance([0.9] * 6, 3) == 1
+
+
+@pytest.mark.parametrize(("family", "rounds"), [(1, 5), (2, 6), (3, 6)])
+def test_as_many_rounds_are_needed_as_tell_a_gain_from_chance(family: int, rounds: int) -> None:
+    assert trials.rounds_needed(family) == rounds
+    assert trials.chance([2.0] * rounds, family) <= 0.05 < trials.chance([2] * (rounds - 1), family)
+
+
+def test_of_changes_without_effect_one_diagnosis_in_twenty_names_a_gain_at_most() -> None:
+    rates = dict.fromkeys((kind.value for kind in KINDS), 100.0)
+    wrong = sum(
+        any(trial.is_gain for trial in Bench(rates, 0.3, seed).trials.run(CHANGES, 100.0))
+        for seed in range(600)
+    )
+    assert wrong <= 600 * 0.05 + 3 * math.sqrt(600 * 0.05 * 0.95)
+
+
+def test_a_clear_gain_is_found_on_a_noisy_machine() -> None:
+    rates = dict.fromkeys((kind.value for kind in KINDS), 100.0) | {"storage": 250.0}
+    found = [
+        [trial.kind for trial in Bench(rates, 0.2, seed).trials.run(CHANGES, 60.0) if trial.is_gain]
+        for seed in range(50)
+    ]
+    assert sum(Cause.STORAGE in kinds for kinds in found) >= 45
+
+
+def test_first_looks_are_no_evidence() -> None:
+    bench = Bench({"storage": 400.0}, 0.0, 0)
+    (look,) = bench.trials.run([CHANGES[1]], 6.0)  # two runs are a look; two rounds fit after it
+    assert look.factor.median == pytest.approx(4)
+    assert not look.is_gain
+
+
+def test_no_more_is_begun_than_the_time_is_enough_for() -> None:
+    for until in (1.0, 10.0, 30.0, 100.0):
+        bench = Bench({change.what: 150.0 for change in CHANGES}, 0.1, 1)
+        bench.trials.run(CHANGES, until)
+        assert bench.now <= until
+    slow = Bench({change.what: 150.0 for change in CHANGES}, 0.1, 1, price=40.0)
+    assert slow.trials.run(CHANGES, 6.0) == []
+    assert slow.now == 0
+
+
+def test_the_order_within_a_round_is_another_in_each_round() -> None:
+    bench = Bench({"storage": 300.0, "decode": 200.0}, 0.0, 0)
+    bench.trials.run([CHANGES[1], CHANGES[3]], 40.0)
+    rounds = [bench.ran[i : i + 3] for i in range(4, len(bench.ran), 3)]
+    assert {tuple(order) for order in rounds[:3]} == {
+        (100.0, 300.0, 200.0), (300.0, 200.0, 100.0), (200.0, 100.0, 300.0)
+    }  # fmt: skip
+
+
+def test_of_numbers_of_workers_that_are_alike_within_the_noise_the_fewest_are_tried() -> None:
+    chosen = []
+    for seed in range(20):
+        bench = Bench({"4 workers": 200.0, "8 workers": 202.0}, 0.05, seed)
+        found = bench.trials.run([workers(8), workers(4)], 60.0)
+        chosen += [trial.change for trial in found if trial.rounds]
+    assert chosen.count("4 workers") >= 15
+    far = Bench({"4 workers": 200.0, "8 workers": 400.0}, 0.01, 0)
+    found = far.trials.run([workers(4), workers(8)], 60.0)
+    assert next(t for t in found if t.rounds).change == "8 workers"
+
+
+# What is not tried
+
+
+def measured(**stages: float) -> Measurements:
+    one = Spread(1.0, 1.0, 1.0)
+    return Measurements(
+        loader="DataLoader", batch_size=10, workers=0, cpus=2, device="cpu", has_step=False,
+        epoch_batches=10, rate=Spread(100.0, 100.0, 100.0), waiting=one, step=None,
+        contiguous=True, step_contiguous=None, stages=Stages(**stages),  # type: ignore[arg-type]  # no whole numbers here
+    )  # fmt: skip
+
+
+class ImageFolder(Dataset[Any]):
+    """What torchvision's has: `root`, `samples`, `loader`."""
+
+    def __init__(self, root: pathlib.Path, size: int) -> None:
+        self.root, self.samples = str(root), list[tuple[str, int]]()
+        pixels = np.random.default_rng(0).integers(0, 255, (size, size, 3), np.uint8)
+        for i in range(4):
+            Image.fromarray(pixels).save(root / f"{i}.jpg")
+            self.samples.append((str(root / f"{i}.jpg"), i % 2))
+
+    @staticmethod
+    def loader(path: str) -> Image.Image:
+        """Open a file as torchvision does."""
+        return Image.open(path).convert("RGB")
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(self.loader(self.samples[index][0])).copy())
+
+
+@pytest.mark.parametrize("size", [64, 600])
+def test_packing_is_proposed_for_a_slow_image_folder(tmp_path: pathlib.Path, size: int) -> None:
+    setup = Setup(DataLoader(Subset(ImageFolder(tmp_path, size), [3, 1, 0]), 2))
+    slow = measured(storage=0.005, decode=0.005, transform=0.0)
+    found = estimates.of_packing(setup, slow, [0, 2], 1.0, lambda _: None)
+    codes = [trial.code for trial in found]
+    assert codes[:2] == [f"packio pack {tmp_path} OUT.lmdb"] * 2
+    resized = f"packio pack {tmp_path} OUT.lmdb --encode jpeg --resize short=256"
+    assert codes[2:] == ([resized] if size == 600 else [])
+    assert all(trial.assumption and not trial.rounds for trial in found)
+    assert found[0].factor.median == pytest.approx(2)  # at most: half of the time is storage
+    assert found[0].is_gain
+
+
+def test_no_packing_is_proposed_where_reading_and_decoding_take_little(
+    tmp_path: pathlib.Path,
+) -> None:
+    setup = Setup(DataLoader(ImageFolder(tmp_path, 64), 2))
+    quick = measured(storage=0.0001, decode=0.0001, transform=0.01)
+    assert estimates.of_packing(setup, quick, [0, 1], 1.0, lambda _: None) == []
+
+
+def test_the_folder_of_a_folder_dataset_is_packed(image_folder: pathlib.Path) -> None:
+    dataset = packio.FolderDataset(image_folder, crop=packio.RandomResizedCrop(16))
+    root, files = estimates.image_files(dataset, [0, 1])
+    assert root == str(image_folder)
+    assert all(pathlib.Path(file).is_file() for file in files)
+    assert estimates.image_files([1, 2], [0]) == ("", [])
+
+
+def test_estimates_are_marked_and_say_what_they_assume() -> None:
+    short = measured(storage=0.0, decode=0.0, transform=0.01)
+    (living,) = estimates.of_starting(short, [1.0, 0.9, 1.2])
+    assert living.factor.median == pytest.approx(2)  # an epoch takes a second
+    tried = Trial(Cause.COLLATE, "tried", "code", Spread(1.5, 1.4, 1.6), 6, chance=1 / 64)
+    diagnosis = Diagnosis(Measurements(**{**vars(short), "trials": (living, tried)}))
+    assert diagnosis.remedies == [tried, living]  # what was tried comes first
+    said = str(diagnosis)
+    head = said.index("What may help, estimated, not tried:")
+    assert said.index("1.50 (1.40 to 1.60)") < head < said.index("persistent_workers=True")
+    assert "estimated: workers start once" in said
+    assert "estimated: workers start once" in diagnosis.html()
+
+
+def test_a_gain_of_decoding_is_that_of_the_whole_loop() -> None:
+    trial = estimates._decoding(0.5, "what", "code", Spread(4.0, 2.0, 1e9))
+    assert trial.factor == pytest.approx((1.6, 4 / 3, 2.0))
+    assert "4.0 times as fast" in trial.assumption
+
+
+# The time
+
+
+class Seconds(Dataset[Any]):
+    """Samples that each take a second of a clock, which nobody waits for."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.clock[0] += 1.0
+        return torch.zeros(3)
+
+
+def test_a_slow_loader_takes_little_longer_than_the_seconds_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+
+    def ticking() -> float:
+        clock[0] += 1e-4
+        return clock[0]
+
+    monkeypatch.setattr(time, "monotonic", ticking)
+    monkeypatch.setattr(time, "perf_counter", ticking)
+    found = packio.doctor(DataLoader(Seconds(clock), 32), lambda _: None, seconds=6)
+    assert found.kinds[0] is Cause.STORAGE
+    assert clock[0] < 10  # a lap of the loop is run, and a few samples are timed, in any case

@@ -39,10 +39,18 @@ class Bench:
     Args:
         rates: The true rate of each change; that of the loop as it is is 100.
         noise: Standard deviation of the logarithm of a run's rate.
+        bursts: Whether one run in ten is five times as noisy.
     """
 
-    def __init__(self, rates: dict[str, float], noise: float, seed: int, price: float = 1) -> None:
-        self.now, self._price, self._noise = 0.0, price, noise
+    def __init__(
+        self,
+        rates: dict[str, float],
+        noise: float,
+        seed: int,
+        price: float = 1,
+        bursts: bool = False,
+    ) -> None:
+        self.now, self._price, self._noise, self._bursts = 0.0, price, noise, bursts
         self._rates, self._draw, self.ran = rates, random.Random(seed), list[float]()
         self.trials = Trials(
             FakeLoop(100.0),  # type: ignore[arg-type]  # as much of a loop as trials need
@@ -59,7 +67,8 @@ class Bench:
         return self._run(loop.rate)
 
     def _run(self, rate: float) -> LoopRun:
-        return LoopRun(1, 1 / rate / math.exp(self._draw.gauss(0, self._noise)), 0.0)
+        noise = self._noise * (5 if self._bursts and self._draw.random() < 0.1 else 1)
+        return LoopRun(1, 1 / rate / math.exp(self._draw.gauss(0, noise)), 0.0)
 
 
 def workers(number: int, kind: Cause = Cause.WORKERS_TOO_FEW) -> Change:
@@ -70,24 +79,36 @@ KINDS = (Cause.WORKERS_TOO_FEW, Cause.STORAGE, Cause.BATCH_SIZE, Cause.DECODE, C
 CHANGES = [Change(kind, kind.value, "") for kind in KINDS]
 
 
-def test_the_chance_is_that_of_a_coin_for_all_changes_together() -> None:
-    assert trials.chance([1.2, 1.3, 1.1, 1.2, 1.5], 1) == pytest.approx(1 / 32)
-    assert trials.chance([1.2, 1.3, 1.1, 1.2, 0.9], 1) == pytest.approx(6 / 32)
-    assert trials.chance([1.2] * 6, 3) == pytest.approx(3 / 64)
-    assert trials.chance([0.9] * 6, 3) == 1
+@pytest.mark.parametrize(
+    ("t", "freedom", "tail"),  # from printed tables of Student's t
+    [(2.920, 2, 0.05), (6.965, 2, 0.01), (2.353, 3, 0.05), (2.132, 4, 0.05), (3.365, 5, 0.01),
+     (1.796, 11, 0.05), (0.0, 5, 0.5), (-2.353, 3, 0.95), (6.314, 1, 0.05)],
+)  # fmt: skip
+def test_the_tail_of_students_t_is_that_of_the_tables(t: float, freedom: int, tail: float) -> None:
+    assert trials.student_tail(t, freedom) == pytest.approx(tail, rel=2e-3)
 
 
-@pytest.mark.parametrize(("family", "rounds"), [(1, 5), (2, 6), (3, 6)])
-def test_as_many_rounds_are_needed_as_tell_a_gain_from_chance(family: int, rounds: int) -> None:
-    assert trials.rounds_needed(family) == rounds
-    assert trials.chance([2.0] * rounds, family) <= 0.05 < trials.chance([2] * (rounds - 1), family)
+def test_the_chance_is_that_of_all_changes_together() -> None:
+    ratios = [math.exp(x) for x in (0.1, 0.2, 0.3)]  # t = 0.2 / (0.1 / sqrt(3)) = 3.464
+    assert trials.chance(ratios, 1) == pytest.approx(0.0371, rel=1e-2)
+    assert trials.chance(ratios, 3) == pytest.approx(3 * 0.0371, rel=1e-2)
+    assert trials.chance([0.9, 0.8, 0.7], 3) == 1
+    assert trials.chance([3.0, 3.0], 1) == 1  # two rounds are too few
+    assert 0 < trials.chance([1.001] * 3, 1) < 1
 
 
-def test_of_changes_without_effect_one_diagnosis_in_twenty_names_a_gain_at_most() -> None:
+@pytest.mark.parametrize("bursts", [False, True])
+def test_of_changes_without_effect_one_diagnosis_in_twenty_names_a_gain_at_most(
+    bursts: bool,
+) -> None:
     rates = dict.fromkeys((kind.value for kind in KINDS), 100.0)
     wrong = sum(
-        any(trial.is_gain for trial in Bench(rates, 0.3, seed).trials.run(CHANGES, 100.0))
-        for seed in range(600)
+        any(
+            trial.chance <= 0.05
+            for trial in Bench(rates, 0.3, seed, bursts=bursts).trials.run(CHANGES, until)
+        )
+        for seed in range(300)
+        for until in (25.0, 100.0)
     )
     assert wrong <= 600 * 0.05 + 3 * math.sqrt(600 * 0.05 * 0.95)
 
@@ -104,6 +125,7 @@ def test_a_clear_gain_is_found_on_a_noisy_machine() -> None:
 def test_first_looks_are_no_evidence() -> None:
     bench = Bench({"storage": 400.0}, 0.0, 0)
     (look,) = bench.trials.run([CHANGES[1]], 6.0)  # two runs are a look; two rounds fit after it
+    assert look.rounds == 2
     assert look.factor.median == pytest.approx(4)
     assert not look.is_gain
 

@@ -158,10 +158,8 @@ class Examination:
         """Run the loop as it is, three times if there is time."""
         self._say("the loop")
         until = time.monotonic() + _FOR_LOOP * (self._until - time.monotonic())
-        self._baseline = self._made_loop()
-        first = self._run_again()
-        if self._is_slow(first):
-            self._baseline.close()
+        first = self._probed()
+        if first is None:
             self._baseline = self._made_loop()
             first = self._run_again()
         self._price /= 2  # starting the workers does not come again
@@ -177,13 +175,25 @@ class Examination:
         self._price = time.monotonic() - began
         return run
 
-    def _is_slow(self, run: LoopRun) -> bool:
-        """Whether batches take longer in the loop than their samples did, so pieces are better."""
-        if self._piece or run.waiting < 0.6:
-            return False
-        self._loading = self._size / run.rate * max(1, self._setup.workers or 0)
+    def _probed(self) -> LoopRun | None:
+        """Look, at one sample of each worker, how long batches take if all workers are at work.
+
+        Returns:
+            The run, if the loop is to go on so.
+        """
+        workers = self._setup.workers or 0
+        if self._piece or workers < 2 or not self._setup.has_batches:
+            return None
+        self._piece = 1
+        self._baseline = self._made_loop()
+        run = self._run_again()
+        self._piece = 0
+        self._loading = max(self._loading, self._size / run.rate * workers)
         self._choose_piece()
-        return bool(self._piece)
+        if self._piece == 1:
+            return run
+        self._baseline.close()
+        return None
 
     def _start_ups(self) -> list[float]:
         """Measure the seconds that starting the workers takes, if each epoch starts them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from packio.measuring.doctor.measured import Cause, Measurements, Trial
 
-_LEAST = 0.2  # share of the loop's time from which on a kind is named
+_LEAST = 0.2  # share of the loop's explained time from which on a kind is named
 _KEPT_AHEAD = 0.1  # share of waiting below which the loader keeps ahead of the step
 _CHANGES_TRAINING = 1.25  # gain below which the batch size should stay: it changes training
 _OF_TRIALS = (
@@ -117,10 +117,12 @@ def find(measured: Measurements) -> list[Finding]:
     There is always a finding: `Cause.STEP` if the step is the limit, `Cause.NONE` if nothing is.
     """
     parts = shares(measured)
+    unexplained = parts.get(Cause.UNEXPLAINED, 0.0)
+    least = max(_LEAST / 2, _LEAST * (1 - unexplained))
     found = [
         Finding(kind, share, _evidence(measured, kind))
         for kind, share in parts.items()
-        if share >= _LEAST and kind not in (Cause.STEP, Cause.UNEXPLAINED)
+        if share >= least and kind not in (Cause.STEP, Cause.UNEXPLAINED)
     ]
     for kind in _OF_TRIALS:
         least = _CHANGES_TRAINING if kind is Cause.BATCH_SIZE else 0
@@ -131,7 +133,6 @@ def find(measured: Measurements) -> list[Finding]:
             saved = 1 - 1 / best.factor.median
             found.append(Finding(kind, saved, _of_trial(best)))
     found.sort(key=lambda f: -f.share)
-    unexplained = parts.get(Cause.UNEXPLAINED, 0.0)
     if unexplained >= _LEAST:
         found.append(Finding(Cause.UNEXPLAINED, unexplained,
                              _evidence(measured, Cause.UNEXPLAINED)))  # fmt: skip

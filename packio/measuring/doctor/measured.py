@@ -55,7 +55,7 @@ class Stages:
         storage_again: Seconds a sample that was fetched shortly before.
         storage_cold: Seconds a sample, after its files were dropped from the page cache.
         collate: Seconds a batch.
-        hand_over: Seconds a batch, from one worker process to this process.
+        hand_over: Seconds a batch that a worker spends on handing it over.
         copy: Seconds a batch, to the GPU.
         batch_bytes: Bytes of the tensors and arrays of a batch.
         start_up: Seconds that starting the workers adds to the first batch of an epoch.
@@ -84,8 +84,8 @@ class Trial:
         factor: Samples per second of the changed loop as a multiple of the loop as it is.
         rounds: Rounds in which both loops ran; 0: one first look, or an estimate.
         note: What to consider.
-        chance: At most, the probability that any of the changes that ran in turns wins as many
-            rounds without being faster.
+        chance: At most, the probability that any of the changes that ran in turns does as well
+            without being faster.
         assumption: What an estimate rests on; empty if the change was tried.
     """
 

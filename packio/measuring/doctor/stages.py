@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import pickle
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from packio.images.tensors import mapped, new_batch
 from packio.measuring.doctor.samples import clock
@@ -37,25 +36,6 @@ def time_collate(setup: Setup, samples: list[Any], size: int, seconds: float) ->
     return taken * size / max(1, len(samples)), batch
 
 
-class _Replay(Dataset[Any]):
-    """A dataset that gives copies of one batch.
-
-    Args:
-        batch: The batch.
-        count: Number of copies.
-        shared: Copy into shared memory, as `packio.collate` makes batches in workers.
-    """
-
-    def __init__(self, batch: Any, count: int, *, shared: bool) -> None:
-        self._batch, self._count, self._shared = batch, count, shared
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> Any:
-        return _fresh(self._batch, _copied if self._shared else torch.clone)
-
-
 def _fresh(batch: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Copy the tensors of a batch; lists of thousands of other objects are not gone through."""
     if isinstance(batch, (list, tuple)):
@@ -75,36 +55,36 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return new_batch(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
 
-def as_it_is(batch: Any) -> Any:
-    """Collate nothing: the dataset gives batches."""
-    return batch
-
-
 def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
-    """Measure the seconds that a batch takes from a worker process to this process.
+    """Measure the seconds of a worker for handing a batch over: sharing tensors, pickling the rest.
+
+    What the process that takes batches over spends is part of the loop's time.
 
     Args:
         batch: The batch.
         seconds: Seconds to spend, roughly.
-        shared: See `_Replay`.
+        shared: Whether workers make batches in shared memory, as `packio.collate` does.
     """
-    copying = median_time(lambda: _fresh(batch, torch.clone), seconds / 4)
-    most = max(1, min(50, int(seconds / max(2 * copying, 1e-4))))
-    loader = DataLoader(
-        _Replay(batch, most + 2, shared=shared), batch_size=None, num_workers=1, timeout=60,
-        collate_fn=as_it_is,
-    )  # fmt: skip
-    source, arrivals = iter(loader), list[float]()
-    for _ in source:
-        arrivals.append(time.perf_counter())
-        if arrivals[-1] - arrivals[0] > seconds and len(arrivals) > 1:
-            break
-    # The first batches were made while the worker started. The lower quartile: on a busy machine,
-    # half of the time is spent on waking the other process.
-    gaps = [b - a for a, b in itertools.pairwise(arrivals)]
-    gaps = sorted(gaps[2:] or gaps)
-    taken = gaps[len(gaps) // 4]
-    return max(taken - copying, 0.1 * taken)
+    rest = _fresh(batch, lambda _: torch.empty(0))
+    until, times = time.perf_counter() + seconds, list[float]()
+    while len(times) < 2 or (time.perf_counter() < until and len(times) < 50):
+        fresh = _fresh(batch, _copied if shared else torch.clone)
+        began = clock()
+        mapped(_tensors(fresh), torch.Tensor.share_memory_)
+        pickle.dumps(rest)
+        times.append(clock() - began)
+    return statistics.median(times[1:])
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def noted(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    _fresh(batch, noted)
+    return found
 
 
 def time_copy(batch: Any, seconds: float) -> float | None:

@@ -1,9 +1,9 @@
 """Step 3b, trials: a first look at each change, then the best changes in turns with the loop.
 
-The looks choose; they are no evidence. The evidence is a sign test: in each round the loop as it is
-and every chosen change run once, each of them first in turn. A change without effect wins a round
-with a chance of one half, whatever the noise is like. The chances of all changes that ran in turns
-are added (Bonferroni), so that a whole diagnosis errs no more often than `measured.ERROR_RATE`.
+The looks choose; they are no evidence. The evidence is a paired t-test: in each round the loop as
+it is and every chosen change run once, each of them first in turn, and the logarithms of the ratios
+of their rates are tested against 0. The chances of all changes that ran in turns are added
+(Bonferroni), so that a whole diagnosis errs no more often than `measured.ERROR_RATE`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,44 @@ from typing import NamedTuple
 
 from packio.errors import DiagnosisError
 from packio.measuring.doctor.loops import Loop, LoopRun
-from packio.measuring.doctor.measured import ERROR_RATE, Cause, Spread, Trial
+from packio.measuring.doctor.measured import Cause, Spread, Trial
 from packio.measuring.doctor.remedies import Change
 
 _PROMISING = 1.05  # gain at first look from which on a change is measured in turns
 _LEAST_NOISE = 0.03  # of runs, as a share: few runs may agree by chance
 _MOST_CHANGES = 3  # that are measured in turns
-_MOST_ROUNDS = 12
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 12
+_LEAST_SPREAD = 0.01  # of logarithms of ratios: three rounds may agree by chance
 _FOR_LOOKS = 0.35  # share of the time that first looks may take
 
 
 def chance(ratios: Sequence[float], family: int) -> float:
-    """Calculate how probable it is that one of some changes without effect wins so many rounds.
+    """Calculate how probable it is that one of some changes without effect does as well as this.
 
     Args:
         ratios: Rate of the changed loop as a multiple of the loop as it is, round by round.
         family: Changes that ran in turns.
     """
-    wins, rounds = sum(ratio > 1 for ratio in ratios), len(ratios)
-    tail = sum(math.comb(rounds, k) for k in range(wins, rounds + 1)) * 0.5**rounds
-    return min(1.0, family * tail)
+    if len(ratios) < _LEAST_ROUNDS:
+        return 1.0
+    logs = [math.log(ratio) for ratio in ratios]
+    spread = max(statistics.stdev(logs), _LEAST_SPREAD) / math.sqrt(len(logs))
+    return min(1.0, family * student_tail(statistics.fmean(logs) / spread, len(logs) - 1))
 
 
-def rounds_needed(family: int) -> int:
-    """Give the least number of rounds after which a change can be told from chance."""
-    return math.ceil(math.log2(family / ERROR_RATE))
+def student_tail(t: float, freedom: int) -> float:
+    """Calculate the probability that Student's t is larger than this, for whole degrees of freedom.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.3 and 26.7.4.
+    """
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, is_odd = math.cos(angle), freedom % 2
+    term, total = (cosine, 0.0) if is_odd else (1.0, 0.0)
+    for k in range(1 + is_odd, freedom, 2):
+        total += term
+        term *= k / (k + 1) * cosine**2
+    within = math.sin(angle) * total
+    return (1 - (2 / math.pi * (angle + within) if is_odd else within)) / 2
 
 
 def noise(rates: Sequence[float]) -> float:
@@ -144,7 +157,7 @@ class Trials:
         chosen = sorted(chosen, key=lambda look: -look.gain)[:_MOST_CHANGES]
         while len(chosen) > 1:
             a_round = self._price + sum(min(look.price, 2 * self._price) for look in chosen)
-            if a_round * rounds_needed(len(chosen)) <= seconds:
+            if a_round * (_LEAST_ROUNDS + 1) <= seconds:
                 break
             chosen.pop()
         return [look.change for look in chosen]

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import packio
 from packio.measuring.doctor import Cause, Diagnosis, Measurements, Trial, estimates, trials
-from packio.measuring.doctor.loops import LoopRun
+from packio.measuring.doctor.loops import Loop, LoopRun
 from packio.measuring.doctor.measured import Spread, Stages
 from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.setups import Setup
@@ -246,6 +246,43 @@ def test_a_gain_of_decoding_is_that_of_the_whole_loop() -> None:
 
 
 # The time
+
+
+class Clocked:
+    """Batches of one sample that come after so many seconds of a clock that is set by them.
+
+    Args:
+        waits: Seconds of waiting for each batch; half of them computing.
+    """
+
+    def __init__(self, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall, self.waits = 0.0, waits
+        monkeypatch.setattr(time, "perf_counter", lambda: self.wall)
+        monkeypatch.setattr(time, "thread_time", lambda: self.wall / 2)
+
+    def __iter__(self) -> Any:
+        for wait in self.waits:
+            self.wall += wait
+            yield torch.zeros(1)
+
+
+def test_a_loop_tells_computing_from_idling_while_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = Clocked([3.0] * 100, monkeypatch)
+    run = Loop(batches, None, None, workers=2).run(7.0)
+    assert run == LoopRun(4, 12.0, 0.0, 6.0)  # two whole laps
+    assert run.receiving == pytest.approx(0.5)
+
+
+def test_what_workers_make_while_others_start_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Four workers that start a second after one another, have made two batches each when the last
+    # one has begun, and make four batches in four seconds.
+    waits = [1.0] * 4 + [0.0] * 8 + [4.0, 0.0, 0.0, 0.0] * 10
+    loop = Loop(Clocked(waits, monkeypatch), None, None, workers=4)
+    assert loop.run(8.0).rate == pytest.approx(1.0)
 
 
 class Seconds(Dataset[Any]):

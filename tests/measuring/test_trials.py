@@ -219,6 +219,9 @@ def test_no_packing_is_proposed_where_reading_and_decoding_take_little(
 
 def test_the_folder_of_a_folder_dataset_is_packed(image_folder: pathlib.Path) -> None:
     dataset = packio.FolderDataset(image_folder, crop=packio.RandomResizedCrop(16))
+    slow = measured(storage=0.0, decode=0.005, transform=0.0)
+    found = estimates.of_packing(Setup(DataLoader(dataset)), slow, [0, 1], 1.0, lambda _: None)
+    assert found == []  # the files are small, and the same decoder makes the same images
     root, files = estimates.image_files(dataset, [0, 1])
     assert root == str(image_folder)
     assert all(pathlib.Path(file).is_file() for file in files)

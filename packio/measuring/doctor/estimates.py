@@ -28,6 +28,7 @@ _MOST_FILES = 24  # that are packed to see what packing would bring
 _LARGE = 512  # pixels of the short side from which on smaller copies are looked at
 _COMMON = 256  # pixels of the short side of such copies: crops of 224 pixels are cut from them
 _ROUNDS = 3
+_Way = tuple[Callable[[Any], Any], Sequence[Any]]  # makes an image of each of some things
 
 
 def of_starting(measured: Measurements, starting: list[float]) -> list[Trial]:
@@ -58,6 +59,8 @@ def of_packing(
         say: Called with what is measured next.
     """
     parts, dataset = shares(measured), setup.dataset
+    while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset
+        dataset, indices = dataset.dataset, [dataset.indices[i] for i in indices]
     decoding, reading = parts.get(Cause.DECODE, 0.0), parts.get(Cause.STORAGE, 0.0)
     each = measured.stages.decode or 0.0
     if isinstance(dataset, PackDataset) and not isinstance(dataset, FolderDataset):
@@ -110,14 +113,11 @@ def _estimate(kind: Cause, what: str, code: str, factor: Spread, assumption: str
 
 
 def image_files(dataset: Any, indices: list[Any]) -> tuple[str, list[str]]:
-    """Find the image files of some samples: of ImageFolder, FolderDataset, and parts of them.
+    """Find the image files of some samples, of an ImageFolder or FolderDataset.
 
     Returns:
         The folder of the dataset, and files; none if the dataset does not tell.
     """
-    while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset
-        indices = [dataset.indices[i] for i in indices]
-        dataset = dataset.dataset
     if isinstance(dataset, FolderDataset):
         root = Path(dataset.pack.path)
         return str(root), [str(root / os.fsdecode(dataset.pack.keys()[i])) for i in indices]
@@ -141,8 +141,8 @@ def _packed(pack: str, files: list[str], dataset: Any) -> list[tuple[str, str, S
         ways.append((f"images of {_COMMON} pixels on the short side, packed",
                      f"{pack} --encode jpeg --resize {resize}",
                      {"encode": "jpeg", "resize": resize}))  # fmt: skip
-    opened = getattr(dataset, "loader", None) or _image
-    found = []
+    before: _Way = (getattr(dataset, "loader", None) or _image, files)
+    found = list[tuple[str, str, Spread]]()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source")
         source.mkdir()
@@ -152,8 +152,11 @@ def _packed(pack: str, files: list[str], dataset: Any) -> list[tuple[str, str, S
             out = Path(folder, f"{number}.lmdb")
             packio.pack(source, out, on_error="skip", num_workers=1, **options)
             images = PackDataset(out, fields="image", output="pil")
-            ratios = _ratios(opened, files, images.__getitem__, range(len(images)))
-            found.append((what, code, ratios))
+            after: _Way = (images.__getitem__, range(len(images)))
+            if isinstance(dataset, FolderDataset) and not options:
+                before = after  # the same decoder makes the same images
+            else:
+                found.append((what, code, _ratios(before, after)))
     return found
 
 
@@ -162,18 +165,15 @@ def _image(file: str) -> Any:
         return image.convert("RGB")
 
 
-def _ratios(
-    before: Callable[[Any], Any], files: Sequence[Any], after: Callable[[Any], Any],
-    positions: Sequence[Any],
-) -> Spread:  # fmt: skip
+def _ratios(before: _Way, after: _Way) -> Spread:
     """Give the seconds of one way to make images as multiples of those of another, in turns."""
 
-    def each(way: tuple[Callable[[Any], Any], Sequence[Any]]) -> float:
+    def each(way: _Way) -> float:
         make, sources = way
         began = time.perf_counter()
         for source in sources:
             make(source)
         return (time.perf_counter() - began) / max(1, len(sources))
 
-    olds, news = in_turns([(before, files), (after, positions)], _ROUNDS, each)
+    olds, news = in_turns([before, after], _ROUNDS, each)
     return Spread.of([old / max(new, 1e-9) for old, new in zip(olds, news, strict=True)])

@@ -28,9 +28,10 @@ _NAMED = 2  # findings in a verdict
 
 
 def verdict(measured: Measurements, found: list[Finding]) -> str:
-    """Say the heaviest findings in a sentence."""
+    """Say the heaviest findings in a sentence, and how much time is unexplained."""
+    named = found[:_NAMED] + [f for f in found[_NAMED:] if f.kind is Cause.UNEXPLAINED]
     said = "; ".join(
-        _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}") for finding in found[:_NAMED]
+        _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}") for finding in named
     )
     if found[0].kind in (Cause.STEP, Cause.NONE) and not measured.contiguous:
         said += "; batches are not contiguous, which costs nothing here"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,10 @@ _Lines = Iterator[tuple[str, str]]
 
 
 def run(
-    pack: option.Pack,
+    pack: Annotated[
+        Path | None,
+        typer.Argument(metavar="PACK", help="The pack: a file, or a folder of shards."),
+    ] = None,
     stats: Annotated[
         int | None,
         typer.Option(
@@ -24,6 +28,10 @@ def run(
         ),
     ] = None,
     plot: option.Plot = None,
+    system: Annotated[
+        bool,
+        typer.Option("--system", help="Say what runs on this machine: the native core, decoders."),
+    ] = False,
     as_json: option.Json = False,
 ) -> None:
     """Say what a pack holds: samples, classes, sizes, encodings, and how the pack was made.
@@ -31,10 +39,22 @@ def run(
     Example: packio info photos.lmdb
 
     Example: packio info photos.lmdb --json | jq .classes.count
+
+    Example: packio info --system
     """
     import packio
+    from packio.inspecting import info
     from packio.inspecting.info import describe
 
+    if system:
+        found = info.system()
+        if as_json:
+            print_json(found)
+        else:
+            print("\n".join(f"{name:<20} {escaped(text)}" for name, text in found.items()))
+        return
+    if pack is None:
+        raise typer.BadParameter("name a pack, or ask for --system")
     if plot is not None:
         from packio.measuring.bench.plots import check_plot, plot_pack
 
@@ -86,7 +106,7 @@ def _images(summary: dict[str, Any]) -> _Lines:
         yield name, ", ".join(f"{what}: {n:,}" for what, n in summary[name].items()) or "-"
     yield "oriented", f"{summary['oriented']:,} with an Exif orientation other than 1"
     yield "progressive", f"{summary['progressive']:,}"
-    yield "seekable", f"{summary['seekable']:,}"
+    yield "seekable", f"{summary['seekable']:,}; {summary['seek_points']:,} by seek points"
     if (found := summary["statistics"]) is not None:
         for name in ("mean", "std"):
             channels = ", ".join(f"{value:.4f}" for value in found[name])

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from packio.images import encodings
+from packio import registry
+from packio.errors import MissingPackageError
+from packio.images import encodings, native
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE
 from packio.packs.opening import Pack
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
+from packio.system import processors
 
 _MOST_CLASSES = 1 << 24  # that are counted where labels have no names
 
@@ -113,7 +116,28 @@ def _kinds(pack: Pack) -> dict[str, Any]:
         "oriented": int(len(pack) - counts["orientation"][:2].sum()),  # 1 is upright, 0 is unset
         "progressive": int(np.count_nonzero(flags & PROGRESSIVE)),
         "seekable": int(np.count_nonzero(flags & SEEKABLE)),
+        "seek_points": _with_points(pack),
     }
+
+
+def _with_points(pack: Pack) -> int:
+    """How many images have seek points in the index."""
+    if "seek_offsets" not in pack.index_file:
+        return 0
+    return int(np.count_nonzero(np.diff(pack.index_file.column("seek_offsets").array())))
+
+
+def system() -> dict[str, str]:
+    """What of packio runs on this machine: name → version, or why it does not."""
+    found = {"processors": str(processors.usable())}
+    reason = native.why_not()
+    found["native core"] = f"no: {reason}" if reason else f"yes, {native.kernels()}"
+    for name, plugin in registry.load_all("decoders").items():
+        try:
+            found[f"decoder {name}"] = plugin.version()
+        except MissingPackageError as error:
+            found[f"decoder {name}"] = f"no: {error}"
+    return found
 
 
 def _named(counts: np.ndarray, names: dict[int, str]) -> dict[str, int]:

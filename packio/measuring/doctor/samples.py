@@ -31,7 +31,13 @@ _READERS = frozenset(("posix", "_io", "io", "mmap", "_socket", "_ssl", "lmdb", "
 _DECODES = frozenset(("imdecode", "imread"))
 _DECODING_FILES = ("PIL/ImageFile.py", "packio/images/regions.py", "packio/packs/raw.py",
                    "torchvision/io/image.py")  # fmt: skip
-_DECODING_FOLDERS = ("/packio/images/decoders/", "/jpeg4py/", "/imageio/", "/torchcodec/")
+_DECODING_FOLDERS = (
+    "/packio/images/decoders/",
+    "/packio/images/native/",
+    "/jpeg4py/",
+    "/imageio/",
+    "/torchcodec/",
+)
 _TRANSFORMING_FOLDERS = ("/torchvision/transforms/", "/albumentations/", "/kornia/")
 _TRANSFORMS = ("transform", "transforms", "target_transform", "joint_transform", "augment",
                "augmentation", "preprocess")  # fmt: skip

@@ -7,7 +7,6 @@ sample. All images, masks and boxes of a sample follow the same framing, whateve
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from packio.images.regions import Need
 from packio.index.indexfile import SEEKABLE
 from packio.packs.rows import FEW, Row, RowList
 from packio.sample.record import IMAGE
+from packio.system.caching import cached_property
 
 FLIPS = 2  # random numbers for hflip and vflip; the geometry's own follow
 _BY_POSITION = 0x706F73  # so that no batch of a foreign sampler draws the same
@@ -61,7 +61,7 @@ class Settings:
         """Whether samples need random numbers."""
         return bool(self.hflip or self.vflip or any(v and v.draws for v in self.views))
 
-    @functools.cached_property
+    @cached_property
     def unchanged(self) -> Decoder:
         """The decoder of further images with more than 8 bits, as depth beside RGB images."""
         return Decoder(self.decoder.name, "UNCHANGED", max_pixels=self.decoder.max_pixels)
@@ -161,13 +161,13 @@ class Framing:
             self.settings, rows, _placements_of_further(self.settings, self.columns, size, further)
         )
 
-    @functools.cached_property
+    @cached_property
     def each_placement(self) -> Sequence[Sequence[Placement]]:
         """The placements of each sample, one a view."""
         views = [frames.each(placement, len(self.rows)) for placement in self.columns]
         return list(zip(*views, strict=True))
 
-    @functools.cached_property
+    @cached_property
     def each_needs(self) -> Sequence[Sequence[Need]]:
         """What is needed of each sample's images, one a view."""
         rows = self.rows

@@ -8,7 +8,6 @@ The sizes may be columns of N numbers: the frame then has N boxes, one for each 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -19,6 +18,7 @@ from packio.errors import OptionError
 from packio.images import arithmetic
 from packio.images.arithmetic import Integer, Real, rounded, truncated, where
 from packio.images.frames import Frame
+from packio.system.caching import cached_property
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 
@@ -87,7 +87,7 @@ class _Sized:
     def __post_init__(self) -> None:
         _pair(self.size)
 
-    @functools.cached_property
+    @cached_property
     def output_size(self) -> tuple[int, int]:
         """(height, width) of every output."""
         return _pair(self.size)
@@ -121,7 +121,7 @@ class RandomResizedCrop(_Sized):
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"ratio={self.ratio!r}: expected 0 < low <= high")
 
-    @functools.cached_property
+    @cached_property
     def _log_ratio(self) -> tuple[float, float]:
         return math.log(self.ratio[0]), math.log(self.ratio[1])
 

@@ -14,7 +14,6 @@ index (``Index.digest``).
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import os
@@ -32,6 +31,7 @@ from packio.index.metadata import VERSION
 from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
+from packio.system.caching import cached_property
 
 __all__ = [
     "BLOCK",
@@ -142,7 +142,7 @@ class Index:
         """
         return self._columns[name]
 
-    @functools.cached_property
+    @cached_property
     def fields(self) -> dict[str, str]:
         """Kind of each named field, ``"image"`` first."""
         found = self.metadata.get("fields")
@@ -150,7 +150,7 @@ class Index:
             found = {"image": "image", **({"mask": "mask"} if "mask/offset" in self else {})}
         return {"image": "image", **found}
 
-    @functools.cached_property
+    @cached_property
     def box_columns(self) -> tuple[str, ...]:
         """Names of what each box has beside its edges, as ``"labels"``."""
         return tuple(n.partition("/")[2] for n in self._columns if n.startswith("boxes/"))

@@ -10,7 +10,6 @@ Example: `Relabelling(["cat", "dog"], ["bird", "cat", "dog"])` moves label 0 (ca
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.sample.record import Field, Place, Record
+from packio.system.caching import cached_property
 
 NO_CLASS = -1
 _SHOWN = 5  # names in an error message
@@ -62,7 +62,7 @@ class Relabelling:
         """Whether the two lists differ. If they are the same, all labels stay as they are."""
         return list(self.old) != list(self.new)
 
-    @functools.cached_property
+    @cached_property
     def table(self) -> np.ndarray:
         """(len(old),) int64: position of each old class in the new list."""
         places = {name: i for i, name in enumerate(self.new)}

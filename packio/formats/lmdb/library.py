@@ -15,6 +15,7 @@ from packio.formats.lmdb import datum, layouts, pages
 from packio.formats.lmdb.pages import data_file
 from packio.formats.lmdb.writing import LABELS_NAME
 from packio.sample.record import IMAGE, Place, Record
+from packio.system.locks import unforked
 
 
 class Reader:
@@ -81,7 +82,7 @@ class Reader:
     def close(self) -> None:
         """Let go of the database. It opens again when the reader is used."""
         if self._shared is not None:
-            with _lock():
+            with unforked(), _lock():
                 shared, self._shared = self._shared, None
                 if shared is not None:
                     _release(shared)
@@ -95,6 +96,8 @@ class _SharedEnvironment:
 
     py-lmdb refuses to open a database twice in a process. It also refuses in a forked child, until
     the child closes the inherited environment; the environment of the parent stays open then.
+    Closing waits for the environment's transactions. A transaction that another thread had at the
+    fork never ends in the child, so a fork waits until there is none.
     """
 
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
@@ -182,7 +185,8 @@ class _SharedEnvironment:
     @contextlib.contextmanager
     def _read_errors(self) -> Iterator[None]:
         try:
-            yield
+            with unforked():
+                yield
         except self._lmdb.Error as error:
             raise ReadError(f"{self._path}: LMDB cannot read it: {error}") from error
 

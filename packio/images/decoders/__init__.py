@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 from packio import registry
 from packio.errors import DecodeError, LimitError, MissingPackageError, ModeError, OptionError
 from packio.images import native
-from packio.images.decoders import _calibration, pillow
+from packio.images.decoders import _calibration, _raw, pillow
 from packio.images.encodings import RAW
-from packio.system.locks import ForkSafeLock
+from packio.system.locks import ForkSafeLock, unforked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -203,10 +204,14 @@ class Decoder:
                 f"decoder={name!r}: packio's native core is not here: {reason}; "
                 "try: apt install gcc, then pip install --force-reinstall packio"
             )
-        if name not in ("auto", NATIVE):
-            plugin = load(name)
-            plugin.version()
-            self._batching = plugin if plugin.decode_batch is not None else None
+        with unforked():  # a child of a process that imports would wait for the import for ever
+            pillow.prepare()
+            if name not in ("auto", NATIVE):
+                plugin = load(name)
+                plugin.version()
+                self._batching = plugin if plugin.decode_batch is not None else None
+        if name in ("auto", NATIVE):
+            self._choose("jpeg")  # now, so that forked workers need not import it one by one
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.name, self.mode, self.max_pixels)
@@ -232,8 +237,6 @@ class Decoder:
             except DecodeError:
                 self._count_fallback()
         elif stored.encoding in RAW:
-            from packio.images.decoders import _raw
-
             return _raw.decode(data, stored, self.mode)
         elif self.name not in ("auto", NATIVE, "pillow"):
             self._count_fallback()
@@ -363,8 +366,12 @@ class Decoder:
         return self.mode != "GRAY" or stored.channels == 1
 
     def _choose(self, encoding: str) -> DecoderPlugin:
-        name = automatic(encoding) if self.name in ("auto", NATIVE) else self.name
-        plugin = self._chosen[encoding] = load(name)
+        with unforked():
+            name = automatic(encoding) if self.name in ("auto", NATIVE) else self.name
+            plugin = load(name)
+            with contextlib.suppress(MissingPackageError):  # the first image will say so
+                plugin.version()  # imports its package
+        self._chosen[encoding] = plugin
         return plugin
 
     def _count_fallback(self) -> None:

@@ -32,6 +32,13 @@ def version() -> str:
     return PIL.__version__
 
 
+def prepare() -> None:
+    """Load the parsers of the usual encodings, as Pillow does itself with the first image."""
+    from PIL import Image
+
+    Image.preinit()
+
+
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     """Decode an image with Pillow; see `DecoderPlugin.decode`.
 

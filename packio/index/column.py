@@ -12,6 +12,7 @@ import google_crc32c
 import numpy as np
 
 from packio.errors import IntegrityError
+from packio.system.lengths import Length
 
 BLOCK = 1 << 20  # bytes that one checksum covers
 
@@ -30,10 +31,12 @@ def crc32c_of(pieces: Iterable[bytes]) -> int:
 class Column:
     """One column: an array whose bytes are checked when they are first touched."""
 
-    __slots__ = ("_array", "_bytes", "_crcs", "_pending", "_row_bytes", "_where")
+    __slots__ = ("_array", "_bytes", "_crcs", "_length", "_pending", "_row_bytes", "_where")
 
-    def __init__(self, array: np.ndarray, crcs: np.ndarray, where: str) -> None:
-        self._array, self._crcs, self._where = array, crcs, where
+    def __init__(
+        self, array: np.ndarray, crcs: np.ndarray, where: str, length: Length | None = None
+    ) -> None:
+        self._array, self._crcs, self._where, self._length = array, crcs, where, length
         self._bytes = array.reshape(-1).view(np.uint8)
         self._row_bytes = array.strides[0] if array.ndim else array.itemsize
         self._pending = set(range(len(crcs)))  # blocks not checked yet; threads may check twice
@@ -79,6 +82,8 @@ class Column:
                 f"{self._where}: rows {start}..{stop} are asked for, there are {len(self._array)}; "
                 "restore the index or pack again"
             )
+        if self._length is not None:
+            self._length.check()
         if self._pending and stop > start:
             blocks = range(
                 start * self._row_bytes // BLOCK, (stop * self._row_bytes - 1) // BLOCK + 1
@@ -88,6 +93,8 @@ class Column:
 
     def array(self) -> np.ndarray:
         """View of the whole column, checked, read-only."""
+        if self._length is not None:
+            self._length.check()
         self._check(set(self._pending))
         return self._array
 

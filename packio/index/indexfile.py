@@ -32,6 +32,7 @@ from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
 from packio.system.caching import cached_property
+from packio.system.lengths import Length
 
 __all__ = [
     "BLOCK",
@@ -74,6 +75,7 @@ class Index:
 
     Attributes:
         shards: The indexes of the shards, where the pack has one for each; else None.
+        length: The length that the file has to keep, if the file is mapped; else None.
         metadata: The canonical metadata, parsed.
         digest: Hexadecimal SHA-256 that identifies the index's contents.
 
@@ -91,13 +93,18 @@ class Index:
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._map = layout.content(copy or self.path, is_one_of_many=is_one_of_many)
+        self.length: Length | None = None
+        if not isinstance(self._map, bytes):
+            self.length = Length(copy or self.path, len(self._map), self._map.size)
         header, start = layout.header_of(self._map, self.path)
         self._layout = layout.entries_of(header, len(self._map) - start, self.path)
         self.metadata: dict[str, Any] = metadata.parsed(header, self.path)
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
         self.digest = hashlib.sha256(self._map[:start] + checksums.tobytes()).hexdigest()
-        columns = layout.checked_columns(arrays, checksums, self._map[:start], self.path)
+        columns = layout.checked_columns(
+            arrays, checksums, self._map[:start], self.path, self.length
+        )
         if self.metadata["version"] == 1:
             columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
         self.own_columns = columns  # of this file: those of a manifest, or of one shard
@@ -112,6 +119,22 @@ class Index:
             columns = {**columns, **self.shards.columns()}
         self._columns = columns
         check_shapes(columns, self.path)
+
+    def check_length(self, row: int = 0) -> None:
+        """Check that the file that is mapped, for a row, has not been truncated: 0.7 µs.
+
+        Raises:
+            IntegrityError: it has been truncated.
+        """
+        if self.length is not None:
+            self.length.check()
+        if self.shards is not None:
+            self.shards.check_length(row)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether any bytes are mapped, so that they could be truncated while they are read."""
+        return self.length is not None or self.shards is not None
 
     def check(self) -> None:
         """Check every byte of this file, not of the shards' indexes.
@@ -171,6 +194,7 @@ class Index:
         Raises:
             KeyNotFoundError: no sample has this key.
         """
+        self.check_length()
         if self.shards is not None:
             found = self.shards.find(key)
             if found is not None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index.column import BLOCK, Column, crc32c
+from packio.system.lengths import Length
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
 _MOST_DIMENSIONS = 8  # of a column
@@ -70,8 +71,8 @@ def write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
 def content(path: Path, *, is_one_of_many: bool) -> bytes | mmap.mmap:
     """The bytes of an index file: a copy if the file is small, else a map of the file.
 
-    A file that shrinks while it is mapped kills the process with a bus error; a copy does not
-    change. Processes share the map of a large index.
+    A copy does not change while it is read. Processes share the map of a large index; before each
+    batch its length is checked, as reading beyond the end would kill the process.
 
     Args:
         path: Path of the file.
@@ -137,7 +138,11 @@ def entries_of(
 
 
 def checked_columns(
-    arrays: dict[str, np.ndarray], checksums: np.ndarray, header: bytes, path: Path
+    arrays: dict[str, np.ndarray],
+    checksums: np.ndarray,
+    header: bytes,
+    path: Path,
+    length: Length | None,
 ) -> dict[str, Column]:
     """The columns with their checksums; the header is compared with its own."""
     counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
@@ -148,6 +153,6 @@ def checked_columns(
     columns, position = {}, 1
     for name, array in arrays.items():
         crcs = checksums[position : position + counts[name]]
-        columns[name] = Column(array, crcs, f"{path}, column {name}")
+        columns[name] = Column(array, crcs, f"{path}, column {name}", length)
         position += counts[name]
     return columns

@@ -25,10 +25,12 @@ class NumberColumns:
 
     Args:
         columns: One number a sample.
+        index: The index that has them.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Column], index: Index) -> None:
         self._columns = columns
+        self._check = index.check_length if index.is_mapped else None
         self._parts: dict[int, list[memoryview]] = {}  # two threads may make the same one
 
     def __call__(self, row: int) -> Iterator[int]:
@@ -37,6 +39,8 @@ class NumberColumns:
         Raises:
             IntegrityError: the index is damaged there.
         """
+        if self._check is not None:
+            self._check(row)
         part = self._parts.get(row // _PART) or self._part(row // _PART)
         return map(operator.itemgetter(row % _PART), part)
 
@@ -52,6 +56,7 @@ class KeyBytes:
 
     def __init__(self, index: Index) -> None:
         self._path = index.path
+        self._check = index.check_length if index.is_mapped else None
         self._starts, self._data = index.column("key_offsets"), index.column("key_data")
         self._parts: dict[int, tuple[memoryview, memoryview]] = {}
 
@@ -61,6 +66,8 @@ class KeyBytes:
         Raises:
             IntegrityError: the index is damaged there.
         """
+        if self._check is not None:
+            self._check(row)
         starts, data = self._parts.get(row // _PART) or self._part(row // _PART)
         row %= _PART
         return data[starts[row] : starts[row + 1]]

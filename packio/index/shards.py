@@ -17,6 +17,7 @@ first touched, so that a pack of any size opens at once.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +66,7 @@ class Shards:
             if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
                 raise NotAPackError(f"{where}: names {path!r}, which is no index of a shard")
         self.samples = columns.offsets(arrays[MARK].tolist())
+        self._starts = self.samples[:-1].tolist()
         self.first_files = arrays["shard_first_file"].tolist()
         self._digests = [bytes(row).hex() for row in arrays["shard_digest"]]
         self._kinds = {name: (np.dtype(code), tuple(tail)) for name, code, *tail in
@@ -82,7 +84,8 @@ class Shards:
         """The index of a shard.
 
         Raises:
-            IntegrityError: the file is not the one that the manifest was made with.
+            IntegrityError: the file is not the one that the manifest was made with, or it was
+                truncated while it was open.
         """
         found = self._indexes[number]
         if found is None:  # two threads may open the same one
@@ -93,7 +96,15 @@ class Shards:
                     "or pack again"
                 )
             self._indexes[number] = found
+        elif found.length is not None:
+            found.length.check()
         return found
+
+    def check_length(self, row: int) -> None:
+        """Check that the index that has a row was not truncated while it was open."""
+        found = self._indexes[bisect.bisect_right(self._starts, row) - 1]
+        if found is not None and found.length is not None:
+            found.length.check()
 
     def columns(self) -> dict[str, Column]:
         """The columns of the whole pack."""

@@ -113,8 +113,7 @@ def find(
         mapped = MappedFiles([files.path(i) for i in range(len(sizes))], sizes.tolist())
     except (DecodeError, OSError):
         return None
-    starts = mapped.starts[file] + offset
-    return RawRows(index, files, facts, mapped, starts, Checks(index, counts, length), key)
+    return RawRows(index, files, facts, mapped, Checks(index, counts, length), key)
 
 
 def _name(code: int) -> str:
@@ -132,13 +131,14 @@ class RawRows:
 
     def __init__(
         self, index: Index, files: LocalFiles, facts: Facts, mapped: MappedFiles,
-        starts: np.ndarray, checks: Checks, key: Callable[[int], str],
+        checks: Checks, key: Callable[[int], str],
     ) -> None:  # fmt: skip
         self.facts = facts
         self._index, self._files, self._checks, self._key = index, files, checks, key
         self._mapped, self._bytes = mapped, torch.from_numpy(mapped.bytes)
         self._local = threading.local()
-        self._starts = starts  # (rows,) of each row, among the bytes of all files
+        self._file = index.column("image/file").array()
+        self._starts = mapped.starts[self._file] + index.column("image/offset").array()
         self._planes, bgr = encodings.RAW[facts.encoding]
         self._swapped = bgr and facts.channels >= 3
         self._channels = list(range(facts.channels))
@@ -166,7 +166,16 @@ class RawRows:
 
         Returns:
             Slot in ``positions`` → an IntegrityError, for each damaged sample.
+
+        Raises:
+            IntegrityError: a file of these samples was truncated while it was open.
         """
+        lengths = self._mapped.lengths
+        if len(lengths) == 1:
+            lengths[0].check()
+        else:
+            for file in set(self._file[positions].tolist()):
+                lengths[file].check()
         errors: dict[int, Exception] = {}
         for slot in self._checks.suspects(positions, self._row_crc):
             position = positions.item(slot)

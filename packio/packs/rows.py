@@ -89,8 +89,8 @@ class RowTable:
         needed = (*_NEEDED, "encoding") if index.fields[name] in PIXELS else _NEEDED
         if not found.keys() >= set(needed) or {len(c) for c in found.values()} != {len(index)}:
             raise IntegrityError(f"{self._where}: columns are missing, or of another length")
-        self._columns = found
-        self.numbers = NumberColumns(list(found.values()))
+        self._columns, self._index = found, index
+        self.numbers = NumberColumns(list(found.values()), index)
         self._at = None if len(found) == len(_NAMES) else [_NAMES.index(n) for n in found]
 
     def row(self, position: int) -> Row:
@@ -120,6 +120,7 @@ class RowTable:
         """
         if len(positions) < FEW:
             return RowList(map(self.row, positions.tolist()))
+        self._index.check_length()
         columns = [
             self._columns[name].take(positions) if name in self._columns
             else np.full(len(positions), absent)

@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from packio.system.lengths import Length, at_path
+
 _FIXED = 0x10  # MAP_FIXED of Linux and macOS: exactly there
 _FAILED = ctypes.c_void_p(-1).value
+_MOST_OPEN = 4  # files that stay open, as their sizes are then known in 0.3 instead of 2 µs
 
 
 class MappedFiles:
     """Files mapped read-only; only pages that are touched are read. Forked processes share them.
 
-    Python's own mmap would keep a descriptor of every file open, and choose the addresses.
+    Python's own mmap would keep a descriptor of every file open, and choose the addresses. Here at
+    most 4 stay open.
 
     Args:
         paths: Paths of the files; at least one.
@@ -30,6 +34,7 @@ class MappedFiles:
         bytes: All files as one array, (bytes,) uint8. Do not read between the files, and do not
             write: NumPy calls the array writable, because torch wants that.
         starts: Position in ``bytes`` of the first byte of each file, int64.
+        lengths: The length that each file has to keep; check it before reading from the file.
 
     Raises:
         OSError: a file cannot be opened or mapped, or has another size.
@@ -43,22 +48,40 @@ class MappedFiles:
         taken = mmap.mmap(-1, max(ends[-1], page), flags=flags, prot=0)  # addresses, no memory
         self._taken = np.frombuffer(taken, np.uint8)  # releases the addresses when it is deleted
         begin, count = self._taken.ctypes.data, len(self._taken)
+        self.lengths: list[Length] = []
+        self._open: list[int] = []
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=True):
-            _map(path, size, begin + start)
+            self._add(path, size, begin + start)
         self.bytes = np.ctypeslib.as_array((ctypes.c_ubyte * count).from_address(begin))
 
+    def __del__(self) -> None:
+        for descriptor in vars(self).get("_open", ()):
+            os.close(descriptor)
 
-def _map(path: Path, size: int, address: int) -> None:
-    """Map a file at an address, over the mapping that is there."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if os.fstat(descriptor).st_size != size:  # reading beyond the end is a signal, not an error
-            raise OSError(f"{path}: its size is not {size} any more")
-        flags = mmap.MAP_SHARED | _FIXED
-        if size and _libc().mmap(address, size, mmap.PROT_READ, flags, descriptor, 0) == _FAILED:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    finally:
-        os.close(descriptor)
+    def _add(self, path: Path, size: int, address: int) -> None:
+        """Map a file at an address, over the mapping that is there."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_size != size:  # reading beyond the end is a signal, not an error
+                raise OSError(f"{path}: its size is not {size} any more")
+            _map(descriptor, size, address)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        now = at_path(path, (status.st_dev, status.st_ino), size)
+        if len(self._open) < _MOST_OPEN:
+            self._open.append(descriptor)
+            now = functools.partial(os.lseek, descriptor, 0, os.SEEK_END)  # a third of fstat
+        else:
+            os.close(descriptor)
+        self.lengths.append(Length(path, size, now))
+
+
+def _map(descriptor: int, size: int, address: int) -> None:
+    flags = mmap.MAP_SHARED | _FIXED
+    if size and _libc().mmap(address, size, mmap.PROT_READ, flags, descriptor, 0) == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @functools.cache  # the same in every process

@@ -43,7 +43,7 @@ def test_rows_are_those_of_the_columns(
     index = _written(tmp_path / "i", KEYS)
     names = ("image/offset", "image/crc32c", "image/encoding")
     columns = [index.column(name).array().tolist() for name in names]
-    numbers, keys = NumberColumns([index.column(name) for name in names]), KeyBytes(index)
+    numbers, keys = NumberColumns([index.column(name) for name in names], index), KeyBytes(index)
     for _ in range(2):
         for i in (*range(len(KEYS)), *reversed(range(len(KEYS)))):
             assert list(numbers(i)) == [column[i] for column in columns]
@@ -61,7 +61,7 @@ def test_damage_is_told_where_it_is_first_touched(tmp_path: Path) -> None:
     data[start + 8 * (lookup._PART + 5)] ^= 1
     path.write_bytes(data)
     index = Index(path)
-    numbers = NumberColumns([index.column("image/offset"), index.column("image/length")])
+    numbers = NumberColumns([index.column("image/offset"), index.column("image/length")], index)
     next(numbers(lookup._PART - 1))
     for _ in range(2):
         with pytest.raises(IntegrityError, match="column image/offset"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import pickle
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError
 from packio.index import columns, indexfile, shards
 from packio.index.building import IndexBuilder, Ranges
 from packio.index.indexfile import Index
+from packio.index.lookup import KeyBytes, NumberColumns
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
 
@@ -189,3 +192,31 @@ def test_digests_differ_where_a_shard_does(
     table["shard_digest"][0, 0] ^= 1
     indexfile.write(tmp_path / "index.packio", table, index.metadata)
     assert Index(tmp_path / "index.packio").digest != before
+
+
+def test_the_index_of_a_shard_that_shrinks_while_it_is_open_is_an_error(
+    pair: tuple[Index, Index],
+) -> None:
+    sharded = pair[1]
+    numbers, keys = NumberColumns([sharded.column("image/height")], sharded), KeyBytes(sharded)
+    row = len(sharded) - 1  # of the last shard
+    ways: list[Callable[[], object]] = [
+        lambda: list(numbers(row)), lambda: bytes(keys(row)), lambda: sharded.key(row),
+        lambda: sharded.column("label").take(np.array([row])), lambda: sharded.find(b"x"),
+    ]  # fmt: skip
+    for way in ways[:-1]:
+        way()
+    path = sharded.path.with_name(f"{len(COUNTS) - 1}.packio")
+    os.truncate(path, 0)
+    child = os.fork()  # a bus error would end pytest
+    if child == 0:
+        found = 0
+        try:
+            for way in ways:
+                try:
+                    way()
+                except IntegrityError as error:
+                    found += str(error).startswith(f"{path}: 0 bytes, ")
+        finally:
+            os._exit(found)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(ways)

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from packio.errors import OptionError
+from packio.system import sizes
+
 
 def byte_count(text: str) -> int:
     """Turn "256MB", "1.5GiB" or "1000" into a number of bytes.
@@ -15,11 +18,10 @@ def byte_count(text: str) -> int:
     Raises:
         typer.BadParameter: the text is no size.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r}: expected a size in bytes, as 256MB or 1GiB")
-    number, prefix, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+    try:
+        return sizes.byte_count(text)
+    except OptionError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def part_of(text: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packio.system import files
 from packio.system.pools import ThreadPool
 
 
@@ -151,7 +152,7 @@ def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:
 def sha256(path: Path) -> bytes:
     """SHA-256 of a file."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
-    with path.open("rb", buffering=0) as file:
+    with files.opened(path) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
     return digest.digest()

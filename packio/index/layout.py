@@ -19,6 +19,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index.column import BLOCK, Column, crc32c
+from packio.system import files
 from packio.system.lengths import Length
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
@@ -80,7 +81,7 @@ def content(path: Path, *, is_one_of_many: bool) -> bytes | mmap.mmap:
             together they may be large.
     """
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < 8:
                 raise NotAPackError(f"{path}: {size} bytes, too short for an index")

@@ -69,7 +69,7 @@ def append(
     source: Any,
     *,
     source_kind: str | None = None,
-    shard_size: int | None = None,
+    shard_size: int | str | None = None,
     num_workers: int | None = None,
     on_error: str = "raise",
     fields: Mapping[str, Any] | None = None,
@@ -102,6 +102,7 @@ def append(
     began = time.monotonic()
     if on_error not in ("raise", "skip"):
         raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
+    shard_size = sourcing.byte_count("shard_size", shard_size)
     sourcing.check_positive(num_workers=num_workers, shard_size=shard_size)
     out = Path(os.path.abspath(path))
     if not out.is_dir():  # say so before a workshop is made beside it

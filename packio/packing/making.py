@@ -15,6 +15,7 @@ from typing import Any
 from packio.errors import DecodeError, OptionError
 from packio.index.indexfile import INDEX_NAME
 from packio.packing import sourcing
+from packio.packing.images import encode as encoding
 from packio.packing.plan import advising, existing, planning
 from packio.packing.publish import remote
 from packio.packing.report import PackReport, listing_told
@@ -33,11 +34,11 @@ def pack(
     format: str | None = None,  # noqa: A002 (the public name)
     source_kind: str | None = None,
     shards: int = 1,
-    shard_size: int | None = None,
+    shard_size: int | str | None = None,
     classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
     num_workers: int | None = None,
     threads: int | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     engine: str | Executor = "local",
     part: tuple[int, int] | None = None,
     finish: bool = False,
@@ -70,7 +71,8 @@ def pack(
         format: Name of the format, if the suffix does not say it.
         source_kind: Name of the source's module, if the path does not say it.
         shards: Number of shards. With more than one, ``out`` is a folder of shards.
-        shard_size: Source bytes of a shard, instead of a number; ``out`` is then always a folder.
+        shard_size: Source bytes of a shard, as 256 << 20 or "256MB", instead of a number;
+            ``out`` is then always a folder.
         classes_from: A pack, a text file with one class a line, or a list of names. Labels are
             positions in these names, so that train and val agree.
         num_workers: Number of processes that write shards; None takes one for each processor.
@@ -114,6 +116,9 @@ def pack(
         OptionError: the value of an argument makes no sense.
     """
     began = time.monotonic()
+    shard_size, memory = (
+        sourcing.byte_count("shard_size", shard_size), sourcing.byte_count("memory", memory)
+    )  # fmt: skip
     skip = _check(
         on_error, quarantine, num_workers, shards, shard_size, part, threads=threads,
         memory=memory, finish=finish, resume=resume,
@@ -162,7 +167,7 @@ def dry_run(
     format: str | None = None,  # noqa: A002 (the public name)
     source_kind: str | None = None,
     shards: int = 1,
-    shard_size: int | None = None,
+    shard_size: int | str | None = None,
     classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
     check: str = "header",
     fields: Mapping[str, Any] | None = None,
@@ -175,6 +180,7 @@ def dry_run(
     Raises:
         SourceError, OptionError: see `pack`.
     """
+    shard_size = sourcing.byte_count("shard_size", shard_size)
     _check(shards=shards, shard_size=shard_size)
     if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = Path(source)
@@ -193,6 +199,7 @@ def _planned(
     fields: Mapping[str, Any] | None = None, found: Callable[[int], None] = lambda _: None,
 ) -> planning.Plan:  # fmt: skip
     """List the source, and fix everything that decides the bytes of the pack."""
+    encoding.refuse_unused(options)
     format_name = planning.format_of(out, format_)
     listing, recipe = sourcing.listed(
         source, out, source_kind, format_name, classes_from, options, skip=skip, fields=fields,

@@ -61,7 +61,8 @@ def merge(
     if by not in _MODES:
         raise OptionError(f"by={by!r}: expected one of {', '.join(_MODES)}")
     if len(sources) < 2:
-        raise OptionError(f"{len(sources)} packs: expected at least two to merge")
+        count = f"{len(sources)} pack{'' if len(sources) == 1 else 's'}"
+        raise OptionError(f"{count}: expected at least two to merge")
     with ExitStack() as stack:
         opened = [stack.enter_context(opening.open(source)) for source in sources]
         _packs.check_alike(opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,20 +22,41 @@ from packio.sample.recipe import Recipe
 from packio.sources import Context, Listing, Source, wanted_fields
 from packio.sources import listed as listed_by
 from packio.storage import urls
+from packio.system import sizes
 
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
 _CHOICE = {field.name for field in dataclasses.fields(Choice)}
 _PLACES = ("root", "labels", "list")  # options that name files of this machine
 
 
-def check_positive(**values: int | None) -> None:
-    """Check arguments that are None or at least 1.
+def byte_count(name: str, value: int | str | None) -> int | None:
+    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes; numbers stay as they are.
 
     Raises:
-        OptionError: a value is less than 1.
+        OptionError: a text is no size; the message names the argument.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return sizes.byte_count(value)
+    except OptionError as error:
+        raise OptionError(f"{name}={error}") from None
+
+
+def check_positive(**values: int | None) -> None:
+    """Check arguments that are None or an int, at least 1.
+
+    Raises:
+        OptionError: a value is of another type, or less than 1.
     """
     for name, value in values.items():
-        if value is not None and value < 1:
+        if value is None:
+            continue
+        try:
+            count = operator.index(value)
+        except TypeError:
+            raise OptionError(f"{name}={value!r}: expected an int") from None
+        if count < 1:
             raise OptionError(f"{name}={value}: expected at least 1")
 
 

@@ -21,6 +21,22 @@ from packio.sample.relabelling import NO_CLASS
 from packio.storage.local import LocalFiles
 
 
+def check_label(label: int, offset: int, where: object) -> None:
+    """Refuse an offset that makes a label negative, or takes it out of 64 bits.
+
+    Raises:
+        OptionError: it does.
+    """
+    moved = label + offset
+    if not -(1 << 63) <= moved < 1 << 63:
+        raise OptionError(f"label {label} with label_offset={offset}: does not fit 64 bits")
+    if moved < 0 <= label:
+        raise OptionError(
+            f"{where}: label {label} with label_offset={offset} would be {moved}; labels count "
+            "from 0"
+        )
+
+
 class Collected:
     """Collects the samples of a container: reads each, takes its header and its checksum.
 
@@ -130,9 +146,7 @@ class Collected:
             return label
         self.least_label = label if self.least_label is None else min(label, self.least_label)
         moved = label + self._label_offset
-        if not -(1 << 63) <= moved < 1 << 63:
-            raise OptionError(f"label {label} with label_offset={self._label_offset}: "
-                              "does not fit 64 bits")  # fmt: skip
+        check_label(label, self._label_offset, self._root)
         return moved
 
     def classes(self) -> list[str]:

@@ -25,7 +25,7 @@ from packio.errors import OptionError, ReadError
 from packio.packs import opening
 from packio.packs.opening import Pack
 from packio.storage.local import LocalFiles
-from packio.system import memory
+from packio.system import files, memory
 from packio.system.pools import ThreadPool
 
 _PIECE = 8 << 20  # bytes, read at a time
@@ -152,7 +152,7 @@ def _files(pack: Pack) -> list[Path]:
 
 def _of_file(path: Path) -> tuple[int, int | None]:
     """Size of a file, and its bytes in the page cache; None if the kernel does not tell."""
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         status = os.fstat(file.fileno())
         return status.st_size, _resident(file.fileno(), 0, status.st_size)
 

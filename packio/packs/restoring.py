@@ -20,6 +20,7 @@ from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import Index
 from packio.packs import shard_classes
+from packio.packs.collecting import check_label
 from packio.packs.recognising import Container
 from packio.sample.recipe import Recipe
 
@@ -135,6 +136,9 @@ def _moved(content: Content, offset: int, path: Path) -> Content:
             "would give every label the name of another class; leave it out"
         )
     least = int(label.min()) - before
+    own = label - before  # as the container has them
+    for found in (least, int(own.max()), *np.sort(own[own >= 0])[:1].tolist()):
+        check_label(found, offset, path)
     return (
         {**table, "label": label + (offset - before)},
         {**metadata, "labels": {"min": least, "offset": offset}},

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from packio.errors import IntegrityError
 from packio.index.layout import canonical_json
 from packio.sample.relabelling import Relabelling
+from packio.system import files
 
 if TYPE_CHECKING:
     from packio.packs.opening import Pack
@@ -71,7 +72,7 @@ def read(folder: Path, shards: Sequence[str]) -> ShardClasses | None:
     """
     path = folder / FILE_NAME
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(files.content(path))
         found = ShardClasses(_names(content["classes"]), {
             name: _names(names) for name, names in content["shards"].items()
         })  # fmt: skip

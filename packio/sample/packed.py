@@ -52,6 +52,13 @@ class Sample:
     box_columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, Field] = dataclasses.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        absent = [n for n, v in values.items() if v is None or (isinstance(v, Mapping) and not v)]
+        for name in absent:
+            del values[name]
+        return f"Sample({', '.join(f'{name}={_brief(v)}' for name, v in values.items())})"
+
     def decode(
         self, mode: str = "RGB", *, decoder: str = "auto", exif_orientation: bool = True
     ) -> np.ndarray:
@@ -78,6 +85,20 @@ class Sample:
         from PIL import Image
 
         return Image.fromarray(self.decode("RGB"))
+
+
+def _brief(value: Any) -> str:
+    """A value as `repr` of a sample shows it: bytes and arrays as what they are."""
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if hasattr(value, "shape"):
+        return f"<{value.dtype} {value.shape}>" if len(value) > 8 or value.ndim > 1 else repr(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name!r}: {_brief(each)}' for name, each in value.items())}}}"
+    if hasattr(value, "kind"):  # a field
+        return f"<{value.kind}, {len(value.data)} bytes>"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 _Draft = dataclasses.make_dataclass(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from packio.system.pools import ThreadPool
@@ -30,6 +33,33 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
             break
         data += more
     return data
+
+
+def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a regular file for reading, and nothing else: opening a FIFO would wait for ever.
+
+    Raises:
+        OSError: there is none, or it cannot be opened.
+    """
+    return open(path, "rb", opener=_only_regular)
+
+
+def content(path: str | os.PathLike[str]) -> bytes:
+    """Read a whole regular file.
+
+    Raises:
+        OSError: as of `opened`.
+    """
+    with opened(path) as file:
+        return file.read()
+
+
+def _only_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:

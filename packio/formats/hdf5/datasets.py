@@ -21,6 +21,7 @@ from packio import registry
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.formats.blobs.columns import BlobValues
 from packio.formats.blobs.pixels import check_claim
+from packio.system import files
 
 # What h5py raises for damaged files.
 _H5PY_ERRORS = (
@@ -45,7 +46,7 @@ def open_file(path: Path) -> Any:
     """Open a file; see `opened`."""
     h5py = registry.require("h5py", "hdf5")
     try:
-        with path.open("rb"):  # its error says why; h5py's does not
+        with files.opened(path):  # its error says why; h5py's does not
             pass
     except OSError as error:
         raise ReadError(f"{path}: cannot be opened: {error.strerror}") from error

@@ -18,6 +18,7 @@ from packio.formats.blobs.columns import prefix, read_header
 from packio.formats.hdf5 import foreign
 from packio.formats.hdf5.datasets import h5py_errors, open_file, opened, place, slices
 from packio.sample.record import IMAGE, Place, Record
+from packio.system import files
 
 _CONVERT = "convert it: h5repack -l CONTI -f NONE old.h5 new.h5"
 
@@ -90,7 +91,7 @@ def _contiguous(dataset: Any, path: Path) -> np.ndarray:
     offset, size = _one_range(dataset, path)
     if dataset.dtype.hasobject:
         raise IntegrityError(f"{path}: {dataset.name} is of variable length, which it never is")
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         file.seek(offset)
         content = file.read(size)
     if len(content) < size:

@@ -54,6 +54,7 @@ from packio.formats.lmdb.writing import FOLDERS, LABELS_NAME, LmdbWriter
 from packio.formats.wire.escapes import unescaped
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Place, Record
+from packio.system import files
 
 
 class Lmdb(Format):
@@ -165,7 +166,7 @@ def _read_labels(path: Path) -> dict[int, tuple[Any, bytes]]:
     """Read label and key by record number from ``labels.tsv``; nothing if it does not parse."""
     found: dict[int, tuple[Any, bytes]] = {}
     try:
-        lines = (path / LABELS_NAME).read_bytes().split(b"\n")
+        lines = files.content(path / LABELS_NAME).split(b"\n")
         for line in lines[:-1]:
             number, label, key = line.split(b"\t")
             numbers = [float(n) for n in label.split(b",")] if label else []

@@ -23,6 +23,7 @@ from packio.formats.lmdb.pages import Entry
 from packio.formats.wire import Malformed, pickles
 from packio.images.encodings import raw_facts
 from packio.sample.facts import Facts
+from packio.system import files
 
 PICKLE_NAME, TEXT_NAME = "meta_info.pkl", "meta_info.txt"
 
@@ -57,7 +58,7 @@ def listed(path: Path, *, trust: bool) -> dict[bytes, Listed]:
 def content(path: Path) -> bytes:
     """Read a whole file; b"" if the file cannot be read."""
     try:
-        return path.read_bytes()
+        return files.content(path)
     except OSError:
         return b""
 

@@ -37,6 +37,7 @@ from packio.formats import Caps, Format, Reading, check_reading
 from packio.formats.blobs.ranges import opened, refuse_compressed
 from packio.formats.mds.shard import Shard
 from packio.sample.record import Place, Record
+from packio.system import files
 
 INDEX_NAME = "index.json"
 
@@ -97,7 +98,7 @@ def _listed(folder: Path) -> list[Any]:
     """Read the list of shards from a folder's index."""
     path = folder / INDEX_NAME
     try:
-        content = path.read_bytes()
+        content = files.content(path)
     except FileNotFoundError:
         raise NotAPackError(f"{folder}/: no {INDEX_NAME} in it; not a folder of MDS") from None
     except OSError as error:

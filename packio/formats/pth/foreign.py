@@ -46,6 +46,7 @@ from packio.formats.blobs.pixels import (
 from packio.formats.pth.archive import Opaque, Tensor, TorchFile
 from packio.formats.wire import ByteSpan
 from packio.sample.record import Place, Record
+from packio.system import files
 
 
 class _Parts(NamedTuple):
@@ -84,7 +85,7 @@ def read(value: Any, archive: TorchFile, path: Path, image: str | None) -> Found
         if isinstance(value, bytes):
             return value
         begin, size = archive.range_of(value, f"item {number}")
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             file.seek(begin)
             return file.read(size)
 

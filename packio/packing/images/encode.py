@@ -35,6 +35,7 @@ CHOICES = {
     "wide": ("keep", "scale"),
     "mode": tuple(encoders.RAW_HOLDS),
 }
+_POLICIES = ("orientation", "icc", "alpha", "wide")
 _ONLY_WITH = {  # option → values of `encode` that the option applies to
     "quality": ("keep", "jpeg", "webp"),
     "subsampling": ("keep", "jpeg"),
@@ -53,6 +54,25 @@ class _Output(NamedTuple):
     encoding: str
     lossless: bool
     holds: frozenset[str]  # Pillow's modes
+
+
+def refuse_unused(options: Mapping[str, Any]) -> None:
+    """Refuse options of an encoder where no image is encoded.
+
+    Args:
+        options: As the user gave them; those of other parts of packing may be among them.
+
+    Raises:
+        OptionError: there is such an option.
+    """
+    if any(options.get(n, "keep") not in ("keep", None) for n in ("encode", "resize", *_POLICIES)):
+        return
+    for name in ("quality", "subsampling"):
+        if options.get(name) is not None:
+            raise OptionError(
+                f"{name}={options[name]!r} means nothing where images are kept as they are; say "
+                "encode='jpeg' or resize= as well"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ from packio.packing.run.reading import Read, read_ahead
 from packio.sample.record import IMAGE
 from packio.sources import Context, Listing
 from packio.system import cache
+from packio.system.files import absolute
 from packio.system.pools import ThreadPool
 
 _THREADS = 16  # they wait for the disk, or for the network
@@ -62,7 +63,7 @@ def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
         BadImagesError: images cannot be read, and `skip` is False; or none can.
         CannotCreateError: the cache cannot be written.
     """
-    root = Path(os.path.abspath(path))
+    root = absolute(path)
     source = registry.load("sources", "image_folder")
     listing: Listing = source.listing(root, Context(allow_empty=skip))
     state = _State.of(root, listing)

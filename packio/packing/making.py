@@ -24,6 +24,7 @@ from packio.packing.run.reading import Treatment
 from packio.packing.run.running import Means, Run
 from packio.sources import Listing
 from packio.storage import filesystems, urls, workshop
+from packio.system.files import absolute
 from packio.system.progress import ProgressCallback
 
 
@@ -185,7 +186,7 @@ def dry_run(
     if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = Path(source)
     plan = _planned(
-        source, Path(os.path.abspath(out)), format, source_kind, classes_from, options, skip=True,
+        source, absolute(out), format, source_kind, classes_from, options, skip=True,
         check=check, seekable=False, seek_points=False, shards=shards, shard_size=shard_size,
         stats=None, fields=fields,
     )  # fmt: skip

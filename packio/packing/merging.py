@@ -26,6 +26,7 @@ from packio.sample.recipe import Recipe, merged
 from packio.sample.relabelling import Relabelling, all_classes
 from packio.sources import _packs
 from packio.storage import workshop
+from packio.system.files import absolute
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +73,7 @@ def merge(
             return pack(_packs.listing(opened, classes), out, **options)
         if options:
             raise OptionError(f"{', '.join(sorted(options))}: no option of merging by link")
-        return _linked(Path(os.path.abspath(out)), opened)
+        return _linked(absolute(out), opened)
 
 
 def _check_keys(opened: Sequence[opening.Pack]) -> None:

@@ -26,6 +26,7 @@ from packio.packs import isolation, restoring, seeking, shard_classes
 from packio.packs.collecting import Collected
 from packio.packs.recognising import Container, files_of, find
 from packio.system import cache, locks
+from packio.system.files import absolute
 
 # A container whose library hangs is given up after two minutes, and a second for each megabyte.
 _SECONDS, _SECONDS_A_BYTE = 120, 1e-6
@@ -121,7 +122,7 @@ def reindex(
             class names are to be moved.
         OSError: the index cannot be written.
     """
-    path = Path(os.path.abspath(path))
+    path = absolute(path)
     if not os.path.lexists(path):
         raise NotAPackError(f"{path}: does not exist; a container was expected")
     container = find(path)

@@ -26,7 +26,7 @@ from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 from packio.storage.remote import RemoteFiles
 from packio.storage.urls import Url
-from packio.system.caching import cached_property
+from packio.system import caching, files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def open(  # noqa: A001 (public name)
         VersionError: a newer packio wrote the index.
     """
     reading = Reading(image=image, label=label, layout=layout)
-    located = locating.located(Path(os.path.abspath(path)), reading) if reading.names() else None
+    located = locating.located(files.absolute(path), reading) if reading.names() else None
     return Pack(path, access=access, located=located)
 
 
@@ -192,7 +192,7 @@ class Pack(PackTable, Sequence[Sample]):
             {name: value for name, value in values.items() if value is not None},
         )  # fmt: skip
 
-    @cached_property
+    @caching.cached_property
     def raw_rows(self) -> RawRows | None:
         """The mapped pixels, if all samples are raw pixels of one shape; else None."""
         if self._readers or not isinstance(self._files, LocalFiles):

@@ -35,9 +35,9 @@ class _Descriptor:
         self.number = -1
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.number >= 0:
-            os.close(self.number)
+            close(self.number)  # at the end of Python the module os may be gone
 
 
 class LocalFiles:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,9 @@ class MappedFiles:
             self._add(path, size, begin + start)
         self.bytes = np.ctypeslib.as_array((ctypes.c_ubyte * count).from_address(begin))
 
-    def __del__(self) -> None:
-        for descriptor in vars(self).get("_open", ()):
-            os.close(descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        for descriptor in self.__dict__.get("_open", ()):
+            close(descriptor)  # at the end of Python the module os may be gone
 
     def _add(self, path: Path, size: int, address: int) -> None:
         """Map a file at an address, over the mapping that is there."""

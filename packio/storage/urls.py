@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from packio import registry
 from packio.errors import MissingPackageError, OptionError, PackioError
+from packio.system import files
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ def place(path: str | os.PathLike[str]) -> Path:
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return what `place` does, with a plain path made absolute."""
     found = place(path)
-    return found if isinstance(found, Url) else Path(os.path.abspath(found))
+    return found if isinstance(found, Url) else files.absolute(found)
 
 
 def filesystem(url: str | os.PathLike[str]) -> tuple[Any, str]:

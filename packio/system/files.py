@@ -9,6 +9,7 @@ import shutil
 import stat
 from pathlib import Path
 
+from packio.errors import ReadError
 from packio.system.pools import ThreadPool
 
 
@@ -33,6 +34,21 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
             break
         data += more
     return data
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Make a path absolute, without following links.
+
+    Raises:
+        ReadError: the path is relative, and the current folder was deleted.
+    """
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError as error:
+        raise ReadError(
+            f"{os.fspath(path)}: the current folder was deleted; change to one that is there, or "
+            "give the whole path"
+        ) from error
 
 
 def opened(path: str | os.PathLike[str]) -> io.BufferedReader:

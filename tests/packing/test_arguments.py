@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -69,3 +72,21 @@ def test_a_sample_is_shown_in_short(source: pathlib.Path) -> None:
         size = (source / "0.jpg").stat().st_size
     assert f"key='0.jpg', data=<{size} bytes>, encoding='jpeg'" in shown
     assert len(shown) < 200
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_deleted_current_folder_is_said(
+    source: pathlib.Path, tmp_path: pathlib.Path, *, relative: bool
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    out = "x.tar" if relative else str(tmp_path / "x.tar")
+    code = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-m", "packio", "pack", str(source), out]
+    library = str(pathlib.Path(packio.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], cwd=gone, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": library},
+    )  # fmt: skip
+    assert done.returncode == (74 if relative else 0), done.stderr
+    assert ("x.tar: the current folder was deleted" in done.stderr) == relative

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pathlib
 import threading
+from types import ModuleType
 
 import pytest
 
 from packio.errors import IntegrityError
+from packio.storage import local, mapped
 from packio.storage.local import LocalFiles
 
 
@@ -47,3 +50,21 @@ def test_a_file_truncated_while_it_is_open_is_an_error(tmp_path: pathlib.Path) -
     (tmp_path / "x").write_bytes(b"ab")
     with pytest.raises(IntegrityError, match="ends at byte 2"):
         files.read(0, 0, 4)
+
+
+@pytest.mark.parametrize("module", [local, mapped])
+def test_files_are_closed_when_python_has_let_go_of_its_modules(
+    module: ModuleType, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(b"abcd")
+    before = len(os.listdir("/proc/self/fd"))
+    held: object
+    if module is local:
+        held = LocalFiles(tmp_path, ["x"], [4])
+        held.read(0, 0, 4)
+    else:
+        held = mapped.MappedFiles([tmp_path / "x"], [4])
+    with monkeypatch.context() as gone:
+        gone.setattr(module, "os", None)
+        del held
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -4,6 +4,9 @@ A JPEG with restart markers can be cut between its segments without being decode
 come from `packio.images.jpeg.restarts` and from some cameras. The window holds the segments that
 the box touches, and the segments of the neighbouring chroma samples, from which decoders
 interpolate. So the pixels of the window are equal to those of the whole image.
+
+Of a damaged JPEG, a window may decode where the whole image does not: the damage lies outside the
+box, in data that is not looked at.
 """
 
 from __future__ import annotations

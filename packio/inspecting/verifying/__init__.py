@@ -30,6 +30,7 @@ from packio.inspecting.verifying.index import check_index, located, opened
 from packio.inspecting.verifying.rebuilding import Rebuilt, rebuild
 from packio.inspecting.verifying.structure import walk
 from packio.system import processors
+from packio.system.files import absolute
 from packio.system.pools import ThreadPool
 from packio.system.progress import ProgressCallback
 
@@ -73,11 +74,11 @@ def verify(
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
-    path, absolute = Path(path), Path(os.path.abspath(path))
-    index_path, threads = located(absolute), num_workers or min(16, processors.usable())
+    path, whole = Path(path), absolute(path)
+    index_path, threads = located(whole), num_workers or min(16, processors.usable())
     made = Rebuilt()
     if rebuild_index:
-        made = rebuild(absolute, index_path, threads, Meter(0, progress, began))
+        made = rebuild(whole, index_path, threads, Meter(0, progress, began))
     damages = made.damages
     try:
         index = opened(index_path)
@@ -86,7 +87,7 @@ def verify(
     if damages:
         seconds = time.monotonic() - began
         return VerifyReport(path, "", 0, 0, 0, damages, made.warnings, seconds)
-    found = Findings(index, absolute, Meter(len(index), progress, began))
+    found = Findings(index, whole, Meter(len(index), progress, began))
     size = _check(found, threads, decode=decode and not made.done, structure=structure)
     return VerifyReport(
         path, str(index.metadata.get("format")), len(index), len(found.table), size,

@@ -148,9 +148,8 @@ class Pack(PackTable, Sequence[Sample]):
         Raises:
             IntegrityError: the pack has changed meanwhile.
         """
-        return Pack(
-            self._absolute, access=access, expect_digest=self.digest, located=self._elsewhere
-        )
+        located, digest = self._elsewhere, self.digest
+        return Pack(self._absolute, access=access, expect_digest=digest, located=located)
 
     def __reduce__(self) -> tuple[object, ...]:
         made_again = functools.partial(
@@ -282,8 +281,8 @@ class Pack(PackTable, Sequence[Sample]):
         if data is None:
             return None
         kind = self.fields[name]
-        points = self.seek_points(index) if name == IMAGE else b""
-        return Field(kind, data, self.facts(name, index) if kind in PIXELS else None, points)
+        facts = self.facts(name, index) if kind in PIXELS else None
+        return Field(kind, data, facts, self.seek_points(index) if name == IMAGE else b"")
 
     def read_field(self, name: str, index: int) -> bytes | None:
         """Encoded bytes of a field of a sample, checked; None if the sample has none.

@@ -66,7 +66,7 @@ def measure(path: Path, rounds: int) -> dict[str, Any]:  # noqa: C901 (four smal
     """µs a sample with and without packio, one thread."""
     torch.set_num_threads(1)
     crop = packio.RandomResizedCrop(SIDE)
-    ds = packio.LmdbDataset(path, crop=crop, hflip=0.5, threads=1)
+    ds = packio.LmdbDataset(path, crop=crop, hflip=0.5, threads=1, decoder="simplejpeg")
     make = bare_step(path)
     order = np.random.default_rng(1).permutation(SAMPLES).tolist()
     batches = [order[i : i + BATCH] for i in range(0, SAMPLES, BATCH)]

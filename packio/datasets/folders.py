@@ -163,7 +163,8 @@ def _indexed(path: Path, listing: Listing, state: _State) -> dict[str, Any]:
     others = _by_age(path.parent)
     newest = _cached(others[-1]) if others else None
     columns = {name: np.zeros(len(listing.keys), dtype) for name, dtype in _DTYPES.items()}
-    wanted = _taken_over(newest, columns, listing, state)
+    points = [b""] * len(listing.keys)  # of each image; see `packio.images.native`
+    wanted = _taken_over(newest, columns, points, listing, state)
     bad: dict[int, str] = {}
     changed = dataclasses.replace(
         listing,
@@ -177,10 +178,11 @@ def _indexed(path: Path, listing: Listing, state: _State) -> dict[str, Any]:
                 bad[position] = read.problem
             for name, value in _facts(read).items():
                 columns[name][position] = value
+            points[position] = read.record.image.points
     columns["mtime_ns"][:] = state.mtimes
     metadata = _metadata(listing, state, bad)
     try:
-        indexfile.write(path, _without(columns, listing, sorted(bad)), metadata)
+        indexfile.write(path, _without(columns, points, listing, sorted(bad)), metadata)
     except OSError as error:
         raise _cannot_create(path, error) from error
     for old in others[: 1 - _KEPT]:
@@ -195,8 +197,9 @@ def _by_age(folder: Path) -> list[Path]:
 
 
 def _taken_over(
-    old: Index | None, columns: dict[str, np.ndarray], listing: Listing, state: _State
-) -> list[int]:
+    old: Index | None, columns: dict[str, np.ndarray], points: list[bytes], listing: Listing,
+    state: _State,
+) -> list[int]:  # fmt: skip
     """Take over the rows of files that have not changed; return the positions of all others."""
     if old is None or not all(name in old for name in _DTYPES):
         return list(range(len(listing.keys)))
@@ -207,6 +210,11 @@ def _taken_over(
         same[same] = old.column(name).array()[rows[same]] == now[same]
     for name, column in columns.items():
         column[same] = old.column(name).array()[rows[same]]
+    if "seek_data" in old:
+        data, starts = (old.column(f"seek_{n}").array() for n in ("data", "offsets"))
+        for position in np.flatnonzero(same).tolist():
+            row = rows[position]
+            points[position] = data[starts[row] : starts[row + 1]].tobytes()
     positions: list[int] = np.flatnonzero(~same).tolist()
     return positions
 
@@ -230,7 +238,7 @@ def _facts(read: Read) -> dict[str, int]:
 
 
 def _without(
-    columns: dict[str, np.ndarray], listing: Listing, bad: list[int]
+    columns: dict[str, np.ndarray], points: list[bytes], listing: Listing, bad: list[int]
 ) -> dict[str, np.ndarray]:
     """All columns of the index, without the bad images."""
     good = np.ones(len(listing.keys), bool)
@@ -240,6 +248,9 @@ def _without(
     kept["image/file"] = np.arange(len(keys), dtype=np.uint32)
     kept["image/offset"] = np.zeros(len(keys), np.int64)
     kept["label"] = np.array(listing.labels, np.int64)[good]
+    if any(points):
+        taken = [p for p, is_good in zip(points, good, strict=True) if is_good]
+        kept["seek_data"], kept["seek_offsets"] = made.ragged(taken)
     no_files: dict[str, np.ndarray] = {
         "file_bytes": np.zeros(0, np.int64),
         "file_digest": np.zeros((0, 32), np.uint8),

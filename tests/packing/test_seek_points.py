@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,21 @@ def test_one_crop_of_several(folder: Path, tmp_path: Path) -> None:
         without = packio.PackDataset(path, views=views, seed=1, decoder="simplejpeg")
         found, wanted = (d.gather([0, 1, 2, 4, 5])[0] for d in (by_core, without))
         assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_folder_that_is_not_packed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listing, in the cache, has seek points; also of files that came later."""
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+    for count in (6, 8):
+        _write(folder, 0, count)
+        for path in folder.rglob("*.jpg"):
+            number = int(path.stem)
+            os.utime(path, (number, number))  # so that the first ones are not read again
+        crop = packio.RandomResizedCrop(40, scale=(0.05, 0.3))
+        by_core = packio.FolderDataset(folder, crop=crop, seed=1, decoder="native")
+        without = packio.FolderDataset(folder, crop=crop, seed=1, decoder="simplejpeg")
+        assert [bool(by_core.pack.seek_points(i)) for i in range(count)].count(True) == count - 1
+        every = list(range(count))
+        assert torch.equal(by_core.gather(every)[0], without.gather(every)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,7 +60,7 @@ def _differing(
             yield listing.keys[i]
         elif row is None or now == seen.UNKNOWN or now != known[row]:
             suspects.append(i)
-    part = listing.take(suspects)
+    part, treatment = listing.take(suspects), dataclasses.replace(treatment, seek_points=False)
     threads = treatment.threads
     for chunk in read_ahead(part, range(len(suspects)), threads=threads, treatment=treatment):
         for read in chunk:

@@ -1,0 +1,125 @@
+"""What the native core brings: the same batches by the core, and by a library and PyTorch.
+
+The same JPEGs are made into the same tensors, bit for bit, in turns: from a pack without seek
+points, with seek points, and of seekable JPEGs; by ``decoder="simplejpeg"`` and by the core; with
+one thread and with two. Packs are in the page cache. The images are those of ``--images``, a folder
+of class folders, or crops of photographs that are made.
+
+    python benchmarks/native.py [--images FOLDER] [--save]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import _results
+import torch
+
+import packio
+from packio.images import native
+
+TOOL = Path(__file__).parent.parent / "tools" / "make_sample_images.py"
+BATCH, MOST = 50, 400
+WORKS = {
+    "RandomResizedCrop(224), hflip": {"crop": packio.RandomResizedCrop(224), "hflip": 0.5},
+    "Resize(256), CenterCrop(224)": {"crop": packio.ResizeCenterCrop(224)},
+}
+PACKS = {
+    "as they are": {"seek_points": False},
+    "seek points": {},
+    "seekable": {"seekable": True},
+}
+
+
+def candidates(folder: Path, options: dict[str, Any]) -> dict[str, packio.PackDataset]:
+    """Name → dataset: each pack, by each decoder, with each number of threads."""
+    made = {}
+    for pack in PACKS:
+        for decoder in ("simplejpeg", "native"):
+            if decoder == "simplejpeg" and pack == "seek points":
+                continue  # it makes no use of them
+            for threads in (1, 2):
+                name = f"{decoder}, {pack}, {threads} thread{'s' * (threads > 1)}"
+                made[name] = packio.PackDataset(
+                    folder / f"{pack}.lmdb", decoder=decoder, threads=threads, seed=0, **options
+                )
+    return made
+
+
+def measure(folder: Path, options: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Microseconds an image of each candidate, and how many times as fast as the first it is."""
+    datasets = candidates(folder, options)
+    micros: dict[str, list[float]] = {name: [] for name in datasets}
+    wanted: torch.Tensor | None = None
+    for number in range(rounds + 1):
+        for name, dataset in datasets.items():
+            order = list(range(min(len(dataset), MOST)))
+            began = time.perf_counter()
+            made = [dataset.gather(order[i : i + BATCH])[0] for i in range(0, len(order), BATCH)]
+            seconds = time.perf_counter() - began
+            if number:
+                micros[name].append(1e6 * seconds / len(order))
+                continue
+            found = torch.cat(made)
+            wanted = found if wanted is None else wanted
+            if not torch.equal(found, wanted):
+                raise SystemExit(f"{name}: other pixels")
+    result: dict[str, Any] = {}
+    for name, values in micros.items():
+        one = name.rpartition(", ")[2]
+        base = micros[f"simplejpeg, as they are, {one}"]
+        ratios = [b / v for b, v in zip(base, values, strict=True)]
+        result[name] = {
+            "us": _results.summary(values, 0),
+            "times_as_fast": _results.summary(ratios, 2),
+            "declined": sum(datasets[name].declined.values()) // (rounds + 1),
+        }
+    for pack in PACKS:
+        pairs = zip(
+            *(micros[f"native, {pack}, {n}"] for n in ("1 thread", "2 threads")), strict=True
+        )
+        result[f"native, {pack}, 2 threads"]["scaling"] = round(
+            statistics.median(one / two for one, two in pairs), 2
+        )
+    return result
+
+
+def main() -> None:
+    """Measure and print; with --save into benchmarks/results/native.json."""
+    parser = _results.parser(__doc__, rounds=9)
+    parser.add_argument("--images", type=Path, help="Folder of class folders of JPEGs.")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder, images = Path(name), given.images
+        if images is None:
+            images = folder / "images"
+            command = [sys.executable, TOOL, images, "--n", str(MOST), "--classes", "4"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        packs = {}
+        for pack, options in PACKS.items():
+            began = time.perf_counter()
+            packio.pack(images, folder / f"{pack}.lmdb", **options)
+            packs[pack] = {
+                "seconds": round(time.perf_counter() - began, 2),
+                "bytes": sum(f.stat().st_size for f in (folder / f"{pack}.lmdb").iterdir()),
+            }
+        works = {w: measure(folder, options, given.rounds) for w, options in WORKS.items()}
+    about = {
+        "machine": _results.machine("numpy", "torch", "simplejpeg"),
+        "kernels": native.kernels(),
+        "images": os.path.basename(given.images or "made"),
+        "rounds": given.rounds,
+    }
+    _results.finish("native", {**about, "packs": packs, "works": works}, keep=given.save)
+
+
+if __name__ == "__main__":
+    main()

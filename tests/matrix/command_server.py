@@ -120,6 +120,8 @@ def _serve() -> None:
 
     for line in sys.stdin:
         commands = json.loads(line)
+        if commands is None:  # the end
+            return
         pids = [_started(command) for command in commands]
         codes = {}
         for _, pid in sorted(zip(commands, pids, strict=True), key=_is_stopped):

@@ -55,7 +55,9 @@ class Commands:
 
     def close(self) -> None:
         """End the process."""
-        self._server.communicate()
+        assert self._server.stdin is not None
+        print("null", file=self._server.stdin, flush=True)  # forked processes keep the pipe open
+        self._server.wait()
 
 
 def _ran(code: int, log: pathlib.Path) -> Ran:

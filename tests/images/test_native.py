@@ -248,6 +248,20 @@ def test_wrong_seek_points_do_no_harm() -> None:
         assert (status == 0) == (size == 0)
 
 
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("ratio", [0.3, 1.5, 4.0, 14.0])
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+def test_outputs_beyond_the_box_are_declined(ratio: float, how: str) -> None:
+    """As of a ratio that is not that of the sizes: no pixels would be there to make them of."""
+    jpeg, pixels = _jpegs()[2]
+    _, height, width = pixels.shape
+    inside = int(width / ratio) - 10  # 10 outputs of 40 are within the box
+    frame = Frame(0, 0, height, width, 90, inside + 40, 0, inside, 90, 40, (height / 90, ratio))
+    out = np.zeros((3, 90, 40), np.uint8)
+    status = native.make(jpeg, (height, width), (0, 0, height, width), frame, out, how=how)
+    assert native.REASONS[status] == "kind of output"
+
+
 def test_gray_fills_three_planes() -> None:
     jpeg = _jpeg(_photo(40, 50).convert("L"))
     out = np.empty((3, 40, 50), np.uint8)

@@ -9,8 +9,8 @@
    makes the Huffman tables; kernels/entropy.h decodes coefficients, four segments side by side;
    kernels/idct.h makes samples of them; kernels/colour.h makes rows of pixels; weights.c and
    kernels/resize.h resize them; kernels/render.h puts them into the output. make.c leads an image
-   through all of this. The kernels are compiled twice: for any processor, and for x86-64 processors
-   with AVX2. */
+   through all of this; memory.c has a thread's memory. The kernels are compiled twice: for any
+   processor, and for x86-64 processors with AVX2. */
 
 #ifndef PACKIO_CORE_H
 #define PACKIO_CORE_H
@@ -20,10 +20,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(_WIN32)
+#define EXPORTED __declspec(dllexport)
+#else
+#define EXPORTED __attribute__((visibility("default")))
+#endif
 #define INLINE static inline __attribute__((always_inline))
 #define COLD static __attribute__((noinline, cold))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+_Static_assert(sizeof(size_t) >= 8, "sizes of buffers are computed without checks for 32 bits");
 
 /* What became of an image. `packio.images.native` names the statuses. */
 enum Status {
@@ -117,9 +124,10 @@ typedef struct {
     struct {
         uint8_t codes[2][16 + 256];
         Pair small, large;
-        unsigned used, times;  /* when it was used last; images, up to a few */
+        uint64_t used;  /* when it was used last */
+        unsigned times; /* images, up to a few */
     } cached[CACHED];
-    unsigned clock;
+    uint64_t clock;
     Buffer clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps;
 } Scratch;
 

@@ -1,23 +1,15 @@
-/* The functions that Python calls: to make an output of an image, and for a thread's memory. */
+/* The functions that Python calls to make an output of an image, and to find seek points. */
 
 #include "core.h"
 
-#if defined(_WIN32)
-#define EXPORTED __declspec(dllexport)
-#else
-#define EXPORTED __attribute__((visibility("default")))
-#endif
-
 EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
-EXPORTED Scratch *packio_new_scratch(void);
-EXPORTED void packio_free_scratch(Scratch *scratch);
 EXPORTED int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size,
                          const uint8_t *points, int64_t points_size);
 EXPORTED int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size,
                                     uint8_t *points, int64_t room);
 
-enum { VERSION = 2, MOST_MEMORY = 1 << 30 };
+enum { VERSION = 2 };
 enum { BYTES_A_POINT = 3300, FEWEST_MCUS = 8 };  /* from one seek point to the next */
 
 static const Kernels *kernels = &packio_portable;
@@ -34,28 +26,6 @@ int packio_choose(int avx2) {
         kernels = &packio_avx2;
 #endif
     return kernels != &packio_portable;
-}
-
-void *packio_reserve(Buffer *buffer, size_t bytes) {
-    if (buffer->size < bytes) {
-        size_t size = (bytes + bytes / 4 + 4095) & ~(size_t)4095;
-        free(buffer->memory);
-        buffer->memory = bytes > MOST_MEMORY ? NULL : aligned_alloc(64, size);
-        buffer->size = buffer->memory ? size : 0;
-        if (buffer->memory) memset(buffer->memory, 0, size);
-    }
-    return buffer->memory;
-}
-
-Scratch *packio_new_scratch(void) { return calloc(1, sizeof(Scratch)); }
-
-void packio_free_scratch(Scratch *s) {
-    if (!s) return;
-    Buffer *buffers[] = {&s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes,
-                         &s->turned, &s->rows, &s->small, &s->axes, &s->taps};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->memory);
-    packio_drop_tables(s);
-    free(s);
 }
 
 static int at_least(int a, int b) { return a > b ? a : b; }

@@ -8,7 +8,7 @@
 
 #include "core.h"
 
-const Entry packio_stopped[1 << LARGE_BITS] = {{0, {0}}};
+const Entry packio_stopped[(1 << LARGE_BITS) + 1] = {{0, {0}}}; /* values are read by eight */
 
 enum { WORTH_LARGE = 3 };  /* images of a thread with the same tables */
 

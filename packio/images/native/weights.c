@@ -68,18 +68,20 @@ int packio_axis(Buffer *memory, size_t *used, int length, int to, double ratio, 
             if (weights[j] > largest) largest = weights[j];
         }
         if (!is_shown) continue;
+        if (!size) return REQUEST; /* beyond the box: the ratio is not that of the sizes */
         memset(weights + size, 0, (size_t)(taps - size) * sizeof *weights);
         axis->start[i - first] = (int)start;
         axis->size[i - first] = size;
-        if (size && start < axis->begin) axis->begin = (int)start;
-        if (size && end > axis->end) axis->end = (int)start + size;
+        if (start < axis->begin) axis->begin = (int)start;
+        if (start + size > axis->end) axis->end = (int)start + size;
     }
-    if (axis->begin >= axis->end) return REQUEST;
+    if (!(largest < 1 << 14)) return REQUEST; /* weights that almost cancel each other */
     int precision = 0;
     while (precision < 22 && (int)(0.5 + largest * (1 << (precision + 1))) < 1 << 15) precision++;
     axis->precision = precision;
     for (size_t i = 0; i < all; i++) {
         double weight = found[i] * (1 << precision);
+        if (!(absolute(weight) < 32767.5)) return REQUEST;
         axis->weights[i] = (int16_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
     }
     return MADE;

@@ -361,17 +361,22 @@ static int points_of(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, cons
     return ends_well(&stream, end) ? MADE : DAMAGED;
 }
 
+/* Forget blocks of a stream that was given up: the next image would meet them. */
+static void forget(Scratch *scratch) {
+    Buffer *buffer = &scratch->coefficients;
+    if (buffer->memory) memset(buffer->memory, 0, buffer->size);
+}
+
 static int find_points(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Task *task,
                        int step, uint8_t *points) {
     int status = points_of(scratch, jpeg, pairs, task, step, points);
-    if (status) memset(scratch->coefficients.memory, 0, scratch->coefficients.size);
+    if (status) forget(scratch);
     return status;
 }
 
 static int decode(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Region *region,
                   const Task *tasks, int count, int in_turn) {
     int status = (in_turn ? decode_in_turn : decode_beside)(scratch, jpeg, pairs, region, tasks, count);
-    /* blocks of a stream that was given up would be met by the next image */
-    if (status) memset(scratch->coefficients.memory, 0, scratch->coefficients.size);
+    if (status) forget(scratch);
     return status;
 }

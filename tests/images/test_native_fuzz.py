@@ -1,0 +1,38 @@
+"""The native core under a fuzzer and the compiler's sanitizers; see tools/native_fuzz.c."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SCRIPT = Path(__file__).parents[2] / "tools" / "native_sanitize.sh"
+_RUNS = os.environ.get("PACKIO_NATIVE_RUNS", "20000")
+
+
+def _has_sanitizers(folder: Path) -> bool:
+    """Whether gcc is there, with the libraries that its sanitizers need, on x86-64."""
+    (folder / "a.c").write_text('int main(void) { return __builtin_cpu_supports("avx2") < 0; }')
+    if not sys.platform.startswith("linux") or not shutil.which("gcc"):
+        return False
+    command: list[str | Path] = ["gcc", "-fsanitize=address,undefined", "-o", folder / "a"]
+    made = subprocess.run([*command, folder / "a.c"], capture_output=True, check=False)
+    return made.returncode == 0 and subprocess.run([folder / "a"], check=False).returncode == 0
+
+
+def test_damaged_jpegs_do_no_harm(tmp_path: Path) -> None:
+    """Nothing is read or written beyond what is there; both kinds of kernels make the same."""
+    if not _has_sanitizers(tmp_path):
+        pytest.skip("no gcc with sanitizers for x86-64 Linux")
+    environment = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(
+        ["sh", _SCRIPT, _RUNS, "1"], capture_output=True, text=True, env=environment, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    counts = [int(word) for word in ran.stdout.split() if word.isdigit()]
+    assert counts[0] == int(_RUNS)
+    assert min(counts[1:4]) > int(_RUNS) // 50  # made, of other kinds, damaged

@@ -1,0 +1,398 @@
+/* Fuzz the native core: damaged JPEGs, wrong seek points, requests that make no sense.
+
+       native_fuzz FOLDER RUNS SEED
+
+   FOLDER has JPEGs to begin with. tools/native_sanitize.sh compiles this with the core and the
+   compiler's sanitizers, and runs it. Every input is made by two memories:
+
+   - one that is new for each input, has not a byte more than was asked for, and is filled with
+     bytes that mean nothing: what reads or writes beyond, or reads what nobody wrote, is noticed;
+   - one that is kept from input to input, as a thread keeps its own: what an image leaves behind
+     for the next one is noticed.
+
+   One of them has the kernels for any processor, the other one those for AVX2. Statuses and pixels
+   must be the same. After each batch of inputs, good images must be made as they were at first. */
+
+#include <dirent.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "../packio/images/native/core.h"
+
+Scratch *packio_new_scratch(void);
+void packio_free_scratch(Scratch *scratch);
+int packio_choose(int avx2);
+int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size,
+                const uint8_t *points, int64_t points_size);
+int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
+                           int64_t room);
+void *__real_packio_reserve(Buffer *buffer, size_t bytes);
+void *__wrap_packio_reserve(Buffer *buffer, size_t bytes);
+
+enum { SEEDS = 256, BATCH = 50, MOST_OUT = 1 << 21, MOST_WHOLE = 1 << 20 };
+
+typedef struct {
+    uint8_t *data, *points, *made; /* made: the first time */
+    size_t size, points_size;
+    int height, width, channels;
+} Seed;
+
+static Seed seeds[SEEDS];
+static int seed_count;
+static Scratch *exact, *kept;
+static uint64_t state;
+static unsigned long made, declined[8], points_found;
+
+/* Random numbers. Source: S. Vigna, splitmix64. */
+static uint64_t draw(void) {
+    uint64_t x = state += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+static int below(int n) { return n > 0 ? (int)(draw() % (uint64_t)n) : 0; }
+
+static void fail(const char *what, unsigned long run) {
+    fprintf(stderr, "run %lu: %s\n", run, what);
+    abort();
+}
+
+static void show(const Request *r, const uint8_t *a, const uint8_t *b, size_t bytes) {
+    size_t at = 0;
+    while (at < bytes && a[at] == b[at]) at++;
+    fprintf(stderr, "ratio %g, %g\nheight … method:", r->ratio_y, r->ratio_x);
+    for (int i = 0; i < 16; i++) fprintf(stderr, " %d", (&r->height)[i]);
+    fprintf(stderr, "\nbyte %zu of %zu: %d, %d\n", at, bytes, a[at], b[at]);
+}
+
+static void *copy_of(const void *data, size_t size) {
+    void *copy = malloc(size ? size : 1);
+    if (!copy) fail("no memory", 0);
+    if (size) memcpy(copy, data, size);
+    return copy;
+}
+
+/* Instead of the core's own: see above. Coefficients are the one memory that must be zeros. */
+void *__wrap_packio_reserve(Buffer *buffer, size_t bytes) {
+    uint8_t *at = (uint8_t *)buffer, *begin = (uint8_t *)exact;
+    if (!exact || at < begin || at >= begin + sizeof(Scratch))
+        return __real_packio_reserve(buffer, bytes);
+    free(buffer->memory);
+    buffer->memory = NULL;
+    buffer->size = 0;
+    if (bytes > 1 << 28 || posix_memalign(&buffer->memory, 64, bytes)) return buffer->memory = NULL;
+    buffer->size = bytes;
+    memset(buffer->memory, buffer == &exact->coefficients ? 0 : (int)draw(), bytes);
+    return buffer->memory;
+}
+
+/* Mutants: bytes of a JPEG are changed in place or moved. `room` is enough for all changes. */
+typedef struct {
+    uint8_t *data;
+    size_t size, room;
+} Bytes;
+
+static size_t place_in(const Bytes *b) {
+    size_t end = below(10) < 6 && b->size > 700 ? 700 : b->size;
+    return end ? (size_t)below((int)end) : 0;
+}
+
+static void insert(Bytes *b, size_t at, const uint8_t *what, size_t count) {
+    if (at > b->size || b->size + count > b->room) return;
+    uint8_t *copy = copy_of(what, count);
+    memmove(b->data + at + count, b->data + at, b->size - at);
+    memcpy(b->data + at, copy, count);
+    b->size += count;
+    free(copy);
+}
+
+static void delete(Bytes *b, size_t at, size_t count) {
+    if (at > b->size) return;
+    if (count > b->size - at) count = b->size - at;
+    memmove(b->data + at, b->data + at + count, b->size - at - count);
+    b->size -= count;
+}
+
+/* Swap, repeat or drop segments of the header. */
+static void change_segments(Bytes *b) {
+    size_t starts[64], sizes[64], at = 2;
+    int count = 0;
+    while (count < 64 && at + 4 <= b->size && b->data[at] == 0xFF && b->data[at + 1] != 0xDA) {
+        size_t size = 2 + (size_t)(b->data[at + 2] << 8 | b->data[at + 3]);
+        if (at + size > b->size) break;
+        starts[count] = at;
+        sizes[count++] = size;
+        at += size;
+    }
+    if (!count) return;
+    int from = below(count), to = below(count), how = below(3);
+    uint8_t *segment = copy_of(b->data + starts[from], sizes[from]);
+    if (how != 1) delete(b, starts[from], sizes[from]);
+    if (how != 0) insert(b, starts[to] > b->size ? b->size : starts[to], segment, sizes[from]);
+    free(segment);
+}
+
+static void mutate(Bytes *b) {
+    static const uint8_t codes[] = {0x00, 0xC0, 0xC1, 0xC2, 0xC4, 0xD0, 0xD1, 0xD7, 0xD8,
+                                    0xD9, 0xDA, 0xDB, 0xDD, 0xE0, 0xE9, 0xEE, 0xFE, 0xFF};
+    static const int times[] = {1, 1, 1, 2, 3, 8};
+    for (int n = times[below(6)]; n > 0 && b->size; n--) {
+        size_t at = place_in(b);
+        uint8_t random[16];
+        for (int i = 0; i < 16; i++) random[i] = (uint8_t)draw();
+        switch (below(11)) {
+        case 0: case 1: case 2: b->data[at] ^= (uint8_t)(1 << below(8)); break;
+        case 3: case 4: b->data[at] = random[0]; break;
+        case 5: delete(b, at, 1 + (size_t)below(20)); break;
+        case 6: insert(b, at, random, 1 + (size_t)below(15)); break;
+        case 7: if (!below(4)) b->size = at; break;
+        case 8:
+            b->data[at] = 0xFF;
+            if (at + 1 < b->size) b->data[at + 1] = codes[below(sizeof codes)];
+            break;
+        case 9: change_segments(b); break;
+        default: { /* bytes of another one, or of another place */
+            const Seed *other = seeds + below(seed_count);
+            size_t count = 1 + (size_t)below(200), from = (size_t)below((int)other->size);
+            if (count > other->size - from) count = other->size - from;
+            if (below(2)) delete(b, at, count);
+            insert(b, at, other->data + from, count);
+        }
+        }
+    }
+}
+
+static int any_of(const int *numbers, int count) { return numbers[below(count)]; }
+#define ANY(numbers) any_of(numbers, (int)(sizeof numbers / sizeof *numbers))
+
+static int hostile_number(void) {
+    static const int numbers[] = {0, 1, -1, 2, 3, 7, 8, 9, 15, 16, 17, 40, 65535, 1 << 20,
+                                  (1 << 20) + 1, -(1 << 20), INT_MAX, INT_MIN, INT_MAX - 7};
+    return below(3) ? below(300) - 20 : ANY(numbers);
+}
+
+static double hostile_ratio(void) {
+    static const double numbers[] = {0, -1, 1, 1e-300, 1e300, 0.5, 1.5, 3.99, 14, 33, 1000, 3e5, 1e7};
+    switch (below(4)) {
+    case 0: return numbers[below(13)];
+    case 1: return below(2) ? NAN : INFINITY;
+    case 2: return below(2000) / 100.0;
+    default: return below(100) / 7.0;
+    }
+}
+
+/* A request that packio might have, or not, for an image of some size. */
+static void ask(Request *r, int height, int width) {
+    memset(r, 0, sizeof *r);
+    r->height = height;
+    r->width = width;
+    r->orientation = 1;
+    r->channels = below(8) ? 3 : 1;
+    r->method = UNRESIZED;
+    r->box_height = height;
+    r->box_width = width;
+    int kind = (int64_t)height * width > MOST_WHOLE ? 1 + below(7) : below(10);
+    if (kind) {
+        int most = kind == 1 ? 1 : 300;
+        r->box_height = 1 + below(height < most ? height : most);
+        r->box_width = 1 + below(width < most ? width : most);
+        if (!below(4) && height <= most) r->box_height = height;
+        if (!below(4) && width <= most) r->box_width = width;
+        r->top = below(height - r->box_height + 1);
+        r->left = below(width - r->box_width + 1);
+        if (!below(4)) r->top = height - r->box_height;
+        if (!below(4)) r->left = width - r->box_width;
+    }
+    if (!below(3)) r->orientation = 1 + below(8);
+    r->flips = below(4);
+    int high = r->orientation >= 5 ? r->box_width : r->box_height;
+    int broad = r->orientation >= 5 ? r->box_height : r->box_width;
+    r->to_height = r->out_height = high;
+    r->to_width = r->out_width = broad;
+    if (kind < 3) return;
+    r->method = below(3);
+    int most = below(5) ? 70 : 600;
+    if (below(5)) r->to_height = below(6) ? 1 + below(most) : 1;
+    if (below(5)) r->to_width = below(6) ? 1 + below(most) : 1;
+    r->out_height = r->to_height;
+    r->out_width = r->to_width;
+    if (kind >= 5) {
+        r->out_top = below(40) - 20;
+        r->out_left = below(40) - 20;
+        r->out_height = 1 + below(80);
+        r->out_width = 1 + below(80);
+    }
+    if (kind == 6) { /* the box is a part of a larger one */
+        r->ratio_y = (high + below(200)) / (double)(r->to_height + below(200));
+        r->ratio_x = (broad + below(200)) / (double)(r->to_width + below(200));
+    }
+    if (kind < 8) return;
+    if (!below(3)) r->ratio_y = hostile_ratio();
+    if (!below(3)) r->ratio_x = hostile_ratio();
+    int32_t *fields = &r->height; /* … and those behind it */
+    for (int n = below(3); n > 0; n--) fields[below(16)] = hostile_number();
+}
+
+static int points_of_mutant(const uint8_t *data, size_t size, uint8_t **points, size_t *points_size,
+                            unsigned long run) {
+    size_t room = below(4) ? size / 64 + 4096 : (size_t)below(64);
+    uint8_t *found[2] = {malloc(room + 1), malloc(room + 1)};
+    packio_choose(run & 1);
+    int64_t one = packio_find_points(exact, data, (int64_t)size, found[0], (int64_t)room);
+    packio_choose(!(run & 1));
+    int64_t two = packio_find_points(kept, data, (int64_t)size, found[1], (int64_t)room);
+    if (one != two) fail("other seek points", run);
+    if (one > 0 && memcmp(found[0], found[1], (size_t)one)) fail("other seek points", run);
+    if (one > 0) {
+        *points = copy_of(found[0], (size_t)one);
+        *points_size = (size_t)one;
+        points_found++;
+    }
+    free(found[0]);
+    free(found[1]);
+    return one > 0;
+}
+
+static void change_points(uint8_t *points, size_t size) {
+    for (int n = 1 + below(3); n > 0 && size; n--) {
+        size_t at = below(4) ? (size_t)below((int)size) : (size_t)below(2);
+        points[at] = (uint8_t)(below(2) ? draw() : points[at] ^ (1u << below(8)));
+    }
+}
+
+static void one_run(unsigned long run) {
+    const Seed *seed = seeds + below(seed_count);
+    Bytes b = {NULL, seed->size, 2 * seed->size + 70000};
+    b.data = malloc(b.room);
+    memcpy(b.data, seed->data, seed->size);
+    if (below(20)) mutate(&b);
+    uint8_t *data = copy_of(b.data, b.size), *points = NULL;
+    size_t size = b.size, points_size = 0;
+    free(b.data);
+
+    int which = below(8);
+    if (which < 3) points_of_mutant(data, size, &points, &points_size, run);
+    if (which >= 2 && which < 5 && seed->points_size && !points) {
+        points_size = seed->points_size;
+        points = copy_of(seed->points, points_size);
+    }
+    if (points && below(2)) change_points(points, points_size);
+    if (points && !below(20)) points_size = (size_t)below((int)points_size);
+
+    Jpeg jpeg;
+    Request r;
+    int is_good = !packio_header(data, size, &jpeg);
+    ask(&r, is_good ? jpeg.height : seed->height, is_good ? jpeg.width : seed->width);
+    int64_t pixels = r.out_height > 0 && r.out_width > 0 ? (int64_t)r.out_height * r.out_width : 1;
+    if (pixels > MOST_OUT || r.channels < 0 || r.channels > 3) pixels = 1, r.out_height = r.out_width = 1;
+    size_t bytes = (size_t)pixels * (r.channels == 3 ? 3 : 1);
+    uint8_t *outs[2] = {malloc(bytes), malloc(bytes)};
+    memset(outs[0], 0x55, bytes);
+    memset(outs[1], 0xAA, bytes);
+    int statuses[2];
+    for (int i = 0; i < 2; i++) {
+        packio_choose((int)(run + (unsigned)i) & 1);
+        r.out = outs[i];
+        uint8_t *own = copy_of(points, points_size);
+        statuses[i] = packio_make(i ? kept : exact, &r, data, (int64_t)size, own, (int64_t)points_size);
+        free(own);
+    }
+    if (statuses[0] < 0 || statuses[0] > MEMORY) fail("no such status", run);
+    if (statuses[0] != statuses[1]) {
+        if (statuses[0] != MEMORY && statuses[1] != MEMORY) fail("another status", run);
+    } else if (!statuses[0]) {
+        if (memcmp(outs[0], outs[1], bytes)) {
+            show(&r, outs[0], outs[1], bytes);
+            fail("other pixels", run);
+        }
+        made++;
+    } else {
+        declined[statuses[0]]++;
+    }
+    free(outs[0]);
+    free(outs[1]);
+    free(points);
+    free(data);
+}
+
+static int whole(Scratch *scratch, const Seed *seed, uint8_t *out, int with_points) {
+    Request r = {.out = out, .height = seed->height, .width = seed->width,
+                 .box_height = seed->height, .box_width = seed->width, .orientation = 1,
+                 .to_height = seed->height, .to_width = seed->width, .out_height = seed->height,
+                 .out_width = seed->width, .channels = seed->channels, .method = UNRESIZED};
+    return packio_make(scratch, &r, seed->data, (int64_t)seed->size, seed->points,
+                       with_points ? (int64_t)seed->points_size : 0);
+}
+
+/* A good image is made as it was at first. */
+static void check_good(Scratch *scratch, const Seed *seed, unsigned long run) {
+    size_t bytes = (size_t)seed->channels * (size_t)seed->height * (size_t)seed->width;
+    uint8_t *out = malloc(bytes);
+    packio_choose(below(2));
+    if (whole(scratch, seed, out, below(2))) fail("a good image is declined", run);
+    if (memcmp(out, seed->made, bytes)) fail("a good image is another one", run);
+    free(out);
+}
+
+/* A thread may make more than 2 ** 32 images. */
+static void check_after_many(void) {
+    for (int i = 0; i < seed_count; i++) {
+        Scratch *scratch = packio_new_scratch();
+        scratch->clock = UINT_MAX;
+        check_good(scratch, seeds + i, 0);
+        packio_free_scratch(scratch);
+    }
+}
+
+static void read_seeds(const char *folder) {
+    DIR *opened = opendir(folder);
+    for (struct dirent *entry; opened && (entry = readdir(opened)) && seed_count < SEEDS;) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        FILE *file = strstr(entry->d_name, ".jpg") ? fopen(path, "rb") : NULL;
+        if (!file) continue;
+        Seed *seed = seeds + seed_count;
+        uint8_t held[1 << 16];
+        seed->size = fread(held, 1, sizeof held, file);
+        fclose(file);
+        seed->data = copy_of(held, seed->size);
+        Jpeg jpeg;
+        if (packio_header(seed->data, seed->size, &jpeg)) fail(path, 0);
+        seed->height = jpeg.height;
+        seed->width = jpeg.width;
+        seed->channels = jpeg.components;
+        packio_choose(0);
+        int64_t found = packio_find_points(kept, seed->data, (int64_t)seed->size, held, sizeof held);
+        if (found < 0) fail(path, 0);
+        seed->points = copy_of(held, (size_t)found);
+        seed->points_size = (size_t)found;
+        seed->made = malloc((size_t)jpeg.components * (size_t)jpeg.height * (size_t)jpeg.width);
+        if (whole(kept, seed, seed->made, 0)) fail(path, 0);
+        seed_count++;
+    }
+    if (opened) closedir(opened);
+    if (!seed_count) fail("no JPEGs in the folder", 0);
+}
+
+int main(int count, char **arguments) {
+    if (count != 4) return fprintf(stderr, "native_fuzz FOLDER RUNS SEED\n"), 2;
+    unsigned long runs = strtoul(arguments[2], NULL, 10);
+    kept = packio_new_scratch();
+    read_seeds(arguments[1]);
+    exact = packio_new_scratch();
+    check_after_many();
+    for (unsigned long run = 0; run < runs; run++) {
+        state = strtoull(arguments[3], NULL, 10) + (run << 20);
+        one_run(run);
+        if (run % BATCH == BATCH - 1) check_good(below(4) ? kept : exact, seeds + below(seed_count), run);
+    }
+    packio_free_scratch(kept);
+    packio_free_scratch(exact);
+    printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
+           "%lu requests, %lu memory; %lu seek points\n",
+           runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],
+           points_found);
+    return 0;
+}

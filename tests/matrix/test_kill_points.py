@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _ALL_OF_THE_LAST = 16  # changes: publishing
 _ONE_WORKER = ["--num-workers", "1"]  # with several, the number of changes varies
+_VARYING = 6  # changes: folders of the cache, which also knows files by their age
 _EACH = 1 if os.environ.get("PACKIO_MATRIX") == "whole" else 6  # of the changes before
 
 
@@ -37,7 +38,8 @@ def test_packing(
     changes = trial.run("pack", *source.arguments, trial.out("count"), *options).changes
     for point in _points(changes):
         told = ["pack", *source.arguments, trial.out(f"pack{point}"), *options]
-        trial.run(*told, code=KILLED, kill_at=point)
+        ran = trial.run(*told, code=(0, KILLED), kill_at=point)
+        assert ran.code == KILLED or point > changes - _VARYING
         trial.run(*told)
         trial.check(trial.out(f"pack{point}"), source.samples, ordered=True)
 
@@ -53,7 +55,8 @@ def test_appending(suffix: str, tmp_path: pathlib.Path, commands: Commands) -> N
     changes = trial.run("append", out, *more).changes
     for point in _points(changes):
         out, one = trial.sharded(trial.first, f"pack{point}")
-        trial.run("append", out, *more, code=KILLED, kill_at=point)
+        ran = trial.run("append", out, *more, code=(0, KILLED), kill_at=point)
+        assert ran.code == KILLED or point > changes - _VARYING
         trial.check_either(out, one.samples, source.samples)
         trial.append(out, source)
         trial.check(out, source.samples)

@@ -268,7 +268,7 @@ static int decode_beside(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs,
         if ((size_t)tasks[i].count > most) most = (size_t)tasks[i].count;
         bytes += tasks[i].length;
     }
-    int status = prepare(&s, scratch, jpeg, pairs, 4, most, bytes, (size_t)count);
+    int status = prepare(&s, scratch, jpeg, pairs, count < 4 ? count : 4, most, bytes, (size_t)count);
     if (status) return status;
     for (; alive < 4 && at < count; alive++, at++) {
         slots[alive] = alive;

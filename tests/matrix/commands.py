@@ -56,8 +56,11 @@ class Commands:
     def close(self) -> None:
         """End the process."""
         assert self._server.stdin is not None
+        assert self._server.stdout is not None
         print("null", file=self._server.stdin, flush=True)  # forked processes keep the pipe open
         self._server.wait()
+        self._server.stdin.close()
+        self._server.stdout.close()
 
 
 def _ran(code: int, log: pathlib.Path) -> Ran:

@@ -147,6 +147,13 @@ class Upload:
 
 def mark(url: Url) -> str | None:
     """Text of the marker beside a URL; None if there is no marker, or it is empty."""
+    try:
+        return _mark_now(url)
+    except urls.LengthError:  # another upload replaced it after its length was asked for
+        return _mark_now(url)
+
+
+def _mark_now(url: Url) -> str | None:
     marker = remote.marker(url)
     found = urls.info(marker)
     if found is None:

@@ -40,6 +40,25 @@ def mix(*values: int) -> int:
     return state
 
 
+def mixes(*values: int | np.ndarray) -> np.ndarray:
+    """`mix` of many values at once.
+
+    Args:
+        values: Integers, and (n,) arrays of integers.
+
+    Returns:
+        (n,) uint64; (1,) if there is no array among the values.
+    """
+    state = np.zeros(1, np.uint64)
+    for value in values:
+        number = np.uint64(value & _MASK) if isinstance(value, int) else value.astype(np.uint64)
+        z = (state ^ number) + np.uint64(_GAMMA)
+        z = (z ^ z >> _30) * _M1
+        z = (z ^ z >> _27) * _M2
+        state = z ^ z >> _31
+    return state
+
+
 def digest(indices: Sequence[int] | np.ndarray) -> int:
     """A 64-bit digest of a batch's indices, in their order."""
     data = np.asarray(indices, "<i8").tobytes()
@@ -107,6 +126,20 @@ class Lane:
         return ((z ^ z >> 31) >> 11) * 2.0**-53
 
 
+def first_bits(keys: np.ndarray, count: int) -> np.ndarray:
+    """The 53 bits of the first number that `uniforms` gives each of the first lanes.
+
+    Args:
+        keys: (K,) uint64.
+        count: Number of lanes.
+
+    Returns:
+        (K, count) uint64.
+    """
+    z = np.arange(count).astype(np.uint64) * _LANE_STEP + _STEPS[0] + keys[:, None]
+    return _bits(z)
+
+
 def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
     """Draw numbers for some lanes.
 
@@ -121,11 +154,16 @@ def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
     """
     start = np.uint64(key + view * LANE * _GAMMA & _MASK)
     z = (lanes.astype(np.uint64) * _LANE_STEP + start)[:, None] + _STEPS[:count]
+    numbers: np.ndarray = _bits(z) * (2.0**-53)
+    return numbers
+
+
+def _bits(z: np.ndarray) -> np.ndarray:
+    """Turn counters into 53 random bits each, in place."""
     z ^= z >> _30
     z *= _M1
     z ^= z >> _27
     z *= _M2
     z ^= z >> _31
     z >>= _11
-    numbers: np.ndarray = z * (2.0**-53)
-    return numbers
+    return z

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 
 from packio.batches import draws
 from packio.errors import OptionError
-from packio.loading.permuting import permuted
+from packio.loading.permuting import permuted, permuted_each, runs
 from packio.loading.resuming import ResumableSampler
 
 _ARRANGEMENT, _PASS, _PHASE = 0x6D6978, 0x70617373, 0x7068617365  # what random numbers are for
 _BLOCK = 4096  # positions of which each dataset has its share, at random places
+_FEW, _SPAN = 64, 16 * _BLOCK  # positions of a rank, or of all ranks, that are computed together
 
 
 class MixedSampler(ResumableSampler):
@@ -66,6 +68,9 @@ class MixedSampler(ResumableSampler):
             count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
         self.shares = shares(self.weights, count)
+        self._starts = [0, *itertools.accumulate(self.sizes)]
+        nothing = np.empty(0, np.int64)
+        self._latest_block = (-1, -1, -1), (nothing, nothing)  # number, epoch and seed; its turns
 
     @property
     def order(self) -> dict[str, Any]:
@@ -73,15 +78,23 @@ class MixedSampler(ResumableSampler):
         return {**super().order, "sizes": self.sizes, "weights": self.weights}
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
-        result = np.empty_like(positions)
-        for block in np.unique(positions // _BLOCK).tolist():
-            start = block * _BLOCK
-            low, high = np.searchsorted(positions, (start, start + _BLOCK))
+        owners, turns = np.empty_like(positions), np.empty_like(positions)
+        for block, part in runs(positions // _BLOCK):
+            mine = positions[part] - block * _BLOCK
+            owners[part], turns[part] = (of[mine] for of in self._block(block, epoch))
+        return self._drawn(owners, turns, epoch)
+
+    def _at_once(self, world_size: int) -> int:
+        return min(_BLOCK, max(_FEW, _SPAN // world_size))  # each block that is touched costs
+
+    def _block(self, block: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Find the owners of a block's positions, and which of its turns each owner has there."""
+        which, found = self._latest_block
+        if which != (block, epoch, self.seed):
             before, owners = self._owners(block, epoch)
-            mine = positions[low:high] - start
-            turns = before[owners[mine]] + _earlier(owners)[mine]
-            result[low:high] = self._drawn(owners[mine], turns, epoch)
-        return result
+            found = owners, before[owners] + _earlier(owners)
+            self._latest_block = (block, epoch, self.seed), found  # at once: another thread reads
+        return found
 
     def _owners(self, block: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Count each dataset's samples before a block; find the owners of its positions."""
@@ -108,14 +121,17 @@ class MixedSampler(ResumableSampler):
     def _drawn(self, owners: np.ndarray, turns: np.ndarray, epoch: int) -> np.ndarray:
         """Find the sample that a dataset gives at each of its turns of an epoch."""
         indices = np.empty_like(owners)
-        for owner in np.unique(owners).tolist():
-            size, start = self.sizes[owner], sum(self.sizes[:owner])
-            slots = np.flatnonzero(owners == owner)
+        for owner in np.flatnonzero(np.bincount(owners)).tolist():
+            size, slots = self.sizes[owner], np.flatnonzero(owners == owner)
             passes, places = np.divmod(turns[slots] + epoch * self.shares[owner], size)
-            for number in np.unique(passes).tolist():
-                some = passes == number
-                key = draws.mix(self.seed, owner, number, _PASS)
-                indices[slots[some]] = start + permuted(places[some], size, key)
+            first, last = int(passes[0]), int(passes[-1])
+            if first == last:
+                key = draws.mix(self.seed, owner, first, _PASS)
+                found = permuted(places, size, key)
+            else:
+                keys = draws.mixes(self.seed, owner, passes, _PASS)
+                found = permuted_each(places, size, keys)
+            indices[slots] = self._starts[owner] + found
         return indices if self._at is None else self._at[indices]
 
 

@@ -10,6 +10,8 @@ Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from packio.batches import draws
 
 SORTED = 4096  # largest permutation that is sorted
 _ROUNDS = 8
+_CELLS = 1 << 15  # random numbers that are sorted together
 _M1, _M2 = (
     np.uint64(0xBF58476D1CE4E5B9),
     np.uint64(0x94D049BB133111EB),
@@ -37,24 +40,63 @@ def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
     if count <= SORTED:
         found: np.ndarray = _sorted(count, key)[positions]
         return found
+    return _fed(positions, count, [np.uint64(draws.mix(key, i)) for i in range(_ROUNDS)])
+
+
+def permuted_each(positions: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
+    """Apply to each position a permutation of its own, which its key selects; see `permuted`.
+
+    Args:
+        positions: (n,) int64, each in 0..count-1.
+        count: Size of all permutations.
+        keys: (n,) uint64; equal ones are best side by side.
+
+    Returns:
+        (n,) int64.
+    """
+    if count > SORTED:
+        return _fed(positions, count, [draws.mixes(keys, i) for i in range(_ROUNDS)])
+    parts, rows = [part for _, part in runs(keys)], max(1, _CELLS // count)
+    result = np.empty_like(positions)
+    for first in range(0, len(parts), rows):
+        some = parts[first : first + rows]
+        each = keys[[part.start for part in some]]
+        orders = np.argsort(draws.first_bits(each, count), axis=1, kind="stable")
+        mine = slice(some[0].start, some[-1].stop)
+        which = np.repeat(np.arange(len(some)), [part.stop - part.start for part in some])
+        result[mine] = orders[which, positions[mine]]
+    return result
+
+
+def runs(values: np.ndarray) -> Iterator[tuple[int, slice]]:
+    """Yield each stretch of equal values: the value, and where the stretch is."""
+    edges = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
+    for start, stop in itertools.pairwise(edges) if len(values) else ():
+        yield int(values[start]), slice(start, stop)
+
+
+def _fed(
+    positions: np.ndarray, count: int, keys: Sequence[np.uint64] | Sequence[np.ndarray]
+) -> np.ndarray:
+    """Send positions through the network, whose rounds have keys: one for all, or one for each."""
     half = np.uint64(-(-(count - 1).bit_length() // 2))
     mask = np.uint64((1 << int(half)) - 1)
-    keys = [np.uint64(draws.mix(key, i)) for i in range(_ROUNDS)]
     result = positions.astype(np.uint64)
-    outside = np.ones(len(result), bool)
-    while outside.any():  # few rounds: the domain is at most 4 times as large
+    outside = np.arange(len(result))
+    while len(outside):  # few rounds: the domain is at most 4 times as large
         values = result[outside]
         left, right = values >> half, values & mask
-        for round_key in keys:
-            left, right = right, left ^ (_mixed(right ^ round_key) & mask)
-        result[outside] = left << half | right
-        outside = result >= count
+        for each in keys:
+            key = each[outside] if isinstance(each, np.ndarray) else each
+            left, right = right, left ^ (_mixed(right ^ key) & mask)
+        result[outside] = values = left << half | right
+        outside = outside[values >= count]
     return result.astype(np.int64)
 
 
 @functools.lru_cache(maxsize=64)
 def _sorted(count: int, key: int) -> np.ndarray:
-    numbers = draws.uniforms(key, np.arange(count), 0, 1)[:, 0]
+    numbers = draws.first_bits(np.array([key], np.uint64), count)[0]
     order: np.ndarray = np.argsort(numbers, kind="stable")
     order.setflags(write=False)
     return order

@@ -17,7 +17,7 @@ from packio.batches.draws import Drawn
 from packio.errors import OptionError
 from packio.loading import ranks
 
-_CHUNK = 4096  # positions computed together
+_FIRST, _CHUNK = 16, 4096  # positions computed together: at the beginning, and at most
 
 
 class Pass(NamedTuple):
@@ -111,6 +111,10 @@ class ResumableSampler(DistributedSampler[int]):
         """The index at each of some ascending positions, 0..count-1, of an epoch."""
         raise NotImplementedError
 
+    def _at_once(self, world_size: int) -> int:
+        """How many positions are computed together at most."""
+        return _CHUNK
+
     def __len__(self) -> int:
         """Samples that this rank takes in a whole epoch."""
         self._told = self.world_size
@@ -163,8 +167,11 @@ class ResumableSampler(DistributedSampler[int]):
 
     def walk(self, part: Pass) -> Iterator[Drawn]:
         """Yield the indices of a pass."""
-        for start in range(0, part.steps, _CHUNK):
-            steps = np.arange(start, min(start + _CHUNK, part.steps))
+        most = self._at_once(part.world_size)
+        start, size = 0, _FIRST  # the first index, and each one after it, comes soon
+        while start < part.steps:
+            steps = np.arange(start, min(start + size, part.steps))
+            start, size = start + size, min(2 * size, most)
             positions = part.begun + part.rank + steps * part.world_size
             whole = int(np.searchsorted(positions, self.count))  # then it begins anew
             indices = self._indices(positions[:whole], part.epoch).tolist()

@@ -42,6 +42,8 @@ class Loader:
         dataset: A map-style dataset; datasets of packio make whole batches at once.
         batch_size: Samples in a batch.
         shuffle: Whether the order is random. Excludes ``sampler``.
+        window: Shards that are read at a time, in random order; None: samples of all shards. For
+            packs whose shards are far away; see `ShuffleSampler`. Only with ``shuffle``.
         sampler: Yields the indices of one epoch at each iteration.
         batch_sampler: Yields lists of indices. Excludes batch_size, shuffle, sampler and drop_last.
         num_workers: Worker processes; 0 makes batches in threads of this process.
@@ -88,6 +90,7 @@ class Loader:
         prefetch_factor: int | None = None,
         pin_memory: bool | str = "auto",
         order_seed: int | None = None,
+        window: int | None = None,
         generator: torch.Generator | None = None,
         persistent_workers: bool = False,
         timeout: float = 0,
@@ -108,7 +111,7 @@ class Loader:
         self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
         if sampler is None and batch_sampler is None:
             alone = _seed(dataset, generator)
-            sampler = LoaderOrder(dataset, order_seed, alone, shuffle=shuffle)
+            sampler = LoaderOrder(dataset, order_seed, alone, shuffle=shuffle, window=window)
         if batch_sampler is None:
             batch_sampler = EpochBatches(cast("Any", sampler), batch_size, drop_last)
         self.sampler, self.batch_sampler, self._collate = sampler, batch_sampler, collate_fn
@@ -278,9 +281,9 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
             and (given["sampler"] is not None or given["batch_size"] != 1
                  or given["shuffle"] or given["drop_last"])
         ),
-        "sampler= and batch_sampler= exclude shuffle= and order_seed=": (
+        "sampler= and batch_sampler= exclude shuffle=, order_seed= and window=": (
             (given["sampler"] is not None or given["batch_sampler"] is not None)
-            and (given["shuffle"] or given["order_seed"] is not None)
+            and (given["shuffle"] or given["order_seed"] is not None or given["window"] is not None)
         ),
         f"batch_size={given['batch_size']}: expected at least 1": given["batch_size"] < 1,
         f"num_workers={given['num_workers']}: expected at least 0": given["num_workers"] < 0,

@@ -1,4 +1,8 @@
-"""Samplers: orders that need no memory, resume at any sample, and fit any number of processes."""
+"""Samplers: orders that need no memory, resume at any sample, and fit any number of processes.
+
+No order is stored: the index at any position is computed, of 10^10 samples in the same time as of a
+thousand.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 from packio.batches import draws
+from packio.datasets import sharding
 from packio.errors import OptionError
 from packio.loading.permuting import permuted
 from packio.loading.resuming import Pass, ResumableSampler
+from packio.loading.windows import Windows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +37,27 @@ class ShuffleSampler(ResumableSampler):
         drop_last: Leave out samples at the end that do not suffice for all ranks; otherwise the
             first samples fill up the last step.
         shuffle: False keeps the order of the pack.
+        window: Shards that are read at a time, for packs whose shards are far away; see below.
+            None: all samples are shuffled together.
+
+    With a `window`, shards come in random order, and every sample still comes once an epoch. The
+    samples of ``window`` shards that follow each other in this order are shuffled together. When
+    all of them have come, the next shards begin. So all ranks together use ``window`` shards at a
+    time, and twice as many for a moment between two windows. Each shard is read in one stretch of
+    the epoch, and every rank takes its part of it. A pack of one file is one shard: its order is a
+    whole shuffle.
+
+    The price: a batch has samples of ``window`` shards only. Measured with 160,000 samples in 128
+    shards, sorted by 100 classes (``benchmarks/orders.py``): a batch of 256 has 4 classes with
+    ``window=2``, 13 with 8, 44 with 32, and 93 without a window. Samples move through the whole
+    epoch with any window: by a third of its length on average, as without. Samples that
+    were shuffled when they were packed (``packio pack --shuffle SEED``) are mixed in any window.
 
     Raises:
-        OptionError: the rank is not below the world size.
+        OptionError: the rank is not below the world size; or there is a window and no shuffling,
+            or the dataset does not know its shards. Packio's datasets do, parts of them whose
+            shards are not mixed, torch's ConcatDataset and Subset of these, and any dataset that
+            has ``shard_lengths``, the number of samples of each shard.
     """
 
     def __init__(
@@ -46,22 +70,35 @@ class ShuffleSampler(ResumableSampler):
         world_size: int | None = None,
         drop_last: bool = False,
         shuffle: bool = True,
+        window: int | None = None,
     ) -> None:
         super().__init__(
             length(data), seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
-        self.shuffle = shuffle
+        self.shuffle, self.window = shuffle, window
+        self._windows = None
+        if window is not None:
+            if window < 1 or not shuffle:
+                raise OptionError(
+                    f"window={window}, shuffle={shuffle}: expected at least 1 shard, and shuffling"
+                )
+            self._windows = Windows(sharding.lengths(data), window)
 
     @property
     def order(self) -> dict[str, Any]:
         """What the order depends on, beside the epoch."""
-        order = {**super().order, "shuffle": self.shuffle}
+        shards = None if self._windows is None else self._windows.digest
+        mine = {"shuffle": self.shuffle, "window": self.window, "shards": shards}
+        order = {**super().order, **mine}
         return order if self.shuffle else {n: order[n] for n in order if n != "seed"}
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if not self.shuffle:
             return positions
-        return permuted(positions, self.count, draws.mix(self.seed, epoch, _ORDER))
+        key = draws.mix(self.seed, epoch, _ORDER)
+        if self._windows is not None:
+            return self._windows.indices(positions, key)
+        return permuted(positions, self.count, key)
 
 
 class LoaderOrder(ShuffleSampler):
@@ -72,16 +109,17 @@ class LoaderOrder(ShuffleSampler):
         seed: Seed of the order. None: ``alone`` if there is one process; 0 if there are several, as
             torch's DistributedSampler has it: what one process draws the others do not know.
         alone: Seed of a single process.
-        rank, world_size, drop_last, shuffle: As in `ShuffleSampler`.
+        rank, world_size, drop_last, shuffle, window: As in `ShuffleSampler`.
     """
 
     def __init__(
         self, data: Sized | int, seed: int | None, alone: int, *, shuffle: bool,
         rank: int | None = None, world_size: int | None = None, drop_last: bool = False,
+        window: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             data, alone if seed is None else seed,
-            rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
+            rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle, window=window,
         )  # fmt: skip
         self._alone = alone if seed is None else None
 

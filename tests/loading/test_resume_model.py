@@ -30,7 +30,7 @@ from torch.utils.data import (
 import packio
 
 CASES = int(os.environ.get("PACKIO_RESUME_CASES", "60"))
-OWN = ("shuffled", "in order", "mixed", "repeated")
+OWN = ("shuffled", "in order", "mixed", "repeated", "windows")
 FOREIGN = ("sequential", "random", "random generator", "weighted generator", "subset generator",
            "lazy generator", "lazy global", "batch sampler")  # fmt: skip
 LOADERS = (*["threads"] * 6, *["dataloader"] * 2, "workers", "persistent")
@@ -41,6 +41,7 @@ class Told(Dataset[tuple[int, int, int]]):
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.shard_lengths = [count]
 
     def __len__(self) -> int:
         return self.count
@@ -71,6 +72,10 @@ def _own(kind: str, count: int, **ranks: Any) -> Any:
                                    **ranks)  # fmt: skip
     if kind == "repeated":
         return packio.RepeatAugSampler(count, 3, 5, **ranks)
+    if kind == "windows":
+        data = Told(count)
+        data.shard_lengths = [count // 4, count // 3, count - count // 4 - count // 3]
+        return packio.ShuffleSampler(data, 5, window=2, **ranks)
     return packio.ShuffleSampler(count, 5, shuffle=kind == "shuffled", **ranks)
 
 

@@ -8,12 +8,14 @@ with an underscore are helpers of the commands.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import io
 import logging
 import pkgutil
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -23,6 +25,7 @@ import typer
 
 from packio.cli._output import as_typed, discard, tell, until_reader_leaves, warn
 from packio.errors import OutputError, PackioError
+from packio.system import interrupts
 
 INTERRUPTED = 130
 _EPILOG = (
@@ -31,11 +34,12 @@ _EPILOG = (
 )
 
 
-def build(only: str | None = None) -> typer.Typer:
+def build(only: str | None = None, held: interrupts.deferred | None = None) -> typer.Typer:
     """Build the command line.
 
     Args:
         only: Load the module of this command alone, to start faster; None loads all.
+        held: Holds Ctrl-C back; a command lets it through while it runs.
     """
     app = typer.Typer(
         name="packio",
@@ -52,17 +56,28 @@ def build(only: str | None = None) -> typer.Typer:
         module = importlib.import_module(f"packio.cli.{name}")
         paragraphs = inspect.cleandoc(module.run.__doc__).split("\n\n")
         text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
-        app.command(name.replace("_", "-"), help=text, epilog=_EPILOG)(_quietly(module.run))
+        app.command(name.replace("_", "-"), help=text, epilog=_EPILOG)(_quietly(module.run, held))
     return app
 
 
-def _quietly(run: Callable[..., None]) -> Callable[..., None]:
-    """Let a command end in silence when the reader of its output has left, as in ``| head``."""
+def _quietly(
+    run: Callable[..., None], held: interrupts.deferred | None = None
+) -> Callable[..., None]:
+    """Let a command end in silence when the reader of its output has left, as in ``| head``.
+
+    It ends as interrupted after a Ctrl-C, also if the clean-up failed.
+    """
 
     @functools.wraps(run)
     def wrapped(*args: Any, **options: Any) -> None:
         with until_reader_leaves():
-            run(*args, **options)
+            try:
+                with held.heeded() if held is not None else contextlib.nullcontext():
+                    run(*args, **options)
+            except Exception as error:
+                if interrupts.caused(error):
+                    raise KeyboardInterrupt from error
+                raise
 
     return wrapped
 
@@ -96,7 +111,20 @@ class _WarnOnce:
 
 
 def main() -> None:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and leave the process with its exit code.
+
+    Only a command heeds Ctrl-C: libraries that are being imported bear no interruption. After the
+    command there is nothing to clean up, and Ctrl-C ends the process at once.
+    """
+    with interrupts.deferred() as held:
+        try:
+            _main(held)
+        finally:
+            if signal.getsignal(signal.SIGINT) is held:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _main(held: interrupts.deferred) -> None:
     warnings.filterwarnings("ignore", module="PIL")  # packio's own messages say what matters
     warnings.showwarning = _WarnOnce()
     logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
@@ -104,7 +132,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
     only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
     try:
-        _run(only)
+        _run(only, held)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:  # typer's, on an interrupt
             raise
@@ -119,8 +147,8 @@ def main() -> None:
         _fail(str(error), OutputError.exit_code)
 
 
-def _run(only: str | None) -> None:
-    app: Any = typer.main.get_command(build(only))
+def _run(only: str | None, held: interrupts.deferred) -> None:
+    app: Any = typer.main.get_command(build(only, held))
     command = app.commands.get(only)
     try:
         app(_with_files(sys.argv[1:], command), prog_name="packio")

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from packio.errors import OptionError
+from packio.system import interrupts
 
 T = TypeVar("T")
 
@@ -37,7 +38,8 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
             target=_fill, args=(self._channel, iterable), name="packio-prefetch", daemon=True
         )  # without a reference to this object, whose collection ends the thread
         self._finish = weakref.finalize(self, _end, self._channel, thread)
-        thread.start()
+        with interrupts.deferred():
+            thread.start()
 
     def __iter__(self) -> Iterator[T]:
         return self

@@ -34,7 +34,7 @@ from packio.errors import (
     PackioError,
 )
 from packio.index.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
-from packio.system import memory
+from packio.system import interrupts, memory
 from packio.system.files import free_bytes, remove, sync, sync_tree
 
 # What lies in a workshop.
@@ -195,7 +195,8 @@ def opened(
     folder = shop.folder
     lock = -1
     try:
-        lock = _lock(out, folder, shared=shared)
+        with interrupts.deferred():
+            lock = _lock(out, folder, shared=shared)
         if not shared:
             shop.clear()
         yield shop
@@ -210,9 +211,7 @@ def opened(
             # an output that is there already was not readable, or this run would not have begun
             and not (isinstance(error, BadImagesError) and os.path.lexists(out))
         )
-        with suppress(OSError):
-            if lock < 0 and isinstance(error, KeyboardInterrupt):  # Ctrl-C came while locking
-                lock = _lock(out, folder, shared=shared)
+        with suppress(OSError), interrupts.deferred():
             if lock >= 0 and not shared:
                 shop.remove()
         if isinstance(error, OSError) and not isinstance(error, PackioError):

@@ -7,19 +7,23 @@ from concurrent.futures import (
     Future,
     ThreadPoolExecutor,  # noqa: TID251 (this is where it is made safe)
 )
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from packio.system import memory
+from packio.system import interrupts, memory
 
+_STEP = 0.1  # seconds between two looks whether Ctrl-C has come
 _THREAD = 12 << 20  # bytes: a thread's stack, 8 MiB on Linux, and what Python allots to it
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """A `ThreadPoolExecutor` for a process whose memory is limited.
+    """A `ThreadPoolExecutor` for a process whose memory is limited and that Ctrl-C may end.
 
     In CPython, starting a thread hangs for ever if there is no memory for the thread's first step.
+    Ctrl-C waits until a thread that starts is known to the pool, and until threads that are joined
+    have ended. A ``with`` block that ends by an exception cancels what has not begun.
     """
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
@@ -29,4 +33,32 @@ class ThreadPool(ThreadPoolExecutor):
             MemoryError: there is no room for a thread.
         """
         memory.require(_THREAD)
-        return super().submit(fn, *args, **kwargs)
+        with interrupts.deferred():
+            return super().submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads once they have done what was submitted.
+
+        After a Ctrl-C they only end what they have begun; a second Ctrl-C does not wait for that.
+
+        Args:
+            wait: Return when all threads have ended.
+            cancel_futures: Leave what has not begun.
+        """
+        with interrupts.deferred() as held:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            before = held.count
+            for thread in list(self._threads) if wait else ():
+                while thread.is_alive() and held.count <= before + 1:
+                    thread.join(_STEP)
+                    if held.count > before and not cancel_futures:
+                        cancel_futures = True
+                        super().shutdown(wait=False, cancel_futures=True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown(cancel_futures=kind is not None)

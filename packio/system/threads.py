@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 import torch
 
-from packio.system import processors
+from packio.system import interrupts, processors
 from packio.system.locks import ForkSafeLock
 from packio.system.pools import ThreadPool
+
+_STEP = 0.1  # seconds between two looks whether Ctrl-C has come
 
 
 class Threads:
@@ -37,28 +41,41 @@ class Threads:
         """
         pool = self._started()
         source = iter(list(slots))  # a list iterator: two threads never get the same slot
-        futures = [pool.submit(work, source) for _ in range(self.count)]
-        for future in futures:
-            future.exception()
+        with interrupts.deferred() as held:  # nobody works on a batch that is given up
+            futures = [pool.submit(work, source) for _ in range(self.count)]
+            while wait(futures, _STEP).not_done:
+                if held.count:
+                    deque(source, maxlen=0)  # begin no other slot
         for future in futures:
             future.result()
 
     def _started(self) -> ThreadPool:
         if self._pool is not None and self._process == os.getpid():
             return self._pool
-        with _STARTING:  # two threads may use a dataset for the first time at once
+        with interrupts.deferred(), _STARTING:  # two threads may use a dataset at once
             if self._pool is None or self._process != os.getpid():  # a fork has no threads
-                pool = ThreadPool(self.count, "packio-decode", initializer=_without_torchs_threads)
-                ours = torch.get_num_threads()
-                meeting = threading.Barrier(self.count)  # so that all of them start here
-                for future in [pool.submit(meeting.wait) for _ in range(self.count)]:
-                    future.result()
-                torch.set_num_threads(ours)  # the initialisers changed the default of new threads
-                self._pool, self._process = pool, os.getpid()
+                self._pool, self._process = _new_pool(self.count), os.getpid()
             return self._pool
 
 
 _STARTING = ForkSafeLock()  # one at a time: torch's number of threads is the whole process's
+
+
+def _new_pool(count: int) -> ThreadPool:
+    """Start a pool with all its threads."""
+    pool = ThreadPool(count, "packio-decode", initializer=_without_torchs_threads)
+    ours = torch.get_num_threads()
+    meeting = threading.Barrier(count)  # so that all of them start here
+    try:
+        for future in [pool.submit(meeting.wait) for _ in range(count)]:
+            future.result()
+    except BaseException:  # no memory for a thread: those that started must not wait for it
+        meeting.abort()
+        pool.shutdown(wait=False)
+        raise
+    finally:
+        torch.set_num_threads(ours)  # the initialisers changed the default of new threads
+    return pool
 
 
 def _without_torchs_threads() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from packio import registry
 from packio.errors import OptionError, WorkerDiedError
-from packio.system import memory
+from packio.system import interrupts, memory
 from packio.system.pools import ThreadPool
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
@@ -115,8 +115,9 @@ class Processes(Executor):
         self._closed = cancel_futures
         if not cancel_futures:
             self._threads.shutdown(wait=wait)
-        for worker in list(self._all):
-            worker.kill()
+        with interrupts.deferred():
+            for worker in list(self._all):
+                worker.kill()
         self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
 
 

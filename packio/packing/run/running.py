@@ -24,7 +24,7 @@ from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Treatment
 from packio.packing.run.tally import Done
 from packio.storage import workshop
-from packio.system import files
+from packio.system import files, interrupts
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
 _SHOWN = 10  # bad images that an error message lists
@@ -225,7 +225,8 @@ class Run:
                     number = waiting.pop()
                     attempts[number] += 1
                     running[engine.submit(shards.write, tasks[number])] = number
-                done, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
+                with interrupts.deferred():  # Python leaves locks locked when it ends a wait
+                    done, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
                 for future in done:
                     number = running.pop(future)
                     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -31,7 +30,7 @@ from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
 from packio.packing.run.reading import Read, read_ahead
 from packio.sample.record import IMAGE
 from packio.sources import Context, Listing
-from packio.system import cache
+from packio.system import cache, locks
 from packio.system.files import absolute
 from packio.system.pools import ThreadPool
 
@@ -120,14 +119,12 @@ def _size_and_time(path: bytes) -> tuple[int, int]:
 @contextlib.contextmanager
 def _one_at_a_time(index: Path) -> Iterator[None]:
     """Wait for other processes that list the same folder."""
-    try:
-        index.parent.mkdir(parents=True, exist_ok=True)
-        file = index.with_name("lock").open("ab")
-    except OSError as error:
-        raise _cannot_create(index, error) from error
-    with file:
-        with contextlib.suppress(OSError):  # no locks on this file system: some work is done twice
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        try:
+            index.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locks.file_lock(index.with_name("lock")))
+        except OSError as error:
+            raise _cannot_create(index, error) from error
         yield
 
 

@@ -6,24 +6,97 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
+
+from packio.system.pools import ThreadPool
+
+_POLL = 0.05  # seconds between two looks at a lock
+_BEAT = 1.0  # seconds between two signs of life of who holds a lock
+_PATIENCE = 15.0  # seconds without one after which nobody waits for the lock
 
 
 @contextlib.contextmanager
 def file_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file; threads and processes that want the same lock wait for it.
 
-    The file is made if it is not there. Where the file system has no locks, nobody waits.
+    It saves work, it does not protect: who holds it shows signs of life, and a process that was
+    suspended, as by Ctrl-Z, shows none. After 15 seconds the others go on without the lock. So what
+    they write must come into its place whole, by a rename. Where the file system has no locks,
+    nobody waits.
+
+    The file is made if it is not there, and again if somebody removes it.
 
     Raises:
         OSError: the file cannot be made.
     """
-    with path.open("ab") as file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    with _opened_and_locked(path) as file, _signs_of_life(file):
+        try:
+            yield
+        finally:  # forked processes may have the file open, too
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _opened_and_locked(path: Path) -> IO[bytes]:
+    """Open the file that a path names, and lock it if that can be had."""
+    while True:
+        file = path.open("ab")
+        try:
+            if not _locked(file) or _is_named(file, path):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # removed meanwhile: others lock the file that has its name now
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Wait for a lock as long as its holder shows signs of life."""
+    seen, since = -1, time.monotonic()
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            now = os.fstat(file.fileno()).st_mtime_ns
+            if now != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > _PATIENCE:
+                return False
+            time.sleep(_POLL)
+        except OSError:  # no locks on this file system: some work is done twice
+            return False
+        else:
+            return True
+
+
+def _is_named(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _signs_of_life(file: IO[bytes]) -> Iterator[None]:
+    """Touch a file every second."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(_BEAT):
+            with contextlib.suppress(OSError):
+                os.utime(file.fileno())
+
+    with ThreadPool(1, "packio-lock") as pool:
+        with contextlib.suppress(MemoryError):  # others may do the same work, no more
+            pool.submit(beat)
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 class ForkSafeLock:

@@ -100,7 +100,7 @@ def _packio(
 ) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", "from packio.cli import main; main()", *arguments]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.run(command, check=False, timeout=60, **options)
+    return subprocess.run(command, check=False, timeout=600, **options)
 
 
 def _on_terminal(*arguments: str | bytes | pathlib.Path) -> tuple[int, bytes]:
@@ -214,7 +214,7 @@ packio.cli.main()
 
 def test_without_memory_it_ends_in_a_line(photos_pack: pathlib.Path) -> None:
     command = [sys.executable, "-c", _SHORT_OF_MEMORY, "verify", str(photos_pack)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, timeout=600)
     assert done.returncode == 74
     assert re.fullmatch(rb"packio: memory ran out; [^\n]*\n", done.stderr)
 

@@ -18,7 +18,7 @@ import vision
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
-pytestmark = pytest.mark.timeout(300)  # other processes may want the processors, too
+pytestmark = pytest.mark.timeout(1800)  # other processes may want the processors, too
 _NEED_TORCHVISION = {"lightning", "mmengine", "timm", "torchvision", "transformers"}
 _WITH_TORCHVISION = """
 import vision, runpy, sys

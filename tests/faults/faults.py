@@ -34,7 +34,7 @@ from packio.packing.appending import append
 _CLONE_NEWNS = 0x00020000  # unshare(2)
 _EXT4_SHUTDOWN = 0x8004587D  # ioctl EXT4_IOC_SHUTDOWN, linux/ext4.h
 _NO_LOG_FLUSH = 2  # its argument: what is not on the disk is gone
-_PATIENCE = 10  # seconds from Ctrl-C to the end, on a busy machine
+_PATIENCE = 200  # seconds from Ctrl-C to the end, on a busy machine
 _DISK = 24 << 20  # bytes of an ext4 image
 
 

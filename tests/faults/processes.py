@@ -17,7 +17,7 @@ from typing import Any
 from packio.errors import PackioError
 
 INTERNAL = 70  # exit code of what no error of packio's tells
-_TIMEOUT = 60  # seconds that anything may take
+_TIMEOUT = 600  # seconds that anything may take, on a busy machine
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
@@ -41,6 +41,8 @@ def started(action: Callable[[], int], log: Path) -> int:
     try:
         with suppress(OSError):
             os.setpgid(0, 0)
+        # a shell has what it runs in the background, these tests perhaps, ignore interrupts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         redirect(log)
         code = action()
     except KeyboardInterrupt:
@@ -73,13 +75,13 @@ def ended(pid: int, seconds: float = _TIMEOUT) -> int:
     """Wait for a process and all of its group; its exit code, or minus its signal.
 
     Raises:
-        FaultError: it hangs, or leaves processes behind for 5 seconds.
+        FaultError: it hangs, or leaves processes behind for 100 seconds.
     """
     deadline, code = time.monotonic() + seconds, None
     while time.monotonic() < deadline:
         reaped, status = _reaped(pid if code is None else -pid)
         if reaped == pid:
-            code, deadline = os.waitstatus_to_exitcode(status), time.monotonic() + 5
+            code, deadline = os.waitstatus_to_exitcode(status), time.monotonic() + 100
         if code is not None and not _alive(pid):
             return code
         time.sleep(0.001)

@@ -34,7 +34,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()  # type: ignore[no-untyped-call]  # it has no types
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_node_that_dies_loses_nothing(cluster: Any, tmp_path: pathlib.Path) -> None:
     source, shards = tmp_path / "source", 12

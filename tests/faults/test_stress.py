@@ -22,7 +22,7 @@ _LONG = ["--long"] if os.environ.get("PACKIO_LONG") else []
 _SCRIPT = pathlib.Path(stress.__file__)
 
 
-@pytest.mark.timeout(None if _LONG else 600)  # a child that hangs says where after two minutes
+@pytest.mark.timeout(None if _LONG else 1800)  # a child that hangs says where after two minutes
 @pytest.mark.parametrize("kind", stress.KINDS)
 def test_children_forked_beside_busy_threads_read_rightly(
     kind: str, tmp_path: pathlib.Path

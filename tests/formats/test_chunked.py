@@ -208,7 +208,7 @@ def test_a_full_disk_names_path_and_space(tmp_path: Path, kind: Kind) -> None:
         "import test_chunked as t; t._write_with_files_limited(Path(sys.argv[1]), sys.argv[2])"
     )
     command = [sys.executable, "-c", code, str(path), kind.header]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.startswith(f"74 {path}: cannot be written")
     assert "bytes free" in done.stdout
 

@@ -921,7 +921,7 @@ def test_damaged_hdf5_raises_nothing_but_errors_of_packio(
     context = multiprocessing.get_context("fork")  # for it is h5py that reads the file here
     process = context.Process(target=_read_damaged, args=(path, range(160)))
     process.start()
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0
 
 

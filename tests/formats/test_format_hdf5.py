@@ -203,5 +203,5 @@ def test_damaged_files_raise_nothing_but_errors_of_packio(
     for start in range(0, 400, 100):
         process = context.Process(target=_scan_damaged, args=(path, start, 100))
         process.start()
-        process.join(60)
+        process.join(600)
         assert process.exitcode == 0, f"seeds {start}..{start + 99}"

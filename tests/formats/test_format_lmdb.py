@@ -89,7 +89,7 @@ def _scanned(path: Path) -> list[tuple[bytes, bytes]]:
 def _in_a_process(code: str, *arguments: object, **environment: str) -> str:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=True,
+        command, capture_output=True, text=True, timeout=600, check=True,
         env={**os.environ, "PYTHONPATH": ":".join([*made.FOLDERS, *sys.path]), **environment},
     )  # fmt: skip
     return done.stdout
@@ -648,9 +648,9 @@ def test_a_reader_works_in_workers(tmp_path: Path, method: str, *, first: bool) 
     for worker in workers:
         worker.start()
     expected = [hashlib.sha256(records[i].data).digest() for i in (2, 0)]
-    assert [answers.get(timeout=60) for _ in workers] == [expected] * 2
+    assert [answers.get(timeout=600) for _ in workers] == [expected] * 2
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
         assert worker.exitcode == 0
     assert reader.get(1) == records[1].data
 

@@ -284,7 +284,7 @@ def test_a_full_disk_names_path_and_space(tmp_path: Path) -> None:
         "import test_format_recordio as t; t._write_with_files_limited(Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out.rec")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.startswith(f"74 {tmp_path}/out.rec: cannot be written")
     assert "bytes free" in done.stdout
 

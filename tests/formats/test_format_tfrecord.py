@@ -348,7 +348,7 @@ def test_a_full_disk_names_path_and_space(tmp_path: Path) -> None:
         "import test_format_tfrecord as t; t._write_with_files_limited(Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out.tfrecord")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
     assert said.startswith(f"74 {tmp_path}/out.tfrecord: cannot be written")
     assert "bytes free" in said
 

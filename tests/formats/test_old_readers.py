@@ -25,7 +25,7 @@ def _run(package: str, *command: str | os.PathLike[str], cwd: Path) -> str:
     folder = _OLD / package
     assert folder.is_dir(), f"{folder} is missing; run `make test`, which installs it"
     done = subprocess.run(
-        [sys.executable, *command], check=False, capture_output=True, text=True, timeout=100,
+        [sys.executable, *command], check=False, capture_output=True, text=True, timeout=600,
         cwd=cwd, env={**os.environ, "PYTHONPATH": str(folder)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -110,7 +110,7 @@ def _rename(pack: pathlib.Path, names: dict[int, bytes]) -> None:
 def _packio(*arguments: str | pathlib.Path, before: str = "") -> subprocess.CompletedProcess[bytes]:
     code = f"{before}\nfrom packio.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], check=False, timeout=60, capture_output=True
+        [sys.executable, "-c", code, *arguments], check=False, timeout=600, capture_output=True
     )
 
 

@@ -148,7 +148,7 @@ def _visit(sheet: pathlib.Path, folder: pathlib.Path, **state: str) -> _Page:
     """Open the sheet in Chromium with a state in its fragment; return the page it makes of it."""
     address = f"{sheet.as_uri()}#{urllib.parse.urlencode(state)}"
     command = [_CHROMIUM, *_FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", address]
-    done = subprocess.run(command, check=True, timeout=90, capture_output=True)
+    done = subprocess.run(command, check=True, timeout=600, capture_output=True)
     return _Page(done.stdout.decode())
 
 
@@ -241,7 +241,7 @@ def test_a_file_that_is_no_page_is_not_replaced(pack: pathlib.Path, tmp_path: pa
 def test_the_command_writes_a_sheet(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
     code = "from packio.cli import main; main()"
     command = [sys.executable, "-c", code, "view", str(pack), "--class", "red"]
-    done = subprocess.run(command, check=False, timeout=60, capture_output=True, cwd=tmp_path)
+    done = subprocess.run(command, check=False, timeout=600, capture_output=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"view.lmdb.html: 70 of 70 samples" in done.stdout
     assert len(_data(tmp_path / "view.lmdb.html")) == 70
@@ -298,7 +298,7 @@ class _Browser:
     def _call(self, method: str, path: str, **body: Any) -> Any:
         data = json.dumps(body).encode() if method == "POST" else None
         request = urllib.request.Request(self._base + path, data, method=method)  # noqa: S310 (loopback)
-        with self._open(request, timeout=60) as answer:
+        with self._open(request, timeout=600) as answer:
             return json.load(answer)["value"]
 
     def go(self, address: str) -> None:

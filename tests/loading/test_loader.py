@@ -290,7 +290,7 @@ def test_ranks_share_an_epoch(seed: int | None, pack: pathlib.Path) -> None:
     ]
     for process in ranks:
         process.start()
-    found = dict(out.get(timeout=120) for _ in ranks)
+    found = dict(out.get(timeout=600) for _ in ranks)
     for process in ranks:
         process.join()
     assert len(found[0]) == len(found[1])

@@ -21,7 +21,7 @@ import pytest
 import packio
 
 LONG = bool(os.environ.get("PACKIO_LONG"))
-pytestmark = pytest.mark.timeout(4000 if LONG else 120)
+pytestmark = pytest.mark.timeout(4000 if LONG else 900)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ _VARYING = 6  # changes: folders of the cache, which also knows files by their a
 _EACH = 1 if os.environ.get("PACKIO_MATRIX") == "whole" else 6  # of the changes before
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("suffix", "options"),
     [
@@ -44,7 +44,7 @@ def test_packing(
         trial.check(trial.out(f"pack{point}"), source.samples, ordered=True)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".rec"])
 def test_appending(suffix: str, tmp_path: pathlib.Path, commands: Commands) -> None:
     trial = Trial(Cell("extracted", (("label", "class"), ("boxes", "some")), "kill", suffix, ""),

@@ -273,7 +273,7 @@ def test_the_page_is_drawn_in_a_browser(tmp_path: pathlib.Path) -> None:
              "--disable-dev-shm-usage", "--window-size=800,1200", f"--user-data-dir={tmp_path}/u",
              f"--screenshot={tmp_path}/x.png"]  # fmt: skip
     subprocess.run([chromium, *flags, f"file://{tmp_path}/x.html"], check=True,
-                   capture_output=True, timeout=100)  # fmt: skip
+                   capture_output=True, timeout=600)  # fmt: skip
     pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB")).reshape(-1, 3)
     colours = {tuple(colour) for colour in np.unique(pixels, axis=0).tolist()}
     assert {(246, 246, 244), (194, 87, 26), (47, 125, 79)} <= colours  # back, data, step

@@ -270,7 +270,7 @@ def test_a_timer_goes_into_other_processes(start: str) -> None:
         context: Any = multiprocessing.get_context(start)
         child = context.Process(target=_count_in_child, args=(timer,))
         child.start()
-    child.join(60)
+    child.join(600)
     assert child.exitcode == 0
     assert timer.as_dict() == {}
 

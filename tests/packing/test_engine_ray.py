@@ -52,7 +52,7 @@ def _task_workers() -> list[int]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 @pytest.mark.usefixtures("cluster")
 def test_ray_packs_the_same_with_a_worker_killed(

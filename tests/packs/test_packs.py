@@ -166,7 +166,7 @@ def test_a_pack_travels_to_a_spawned_process(
     answers = context.Queue()
     process = context.Process(target=_told, args=(pack, answers))
     process.start()
-    assert answers.get(timeout=60) == [sample.data for sample in pack]
+    assert answers.get(timeout=600) == [sample.data for sample in pack]
     process.join()
 
 
@@ -452,7 +452,7 @@ except OSError:
 def test_a_pack_on_a_read_only_file_system_reads(mine: pathlib.Path) -> None:
     command = ["unshare", "-m", "sh", "-c", _READ_ONLY, "sh", str(mine), sys.executable]
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     except FileNotFoundError:
         pytest.skip("unshare is missing")
     if done.returncode == 99 or "unshare" in done.stderr:

@@ -37,7 +37,7 @@ def test_a_forked_child_reads_though_its_parent_held_the_lock(tmp_path: pathlib.
     child.start()
     over.set()
     holder.join()
-    child.join(30)
+    child.join(600)
     hangs = child.is_alive()
     child.kill()
     assert not hangs

@@ -291,7 +291,7 @@ def test_a_copy_made_while_waiting_is_used(
 
     process = FORK.Process(target=work)
     process.start()
-    while not any(near.glob("*/*.part")):
+    while process.is_alive() and not any(near.glob("*/*.part")):
         time.sleep(0.01)
     monkeypatch.setattr(local_copy, "_fill", None)  # a second copy would fail
     assert len(packio.TarDataset(pack, local_copy=near)) == 25

@@ -329,7 +329,7 @@ def test_little_shared_memory_is_enough_and_stays_clean_after_a_kill(
     program = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "x.tar"), method, how]
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", _IN_LITTLE_SHM, "sh", *program],
-        check=False, capture_output=True, text=True, timeout=100,
+        check=False, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     if done.returncode == 99:
         pytest.skip("no tmpfs may be mounted")

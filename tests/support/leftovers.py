@@ -19,7 +19,7 @@ def held() -> dict[str, int]:
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":  # a queue that is closed ends its thread, but later
-            thread.join(2)
+            thread.join(600)
     return {
         "threads": sum(not t.name.startswith("packio-decode") for t in threading.enumerate()),
         "processes": len(multiprocessing.active_children()),

@@ -65,7 +65,7 @@ class Proxy(ThreadingHTTPServer):
 
     def forward(self, method: str, path: str, headers: Any, body: bytes) -> Any:
         """The server's answer: status, headers, body."""
-        connection = http.client.HTTPConnection(*self.server, timeout=30)
+        connection = http.client.HTTPConnection(*self.server, timeout=600)
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()

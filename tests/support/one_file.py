@@ -76,7 +76,7 @@ def in_a_process(code: str, *arguments: object, **environment: str) -> str:
     """What a program prints."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=True,
+        command, capture_output=True, text=True, timeout=600, check=True,
         env={**os.environ, **environment},
     )  # fmt: skip
     return done.stdout

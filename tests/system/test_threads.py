@@ -34,6 +34,6 @@ def test_two_threads_that_use_them_first_at_once_both_get_on(
     with ThreadPoolExecutor(2) as users:
         running = [users.submit(threads.run, done.extend, range(5)) for _ in range(2)]
         for future in running:
-            future.result(timeout=60)
+            future.result(timeout=600)
     assert sorted(done) == sorted([*range(5), *range(5)])
     assert len(made) == 1

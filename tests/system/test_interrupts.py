@@ -57,7 +57,7 @@ def test_the_outer_of_two_blocks_raises_it() -> None:
 
 
 def test_it_comes_with_the_error_of_the_block() -> None:
-    with pytest.raises(KeyboardInterrupt) as raised, interrupts.deferred():  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt) as raised, interrupts.deferred():  # noqa: PT012 (as above)
         _ctrl_c()
         raise OSError
     assert isinstance(raised.value.__context__, OSError)

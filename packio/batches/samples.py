@@ -77,10 +77,7 @@ def make(
     if not kinds:
         return made
     framed = Framing.drawn(settings, pack.rows(positions), draw)
-    rows = {
-        name: framed.rows if name == IMAGE else pack.rows(positions, name)
-        for name, kind in kinds.items() if kind != BOXES
-    }  # fmt: skip
+    rows = rows_of(pack, kinds, positions, framed.rows)
     pack = pack.fetched(rows)
     for name in sorted(rows, key=lambda name: name != IMAGE):
         if name == IMAGE and on is not None:
@@ -94,6 +91,23 @@ def make(
         for view in range(len(settings.views)):
             _add_boxes(made.columns, kinds, boxes.make(pack, framed, view))
     return made
+
+
+def rows_of(
+    pack: Pack, kinds: Mapping[str, str], positions: np.ndarray, images: RowList | None = None
+) -> dict[str, RowList]:
+    """Look up the rows of all fields of samples that are read.
+
+    Args:
+        pack: Where the samples are.
+        kinds: Field → its kind.
+        positions: (N,) samples, 0..len-1.
+        images: The rows of the images, where they are known.
+    """
+    return {
+        name: images if name == IMAGE and images is not None else pack.rows(positions, name)
+        for name, kind in kinds.items() if kind != BOXES
+    }  # fmt: skip
 
 
 def _further(

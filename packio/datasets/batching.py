@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from packio.batches.draws import Drawn
 from packio.batches.framing import Draw
 from packio.batches.samples import FieldColumns
 from packio.datasets import selection
+from packio.datasets.coming import Coming
 from packio.datasets.fields import Fields
 from packio.datasets.outputs import Outputs
 from packio.datasets.positions import checked
@@ -88,6 +90,29 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
     def decodes_batches(self) -> bool:
         """Whether the decoder decodes many images at once on a device: for `gather`, `Loader`."""
         return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether batches that tell the next ones are made sooner: for `Loader`."""
+        return False
+
+    @property
+    def replaced(self) -> int:
+        """Bad samples replaced so far under on_error="skip", in all workers."""
+        return sum(tally.replaced for tally in self._tallies)
+
+    @property
+    def fallbacks(self) -> int:
+        """Images that Pillow decoded because the chosen decoder could not, in all workers."""
+        return sum(tally.fallbacks for tally in self._tallies)
+
+    @property
+    def declined(self) -> dict[str, int]:
+        """Reason → images that the native core left to a slower library, in all workers."""
+        counts: collections.Counter[str] = collections.Counter()
+        for tally in self._tallies:
+            counts.update(tally.declined)
+        return dict(counts)
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -195,6 +220,20 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
         raise NotImplementedError
 
     @property
+    def _tallies(self) -> list[Tally]:
+        """What is counted, of each of the datasets that this one consists of."""
+        raise NotImplementedError
+
+    def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
+        """Ask for the bytes of batches that will be made soon, if the dataset `looks_ahead`.
+
+        Args:
+            batches: Indices of each batch.
+            anew: Do not wait any longer for batches that were asked for before.
+        """
+        raise NotImplementedError
+
+    @property
     def _is_plain(self) -> bool:
         """Whether no transforms are called."""
         raise NotImplementedError
@@ -283,6 +322,8 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
         device: torch.device | None,
     ) -> Gathered:  # fmt: skip
         workers.settle()
+        if isinstance(indices, Coming) and self.looks_ahead:
+            self._expect([indices, *indices.later], anew=indices.anew)
         return self._gathered(indices, self._draw(indices), out, device)
 
     def _batch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -113,22 +112,23 @@ class ConcatPacks(BatchedDataset):
             dataset.set_epoch(epoch)
 
     @property
-    def replaced(self) -> int:
-        """Bad samples replaced so far under on_error="skip", in all workers."""
-        return sum(d.replaced for d in set(self.datasets))
+    def looks_ahead(self) -> bool:
+        """Whether batches that tell the next ones are made sooner: for `Loader`."""
+        return any(d.looks_ahead for d in self.datasets)
+
+    def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
+        for dataset in self.datasets if anew else ():
+            dataset.pack.forget()
+        for indices in batches:
+            wanted = self._placed(checked(len(self), indices))
+            owners = np.searchsorted(self._ends, wanted, "right")
+            for number in np.unique(owners).tolist():
+                start = self._ends[number] - len(self.datasets[number])
+                self.datasets[number]._expect([wanted[owners == number] - start], anew=False)
 
     @property
-    def fallbacks(self) -> int:
-        """Images that Pillow decoded because the chosen decoder could not, in all workers."""
-        return sum(d.fallbacks for d in set(self.datasets))
-
-    @property
-    def declined(self) -> dict[str, int]:
-        """Reason → images that the native core declined for it, in all workers."""
-        counts: collections.Counter[str] = collections.Counter()
-        for dataset in set(self.datasets):
-            counts.update(dataset.declined)
-        return dict(counts)
+    def _tallies(self) -> list[Tally]:
+        return [d._tally for d in set(self.datasets)]
 
     def with_options(self: Self, **options: Any) -> Self:
         """The same samples, with some options of all datasets changed.

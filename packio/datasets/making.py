@@ -98,6 +98,10 @@ class Maker:
             made.columns[name] = [outputs.scaled(view, self._dtype, into) for view in views]
         return made
 
+    def expect(self, positions: np.ndarray) -> None:
+        """Ask for the bytes of samples that will be made soon."""
+        self.pack.expect(samples.rows_of(self.pack, self.settings.fields, positions))
+
     def make_one(self, row: Row, key: int, lane: int) -> dict[str, list[Any]]:
         """Make one sample: field → a value a view, in the form asked for."""
         if not self.settings.fields:

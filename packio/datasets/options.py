@@ -43,7 +43,10 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     ignored = options["ignore_index"]
     if type(ignored) is not int or not -(1 << 31) <= ignored < 1 << 31:
         raise OptionError(f"ignore_index={ignored!r}: expected an int of 32 bits")
-    _check_cache(options["cache"], options["cache_bytes"])
+    _check_bytes(options, "cache_bytes", "cache", "cache='ram'")
+    _check_bytes(options, "local_bytes", "local_copy", "a folder as local_copy=")
+    if options["cache"] is not None and options["local_bytes"] is not None:
+        raise OptionError("cache='ram' and local_bytes= exclude each other: both keep samples")
     _check_views(options)
     _check_transforms(options)
     views = options["views"]
@@ -54,13 +57,15 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_cache(cache: str | None, cache_bytes: Any) -> None:
-    if cache_bytes is None:
+def _check_bytes(options: Mapping[str, Any], name: str, needed: str, expected: str) -> None:
+    """Check a limit, which needs another option."""
+    size = options[name]
+    if size is None:
         return
-    if cache is None:
-        raise OptionError("cache_bytes= needs a cache: expected cache='ram' with it")
-    if type(cache_bytes) is not int or cache_bytes < 1:
-        raise OptionError(f"cache_bytes={cache_bytes!r}: expected a number of bytes, at least 1")
+    if options[needed] is None:
+        raise OptionError(f"{name}= needs {needed}=: expected {expected} with it")
+    if type(size) is not int or size < 1:
+        raise OptionError(f"{name}={size!r}: expected a number of bytes, at least 1")
 
 
 def _check_views(options: Mapping[str, Any]) -> None:

@@ -88,10 +88,11 @@ class PackDataset(BatchedDataset):
         max_pixels: Refuse larger images.
         cache: "ram": keep the bytes of samples, once read, in memory that workers share. For packs
             at URLs and on slow disks. Raw pixels are mapped, and not kept.
-        cache_bytes: Bytes that may be kept so; None: half of the memory available, shared evenly
-            among torchrun's processes of this machine. Nothing is dropped for later samples.
+        cache_bytes: Bytes to keep so; None: half of the memory available, shared evenly among
+            torchrun's processes of this machine. Neither cache drops anything for later samples.
         local_copy: Folder on a disk of this machine, as "$TMPDIR", to which the pack is copied once
             for all processes. Without room there, the pack is read where it is, with a warning.
+        local_bytes: Keep samples there, once read, up to so many bytes, instead of a copy.
 
     A crop takes the same box of all images, masks and boxes of a sample, and flips mirror all of
     them. With `views` each of them is a tuple. What a field gives depends on its kind:
@@ -165,16 +166,16 @@ class PackDataset(BatchedDataset):
         cache: str | None = None,
         cache_bytes: int | None = None,
         local_copy: str | os.PathLike[str] | None = None,
+        local_bytes: int | None = None,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         self._options = options.checked(given)
-        if not isinstance(path, opening.Pack):
-            self.pack = self._opened(path, access)
-        else:
-            self.pack = path if access in (None, path.access) else path.reopened(str(access))
+        if isinstance(path, opening.Pack):
+            path = path if access in (None, path.access) else path.reopened(str(access))
+        self.pack = path if isinstance(path, opening.Pack) else self._opened(path, access)
         self._check_format()
         if local_copy is not None:
-            self.pack = copies.opened(self.pack, local_copy)
+            self.pack = copies.opened(self.pack, local_copy, local_bytes)
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
         self._chosen = None if split is None else Positions(self.pack.split(split))
@@ -248,23 +249,8 @@ class PackDataset(BatchedDataset):
         self._tally.epoch = epoch
 
     @property
-    def replaced(self) -> int:
-        """Bad samples replaced so far under on_error="skip", in all workers."""
-        return self._tally.replaced
-
-    @property
-    def fallbacks(self) -> int:
-        """Images that Pillow decoded because the chosen decoder could not, in all workers."""
-        return self._tally.fallbacks
-
-    @property
-    def declined(self) -> dict[str, int]:
-        """Reason → images that the native core left to a slower library, in all workers."""
-        return self._tally.declined
-
-    @property
     def ram(self) -> RamCache | None:
-        """What cache="ram" keeps: its samples, bytes, room, hits and misses, of all processes."""
+        """What cache="ram" or local_bytes= keeps: samples, bytes, room, hits and misses of all."""
         return self.pack.ram
 
     @property
@@ -371,6 +357,21 @@ class PackDataset(BatchedDataset):
             return self.pack.positions(indices)
         chosen: np.ndarray = self._chosen.array[np.asarray(indices, np.int64)]
         return chosen
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether batches that tell the next ones are made sooner: for `Loader`."""
+        return self.pack.looks_ahead
+
+    def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
+        if anew:
+            self.pack.forget()
+        for indices in batches:
+            self._maker.expect(self._positions(indices))
+
+    @property
+    def _tallies(self) -> list[Tally]:
+        return [self._maker.tally]
 
     @property
     def _tally(self) -> Tally:

@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from packio.batches import draws
+from packio.datasets.coming import Coming
 from packio.errors import OptionError
 from packio.loading import ranks
 from packio.loading.resuming import Pass, ResumableSampler
@@ -359,7 +360,10 @@ class PlacedSubset(torch.utils.data.Subset[Any]):
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         """Get some samples at once."""
-        moved = [self._moved(index) for index in indices]
+        moved = (
+            indices.mapped(self._moved) if isinstance(indices, Coming)
+            else [self._moved(index) for index in indices]
+        )  # fmt: skip
         together = getattr(self.dataset, "__getitems__", None)
         return [self.dataset[i] for i in moved] if together is None else list(together(moved))
 

@@ -11,6 +11,7 @@ import torch
 
 from packio.batches.collating import collate as packio_collate
 from packio.datasets.batching import BatchedDataset
+from packio.datasets.coming import announced
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.decoders._cuda import numbered
@@ -166,7 +167,7 @@ class Loader:
                 yield made
             return
         device = numbered(self._decoding) if self._decoding is not None else None
-        made = _made(self.dataset, self._collate, epoch.batches, device, pin=self.pin_memory)
+        made = _made(self.dataset, self._collate, self._told(epoch), device, pin=self.pin_memory)
         if self._ahead is None:
             yield made
             return
@@ -175,6 +176,12 @@ class Loader:
         torch.get_num_threads()
         with prefetch(made, self._ahead) as ahead:
             yield ahead
+
+    def _told(self, epoch: Epoch) -> Iterator[list[int]]:
+        """The batches of an epoch; each tells the next ones to a dataset that looks ahead."""
+        if getattr(drawing(self.dataset), "looks_ahead", False):
+            return announced(epoch.batches, self.num_workers)
+        return epoch.batches
 
     @contextlib.contextmanager
     def _working(self, epoch: Epoch) -> Iterator[Iterable[Any]]:
@@ -187,7 +194,7 @@ class Loader:
         if lent is None or lent.seed != seed:  # the workers' copies of the dataset have a seed, too
             lent = self._new_workers(seed=seed, base=base)
         try:
-            yield lent.started(epoch)
+            yield lent.started(self._told(epoch))
         finally:
             if lent.loader.persistent_workers:
                 self._idle = lent

@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 
 from packio.errors import OptionError
-from packio.loading.epochs import Epoch
 
 
 class _Indices:
@@ -37,13 +36,16 @@ class Workers:
             generator=torch.Generator().manual_seed(base), **options,
         )  # fmt: skip
 
-    def started(self, epoch: Epoch) -> Iterator[Any]:
+    def started(self, batches: Iterator[list[int]]) -> Iterator[Any]:
         """Start the workers; persistent workers are asked for another epoch.
+
+        Args:
+            batches: Indices of the epoch's batches.
 
         Raises:
             OptionError: the dataset cannot be pickled for workers that are not forked.
         """
-        self._indices.running = epoch.batches
+        self._indices.running = batches
         try:
             return iter(self.loader)
         except Exception as error:

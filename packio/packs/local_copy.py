@@ -8,6 +8,7 @@ A dataset takes the folder as ``local_copy="$TMPDIR"``. In that folder::
             files/…             as the index names them
         DIGEST.part/            an unfinished copy
         DIGEST.lock             a file that the process making the copy locks; it names the process
+        DIGEST.samples          samples kept under ``local_bytes=``: see packio.storage.disk
 
 DIGEST is the digest of the index, so a changed pack gets a new copy. packio removes unfinished
 copies only. A folder that belongs to a job, as a scheduler's $TMPDIR, goes away with the job.
@@ -36,6 +37,7 @@ from packio.errors import CannotCreateError, IntegrityError, LockedError, Option
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, Index
 from packio.packs.opening import Pack
+from packio.storage import disk
 from packio.storage.folder import FolderFiles, path_problem
 from packio.system.files import free_bytes
 from packio.system.pools import ThreadPool
@@ -59,7 +61,7 @@ class _PackFile(NamedTuple):
         return isinstance(self.check, int)
 
 
-def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
+def opened(pack: Pack, folder: str | os.PathLike[str], room: int | None = None) -> Pack:
     """Open a copy of a pack; make the copy if it is not there yet.
 
     If another process of this machine makes the copy, this process waits.
@@ -67,9 +69,12 @@ def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
     Args:
         pack: A pack anywhere: on a disk, at a URL, or an image folder.
         folder: The folder of copies; ``~`` and variables such as ``$TMPDIR`` are replaced.
+        room: Bytes that may be kept: samples are then kept once they are read, up to this limit,
+            instead of a copy of the whole pack. None: a whole copy.
 
     Returns:
-        The copy. If there is no room for a copy: the given pack, with a warning.
+        The copy, or the given pack if it keeps samples. Without room: the given pack, with a
+        warning.
 
     Raises:
         OptionError: a variable is not set, or the folder is another user's.
@@ -78,6 +83,9 @@ def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
         IntegrityError, ReadError: the pack is damaged, or cannot be read.
     """
     home = _home(folder)
+    if room is not None:
+        _keep(pack, home, room)
+        return pack
     copy, files = home / pack.digest, _files(pack)
     try:
         if not _is_whole(copy, files):
@@ -98,6 +106,20 @@ def opened(pack: Pack, folder: str | os.PathLike[str]) -> Pack:
         pack.path, access=pack.access, expect_digest=pack.digest,
         located=(copy / INDEX_NAME, copy / "files"),
     )  # fmt: skip
+
+
+def _keep(pack: Pack, home: Path, room: int) -> None:
+    """Let a pack keep the samples that it reads; a whole copy, or mapped pixels, need no cache."""
+    if pack.raw_rows is not None:
+        return
+    path = os.fspath(pack.path)
+    pack.ram = disk.opened(home, pack.digest, len(pack), len(pack.fields), room, path)
+    if pack.ram is None:
+        warnings.warn(
+            f"{home}: no room to keep samples of {pack.path} ({free_bytes(home):,} bytes are "
+            "free): they are read where they are",
+            stacklevel=4,
+        )
 
 
 def _home(folder: str | os.PathLike[str]) -> Path:

@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from packio.errors import IntegrityError, OptionError
-from packio.formats import Format, Reading
+from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, Index, crc32c
 from packio.packs import locating
+from packio.packs.files import check_identity, of_pack
 from packio.packs.rows import Row
 from packio.packs.table import PackTable
 from packio.sample.fields import PIXELS
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from packio.packs.raw import RawRows
+    from packio.storage.flight import Range
     from packio.storage.ram import RamCache
 
 
@@ -75,7 +77,7 @@ class Pack(PackTable, Sequence[Sample]):
 
     Attributes:
         access: How samples are read: by "range", or by the library of the format.
-        ram: What `keep_in_ram` keeps, and how much of it; None: nothing.
+        ram: What is kept in memory or on a disk, and how much of it; None: nothing.
     """
 
     def __init__(
@@ -95,9 +97,9 @@ class Pack(PackTable, Sequence[Sample]):
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
         super().__init__(urls.place(path), index)
         self.ram = kept
-        self._files = self._storage(root)
+        self._files = of_pack(index, self.format, root, self._absolute)
         self._files.check(self._is_read)
-        _check_identity(index, self.format, self._shards, root)
+        check_identity(index, self.format, self._shards, root)
         self.access = access or index.metadata.get("access", "range")
         self._readers = self._own_readers(root)
         self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
@@ -105,21 +107,6 @@ class Pack(PackTable, Sequence[Sample]):
         self._others = [name for name in self.fields if name not in (IMAGE, MASK)]
         more = any(name in index for name in ("split", "boxes", "meta_data"))
         self._has_belongings = more or len(self.fields) > 1
-
-    def _storage(self, root: Path) -> LocalFiles | FolderFiles | RemoteFiles:
-        if self.format.caps.whole_files:
-            return FolderFiles(root, self.index_file.key)
-        files = self.index_file.files()
-        names, sizes = [name for name, _, _ in files], [size for _, size, _ in files]
-        if isinstance(root, Url):
-            return RemoteFiles(root, names, sizes)
-        if self._absolute.is_file() and self._absolute.name not in names:
-            raise IntegrityError(
-                f"{self.index_file.path}: lists {', '.join(names[:1]) or 'no file'}, not "
-                f"{self._absolute.name}: the pack was renamed (packio reindex {self._absolute} "
-                "makes the index fit), or the index is another pack's"
-            )
-        return LocalFiles(root, names, sizes)
 
     def _is_read(self, file: int) -> bool:
         """Whether any field of any sample lies in the file of this number."""
@@ -333,10 +320,7 @@ class Pack(PackTable, Sequence[Sample]):
         """
         if not self.reads_ahead:
             return self
-        ranges = [
-            row[1:4] for name in rows for row in self._missing(rows[name], self._slots[name])
-            if row.offset >= 0
-        ]  # file, offset, length  # fmt: skip
+        ranges = self._ranges(rows)
         if isinstance(self._files, RemoteFiles):
             pack = object.__new__(Pack)
             pack.__dict__.update(self.__dict__)
@@ -346,16 +330,37 @@ class Pack(PackTable, Sequence[Sample]):
             self._files.announce(ranges)
         return self
 
+    def expect(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        """Ask for the bytes of samples that will be read soon; see `looks_ahead`.
+
+        Args:
+            rows: As of `fetched`.
+        """
+        if isinstance(self._files, RemoteFiles):
+            self._files.expect(self._ranges(rows))
+
+    def forget(self) -> None:
+        """Do not keep what was expected, and has not been read."""
+        if isinstance(self._files, RemoteFiles):
+            self._files.forget()
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether `expect` does anything: for packs at URLs that plain HTTP reaches."""
+        return isinstance(self._files, RemoteFiles) and self._files.looks_ahead
+
     @property
     def reads_ahead(self) -> bool:
         """Whether `fetched` does anything: it does not if a library reads, or files of a folder."""
         return not self._readers and not isinstance(self._files, FolderFiles)
 
-    def _missing(self, rows: Sequence[Row], first: int) -> Sequence[Row]:
-        """The rows whose bytes are not in the memory cache, whose slots begin at ``first``."""
-        if (ram := self.ram) is None:
-            return rows
-        return [row for row in rows if not ram.holds(first + row.position)]
+    def _ranges(self, rows: Mapping[str, Sequence[Row]]) -> list[Range]:
+        """File, offset and length of the values that are not kept in memory or on a disk."""
+        kept = self.ram
+        return [
+            row[1:4] for name, some in rows.items() for row in some if row.offset >= 0
+            and (kept is None or not kept.holds(self._slots[name] + row.position))
+        ]  # fmt: skip
 
     @property
     def storage(self) -> LocalFiles | FolderFiles | RemoteFiles:
@@ -385,16 +390,3 @@ class Pack(PackTable, Sequence[Sample]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _check_identity(
-    index: Index, container: Format, shards: list[tuple[str, int]], root: Path
-) -> None:
-    if isinstance(root, Url):  # objects do not change
-        return
-    found = [container.identity(root / name) for name, _ in shards]
-    expected = index.metadata.get("identity", [None] * len(found))
-    if found != expected:
-        raise IntegrityError(
-            f"{root}: changed since it was packed ({found}, the index says {expected}); pack again"
-        )

@@ -36,6 +36,7 @@ from packio.index.indexfile import crc32c
 from packio.system import memory, processors
 
 _ROWS = 4096  # of counters
+_LONGEST = 1 << 30  # bytes of a value: longer ones are not kept, and a damaged table may say more
 _SHARE = 0.5  # of the memory that is available, for all caches of this machine's ranks
 
 # Caches of this process by pack and size, as long as a dataset uses them, so that the train and val
@@ -80,7 +81,7 @@ class RamCache:
 
     def __init__(self, samples: int, kinds: int, room: int, descriptor: int) -> None:
         self._samples, self._kinds, self.room = samples, kinds, room
-        self._descriptor, self._begin = descriptor, _table_bytes(samples, kinds)
+        self._descriptor, self._begin = descriptor, table_bytes(samples, kinds)
         closing = weakref.finalize(self, os.close, descriptor)
         closing.atexit = False  # threads may still read at exit; the system closes the file
         self._map = mmap.mmap(descriptor, self._begin)
@@ -94,7 +95,7 @@ class RamCache:
 
     def __repr__(self) -> str:
         return (
-            f"<packio.storage.ram.RamCache: {self.held_samples:,} of {self._samples:,} samples, "
+            f"<packio.{type(self).__name__}: {self.held_samples:,} of {self._samples:,} samples, "
             f"{self.held_bytes:,} of {self.room:,} bytes, {self.hits:,} hits, "
             f"{self.misses:,} misses>"
         )
@@ -109,8 +110,10 @@ class RamCache:
         numbers, place = self._numbers, 2 * (_ROWS + slot)
         row = 2 * (threading.get_native_id() % _ROWS)
         if position := numbers[place]:
-            data = os.pread(self._descriptor, numbers[place + 1], position)
-            if crc32c(data) == crc:
+            length = numbers[place + 1]
+            is_sane = 0 < length <= _LONGEST and position >= self._begin
+            data = os.pread(self._descriptor, length, position) if is_sane else b""
+            if crc32c(data) == crc and is_sane:
                 numbers[row] += 1
                 return data
             numbers[place] = 0
@@ -123,7 +126,9 @@ class RamCache:
 
     def put(self, slot: int, data: bytes) -> None:
         """Keep bytes in a slot, if it is empty and there is room."""
-        if self.holds(slot) or not data or self.held_bytes + len(data) > self.room:
+        if self.holds(slot) or not 0 < len(data) <= _LONGEST:
+            return
+        if self.held_bytes + len(data) > self.room:
             return
         try:
             position = self._append(data)
@@ -178,14 +183,14 @@ class RamCache:
         return np.frombuffer(self._map, np.int64)[2 * _ROWS :].reshape(-1, 2)
 
 
-def _table_bytes(samples: int, kinds: int) -> int:
+def table_bytes(samples: int, kinds: int) -> int:
     """Bytes of counters and slots, which come before the kept bytes."""
     return 16 * (_ROWS + samples * kinds)
 
 
 def _made(samples: int, kinds: int, room: int | None) -> RamCache:
     """Make an empty cache; see `shared`."""
-    descriptor, most = _file(_table_bytes(samples, kinds))
+    descriptor, most = _file(table_bytes(samples, kinds))
     free = memory.available()
     if room is None:
         room = int(_SHARE * min(free, most)) // processors.ranks()

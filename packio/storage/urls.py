@@ -30,8 +30,8 @@ T = TypeVar("T")
 _URL = re.compile(r"(?:\w+::)*[A-Za-z][A-Za-z0-9+.-]+:/")
 _SLASHES = re.compile(r"((?:^|::)[A-Za-z][A-Za-z0-9+.-]+):/+")
 _LOCAL = re.compile(r"(?:file|local):(?://)?")
-_WAITS = (0.1, 0.4, 1.6, 6.4)  # seconds between attempts, about
-_PATIENCE = 300  # seconds after which no request is tried again
+_WAITS = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0)  # seconds between attempts, about
+_PATIENCE = 120  # seconds after which no request is tried again
 _FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
     NotImplementedError, ImportError, TypeError,
@@ -90,7 +90,7 @@ def filesystem(url: str | os.PathLike[str]) -> tuple[Any, str]:
 
 
 def retried(work: Callable[[], T]) -> T:
-    """Call a function until it succeeds, at most five times; each wait is longer than the last."""
+    """Call a function until it succeeds, at most seven times, waiting longer each time."""
     began = time.monotonic()
     for wait in _WAITS:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable
 from concurrent.futures import (
     Future,
@@ -62,3 +64,65 @@ class ThreadPool(ThreadPoolExecutor):
         trace: TracebackType | None,
     ) -> None:
         self.shutdown(cancel_futures=kind is not None)
+
+
+class DaemonPool:
+    """Threads that call functions in the order in which they were submitted.
+
+    The threads start when they are needed. The process may end while they work, so they are for
+    work whose result nobody waits for at the end, as reading.
+
+    Args:
+        most: Threads.
+        name: Of the threads.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._waiting = 0  # waiting: calls, less the threads that are free
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Call a function in a thread.
+
+        Raises:
+            MemoryError: there is no thread, and no room for one.
+        """
+        future: Future[_T] = Future()
+        with self._lock:
+            self._waiting += 1
+            if self._waiting > 0 and self._threads < self._most:
+                self._start()
+        self._work.put(lambda: _call(future, fn, *args, **kwargs))
+        return future
+
+    def _start(self) -> None:
+        try:
+            memory.require(_THREAD)
+            with interrupts.deferred():
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except (MemoryError, RuntimeError) as error:  # "can't start new thread"
+            if not self._threads:
+                self._waiting -= 1
+                raise MemoryError(f"no room for a thread: {error}") from error
+            return
+        self._threads += 1
+        self._waiting -= 1
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+            with self._lock:
+                self._waiting -= 1
+
+
+def _call(future: Future[_T], fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 (for who waits)
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,60 @@
+"""The files of a pack, on a disk, in a folder, or at a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from packio.errors import IntegrityError
+from packio.formats import Format
+from packio.index.indexfile import Index
+from packio.storage.folder import FolderFiles
+from packio.storage.local import LocalFiles
+from packio.storage.remote import RemoteFiles
+from packio.storage.urls import Url
+
+
+def of_pack(
+    index: Index, container: Format, root: Path, pack: Path
+) -> LocalFiles | FolderFiles | RemoteFiles:
+    """Return the object that reads byte ranges of a pack's files.
+
+    Args:
+        index: Of the pack.
+        container: Its format.
+        root: What the paths in the index are relative to.
+        pack: The pack, an absolute path.
+
+    Raises:
+        IntegrityError: the index is of another pack.
+    """
+    if container.caps.whole_files:
+        return FolderFiles(root, index.key)
+    files = index.files()
+    names, sizes = [name for name, _, _ in files], [size for _, size, _ in files]
+    if isinstance(root, Url):
+        return RemoteFiles(root, names, sizes)
+    if pack.is_file() and pack.name not in names:
+        raise IntegrityError(
+            f"{index.path}: lists {', '.join(names[:1]) or 'no file'}, not {pack.name}: the pack "
+            f"was renamed (packio reindex {pack} makes the index fit), or the index is another "
+            "pack's"
+        )
+    return LocalFiles(root, names, sizes)
+
+
+def check_identity(
+    index: Index, container: Format, shards: list[tuple[str, int]], root: Path
+) -> None:
+    """Compare what the containers are with what they were when they were indexed.
+
+    Raises:
+        IntegrityError: a container has changed.
+    """
+    if isinstance(root, Url):  # RemoteFiles asks for the version that it saw
+        return
+    found = [container.identity(root / name) for name, _ in shards]
+    expected = index.metadata.get("identity", [None] * len(found))
+    if found != expected:
+        raise IntegrityError(
+            f"{root}: changed since it was packed ({found}, the index says {expected}); pack again"
+        )

@@ -1,0 +1,156 @@
+"""Ranges in flight: requests for the bytes of the next batches, many at once.
+
+Reading from an object store takes a round trip of 10 to 100 ms a request, and a store answers many
+requests at a time. A dataset that knows its next batches therefore tells their ranges
+(`Flight.expect`) before it asks for the bytes of its current batch (`Flight.taken`). Ranges that
+lie close to each other are joined into one request. Bytes that are expected, but not taken yet, are
+limited in number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from packio.storage.requests import CONNECTIONS
+from packio.system.locks import ForkSafeLock
+from packio.system.pools import DaemonPool
+
+_GAP, _PIECE = 64 << 10, 8 << 20  # bytes: gap between ranges read as one, and length of such a read
+_MOST = 256 << 20  # bytes of one pack that are expected and not taken
+
+Range = tuple[int, int, int]  # number of a file, offset and length in bytes
+
+
+class Piece(NamedTuple):
+    """Ranges of one file that are read by one request."""
+
+    file: int
+    start: int
+    stop: int
+    ranges: list[Range]
+
+
+def pieces(ranges: Iterable[Range]) -> list[Piece]:
+    """Join ranges that are close to each other; in the order of files and offsets."""
+    found: list[Piece] = []
+    for file, offset, length in sorted(set(ranges)):
+        piece = Piece(file, offset, offset + length, [])
+        if found and (last := found[-1]).file == file and offset <= last.stop + _GAP:
+            joined = last._replace(stop=max(last.stop, piece.stop))
+            if joined.stop - joined.start <= _PIECE:
+                piece = joined
+                found.pop()
+        piece.ranges.append((file, offset, length))
+        found.append(piece)
+    return found
+
+
+class Landing:
+    """A piece that was asked for, or is there already.
+
+    Args:
+        piece: The piece.
+        body: Its bytes, now or later.
+
+    Attributes:
+        left: Ranges of the piece that nobody has taken yet.
+    """
+
+    def __init__(self, piece: Piece, body: Future[bytes]) -> None:
+        self._start, self._body, self.left = piece.start, body, len(piece.ranges)
+        self.length = piece.stop - piece.start
+
+    def part(self, offset: int, length: int) -> bytes:
+        """Wait for the bytes of a range of the piece.
+
+        Raises:
+            Exception: the bytes did not come.
+        """
+        data, first = self._body.result(), offset - self._start
+        return data if length == len(data) else data[first : first + length]
+
+    def cancel(self) -> None:
+        """Do not ask for the piece, unless it has been asked for."""
+        self._body.cancel()
+
+
+def landed(piece: Piece, data: bytes) -> Landing:
+    """Return a piece that is there."""
+    body: Future[bytes] = Future()
+    body.set_result(data)
+    return Landing(piece, body)
+
+
+class Flight:
+    """The ranges of one pack that this process has asked for. Safe in threads and after fork.
+
+    Args:
+        fetch: Reads a range: file, start and stop → bytes.
+    """
+
+    def __init__(self, fetch: Callable[[int, int, int], bytes]) -> None:
+        self._fetch, self._lock = fetch, ForkSafeLock()
+        self._process, self._bytes = os.getpid(), 0
+        self._coming: dict[Range, Landing] = {}
+
+    def expect(self, ranges: Iterable[Range]) -> None:
+        """Ask for ranges that will be taken later, as far as the limit allows."""
+        with self._lock:
+            self._settle()
+            for piece in pieces(r for r in ranges if r not in self._coming):
+                if self._bytes + piece.stop - piece.start > _MOST:
+                    return
+                landing = self._asked(piece)
+                self._bytes += landing.length
+                self._coming.update(dict.fromkeys(piece.ranges, landing))
+
+    def taken(self, ranges: Sequence[Range]) -> Mapping[Range, Landing]:
+        """Hand out ranges; those that nobody expected are asked for now."""
+        with self._lock:
+            self._settle()
+            found = {r: landing for r in set(ranges) if (landing := self._taken(r)) is not None}
+            for piece in pieces(r for r in ranges if r not in found):
+                found.update(dict.fromkeys(piece.ranges, self._asked(piece)))
+            return found
+
+    def drop(self, ranges: Iterable[Range] | None = None) -> None:
+        """Forget ranges that were expected; None: all."""
+        with self._lock:
+            self._settle()
+            for some in list(self._coming) if ranges is None else ranges:
+                landing = self._taken(some)
+                if landing is not None and not landing.left:
+                    landing.cancel()
+
+    def _settle(self) -> None:
+        """Forget what the parent has asked for, in a forked process."""
+        if self._process != os.getpid():
+            self._process, self._bytes, self._coming = os.getpid(), 0, {}
+
+    def _taken(self, wanted: Range) -> Landing | None:
+        landing = self._coming.pop(wanted, None)
+        if landing is not None:
+            landing.left -= 1
+            self._bytes -= 0 if landing.left else landing.length
+        return landing
+
+    def _asked(self, piece: Piece) -> Landing:
+        body = _pool().submit(self._fetch, piece.file, piece.start, piece.stop)
+        return Landing(piece, body)
+
+
+_pools: dict[int, DaemonPool] = {}  # by process: a forked one has no threads of its parent's
+_making = ForkSafeLock()
+
+
+def _pool() -> DaemonPool:
+    """The threads that ask, of this process, for all packs."""
+    process = os.getpid()
+    with _making:
+        if process not in _pools:
+            _pools.clear()
+            _pools[process] = DaemonPool(CONNECTIONS, "packio-request")
+        return _pools[process]

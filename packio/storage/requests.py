@@ -62,15 +62,16 @@ def client(root: Url) -> Client | None:
         MissingPackageError, OptionError: see `packio.storage.urls.filesystem`.
     """
     text = os.fspath(root)
-    if "::" in text or urllib.request.getproxies() or registry.installed("urllib3") is not False:
+    has_proxy = bool(urllib.request.getproxies().keys() - {"no"})
+    if "::" in text or has_proxy or not registry.installed("urllib3"):
         return None
     _urllib3()  # imported here, and not in a thread while another one forks
     scheme, (fs, _) = text.partition(":")[0], urls.filesystem(root)
     options = fs.storage_options
     if scheme in ("http", "https") and set(options) <= _HTTP_OPTIONS:
         return Client(_encoded)
-    if scheme in ("s3", "s3a") and _is_usual(options) and not os.environ.get("AWS_CA_BUNDLE"):
-        return Client(_signed)
+    if scheme in ("s3", "s3a") and _is_usual(options):
+        return Client(_signed, os.environ.get("AWS_CA_BUNDLE"))
     return None
 
 
@@ -106,10 +107,11 @@ class Client:
 
     Args:
         address: URL of an object → the URL to ask for.
+        certificates: File of the certificates to trust; None: the system's.
     """
 
-    def __init__(self, address: Callable[[Url], str]) -> None:
-        self._address = address
+    def __init__(self, address: Callable[[Url], str], certificates: str | None = None) -> None:
+        self._address, self._certificates = address, certificates or None
         self._known: dict[str, tuple[str, float]] = {}  # object → its address, and until when
         self._connected: tuple[int, Any] = (0, None)  # process, and its connections
 
@@ -178,8 +180,9 @@ class Client:
             tries = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=4)
             timeout = urllib3.Timeout(connect=_SILENCE / 3, read=_SILENCE)
             connections = urllib3.PoolManager(
-                num_pools=64, maxsize=CONNECTIONS, timeout=timeout, retries=tries
-            )
+                num_pools=64, maxsize=CONNECTIONS, timeout=timeout, retries=tries,
+                ca_certs=self._certificates,
+            )  # fmt: skip
             self._connected = os.getpid(), connections
         return connections
 

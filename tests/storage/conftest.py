@@ -1,5 +1,6 @@
-"""An S3 server for the tests of storage."""
+"""Servers for the tests of storage: S3's protocol, and plain byte ranges."""
 
 from object_store import _servers, s3
+from range_server import web
 
-__all__ = ["_servers", "s3"]
+__all__ = ["_servers", "s3", "web"]

@@ -1,0 +1,179 @@
+"""Byte ranges by plain HTTP: what a server may answer, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pytest
+
+import packio
+from packio.errors import IntegrityError, ReadError
+from packio.storage import requests, urls
+from packio.storage.requests import Client
+from packio.storage.urls import Url
+
+if TYPE_CHECKING:
+    import pathlib
+
+    from object_store import Proxy
+    from range_server import RangeServer
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture(autouse=True)
+def _quick(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(urls, "_WAITS", (0.01,) * 4)
+
+
+def _serve(web: RangeServer) -> tuple[Client, Url]:
+    (web.folder / "x.bin").write_bytes(DATA)
+    client = requests.client(Url(web.url))
+    assert client is not None
+    return client, Url(f"{web.url}/x.bin")
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, len(DATA)), (100, 5000), (10239, 10240)])
+def test_a_range_is_the_bytes_that_were_asked_for(start: int, stop: int, web: RangeServer) -> None:
+    client, url = _serve(web)
+    assert client.read(url, start, stop, None) == DATA[start:stop]
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "429", "408", "reset", "short", "elsewhere"])
+def test_what_may_pass_is_tried_again(fault: str, web: RangeServer) -> None:
+    client, url = _serve(web)
+    web.fault = lambda *_: fault if len(web.asked) < 4 else None
+    assert client.read(url, 10, 500, None) == DATA[10:500]
+    assert len(web.asked) == 4
+    web.fault = lambda *_: fault
+    with pytest.raises(Exception, match=r".") as error:
+        client.read(url, 10, 500, None)
+    assert not isinstance(error.value, IntegrityError)
+    assert len(web.asked) == 4 + 5
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "text"),
+    [
+        ("whole", ReadError, "not with byte ranges"),
+        ("412", IntegrityError, "was replaced"),
+        ("416", IntegrityError, "ends before"),
+        ("404", FileNotFoundError, "404"),
+        ("400", ReadError, "400"),
+        ("403", requests.RefusedError, "403"),
+    ],
+)
+def test_what_would_not_pass_is_told_at_once(
+    fault: str, kind: type[Exception], text: str, web: RangeServer
+) -> None:
+    client, url = _serve(web)
+    web.fault = lambda *_: fault
+    with pytest.raises(kind, match=text):
+        client.read(url, 10, 500, None)
+    assert len(web.asked) <= 2  # a refusal may come of a signature that has expired
+
+
+@pytest.mark.parametrize("fault", [None, "no If-Match"])
+def test_a_replaced_object_is_an_error(fault: str | None, web: RangeServer) -> None:
+    client, url = _serve(web)
+    tag = urls.info(url)["ETag"]  # type: ignore[index]  # it is there
+    assert client.read(url, 0, 9, tag) == DATA[:9]
+    (web.folder / "x.bin").write_bytes(DATA[::-1])
+    web.fault = lambda *_: fault
+    with pytest.raises(IntegrityError, match="was replaced"):
+        client.read(url, 0, 9, tag)
+
+
+def test_a_body_that_drips_is_given_up(web: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_SILENCE", 0.2)
+    client, url = _serve(web)
+    web.fault = lambda *_: "drip"  # 200 seconds in all
+    with pytest.raises(TimeoutError, match="of 10000 bytes"):
+        client.read(url, 0, 10000, None)
+
+
+def test_a_dead_server_is_an_error(web: RangeServer) -> None:
+    client, url = _serve(web)
+    assert client.read(url, 0, 9, None) == DATA[:9]
+    web.shutdown()
+    web.server_close()
+    web.fault = lambda *_: "reset"  # for the connection that is still open
+    with pytest.raises(Exception, match=r"(?i)refused|aborted|closed|reset"):
+        client.read(url, 0, 9, None)
+
+
+def test_threads_and_forks_share_a_client(web: RangeServer) -> None:
+    client, url = _serve(web)
+    found: dict[int, bytes] = {}
+
+    def read(at: int) -> None:
+        found[at] = client.read(url, at, at + 100, None)
+
+    threads = [threading.Thread(target=read, args=(at,)) for at in range(40)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        child = os.fork()
+        if not child:
+            os._exit(0 if client.read(url, 7, 77, None) == DATA[7:77] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    for thread in threads:
+        thread.join()
+    assert found == {at: DATA[at : at + 100] for at in range(40)}
+
+
+def test_an_object_of_s3_is_read_by_a_signed_url(s3: Proxy, image_folder: pathlib.Path) -> None:
+    packio.pack(image_folder, f"s3://{s3.bucket}/x.tar")
+    s3.reset()
+    pack = packio.open(f"s3://{s3.bucket}/x.tar")
+    pack.read_many(range(len(pack)))
+    (line,) = [line for line in s3.log if "bytes=" in line]
+    assert re.search(r"X-Amz-Algorithm=AWS4-HMAC-SHA256.*X-Amz-Signature=", line)
+
+
+def test_a_replaced_object_of_s3_is_an_error(s3: Proxy, image_folder: pathlib.Path) -> None:
+    packio.pack(image_folder, f"s3://{s3.bucket}/x.tar")
+    pack = packio.open(f"s3://{s3.bucket}/x.tar")
+    s3.forward("PUT", f"/{s3.bucket}/x.tar", {"Authorization": "AWS a:b"}, bytes(1 << 20))
+    with pytest.raises(IntegrityError, match="was replaced"):
+        pack[3]
+
+
+def test_a_refusal_leaves_an_object_to_fsspec(
+    s3: Proxy, image_folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packio.pack(image_folder, f"s3://{s3.bucket}/x.tar")
+    pack = packio.open(f"s3://{s3.bucket}/x.tar")
+    expected = pack.read_many(range(len(pack)))
+
+    def refuse(*_: Any) -> bytes:
+        raise requests.RefusedError("no signature will do")
+
+    monkeypatch.setattr(Client, "read", refuse)
+    with pytest.warns(UserWarning, match="more slowly, by fsspec"):
+        assert pack.read_many(range(len(pack))) == expected
+    assert not pack.looks_ahead
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"requester_pays": True},
+        {"client_kwargs": {"verify": False}},
+        {"config_kwargs": {"proxies": {}}},
+    ],
+)
+def test_what_a_signed_url_cannot_do_is_left_to_fsspec(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "a", "secret": "b", **options})
+    assert requests.client(Url("s3://bucket/x")) is None
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "a", "secret": "b"})
+    assert requests.client(Url("s3://bucket/x")) is not None
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    assert requests.client(Url("s3://bucket/x")) is None

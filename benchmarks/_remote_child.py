@@ -70,7 +70,7 @@ def litdata(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]:
     import litdata
     from litdata.streaming import downloader
 
-    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no option for that
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001 (it has no option)
 
     class Images(litdata.StreamingDataset):
         def __getitem__(self, index: Any) -> Any:

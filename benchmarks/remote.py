@@ -131,7 +131,8 @@ class Reader:
         """Wait for an epoch."""
         for line in self._child.stdout or ():
             if line.startswith("{"):
-                return json.loads(line)  # type: ignore[no-any-return]
+                told: dict[str, Any] = json.loads(line)
+                return told
         raise RuntimeError("the reader has ended")
 
     def go_on(self) -> None:

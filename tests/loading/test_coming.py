@@ -117,8 +117,9 @@ def test_an_epoch_left_early_is_forgotten(url: str, web: RangeServer) -> None:
     for _ in range(3):
         next(iter(loader))
     assert torch.equal(torch.cat([b[0] for b in loader]), _expected(web, range(25)))
-    assert not ds.pack.storage._flight._coming  # type: ignore[union-attr]
-    assert ds.pack.storage._flight._bytes == 0  # type: ignore[union-attr]
+    flight: Any = ds.pack.storage
+    assert not flight._flight._coming
+    assert flight._flight._bytes == 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])

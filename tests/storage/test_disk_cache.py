@@ -39,7 +39,7 @@ def pack(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return out
 
 
-def _dataset(path: object, near: object, size: int = 1 << 30, **options: Any) -> packio.PackDataset:
+def _dataset(path: object, near: Any, size: int = 1 << 30, **options: Any) -> packio.PackDataset:
     given = {"crop": packio.CenterCrop(32), "threads": 1, **options}
     return packio.PackDataset(str(path), local_copy=near, local_bytes=size, **given)
 

@@ -81,7 +81,7 @@ def test_what_would_not_pass_is_told_at_once(
 @pytest.mark.parametrize("fault", [None, "no If-Match"])
 def test_a_replaced_object_is_an_error(fault: str | None, web: RangeServer) -> None:
     client, url = _serve(web)
-    tag = urls.info(url)["ETag"]  # type: ignore[index]  # it is there
+    tag = urls.info(url)["ETag"]  # type: ignore[index]  # an object that is there
     assert client.read(url, 0, 9, tag) == DATA[:9]
     (web.folder / "x.bin").write_bytes(DATA[::-1])
     web.fault = lambda *_: fault

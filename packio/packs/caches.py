@@ -1,0 +1,150 @@
+"""What packio keeps on this machine beside packs: its cache, and copies of packs in other folders.
+
+All of it can be made again, except what an interrupted upload left (``uploads``), which the same
+`packio pack` goes on with; that is never cleared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from packio.storage.disk import SUFFIX as SAMPLES
+from packio.system import cache
+
+# Folder of the cache → what lies there. Files in the cache itself have no folder.
+_KINDS = {
+    "remote": "indexes of packs at URLs",
+    "near": "indexes of packs on network file systems",
+    "indexes": "indexes of containers without one",
+    "folders": "listings of image folders",
+    "seen": "images that were checked",
+    "uploads": "unfinished uploads",
+    "": "settings",
+}
+_KEPT = frozenset({"uploads"})
+
+
+class Cached(NamedTuple):
+    """One thing that is kept.
+
+    Attributes:
+        path: File or folder.
+        what: What it is, in words.
+        bytes: That it takes on the disk.
+        used: When it was last changed, seconds since 1970.
+        clears: Whether `clear` removes it.
+    """
+
+    path: Path
+    what: str
+    bytes: int
+    used: float
+    clears: bool
+
+
+def found(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
+    """List what packio keeps.
+
+    Args:
+        copies: Folders that datasets were given as ``local_copy=``, beside the user's cache.
+    """
+    listed = [*_in_cache()]
+    for folder in copies:
+        given = os.path.expanduser(os.path.expandvars(os.fspath(folder)))
+        listed += _in_copies(Path(given, f"packio-{os.geteuid()}"))
+    return listed
+
+
+def clear(listed: Sequence[Cached]) -> list[Cached]:
+    """Remove what is listed, and return what was removed.
+
+    A copy that is being made stays. A process that keeps samples reads on: their file is open, and
+    the disk gets its room when the process ends. A process that reads a copy of a whole pack opens
+    its files when it first reads from them; it fails then if they were removed.
+    """
+    removed = []
+    for item in listed:
+        with _unlocked(item.path) as free:
+            if item.clears and free and _remove(item.path):
+                removed.append(item)
+    return removed
+
+
+def _in_cache() -> Iterator[Cached]:
+    top = cache.folder()
+    if not top.is_dir() or top.is_symlink():
+        return
+    plain = [path for path in top.iterdir() if path.is_file()]
+    for name, what in _KINDS.items():
+        paths = plain if not name else [top / name]
+        for path in paths:
+            if path.exists() and (not name or any(path.iterdir())):
+                yield Cached(path, what, *_size(path), name not in _KEPT)
+
+
+def _in_copies(home: Path) -> Iterator[Cached]:
+    if not home.is_dir() or home.is_symlink() or home.stat().st_uid != os.geteuid():
+        return
+    for path in sorted(home.iterdir()):
+        if path.name.endswith(SAMPLES):
+            told = path.with_suffix(f"{SAMPLES}.json")
+            yield Cached(path, f"samples of {_pack(told)}", *_size(path), clears=True)
+        elif path.is_dir():
+            what = "unfinished copy of a pack" if path.suffix == ".part" else "copy of a pack"
+            yield Cached(path, what, *_size(path), clears=True)
+
+
+def _pack(told: Path) -> str:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(told.read_text())["pack"])
+    return "an unknown pack"
+
+
+def _size(path: Path) -> tuple[int, float]:
+    """Bytes that a file or folder takes on the disk, and when it was last changed."""
+    total, latest = 0, 0.0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(folder, name))
+                total, latest = total + 512 * status.st_blocks, max(latest, status.st_mtime)
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        latest = max(latest, status.st_mtime)
+        total += 0 if path.is_dir() else 512 * status.st_blocks
+    return total, latest
+
+
+@contextlib.contextmanager
+def _unlocked(path: Path) -> Iterator[bool]:
+    """Hold the lock under which a copy is made; whether nobody else holds it."""
+    lock = path.with_suffix(".lock")
+    if path.suffix == SAMPLES or not lock.is_file():
+        yield True
+        return
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def _remove(path: Path) -> bool:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+            path.with_suffix(f"{SAMPLES}.json").unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

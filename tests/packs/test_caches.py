@@ -1,0 +1,95 @@
+"""`packio cache`: what is kept is shown, and cleared, and nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import packio
+
+if TYPE_CHECKING:
+    import pathlib
+
+
+@pytest.fixture
+def env(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+    return dict(os.environ)
+
+
+def _cache(*arguments: object) -> list[dict[str, Any]]:
+    given = [sys.executable, "-m", "packio", "cache", "--json", *map(str, arguments)]
+    done = subprocess.run(given, check=True, capture_output=True, text=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.usefixtures("env")
+def test_nothing_is_kept_at_first(tmp_path: pathlib.Path) -> None:
+    assert _cache() == _cache("--clear", "--local-copy", tmp_path) == []
+
+
+@pytest.mark.usefixtures("env")
+def test_all_that_is_kept_is_shown_and_cleared(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    near = tmp_path / "near"
+    pack = tmp_path / "x.tar"
+    packio.pack(image_folder, pack)
+    packio.FolderDataset(image_folder)
+    options: dict[str, Any] = {"local_copy": near, "crop": packio.CenterCrop(32)}
+    whole = packio.PackDataset(pack, **options)
+    part = packio.PackDataset(pack, **options, local_bytes=1 << 20)
+    expected = part.gather(range(25))[0]
+    assert torch.equal(whole.gather([1, 2])[0], expected[[1, 2]])
+    mine = near / "mine.txt"
+    mine.write_text("precious")
+    shown = _cache("--local-copy", near)
+    assert {"listings of image folders", "copy of a pack", f"samples of {pack}"} <= {
+        item["what"] for item in shown
+    }
+    assert all(item["bytes"] > 0 and item["used"] > 0 for item in shown)
+    assert not any(item["removed"] for item in shown)
+    removed = _cache("--local-copy", near, "--clear")
+    assert all(item["removed"] for item in removed)
+    assert mine.read_text() == "precious"
+    assert _cache("--local-copy", near) == []
+    assert torch.equal(part.gather(range(25))[0], expected)  # its file is open
+    assert torch.equal(whole.gather([7, 3])[0], expected[[7, 3]])
+    assert torch.equal(packio.PackDataset(pack, **options).gather(range(25))[0], expected)
+
+
+@pytest.mark.usefixtures("env")
+def test_a_copy_that_is_being_made_stays(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    near = tmp_path / "near"
+    packio.pack(image_folder, tmp_path / "x.tar")
+    packio.PackDataset(tmp_path / "x.tar", local_copy=near)
+    (lock,) = near.glob("*/*.lock")
+    lock.with_suffix(".part").mkdir()
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        removed = {
+            item["what"]: item["removed"] for item in _cache("--local-copy", near, "--clear")
+        }
+        assert removed["unfinished copy of a pack"] is False
+    removed = {item["what"]: item["removed"] for item in _cache("--local-copy", near, "--clear")}
+    assert removed["unfinished copy of a pack"] is True
+
+
+@pytest.mark.usefixtures("env")
+def test_unfinished_uploads_stay(tmp_path: pathlib.Path) -> None:
+    left = tmp_path / "cache" / "uploads" / "abc" / "x.tar"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"a day's work")
+    (shown,) = _cache("--clear")
+    assert (shown["what"], shown["removed"]) == ("unfinished uploads", False)
+    assert left.read_bytes() == b"a day's work"

@@ -212,7 +212,7 @@ static void ask(Request *r, int height, int width) {
     r->to_height = r->out_height = high;
     r->to_width = r->out_width = broad;
     if (kind < 3) return;
-    r->method = below(3);
+    r->method = below(4);
     int most = below(5) ? 70 : 600;
     if (below(5)) r->to_height = below(6) ? 1 + below(most) : 1;
     if (below(5)) r->to_width = below(6) ? 1 + below(most) : 1;

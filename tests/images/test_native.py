@@ -140,7 +140,8 @@ def _resized(pixels: np.ndarray, size: tuple[int, int], how: str) -> np.ndarray:
     batch = torch.from_numpy(np.array(pixels, order="C"))[None]
     if tuple(batch.shape[2:]) == size:
         return pixels
-    made = torch.nn.functional.interpolate(batch, size, mode=how, antialias=True)
+    antialias = how != "nearest"
+    made = torch.nn.functional.interpolate(batch, size, mode=how, antialias=antialias)
     return made[0].numpy()
 
 
@@ -167,9 +168,10 @@ def _jpegs() -> list[tuple[bytes, np.ndarray]]:
     number=st.integers(0, 7), orientation=st.integers(1, 8),
     mirrors=st.tuples(st.booleans(), st.booleans()),
     part=st.tuples(*[st.integers(0, 100)] * 4), to=st.tuples(*[st.integers(2, 260)] * 2),
-    over=st.tuples(*[st.integers(-20, 20)] * 2), how=st.sampled_from(["bilinear", "bicubic"]),
+    over=st.tuples(*[st.integers(-20, 20)] * 2),
+    how=st.sampled_from(["bilinear", "bicubic", "nearest"]),
 )  # fmt: skip
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_crops(
     number: int, orientation: int,
     mirrors: tuple[bool, bool], part: tuple[int, ...], to: tuple[int, int], over: tuple[int, int],
@@ -260,6 +262,28 @@ def test_outputs_beyond_the_box_are_declined(ratio: float, how: str) -> None:
     out = np.zeros((3, 90, 40), np.uint8)
     status = native.make(jpeg, (height, width), (0, 0, height, width), frame, out, how=how)
     assert native.REASONS[status] == "kind of output"
+
+
+@pytest.mark.usefixtures("kernels")
+def test_the_nearest_pixel_of_every_length() -> None:
+    """In each direction, to smaller and to larger sides."""
+    for length in (*range(1, 60), 333, 1000):
+        ramp = np.arange(length, dtype=np.uint16)
+        row = np.stack([ramp * 7 & 255, ramp * 31 & 255, ramp & 255], axis=1).astype(np.uint8)
+        for turned in (False, True):
+            pixels = np.repeat(row[None], 16, axis=0)
+            jpeg = _jpeg(Image.fromarray(pixels.transpose(1, 0, 2) if turned else pixels), "4:4:4")
+            decoded = _decoded(jpeg)
+            for to in (1, 2, 3, 5, 7, 11, length // 2 + 1, length - 1, 2 * length, 41, 224, 997):
+                if to < 1:
+                    continue
+                size = (to, 16) if turned else (16, to)
+                out = np.full((3, *size), 7, np.uint8)
+                box = (0, 0, *decoded.shape[1:])
+                frame = Frame(*box, *size, 0, 0, *size)
+                assert native.make(jpeg, box[2:], box, frame, out, how="nearest") == 0
+                wanted = torch.nn.functional.interpolate(torch.from_numpy(decoded)[None], size)
+                assert np.array_equal(out, wanted[0].numpy()), (length, to, turned)
 
 
 def test_gray_fills_three_planes() -> None:
@@ -356,6 +380,8 @@ def folder(tmp_path: Path) -> Path:
     [
         packio.RandomResizedCrop(64), packio.ResizeCenterCrop(48, interpolation="bicubic"),
         packio.RandomCrop(80, padding=4), packio.CenterCrop((100, 150)), packio.Resize(40), None,
+        packio.RandomResizedCrop(64, interpolation="nearest"),
+        packio.ResizeCenterCrop(200, interpolation="nearest"),
     ],
 )  # fmt: skip
 def test_a_dataset_has_the_same_pixels(

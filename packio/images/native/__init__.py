@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from packio.images.frames import Box, Frame
 
-_VERSION = 2  # of the functions below
+_VERSION = 3  # of the functions below
 _MADE = 0
 # Why an image was declined, by status.
 REASONS = ("made", "kind of JPEG", "damaged or doubtful", "not the size in the index",
            "kind of output", "memory")  # fmt: skip
-_METHODS = {"bilinear": 0, "bicubic": 1}
+_METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3}
 _UNRESIZED = 2
 _REQUEST = struct.Struct("@Qdd16i")  # as Request in core.h
 _PATH = pathlib.Path(__file__).with_name("_core.so")

@@ -1,9 +1,9 @@
 /* packio's native core: the bytes of a JPEG in, the planes of an output out.
 
    The pixels are those of libjpeg-turbo (its accurate integer DCT, smooth upsampling) and of
-   PyTorch's resizing with antialiasing, bit by bit. The core does what photographs are: baseline
-   JPEGs of 8 bits, gray or YCbCr with 4:4:4, 4:2:2 or 4:2:0. Whatever is unusual or damaged it
-   declines, and its caller decodes that image in another way.
+   PyTorch's resizing, with antialiasing or to the nearest pixel, bit by bit. The core does what
+   photographs are: baseline JPEGs of 8 bits, gray or YCbCr with 4:4:4, 4:2:2 or 4:2:0. Whatever is
+   unusual or damaged it declines, and its caller decodes that image in another way.
 
    One image goes through these files: header.c reads the JPEG's header and its segments; tables.c
    makes the Huffman tables; kernels/entropy.h decodes coefficients, four segments side by side;
@@ -42,7 +42,7 @@ enum Status {
     MEMORY = 5,   /* none left */
 };
 
-enum Method { BILINEAR = 0, BICUBIC = 1, UNRESIZED = 2 };
+enum Method { BILINEAR = 0, BICUBIC = 1, UNRESIZED = 2, NEAREST = 3 };
 
 /* One output to make of an image. `packio.images.native` packs the same fields in the same order. */
 typedef struct {
@@ -138,7 +138,7 @@ typedef struct {
     int precision;        /* bits behind the point of a weight */
     int begin, end;       /* inputs that are needed */
     int *start, *size;    /* (count) of each output's inputs */
-    int16_t *weights;     /* (count, taps), 0 behind an output's size */
+    int16_t *weights;     /* (count, taps), 0 behind an output's size; NULL: an output is its input */
 } Axis;
 
 /* What is needed of a JPEG, and where its samples go. */

@@ -9,7 +9,7 @@ EXPORTED int packio_make(Scratch *scratch, const Request *request, const uint8_t
 EXPORTED int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size,
                                     uint8_t *points, int64_t room);
 
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 enum { BYTES_A_POINT = 3300, FEWEST_MCUS = 8 };  /* from one seek point to the next */
 
 static const Kernels *kernels = &packio_portable;

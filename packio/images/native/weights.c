@@ -33,8 +33,31 @@ static void *part_of(Buffer *memory, size_t *used, size_t bytes) {
     return (uint8_t *)memory->memory + at;
 }
 
+/* Each output is the input at the floor of its place times the ratio, in single precision.
+
+   Source: PyTorch 2.13, UpSampleKernel.cpp, nearest_idx. */
+static int nearest(Buffer *memory, size_t *used, int length, int to, int first, int count,
+                   Axis *axis) {
+    float ratio = (float)length / (float)to;
+    axis->count = count;
+    axis->taps = 1;
+    axis->start = part_of(memory, used, (size_t)count * sizeof(int));
+    axis->size = part_of(memory, used, (size_t)count * sizeof(int));
+    axis->weights = NULL;
+    if (!axis->start || !axis->size) return MEMORY;
+    for (int i = 0; i < count; i++) {
+        int place = (int)((float)(first + i) * ratio);
+        axis->start[i] = place < length ? place : length - 1;
+        axis->size[i] = 1;
+    }
+    axis->begin = axis->start[0];
+    axis->end = axis->start[count - 1] + 1;
+    return MADE;
+}
+
 int packio_axis(Buffer *memory, size_t *used, int length, int to, double ratio, int method,
                 int first, int count, Axis *axis) {
+    if (method == NEAREST) return nearest(memory, used, length, to, first, count, axis);
     double scale = ratio > 0 ? 1 / (1 / ratio) : (double)length / to, largest = 0;
     double inverse = scale >= 1 ? 1 / scale : 1, reach = method == BICUBIC ? 2 : 1;
     if (scale >= 1) reach *= scale;

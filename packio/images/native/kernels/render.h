@@ -85,6 +85,7 @@ static int render(Scratch *scratch, const Jpeg *jpeg, const Region *region, cons
     for (int y = down->begin, made = 0; y < down->end; y++) {
         const uint8_t *row[3];
         uint8_t *to[3];
+        if (resizes_down && y < down->start[made]) continue; /* a row of no output */
         source_row(&source, request, y, across->begin, row);
         for (int p = 0; p < planes; p++) {
             to[p] = small + (size_t)p * plane;

@@ -14,13 +14,15 @@ typedef struct __attribute__((aligned(32))) {
 /* How a row is resized across. */
 typedef struct {
     const Axis *axis;
-    int steps, apart;  /* of Taps for eight outputs; whether each is of one output alone */
+    int steps, apart;  /* of Taps for eight outputs; whether each is of one output alone, or,
+                          without taps, whether the last output comes first */
     Taps *taps;
 } Across;
 
 /* Find the taps. With `mirrored`, the last output comes first. A status. */
 static int plan_across(Buffer *memory, const Axis *axis, int mirrored, Across *across) {
-    *across = (Across){.axis = axis};
+    *across = (Across){.axis = axis, .apart = mirrored};
+    if (!axis->weights) return MADE;
 #ifdef AVX2
     int groups = (axis->count + BESIDE - 1) / BESIDE, span = 0, most = 0;
     for (int i = 0; i < axis->count; i++) {
@@ -71,15 +73,24 @@ static int plan_across(Buffer *memory, const Axis *axis, int mirrored, Across *a
         }
 #else
     (void)memory;
-    across->apart = mirrored;
 #endif
     return MADE;
+}
+
+/* Take one byte of a row for each output. */
+static void pick(const Axis *axis, int mirrored, const uint8_t *in, uint8_t *out) {
+    for (int i = 0; i < axis->count; i++)
+        out[mirrored ? axis->count - 1 - i : i] = in[axis->start[i] - axis->begin];
 }
 
 /* Resize a row of bytes, which begins at the axis' first needed input. Reads and writes up to 32
    bytes more. */
 static void resize_row(const Across *across, const uint8_t *in, uint8_t *out) {
     const Axis *axis = across->axis;
+    if (!axis->weights) {
+        pick(axis, across->apart, in, out);
+        return;
+    }
 #ifdef AVX2
     const Taps *taps = across->taps;
     const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
@@ -132,6 +143,10 @@ static void resize_row(const Across *across, const uint8_t *in, uint8_t *out) {
 static void resize_down(const Axis *axis, int i, const uint8_t *in, size_t stride, uint8_t *out,
                         int count) {
     const uint8_t *from = in + (size_t)(axis->start[i] - axis->begin) * stride;
+    if (!axis->weights) {
+        memcpy(out, from, (size_t)count);
+        return;
+    }
     const int16_t *weights = axis->weights + i * axis->taps;
     int x = 0, size = axis->size[i];
 #ifdef AVX2

@@ -62,8 +62,8 @@ static void fail(const char *what, unsigned long run) {
 static void show(const Request *r, const uint8_t *a, const uint8_t *b, size_t bytes) {
     size_t at = 0;
     while (at < bytes && a[at] == b[at]) at++;
-    fprintf(stderr, "ratio %g, %g\nheight … method:", r->ratio_y, r->ratio_x);
-    for (int i = 0; i < 16; i++) fprintf(stderr, " %d", (&r->height)[i]);
+    fprintf(stderr, "ratio %g, %g\nheight … scale:", r->ratio_y, r->ratio_x);
+    for (int i = 0; i < 17; i++) fprintf(stderr, " %d", (&r->height)[i]);
     fprintf(stderr, "\nbyte %zu of %zu: %d, %d\n", at, bytes, a[at], b[at]);
 }
 
@@ -191,6 +191,7 @@ static void ask(Request *r, int height, int width) {
     r->orientation = 1;
     r->channels = below(8) ? 3 : 1;
     r->method = UNRESIZED;
+    r->scale = 1;
     r->box_height = height;
     r->box_width = width;
     int kind = (int64_t)height * width > MOST_WHOLE ? 1 + below(7) : below(10);
@@ -213,6 +214,7 @@ static void ask(Request *r, int height, int width) {
     r->to_width = r->out_width = broad;
     if (kind < 3) return;
     r->method = below(4);
+    if (below(3) == 0) r->scale = 1 << below(4);
     int most = below(5) ? 70 : 600;
     if (below(5)) r->to_height = below(6) ? 1 + below(most) : 1;
     if (below(5)) r->to_width = below(6) ? 1 + below(most) : 1;
@@ -232,7 +234,7 @@ static void ask(Request *r, int height, int width) {
     if (!below(3)) r->ratio_y = hostile_ratio();
     if (!below(3)) r->ratio_x = hostile_ratio();
     int32_t *fields = &r->height; /* … and those behind it */
-    for (int n = below(3); n > 0; n--) fields[below(16)] = hostile_number();
+    for (int n = below(3); n > 0; n--) fields[below(17)] = hostile_number();
 }
 
 static int points_of_mutant(const uint8_t *data, size_t size, uint8_t **points, size_t *points_size,
@@ -321,7 +323,7 @@ static int whole(Scratch *scratch, const Seed *seed, uint8_t *out, int with_poin
     Request r = {.out = out, .height = seed->height, .width = seed->width,
                  .box_height = seed->height, .box_width = seed->width, .orientation = 1,
                  .to_height = seed->height, .to_width = seed->width, .out_height = seed->height,
-                 .out_width = seed->width, .channels = seed->channels, .method = UNRESIZED};
+                 .out_width = seed->width, .channels = seed->channels, .method = UNRESIZED, .scale = 1};
     return packio_make(scratch, &r, seed->data, (int64_t)seed->size, seed->points,
                        with_points ? (int64_t)seed->points_size : 0);
 }

@@ -108,7 +108,7 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def declined(self) -> dict[str, int]:
-        """Reason → images that the native core left to a slower library, in all workers."""
+        """Reason → JPEGs that the native core left to a slower library, in all workers."""
         counts: collections.Counter[str] = collections.Counter()
         for tally in self._tallies:
             counts.update(tally.declined)

@@ -48,8 +48,8 @@ class PackDataset(BatchedDataset):
         hflip, vflip: Probabilities of mirroring left-right and top-bottom.
         views: Several crops of the same read; the image is then a tuple. Instead of `crop`.
         fidelity: "exact": pixels as Pillow decodes them, resized with antialiasing. "fast": crops
-            much larger than their output are decoded small, chroma is upsampled by repeating it,
-            and OpenCV resizes if it is installed: above 35 dB to "exact".
+            much larger than their output are decoded small: above 35 dB to "exact". Without the
+            native core, chroma is upsampled by repeating it, and OpenCV resizes if it is there.
         decoder: "auto": packio's native core as far as it goes, else for each encoding the fastest
             that equals Pillow bit for bit. "native": the same, and an error without the core. Or a
             library's name; "nvjpeg" is for `Loader` with ``device="cuda"``: the GPU decodes.

@@ -2,8 +2,10 @@
 
 "exact" decodes the box at full quality, so that its pixels are those of the whole image's decode,
 and resizes it with antialiasing. "fast" decodes a box that is much larger than the output at 1/2,
-1/4 or 1/8 of its size, upsamples chroma by repeating it, and resizes the rest with the fastest
-library that is installed. ``packio bench-decode --parity`` tells how much both differ.
+1/4 or 1/8 of its size. Of another box the native core makes the exact pixels, which takes it less
+time than a library's less exact ones; without the core, "fast" upsamples chroma by repeating it,
+and resizes with the fastest library that is installed. ``packio bench-decode --parity`` tells how
+much the libraries' differ.
 """
 
 from __future__ import annotations
@@ -100,10 +102,12 @@ def make(
     Raises:
         DecodeError: see `decode`.
     """
-    if not need.fast and decoder.core_takes(stored):
+    if decoder.core_takes(stored):
         made = _made_by_core(decoder, data, stored, need, out, points)
         if made is not None:
             return made
+    elif decoder.has_core and stored.encoding == "jpeg":
+        decoder.count_declined(native.KIND)
     return render(decode(decoder, data, stored, need), need, out)
 
 
@@ -112,8 +116,9 @@ def _made_by_core(
     points: bytes,
 ) -> np.ndarray | None:  # fmt: skip
     """What the native core makes of an image; None if it declines."""
-    frame, box, orientation, hflip, vflip, _, _, how = need
+    frame, box, orientation, hflip, vflip, _, fast, how = need
     if not native.takes(frame, how):
+        decoder.count_declined(native.OUTPUT)
         return None
     if out is None:
         channels = stored.channels if decoder.mode == "GRAY" else 3
@@ -121,7 +126,7 @@ def _made_by_core(
     status = native.make(
         data, (stored.height, stored.width), box, frame, out,
         orientation=orientation, hflip=hflip, vflip=vflip, how=how,
-        points=points,
+        points=points, scale=_scale(need) if fast else 1,
     )  # fmt: skip
     if status:
         decoder.count_declined(status)

@@ -144,18 +144,23 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory, crops: _Crops) -> pathlib.Pa
     return folder / "photos.lmdb"
 
 
+@pytest.mark.parametrize("decoder", ["auto", "simplejpeg"])
 @pytest.mark.parametrize("how", ["bilinear", "bicubic"])
-def test_fast_is_above_35_decibel(jpegs: pathlib.Path, crops: _Crops, how: str) -> None:
+def test_fast_is_above_35_decibel(
+    jpegs: pathlib.Path, crops: _Crops, how: str, decoder: str
+) -> None:
+    """By the native core, where it is there, and by a library."""
     values = []
     for photo, boxes in enumerate(crops.boxes.tolist()):
         images = []
         for fidelity in ("exact", "fast"):
             given = _Given(iter(boxes), crops.size, how)
-            ds = packio.LmdbDataset(jpegs, fields="image", crop=given, fidelity=fidelity, threads=1)
+            options: dict[str, Any] = {"fidelity": fidelity, "decoder": decoder, "threads": 1}
+            ds = packio.LmdbDataset(jpegs, fields="image", crop=given, **options)
             images.append(ds.gather([photo] * len(boxes)))
         pairs = zip(*images, boxes, strict=True)
         values += [(_psnr(a, b), crops.names[photo], box) for a, b, box in pairs]
     decibels = [value for value, _, _ in values]
-    print(f"{how}: mean {np.mean(decibels):.1f} dB, least {min(values)}")
+    print(f"{how}, {decoder}: mean {np.mean(decibels):.1f} dB, least {min(values)}")
     assert [value for value in values if value[0] < _DECIBEL] == []
     assert min(decibels) < 60  # it is another way

@@ -277,11 +277,12 @@ def test_the_nearest_pixel_of_every_length() -> None:
             for to in (1, 2, 3, 5, 7, 11, length // 2 + 1, length - 1, 2 * length, 41, 224, 997):
                 if to < 1:
                     continue
-                size = (to, 16) if turned else (16, to)
+                size: tuple[int, int] = (to, 16) if turned else (16, to)
                 out = np.full((3, *size), 7, np.uint8)
-                box = (0, 0, *decoded.shape[1:])
-                frame = Frame(*box, *size, 0, 0, *size)
-                assert native.make(jpeg, box[2:], box, frame, out, how="nearest") == 0
+                _, high, broad = decoded.shape
+                frame = Frame(0, 0, high, broad, *size, 0, 0, *size)
+                box = (0, 0, high, broad)
+                assert native.make(jpeg, (high, broad), box, frame, out, how="nearest") == 0
                 wanted = torch.nn.functional.interpolate(torch.from_numpy(decoded)[None], size)
                 assert np.array_equal(out, wanted[0].numpy()), (length, to, turned)
 
@@ -421,6 +422,40 @@ def test_declined_counts_what_workers_decline(folder: Path, tmp_path: Path) -> N
     for _ in torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=2):
         pass
     assert dataset.declined == {"kind of JPEG": 1}
+
+
+def test_declined_counts_each_jpeg_that_a_library_makes(tmp_path: Path) -> None:
+    """By reason. PNGs, as masks are, are not counted: the core is not for them."""
+    images, masks = tmp_path / "street" / "images", tmp_path / "street" / "masks"
+    images.mkdir(parents=True)
+    masks.mkdir()
+    photo = _photo(90, 130)
+    made = {
+        "plain": _jpeg(photo), "progressive": _jpeg(photo, progressive=True),
+        "cmyk": _jpeg(photo.convert("CMYK")), "gray": _jpeg(photo.convert("L")),
+    }  # fmt: skip
+    for name, jpeg in made.items():
+        (images / f"{name}.jpg").write_bytes(jpeg)
+    photo.save(images / "other.png")
+    for image in images.iterdir():
+        photo.convert("L").save(masks / f"{image.stem}.png")
+    path = tmp_path / "pack.rec"
+    packio.pack(tmp_path / "street", path)
+
+    def declined(interpolation: str, mode: str = "RGB", **options: Any) -> dict[str, int]:
+        crop = packio.RandomResizedCrop(32, interpolation=interpolation)
+        dataset = packio.PackDataset(
+            path, crop=crop, mode=mode, decoder="native", fields=("image", "mask"), **options
+        )
+        dataset.gather(list(range(5)))
+        return dataset.declined
+
+    assert declined("bilinear") == {"kind of JPEG": 2}
+    assert declined("nearest") == {"kind of JPEG": 2}
+    assert declined("bilinear", fidelity="fast") == {"kind of JPEG": 2}
+    assert declined("area") == {"kind of JPEG": 1, "kind of output": 3}
+    assert declined("bilinear", mode="GRAY") == {"kind of JPEG": 3}
+    assert declined("bilinear", mode="UNCHANGED") == {}
 
 
 def test_without_the_core(folder: Path, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """The native core: a JPEG's bytes to the planes of an output in one call, written in C.
 
 It decodes only what an output needs, resizes, turns and mirrors it: about three times as fast as
-a library's decoder and PyTorch's resizing, with the same pixels bit for bit. It is compiled when
-packio is installed, where there is a C compiler. Without it, and for images that it declines,
-packio takes a library's decoder. ``core.h`` leads through the C files.
+a library's decoder and PyTorch's resizing, with the same pixels bit for bit. What is much larger
+than its output it can decode smaller, less exactly. It is compiled when packio is installed, where
+there is a C compiler. Without it, and for images that it declines, packio takes a library's
+decoder. ``core.h`` leads through the C files.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 _VERSION = 3  # of the functions below
 _MADE = 0
+KIND, OUTPUT = 1, 4
 # Why an image was declined, by status.
 REASONS = ("made", "kind of JPEG", "damaged or doubtful", "not the size in the index",
            "kind of output", "memory")  # fmt: skip
 _METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3}
 _UNRESIZED = 2
-_REQUEST = struct.Struct("@Qdd16i")  # as Request in core.h
+_REQUEST = struct.Struct("@Qdd17i")  # as Request in core.h
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 
 
@@ -106,7 +108,7 @@ def takes(frame: Frame, how: str) -> bool:
 def make(
     data: bytes, size: tuple[int, int], box: Box, frame: Frame, out: np.ndarray, *,
     orientation: int = 1, hflip: bool = False, vflip: bool = False, how: str = "nearest",
-    points: bytes = b"",
+    points: bytes = b"", scale: int = 1,
 ) -> int:  # fmt: skip
     """Make an output of a JPEG.
 
@@ -121,6 +123,8 @@ def make(
         hflip, vflip: Mirror the output left-right, top-bottom.
         how: Interpolation.
         points: As `seek_points` found them; empty: there are none.
+        scale: 1; or 2, 4 or 8, to decode at 1/scale of the size, less exactly. Such an image can
+            be resized bilinear or bicubic.
 
     Returns:
         0, or an index of `REASONS`: the image was declined.
@@ -130,7 +134,7 @@ def make(
     request = _REQUEST.pack(
         out.__array_interface__["data"][0], *ratio, *size, *box, orientation,
         (1 if hflip else 0) + (2 if vflip else 0), *f[4:10], len(out),
-        _METHODS.get(how, _UNRESIZED),
+        _METHODS.get(how, _UNRESIZED), scale,
     )  # fmt: skip
     memory = _memories().own
     status: int = memory.make(memory.pointer, request, data, len(data), points, len(points))

@@ -3,14 +3,15 @@
    The pixels are those of libjpeg-turbo (its accurate integer DCT, smooth upsampling) and of
    PyTorch's resizing, with antialiasing or to the nearest pixel, bit by bit. The core does what
    photographs are: baseline JPEGs of 8 bits, gray or YCbCr with 4:4:4, 4:2:2 or 4:2:0. Whatever is
-   unusual or damaged it declines, and its caller decodes that image in another way.
+   unusual or damaged it declines, and its caller decodes that image in another way. If asked, it
+   decodes at 1/2, 1/4 or 1/8 of the size, less exactly.
 
    One image goes through these files: header.c reads the JPEG's header and its segments; tables.c
    makes the Huffman tables; kernels/entropy.h decodes coefficients, four segments side by side;
-   kernels/idct.h makes samples of them; kernels/colour.h makes rows of pixels; weights.c and
-   kernels/resize.h resize them; kernels/render.h puts them into the output. make.c leads an image
-   through all of this; memory.c has a thread's memory. The kernels are compiled twice: for any
-   processor, and for x86-64 processors with AVX2. */
+   kernels/idct.h, kernels/scaled.h and kernels/blocks.h make samples of them; kernels/colour.h makes
+   rows of pixels; weights.c and kernels/resize.h resize them; kernels/render.h puts them into the
+   output. make.c leads an image through all of this; memory.c has a thread's memory. The kernels are
+   compiled twice: for any processor, and for x86-64 processors with AVX2. */
 
 #ifndef PACKIO_CORE_H
 #define PACKIO_CORE_H
@@ -57,6 +58,7 @@ typedef struct {
     int32_t out_top, out_left;   /* of the output in the resized box; outside of it is black */
     int32_t out_height, out_width;
     int32_t channels, method;
+    int32_t scale;               /* 1; 2, 4 or 8: decode at 1/2, 1/4, 1/8 of the size, less exactly */
 } Request;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.
@@ -143,9 +145,12 @@ typedef struct {
 
 /* What is needed of a JPEG, and where its samples go. */
 typedef struct {
-    int top, left, bottom, right;              /* pixels that are needed */
+    int top, left, bottom, right;              /* pixels that are needed, of the image as decoded */
+    int box_top, box_height, box_width;        /* all pixels of the box */
+    int across, down;                          /* pixels for one sample of chroma */
+    int high[3], broad[3];                     /* samples of a block: 8, or fewer if scaled */
     int y0[3], y1[3], x0[3], x1[3];            /* blocks of each component */
-    uint8_t *plane[3];                         /* sample (8 * y0, 8 * x0) */
+    uint8_t *plane[3];                         /* the first sample of block (y0, x0) */
     size_t stride[3];
 } Region;
 
@@ -177,10 +182,19 @@ int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size
 int packio_tables(Scratch *scratch, const Jpeg *jpeg, Pair pairs[3]);
 void packio_drop_tables(Scratch *scratch);
 
-/* How an axis of `length` is resized to `to`, of which `count` outputs from `first` on are shown.
-   A status. `memory` is used up from its beginning. */
-int packio_axis(Buffer *memory, size_t *used, int length, int to, double ratio, int method,
-                int first, int count, Axis *axis);
+/* A side of the box, upright, and of the output. */
+typedef struct {
+    int length;                  /* of the box, pixels as decoded */
+    double ratio, offset;        /* pixels for one of the resized box, 0: as the sizes say; pixels
+                                    before the box begins, below 1 */
+    int resizes;
+    int to, out_start, out;      /* of the resized box; the output's place in it; the output's */
+} Side;
+
+/* How a side is resized to outputs, of which `count` from `first` on are shown. A status. `memory`
+   is used up from its beginning. */
+int packio_axis(Buffer *memory, size_t *used, const Side *side, int method, int first, int count,
+                Axis *axis);
 
 extern const uint8_t packio_zigzag[64];  /* place in a block's code -> place in the block */
 extern const Entry packio_stopped[];     /* a table of nothing: a stream that meets it stays */

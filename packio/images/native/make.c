@@ -32,13 +32,12 @@ static int at_least(int a, int b) { return a > b ? a : b; }
 static int at_most(int a, int b) { return a < b ? a : b; }
 
 /* How a side of the upright box becomes a side of the output. */
-static int axis_of(Buffer *memory, size_t *used, int length, int to, double ratio, int out_start,
-                   int out, int method, Axis *axis) {
-    int first = at_least(out_start, 0), end = at_most(out_start + out, to);
+static int axis_of(Buffer *memory, size_t *used, const Side *side, int method, Axis *axis) {
+    int first = at_least(side->out_start, 0), end = at_most(side->out_start + side->out, side->to);
     if (first >= end) return REQUEST; /* all of the output is black */
-    if (length != to) {
+    if (side->resizes) {
         if (method == UNRESIZED) return REQUEST;
-        return packio_axis(memory, used, length, to, ratio, method, first, end - first, axis);
+        return packio_axis(memory, used, side, method, first, end - first, axis);
     }
     *axis = (Axis){.count = end - first, .begin = first, .end = end};
     return MADE;
@@ -51,6 +50,8 @@ static int check(const Request *r) {
     if (bottom > r->height || right > r->width) return REQUEST;
     if (r->orientation < 1 || r->orientation > 8) return REQUEST;
     if (r->channels != 1 && r->channels != 3) return REQUEST;
+    if (r->scale != 1 && r->scale != 2 && r->scale != 4 && r->scale != 8) return REQUEST;
+    if (r->scale != 1 && r->method != BILINEAR && r->method != BICUBIC) return REQUEST;
     if (r->out_height < 1 || r->out_width < 1) return REQUEST;
     if (r->to_height < 1 || r->to_width < 1 || r->to_height > most || r->to_width > most)
         return REQUEST;
@@ -60,24 +61,66 @@ static int check(const Request *r) {
     return MADE;
 }
 
+/* How a side of the stored box lies in an image that is decoded at 1/scale of its size: the first
+   pixel, how many, and how much of the first and of the last one is not of the box. */
+static int part_of(int start, int length, int scale, int *count, double *before, double *behind) {
+    int first = start / scale, end = (start + length + scale - 1) / scale;
+    *count = end - first;
+    *before = (double)(start - first * scale) / scale;
+    *behind = (double)(end * scale - start - length) / scale;
+    return first;
+}
+
+/* The sides of the box and of the output, and where the box lies. */
+static void measure(const Request *r, const Jpeg *jpeg, Region *region, Side *down, Side *across) {
+    int swapped = r->orientation >= 5, scale = r->scale;
+    double before[2], behind[2];
+    *region = (Region){.across = scale == 1 ? jpeg->across : 1, .down = scale == 1 ? jpeg->down : 1};
+    for (int c = 0; c < 3; c++) { /* chroma that is decoded smaller is made as large as luma */
+        region->high[c] = 8 / scale * (c && scale > 1 ? jpeg->down : 1);
+        region->broad[c] = 8 / scale * (c && scale > 1 ? jpeg->across : 1);
+    }
+    region->top = part_of(r->top, r->box_height, scale, &region->box_height, &before[0], &behind[0]);
+    region->left = part_of(r->left, r->box_width, scale, &region->box_width, &before[1], &behind[1]);
+    region->box_top = region->top;
+    region->bottom = region->top + region->box_height;
+    region->right = region->left + region->box_width;
+    *down = (Side){.length = swapped ? region->box_width : region->box_height, .ratio = r->ratio_y,
+                   .to = r->to_height, .out_start = r->out_top, .out = r->out_height};
+    *across = (Side){.length = swapped ? region->box_height : region->box_width, .ratio = r->ratio_x,
+                     .to = r->to_width, .out_start = r->out_left, .out = r->out_width};
+    down->resizes = down->length != down->to;
+    across->resizes = across->length != across->to;
+    if (scale == 1) return;
+    int height = swapped ? r->box_width : r->box_height;
+    int width = swapped ? r->box_height : r->box_width, o = r->orientation;
+    down->resizes = across->resizes = 1;
+    down->ratio = (r->ratio_y > 0 ? r->ratio_y : (double)height / r->to_height) / scale;
+    across->ratio = (r->ratio_x > 0 ? r->ratio_x : (double)width / r->to_width) / scale;
+    down->offset = (o == 3 || o == 4 || o == 7 || o == 8 ? behind : before)[swapped];
+    across->offset = (o == 2 || o == 3 || o == 6 || o == 7 ? behind : before)[!swapped];
+}
+
 /* Which blocks of each component the needed pixels have, and memory for their samples. */
-static int place(Scratch *scratch, const Jpeg *jpeg, Region *region) {
+static int place(Scratch *scratch, const Jpeg *jpeg, int scale, Region *region) {
     size_t sizes[3], bytes = 0;
+    int height = (jpeg->height + scale - 1) / scale, width = (jpeg->width + scale - 1) / scale;
     for (int c = 0; c < jpeg->components; c++) {
-        int across = c ? jpeg->across : 1, down = c ? jpeg->down : 1;
-        int high = (jpeg->height + down - 1) / down, broad = (jpeg->width + across - 1) / across;
+        int across = c ? region->across : 1, down = c ? region->down : 1;
+        int rows = (height + down - 1) / down, columns = (width + across - 1) / across;
         /* the neighbours of a sample are mixed with it */
         int top = at_least(region->top / down - (down > 1), 0);
         int left = at_least(region->left / across - (across > 1), 0);
-        int bottom = at_most((region->bottom - 1) / down + 1 + (down > 1), high);
-        int right = at_most((region->right - 1) / across + 1 + (across > 1), broad);
-        region->y0[c] = top / 8;
-        region->x0[c] = left / 8;
-        region->y1[c] = (bottom + 7) / 8;
-        region->x1[c] = (right + 7) / 8;
-        size_t rows = 8 * (size_t)(region->y1[c] - region->y0[c]);
-        region->stride[c] = (8 * (size_t)(region->x1[c] - region->x0[c]) + 127) & ~(size_t)63;
-        sizes[c] = rows * region->stride[c] + 256;
+        int bottom = at_most((region->bottom - 1) / down + 1 + (down > 1), rows);
+        int right = at_most((region->right - 1) / across + 1 + (across > 1), columns);
+        int high = region->high[c], broad = region->broad[c];
+        region->y0[c] = top / high;
+        region->x0[c] = left / broad;
+        region->y1[c] = (bottom + high - 1) / high;
+        region->x1[c] = (right + broad - 1) / broad;
+        size_t samples = (size_t)broad * (size_t)(region->x1[c] - region->x0[c]);
+        region->stride[c] = (samples + 127) & ~(size_t)63;
+        sizes[c] = (size_t)high * (size_t)(region->y1[c] - region->y0[c]) * region->stride[c] + 256;
         bytes += sizes[c];
     }
     uint8_t *memory = packio_reserve(&scratch->planes, bytes);
@@ -94,35 +137,28 @@ int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, i
     Region region;
     Axis down, across;
     Pair pairs[3];
-    int status = check(request), swapped = request->orientation >= 5, method = request->method;
+    Side rows, columns;
+    int status = check(request);
     if (!status) status = packio_header(data, (size_t)size, &jpeg);
     if (status) return status;
     if (jpeg.height != request->height || jpeg.width != request->width) return SIZE;
     if (request->channels < jpeg.components) return KIND;
     if (jpeg.across == 2 && jpeg.width <= 4) return KIND; /* libjpeg repeats such chroma */
 
-    int height = swapped ? request->box_width : request->box_height;
-    int width = swapped ? request->box_height : request->box_width;
-    size_t used = 0, sides = (size_t)(height + request->out_height) + (size_t)(width + request->out_width);
+    measure(request, &jpeg, &region, &rows, &columns);
+    size_t used = 0, sides = (size_t)(rows.length + rows.out) + (size_t)(columns.length + columns.out);
     if (!packio_reserve(&scratch->axes, 256 * sides + 64 * 1024)) return MEMORY;
-    status = axis_of(&scratch->axes, &used, height, request->to_height, request->ratio_y,
-                     request->out_top, request->out_height, method, &down);
-    if (!status)
-        status = axis_of(&scratch->axes, &used, width, request->to_width, request->ratio_x,
-                         request->out_left, request->out_width, method, &across);
+    status = axis_of(&scratch->axes, &used, &rows, request->method, &down);
+    if (!status) status = axis_of(&scratch->axes, &used, &columns, request->method, &across);
     if (status) return status;
 
-    region = (Region){.top = request->top,
-                      .left = request->left,
-                      .bottom = request->top + request->box_height,
-                      .right = request->left + request->box_width};
     if (request->orientation == 1) {
         region.bottom = region.top + down.end;
         region.right = region.left + across.end;
         region.top += down.begin;
         region.left += across.begin;
     }
-    status = place(scratch, &jpeg, &region);
+    status = place(scratch, &jpeg, request->scale, &region);
     if (!status) status = packio_tables(scratch, &jpeg, pairs);
     if (status) return status;
     int r0 = 1 << 30, r1 = 0, c0 = 1 << 30, c1 = 0, in_turn;

@@ -55,8 +55,10 @@ static int nearest(Buffer *memory, size_t *used, int length, int to, int first, 
     return MADE;
 }
 
-int packio_axis(Buffer *memory, size_t *used, int length, int to, double ratio, int method,
-                int first, int count, Axis *axis) {
+int packio_axis(Buffer *memory, size_t *used, const Side *side, int method, int first, int count,
+                Axis *axis) {
+    const int length = side->length, to = side->to;
+    const double ratio = side->ratio;
     if (method == NEAREST) return nearest(memory, used, length, to, first, count, axis);
     double scale = ratio > 0 ? 1 / (1 / ratio) : (double)length / to, largest = 0;
     double inverse = scale >= 1 ? 1 / scale : 1, reach = method == BICUBIC ? 2 : 1;
@@ -74,7 +76,7 @@ int packio_axis(Buffer *memory, size_t *used, int length, int to, double ratio, 
     axis->begin = length;
     axis->end = 0;
     for (int i = 0; i < to; i++) { /* all: the largest weight may be one that is not shown */
-        double centre = scale * (i + 0.5), total = 0;
+        double centre = side->offset + scale * (i + 0.5), total = 0;
         int is_shown = i >= first && i < first + count;
         double *weights = found + (size_t)taps * (size_t)(is_shown ? i - first : count);
         int64_t start = (int64_t)(centre - reach + 0.5), end = (int64_t)(centre + reach + 0.5);

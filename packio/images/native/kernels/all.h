@@ -2,6 +2,8 @@
 
 #include "../core.h"
 #include "idct.h"
+#include "scaled.h"
+#include "blocks.h"
 #include "entropy.h"
 #include "colour.h"
 #include "resize.h"

@@ -7,8 +7,8 @@ enum { SPARE = 64 };  /* bytes before and behind each row */
 
 /* The row of a plane that holds sample (y, x) of a component, at that sample. */
 INLINE const uint8_t *sample(const Region *region, int c, int y, int x) {
-    return region->plane[c] + (size_t)(y - 8 * region->y0[c]) * region->stride[c] +
-           (size_t)(x - 8 * region->x0[c]);
+    return region->plane[c] + (size_t)(y - region->high[c] * region->y0[c]) * region->stride[c] +
+           (size_t)(x - region->broad[c] * region->x0[c]);
 }
 
 /* Twice as many samples as `in`, which has one more before and behind: 3 : 1 of neighbours. */
@@ -98,7 +98,7 @@ static void to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8
 /* Continue rows of chroma beyond the sides of the image. */
 static void extend(const Jpeg *jpeg, const Region *region) {
     int width = (jpeg->width + 1) / 2;
-    if (jpeg->across == 1) return;
+    if (region->across == 1) return;
     for (int c = 1; c < 3; c++)
         for (int y = 8 * region->y0[c]; y < 8 * region->y1[c]; y++) {
             uint8_t *row = (uint8_t *)sample(region, c, y, 8 * region->x0[c]);
@@ -125,12 +125,12 @@ static void row_of(const Jpeg *jpeg, const Region *region, Rows *rows, int y, co
     }
     int first = left / 2, count = (region->right - 1) / 2 - first + 1;
     for (int c = 1; c < 3; c++) {
-        if (jpeg->across == 1) {
+        if (region->across == 1) {
             chroma[c - 1] = sample(region, c, y, left);
             continue;
         }
-        const uint8_t *near = sample(region, c, y / jpeg->down, first), *far = NULL;
-        if (jpeg->down == 2) {
+        const uint8_t *near = sample(region, c, y / region->down, first), *far = NULL;
+        if (region->down == 2) {
             int last = (jpeg->height + 1) / 2 - 1, other = y & 1 ? y / 2 + 1 : y / 2 - 1;
             far = sample(region, c, other < 0 ? 0 : other > last ? last : other, first);
         }

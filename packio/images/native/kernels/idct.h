@@ -9,6 +9,15 @@
 #define FIXED(x) ((int)((x) * 8192 + 0.5))
 enum { MOST_DC = 2047, MOST_IN_ROW = 8191 };  /* as coded, and times the quantiser */
 
+/* A block that waits for another one, since two are transformed at once. */
+typedef struct {
+    int16_t *block;
+    const uint16_t *quant;
+    uint8_t *to;
+    size_t stride;
+    int high, broad; /* samples to put, 8 and 8 unless the image is decoded smaller */
+} Waiting;
+
 #ifdef AVX2
 
 /* Row of a block -> which eight coefficients in code order it has values of. */
@@ -104,18 +113,10 @@ INLINE void transpose(__m256i *r) {
     }
 }
 
-/* A block that waits for another one, since two are transformed at once. */
-typedef struct {
-    int16_t *block;
-    const uint16_t *quant;
-    uint8_t *to;
-    size_t stride;
-} Waiting;
-
-/* Whether the blocks are bad: libjpeg-turbo takes a shorter way for blocks of one row, in which
-   such numbers come out otherwise. */
-static __attribute__((noinline)) int put_two(const Waiting *x, const Waiting *y) {
-    __m256i code[8], r[8];
+/* Rows of the coefficients of two blocks. Whether the blocks are bad: libjpeg-turbo takes a shorter
+   way for blocks of one row, in which such numbers come out otherwise. */
+INLINE int dequantise(const Waiting *x, const Waiting *y, __m256i *r) {
+    __m256i code[8];
     for (int j = 0; j < 8; j++) code[j] = two(x->block + 8 * j, y->block + 8 * j);
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
         __m256i row = _mm256_setzero_si256();
@@ -128,6 +129,13 @@ static __attribute__((noinline)) int put_two(const Waiting *x, const Waiting *y)
     }
     __m256i large = _mm256_add_epi16(r[0], _mm256_set1_epi16(MOST_IN_ROW + 1));
     large = _mm256_srli_epi16(large, 14);
+    return !_mm256_testz_si256(large, large);
+}
+
+/* Put the samples of two blocks. Whether the blocks are bad. */
+static __attribute__((noinline)) int put_two(const Waiting *x, const Waiting *y) {
+    __m256i r[8];
+    int large = dequantise(x, y, r);
     transform(r, 11);
     transpose(r);
     transform(r, 18);
@@ -141,7 +149,7 @@ static __attribute__((noinline)) int put_two(const Waiting *x, const Waiting *y)
         _mm_storel_epi64((void *)(y->to + (size_t)i * y->stride), b);
         _mm_storeh_pd((void *)(y->to + (size_t)(i + 1) * y->stride), _mm_castsi128_pd(b));
     }
-    return !_mm256_testz_si256(large, large);
+    return large;
 }
 
 /* Whether a block has a DC coefficient alone. */
@@ -158,13 +166,6 @@ INLINE void clear(int16_t *block) {
 }
 
 #else
-
-typedef struct {
-    int16_t *block;
-    const uint16_t *quant;
-    uint8_t *to;
-    size_t stride;
-} Waiting;
 
 INLINE int saturated(int value, int limit) {
     return value < -limit - 1 ? -limit - 1 : value > limit ? limit : value;
@@ -201,12 +202,18 @@ static void transform(const int16_t *in, int16_t *out, int bits) {
     }
 }
 
-static int put_one(const Waiting *x) {
-    int16_t a[64], b[64];
+/* Rows of a block's coefficients. Whether the block is bad. */
+static int dequantise(const Waiting *x, int16_t *a) {
     for (int k = 0; k < 64; k++)
         a[packio_zigzag[k]] = (int16_t)((uint32_t)x->block[k] * x->quant[packio_zigzag[k]]);
     int large = 0;
     for (int i = 0; i < 8; i++) large |= a[i] > MOST_IN_ROW || a[i] < -MOST_IN_ROW - 1;
+    return large;
+}
+
+static int put_one(const Waiting *x) {
+    int16_t a[64], b[64];
+    int large = dequantise(x, a);
     transform(a, b, 11);
     transform(b, a, 18);
     for (int i = 0; i < 8; i++)
@@ -229,52 +236,3 @@ INLINE int is_flat(const int16_t *block) {
 INLINE void clear(int16_t *block) { memset(block, 0, 64 * sizeof *block); }
 
 #endif
-
-INLINE void put_flat(uint8_t *to, size_t stride, int dc) {
-    int value = (dc * 4 + 16) >> 5;
-    value = (value < -128 ? -128 : value > 127 ? 127 : value) + 128;
-    uint64_t samples = (uint64_t)value * UINT64_C(0x0101010101010101);
-    for (size_t i = 0; i < 8; i++) memcpy(to + i * stride, &samples, 8);
-}
-
-/* Put the needed blocks of some MCUs into their planes, and clear all of them.
-
-   predicted: the DC coefficients before the first MCU; afterwards, those of the last MCU. */
-static int put_blocks(const Jpeg *jpeg, const Region *region, int mcu, int count, int *predicted,
-                      int16_t *block) {
-    int row = mcu / jpeg->columns, column = mcu % jpeg->columns, waits = 0, bad = 0;
-    Waiting waiting, now;
-    int16_t *first = block;
-    for (int m = 0; m < count; m++) {
-        for (int i = 0; i < jpeg->blocks; i++, block += STRIDE) {
-            int c = jpeg->block_component[i];
-            int y = row * (c ? 1 : jpeg->down) + jpeg->block_y[i];
-            int x = column * (c ? 1 : jpeg->across) + jpeg->block_x[i];
-            predicted[c] += block[0];
-            bad |= predicted[c] > MOST_DC || predicted[c] < -MOST_DC - 1;
-            if (y < region->y0[c] || y >= region->y1[c]) continue;
-            if (x < region->x0[c] || x >= region->x1[c]) continue;
-            now.block = block;
-            now.quant = jpeg->quant[c];
-            now.stride = region->stride[c];
-            now.to = region->plane[c] + (size_t)(y - region->y0[c]) * 8 * now.stride +
-                     (size_t)(x - region->x0[c]) * 8;
-            block[0] = (int16_t)predicted[c];
-            if (is_flat(block)) {
-                int dc = block[0] * now.quant[0];
-                bad |= dc > MOST_IN_ROW || dc < -MOST_IN_ROW - 1;
-                put_flat(now.to, now.stride, dc);
-            } else if (waits) {
-                bad |= put_two(&waiting, &now);
-                waits = 0;
-            } else {
-                waiting = now;
-                waits = 1;
-            }
-        }
-        if (++column == jpeg->columns) column = 0, row++;
-    }
-    if (waits) bad |= put_two(&waiting, &waiting);
-    for (; first < block; first += STRIDE) clear(first);
-    return bad;
-}

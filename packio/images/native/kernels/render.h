@@ -10,18 +10,19 @@ typedef struct {
 } Source;
 
 /* Pointers to the first needed pixel of row y of the box, in each plane. */
-static void source_row(Source *source, const Request *request, int y, int left, const uint8_t **out) {
+static void source_row(Source *source, int y, int left, const uint8_t **out) {
     if (source->turned[0]) {
         for (int p = 0; p < 3; p++) out[p] = source->turned[p] + (size_t)y * source->stride + left;
         return;
     }
-    row_of(source->jpeg, source->region, &source->rows, y + request->top, out);
+    row_of(source->jpeg, source->region, &source->rows, y + source->region->box_top, out);
 }
 
 /* Turn the box upright into planes of its own. Source: Exif 2.32, tag 0112. */
 static int turn(Scratch *scratch, Source *source, const Request *request, int planes) {
-    int high = request->box_height, broad = request->box_width, orientation = request->orientation;
-    int swapped = orientation >= 5, width = swapped ? high : broad, height = swapped ? broad : high;
+    int high = source->region->box_height, broad = source->region->box_width;
+    int orientation = request->orientation, swapped = orientation >= 5;
+    int width = swapped ? high : broad, height = swapped ? broad : high;
     int across = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
     int upside_down = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
     source->stride = (size_t)width + SPARE;
@@ -32,7 +33,7 @@ static int turn(Scratch *scratch, Source *source, const Request *request, int pl
     for (int p = 0; p < 3; p++) turned[p] = memory + (p < planes ? (size_t)p * plane : 0);
     for (int y = 0; y < high; y++) {
         const uint8_t *row[3];
-        source_row(source, request, y, 0, row);
+        source_row(source, y, 0, row);
         for (int p = 0; p < planes; p++)
             for (int x = 0; x < broad; x++) {
                 int to_y = swapped ? x : y, to_x = swapped ? y : x;
@@ -86,7 +87,7 @@ static int render(Scratch *scratch, const Jpeg *jpeg, const Region *region, cons
         const uint8_t *row[3];
         uint8_t *to[3];
         if (resizes_down && y < down->start[made]) continue; /* a row of no output */
-        source_row(&source, request, y, across->begin, row);
+        source_row(&source, y, across->begin, row);
         for (int p = 0; p < planes; p++) {
             to[p] = small + (size_t)p * plane;
             if (resizes_down) to[p] += (size_t)(y - down->begin) * stride;

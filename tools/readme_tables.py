@@ -159,6 +159,35 @@ def peers(result: Json) -> str:
     return "\n".join(lines)
 
 
+_CORE = {
+    "simplejpeg": "simplejpeg, as they are", "core, no seek points": "native, as they are",
+    "core, seek points": "native, seek points", "core, seekable JPEGs": "native, seekable",
+}  # fmt: skip
+
+
+def core(result: Json) -> str:
+    """Make the table of the native core from what ``benchmarks/native.py`` wrote."""
+    bytes_ = result["packs"]["as they are"]["bytes"]
+    works = result["works"].values()
+    declined = max(row["declined"] for work in works for row in work.values())
+    conditions = (
+        f"One thread, µs an image: medians of {result['rounds']} rounds (times as fast as "
+        f"simplejpeg in the same round); {result['machine']['cpu']}. The JPEGs "
+        f"({result['images']}) take {bytes_ / 1e6:.1f} MB; the core leaves {declined} of them to a "
+        "library."
+    )
+    lines = [conditions, "", f"| | {' | '.join(_CORE)} |", "|---|" + "---:|" * len(_CORE)]
+    for name, work in result["works"].items():
+        rows = [work[f"{way}, 1 thread"] for way in _CORE.values()]
+        cells = [f"{row['us']['median']:,}" for row in rows]
+        cells[1:] = [
+            f"{cell} ({row['times_as_fast']['median']:.2f})"
+            for cell, row in zip(cells[1:], rows[1:], strict=True)
+        ]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(lines)
+
+
 def memory_format(result: Json) -> str:
     """Make the tables of layouts from what ``packio bench-memory-format --json`` wrote."""
     machine, rows = result["machine"], result["rows"]
@@ -242,6 +271,7 @@ def _spread(values: Json | None, form: str) -> str:
 TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
+    "core": ("native.json", core),
     "memory-format": ("memory_format.json", memory_format),
     "parity": ("parity.json", parity),
     "peers": ("peers.json", peers),

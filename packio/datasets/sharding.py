@@ -52,7 +52,8 @@ def lengths(data: Any) -> np.ndarray:
 
 
 def _of_pack(dataset: PackDataset) -> np.ndarray:
-    return np.array([s["samples"] for s in dataset.pack.metadata["shards"]], np.int64)
+    shards = dataset.pack.metadata.get("shards", [])  # a pack of no samples may have none
+    return np.array([s["samples"] for s in shards], np.int64)
 
 
 def _together(datasets: Any) -> np.ndarray:

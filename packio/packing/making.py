@@ -127,7 +127,7 @@ def pack(
     out = urls.absolute(out)
     if isinstance(out, urls.Url) and (part is not None or finish):
         raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
-    source = sourcing.located(source, out)
+    source = sourcing.located(source, out, whole=engine != "local")
     if part is None:
         workshop.tidy(out, keep=resume)
     plan = _planned(
@@ -225,7 +225,7 @@ def _make(
             elif (done := existing.report(plan, out, began, skip=skip)) is not None:
                 return done
             if means.finish:  # before opening the workshop, which clears shards of another plan
-                Journal(workshop.Workshop.of(out).shards, plan, out).check()
+                Journal(workshop.Workshop.of(out).shards, plan, out).check(skip=skip)
             run = Run(plan, out, means, began, skip=skip)
             with workshop.opened(out, shared=means.part is not None) as shop:
                 if overwrite or not os.path.lexists(out):

@@ -23,6 +23,7 @@ from packio.sources import Context, Listing, Source, wanted_fields
 from packio.sources import listed as listed_by
 from packio.storage import urls
 from packio.system import sizes
+from packio.system.files import absolute
 
 _ENCODING = {field.name for field in dataclasses.fields(Encoding)}
 _CHOICE = {field.name for field in dataclasses.fields(Choice)}
@@ -60,8 +61,13 @@ def check_positive(**values: int | None) -> None:
             raise OptionError(f"{name}={value}: expected at least 1")
 
 
-def located(source: Any, out: Path) -> Any:
+def located(source: Any, out: Path, *, whole: bool = False) -> Any:
     """The source, as a path if the user named a path; refuse an output within the source.
+
+    Args:
+        source: As `packio.pack` takes it.
+        out: The pack to make.
+        whole: Make a path absolute, for machines that have another working folder.
 
     Raises:
         OptionError: the output lies within the source, or the other way round.
@@ -70,6 +76,8 @@ def located(source: Any, out: Path) -> Any:
         source = urls.place(source)
         if not isinstance(out, urls.Url):
             preflight.refuse_nesting(source, out)
+        if whole and not isinstance(source, urls.Url):
+            source = absolute(source)
     return source
 
 

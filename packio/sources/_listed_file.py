@@ -3,19 +3,23 @@
 Packing lists a source first and reads the samples later, perhaps in other processes. A file on disk
 may change meanwhile; that is an error. A scratch file has no name, so the system removes the file
 when the process ends, even after a crash. Other processes of this machine open a scratch file
-through this process's folder in ``/proc``.
+through this process's folder in ``/proc``; for other machines it gets a name for a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
+import pickle
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import BinaryIO, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 from packio.errors import OutputError, ReadError, SourceError
 
@@ -96,9 +100,12 @@ class ScratchFile:
         with self._room():
             self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it is kept)
         self.size = 0
+        self._name: Path | None = None
         weakref.finalize(self, _close, self._file)
 
     def __reduce__(self) -> tuple[object, ...]:
+        if self._name is not None:
+            return ListedFile, tuple(ListedFile.of(self._name))
         status = os.fstat(self._file.fileno())
         path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
         return ListedFile, (path, status.st_size, status.st_mtime_ns)
@@ -127,6 +134,26 @@ class ScratchFile:
         return contextlib.nullcontext(self._file.fileno())
 
     @contextlib.contextmanager
+    def named(self, path: Path) -> Iterator[None]:
+        """Copy the file to a path, so that other machines can open it, until the ``with`` ends.
+
+        Raises:
+            OutputError: see `write`.
+        """
+        try:
+            with self._room():
+                self._file.seek(0)
+                with path.open("xb") as copy:
+                    shutil.copyfileobj(self._file, copy, 1 << 20)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+            self._name = path
+            yield
+        finally:
+            self._name = None
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
         try:
             yield
@@ -135,6 +162,31 @@ class ScratchFile:
                 f"{self._folder}: {error.strerror} while {self._doing}; make room, or name another "
                 "folder in the environment variable TMPDIR"
             ) from error
+
+
+def scratch_files(value: object) -> list[ScratchFile]:
+    """Find the scratch files that a value would need in another process.
+
+    Args:
+        value: Is pickled; its scratch files are those that it refers to, at any depth.
+    """
+    finder = _Finder(io.BytesIO())
+    finder.dump(value)
+    return list(finder.found.values())
+
+
+class _Finder(pickle.Pickler):
+    """Notes the scratch files among what is pickled."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.found: dict[int, ScratchFile] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See `pickle.Pickler.reducer_override`; changes nothing."""
+        if isinstance(obj, ScratchFile):
+            self.found[id(obj)] = obj
+        return NotImplemented
 
 
 def _close(file: BinaryIO) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """A Ray of two processors on this machine."""
-    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+    """A Ray of two processors on this machine, which no other process meets."""
+    folder = tempfile.mkdtemp(prefix="packio-ray-", dir="/tmp")  # short, as of sockets
+    ray.init(
+        address="local", num_cpus=2, log_to_driver=False, include_dashboard=False,
+        logging_level="ERROR", _temp_dir=folder,
+    )  # fmt: skip
     yield
     ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

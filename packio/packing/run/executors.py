@@ -1,7 +1,8 @@
 """Engines, which write shards in other processes: each is a `concurrent.futures.Executor`.
 
 ``"local"`` starts processes on this machine. ``"ray"`` uses a Ray cluster whose nodes share the
-output's file system. An executor of the user's, as of mpi4py or Dask, is taken as it is.
+output's file system (`packio.packing.run.cluster`). An executor of the user's, as of mpi4py or
+Dask, is taken as it is.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from packio import registry
 from packio.errors import OptionError, WorkerDiedError
+from packio.packing.run import cluster
 from packio.system import interrupts, memory
 from packio.system.pools import ThreadPool
 
@@ -51,7 +53,7 @@ def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
         workers: Number of processes of "local"; 1 takes a thread of this process.
 
     Raises:
-        OptionError: there is no such engine.
+        OptionError: there is no such engine, or no cluster at the address.
         MissingPackageError: Ray is not installed.
     """
     if not isinstance(engine, str):
@@ -63,8 +65,8 @@ def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
             f"engine={engine!r}: expected 'local', 'ray', 'ray:ADDRESS' or an executor"
         )
     if name == "ray":
-        with _ray(address or None) as pool:
-            yield pool
+        with cluster.connected(address or None) as nodes:
+            yield nodes
     elif workers <= 1:
         with ThreadPool(1, "packio-shard") as pool:
             yield pool
@@ -190,7 +192,7 @@ def serve(descriptor: int, parent: int) -> None:
     line = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            good, value = _outcome(*line.recv())
+            good, value = outcome(*line.recv())
             if isinstance(value, WorkerDiedError):  # memory ran out; a new process has it again
                 os._exit(_NO_MEMORY)
             line.send((good, value))
@@ -206,7 +208,7 @@ def _watch_memory() -> None:
             os._exit(_NO_MEMORY)
 
 
-def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:
+def outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:
     """Call a function; return whether it succeeded, and its result or its exception."""
     try:
         return True, function(*args, **kwargs)
@@ -214,52 +216,3 @@ def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool
         if memory.ran_out(error):
             return False, WorkerDiedError("a process that writes shards ran out of memory")
         return False, error
-
-
-@contextlib.contextmanager
-def _ray(address: str | None) -> Iterator[Executor]:
-    ray = registry.require("ray", "ray")
-    ours = not ray.is_initialized()
-    if ours:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False)
-    pool = _RayExecutor(ray)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-        if ours:
-            ray.shutdown()
-
-
-class _RayExecutor(Executor):
-    """Tasks on a Ray cluster. Ray tries a task again if its worker or node dies."""
-
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
-        self._remote = ray.remote(max_retries=3)(_outcome)
-        self._references: list[Any] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function on the cluster."""
-        reference, done = self._remote.remote(fn, args, kwargs), Future[Any]()
-        self._references.append(reference)
-        done.set_running_or_notify_cancel()
-        reference.future().add_done_callback(lambda future: self._settle(future, done))
-        return done
-
-    def _settle(self, future: Future[Any], done: Future[Any]) -> None:
-        error = future.exception()
-        if error is not None:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            done.set_exception(WorkerDiedError(f"a Ray worker died: {reason}"))
-            return
-        good, value = future.result()
-        if good:
-            done.set_result(value)
-        else:
-            done.set_exception(value)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel the tasks that are not done, if futures are cancelled."""
-        for reference in self._references if cancel_futures else ():
-            self._ray.cancel(reference, force=True)

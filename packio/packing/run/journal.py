@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _PLAN = "plan"
 _TALLY = "tally"
+_POLL_SECONDS = 0.2
+# NFS keeps what it knows of a folder for as long. Source: nfs(5), acdirmax.
+_NETWORK_SECONDS = 60.0
 
 
 class Journal:
@@ -43,6 +47,11 @@ class Journal:
     def __init__(self, folder: Path, plan: Plan, out: Path) -> None:
         self.folder, self.digest, self.shards = folder, plan.digest, len(plan.shards)
         self._recipe, self._out = plan.own, out
+
+    @property
+    def plan_file(self) -> Path:
+        """Path of the file whose first line is the digest of the plan."""
+        return self.folder / _PLAN
 
     def begin(self, *, alone: bool) -> None:
         """Make the folder; keep the finished shards of the same plan.
@@ -61,17 +70,22 @@ class Journal:
         temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
         temporary.write_text(f"{self.digest}\n{canonical_json(self._recipe.as_json())}")
         files.sync(temporary)  # or a power cut may leave it empty: all shards would be forgotten
-        temporary.replace(self.folder / _PLAN)
+        temporary.replace(self.plan_file)
         if alone:
             self._sweep()
 
-    def check(self) -> None:
+    def check(self, *, skip: bool = True) -> None:
         """Refuse shards of another plan; delete nothing.
 
+        Args:
+            skip: Accept shards that were written without their bad samples.
+
         Raises:
-            OutputExistsError: shards of another plan are there; the message says what differs.
+            OutputExistsError: such shards are there; the message says what differs.
         """
         if self._is_of_this_plan():
+            if not skip:
+                self._refuse_skipped()
             return
         _, _, text = self._noted().partition("\n")
         differs = self._recipe.differences(Recipe.of({"recipe": json.loads(text or "{}")}))
@@ -81,6 +95,17 @@ class Journal:
             "were written with, or delete that folder to begin anew"
         )
 
+    def _refuse_skipped(self) -> None:
+        for number in range(self.shards):
+            finished = self.find(number)
+            skipped = finished.metadata["skipped"] if finished is not None else ()
+            if skipped:
+                raise OutputExistsError(
+                    f"{self._out}: shard {number} was written without {len(skipped)} bad samples, "
+                    f"as {ascii(skipped[0][0])[1:-1]} ({skipped[0][1]}); what differs: on_error; "
+                    "give the --on-error that the parts were written with"
+                )
+
     def _is_of_this_plan(self) -> bool:
         noted = self._noted()
         return not noted or noted.partition("\n")[0] == self.digest
@@ -88,7 +113,7 @@ class Journal:
     def _noted(self) -> str:
         """Digest and recipe of an earlier run's plan; empty if there was no run."""
         try:
-            return (self.folder / _PLAN).read_text()
+            return self.plan_file.read_text()
         except FileNotFoundError:
             return ""
 
@@ -133,6 +158,21 @@ class Journal:
             return indexfile.Index(self._record(number))
         except PackioError:
             return None
+
+    def awaited(self, number: int, seconds: float = _NETWORK_SECONDS) -> indexfile.Index | None:
+        """Index of a shard that another machine has finished; see `find`.
+
+        A network file system remembers for a while that a name was not there.
+
+        Args:
+            number: Of the shard.
+            seconds: Time to wait for the name.
+        """
+        deadline = time.monotonic() + seconds
+        while (found := self.find(number)) is None and time.monotonic() < deadline:
+            os.listdir(self.folder)  # asks the server anew
+            time.sleep(_POLL_SECONDS)
+        return found
 
     def forget(self, number: int) -> None:
         """Remove the note of a finished shard, so that the shard is written anew."""

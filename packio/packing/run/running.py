@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from packio.packing.plan import contents, existing, preflight, seen
 from packio.packing.plan.planning import Plan
 from packio.packing.publish import assembly
 from packio.packing.report import PackReport, Skip
-from packio.packing.run import executors, shards
+from packio.packing.run import cluster, executors, shards, visibility
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Treatment
 from packio.packing.run.tally import Done
@@ -117,6 +118,8 @@ class Run:
         finished = []
         for number in mine:
             shard = journal.find(number)
+            if shard is None and self.means.engine != "local" and number in missing:
+                shard = journal.awaited(number)
             if shard is None or not (self.means.part or journal.settle(shard, shop.built)):
                 raise OutputError(f"{self.out}: shard {number} is gone from {shop.folder}")
             finished.append(shard)
@@ -185,11 +188,15 @@ class Run:
         if not missing:
             return []
         workers = min(self.means.workers, len(missing))
-        tasks = {number: self._task(number, journal, workers) for number in missing}
-        with executors.started(self.means.engine, workers) as engine:
+        with executors.started(self.means.engine, workers) as engine, ExitStack() as stack:
+            if isinstance(engine, cluster.Cluster):
+                workers = min(engine.slots, len(missing))
+                stack.enter_context(visibility.scratch_in(journal.folder, self.plan.listing))
+                engine.show(visibility.Sight.of(self.plan, journal))
+            tasks = {number: self._task(number, journal, workers) for number in missing}
             outcomes = sorted(self._outcomes(engine, tasks))
-        limit = self.means.max_errors
-        if limit is not None and tally.total().bad > limit:
+        limit, bad = self.means.max_errors, sum(len(o.skipped) for o in outcomes)
+        if limit is not None and max(bad, tally.total().bad) > limit:
             raise _bad_images(self.out, [s for o in outcomes for s in o.skipped], None, limit)
         return [skip for o in outcomes if not o.finished for skip in o.skipped]
 

@@ -1,0 +1,274 @@
+"""A Ray cluster as an engine: tasks go to its nodes, which may die, and may be added meanwhile.
+
+Before the first task, each node shows that it sees the source and the workshop
+(`packio.packing.run.visibility`). Each process on a node shows it again before its first task, as
+nodes may be added later. A node may also lose the source while it packs, and then calls images
+unreadable; so a process that leaves samples out shows it once more.
+
+Ray tries a task again if its worker or its node dies. If no node is left, Ray would wait for ever;
+packio waits for `WAIT_VARIABLE` seconds, because a cloud may be starting nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from packio import registry
+from packio.errors import OptionError, OutputError, ReadError, WorkerDiedError
+from packio.packing.run.visibility import Sight
+
+WAIT_VARIABLE = "PACKIO_RAY_WAIT"  # seconds that packio waits for a node if none is left
+_WAIT = 300.0
+_RETRIES = 3  # by Ray, of a task whose worker dies
+_ANSWER_SECONDS = 120.0  # a node that has not shown by then what it sees shows it with its task
+_HEAD_SECONDS = 30.0  # Ray ends this process without a word after 60 s without the head
+_WATCH_SECONDS = 1.0
+_END_SECONDS = 10.0  # to end tasks that are cancelled
+_SHOWN = 5  # nodes that a message names
+
+_seen: set[str] = set()  # references to what this process, on a node, has shown that it sees
+
+
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[Cluster]:
+    """Connect to a cluster, unless this process is connected; disconnect at the end.
+
+    Args:
+        address: Of the head; None: of RAY_ADDRESS or of a Ray that runs here; else a Ray is
+            started on this machine.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+        OptionError: there is no cluster at this address.
+    """
+    ray = registry.require("ray", "ray")
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            ray.init(
+                address=address, log_to_driver=False, include_dashboard=False,
+                logging_level=logging.WARNING,
+            )  # fmt: skip
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+            raise OptionError(f"engine='ray:{address or ''}': {_line(error)}") from error
+    cluster = Cluster(ray)
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown(cancel_futures=True)
+        if ours and not cluster.headless:
+            ray.shutdown()
+
+
+class Cluster(Executor):
+    """Tasks on a Ray cluster.
+
+    Args:
+        ray: The module, connected to a cluster.
+
+    Attributes:
+        headless: Whether the head of the cluster is gone, so that Ray must not be asked any more.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._remote = ray.remote(max_retries=_RETRIES)(_outcome)
+        self._probe = ray.remote(num_cpus=0, max_retries=0)(_trouble)
+        self._running: dict[Future[Any], Any] = {}  # of tasks, and Ray's references to them
+        self._sight: list[Any] = []  # a reference, within a list so that Ray does not fetch it
+        self._closed = threading.Event()
+        self.headless = False
+        self._wait = _wait()
+        threading.Thread(target=self._watch, name="packio-cluster", daemon=True).start()
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that the nodes can run at a time; at least 1."""
+        return max(1, sum(_slots(node) for node in self._ray.nodes()))
+
+    def show(self, sight: Sight) -> None:
+        """Have the nodes compare what they see with what this process sees.
+
+        Args:
+            sight: What this process sees. Later tasks compare it, too.
+
+        Raises:
+            ReadError: a node sees something else; the message names the node.
+        """
+        self._sight = [self._put(sight)]
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Strategy
+
+        asked = {}
+        for node in self._ray.nodes():
+            if _slots(node):
+                there = Strategy(node_id=node["NodeID"], soft=False)
+                ref = self._probe.options(scheduling_strategy=there).remote(self._sight)
+                asked[ref] = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        done, _ = self._ray.wait(
+            list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS
+        ) if asked else ([], [])  # fmt: skip
+        found = []
+        for ref in done:
+            with contextlib.suppress(self._ray.exceptions.RayError):  # the node has just died
+                if trouble := self._ray.get(ref):
+                    found.append(f"{asked[ref]}: {trouble}")
+        if found:
+            raise ReadError(_unseen(found, len(done)))
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function on a node."""
+        reference = self._remote.remote(self._sight, [self._put((fn, args, kwargs))])
+        done = Future[Any]()
+        done.set_running_or_notify_cancel()
+        self._running[done] = reference
+        reference.future().add_done_callback(lambda future: self._settle(future, done))
+        return done
+
+    def _put(self, value: Any) -> Any:
+        try:
+            return self._ray.put(value)
+        except Exception as error:  # whatever the user's objects do
+            raise OptionError(
+                f"engine='ray': the source cannot be sent to other machines ({_line(error)}); "
+                "pack it with engine='local'"
+            ) from error
+
+    def _settle(self, future: Future[Any], done: Future[Any]) -> None:
+        error = future.exception()
+        if isinstance(error, self._ray.exceptions.RayTaskError):
+            _fail(done, ReadError(f"a node of the cluster cannot run packio: {_last(error)}"))
+        elif error is not None:
+            _fail(done, WorkerDiedError(f"a Ray worker died: {_line(error)}"))
+        else:
+            good, value = future.result()
+            with contextlib.suppress(Exception):  # no node was left for long; one came back
+                done.set_result(value) if good else done.set_exception(value)
+        self._running.pop(done, None)
+
+    def _watch(self) -> None:
+        """Let the tasks fail if no node, or no head, is there for long."""
+        last = [time.monotonic()] * 2  # when the head answered, when there was a node
+        threading.Thread(target=self._look, args=(last,), daemon=True).start()
+        while not self._closed.wait(_WATCH_SECONDS):
+            now, why = time.monotonic(), ""
+            if now - last[0] > _HEAD_SECONDS:
+                self.headless = True
+                why = "its head does not answer"
+            elif now - last[1] > self._wait:
+                why = f"it has had no node with a processor for {self._wait:g} s ({WAIT_VARIABLE})"
+            if why:
+                for done in list(self._running):
+                    _fail(done, OutputError(
+                        f"the Ray cluster cannot go on: {why}; finished shards stay, run it again"
+                    ))  # fmt: skip
+
+    def _look(self, last: list[float]) -> None:
+        """Note when the head answered, and when there was a node. Without a head, Ray blocks."""
+        while not self._closed.wait(_WATCH_SECONDS):
+            with contextlib.suppress(Exception):  # counts as no answer
+                nodes = self._ray.nodes()
+                last[0] = time.monotonic()
+                if any(map(_slots, nodes)):
+                    last[1] = last[0]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel the tasks that are not done, if futures are cancelled, and wait for their end."""
+        self._closed.set()
+        references = list(self._running.values())
+        if self.headless or not cancel_futures or not references:
+            return
+        for reference in references:
+            self._ray.cancel(reference, force=True)
+        if wait:
+            self._ray.wait(references, num_returns=len(references), timeout=_END_SECONDS)
+
+
+def _wait() -> float:
+    text = os.environ.get(WAIT_VARIABLE, "")
+    try:
+        return float(text) if text else _WAIT
+    except ValueError:
+        raise OptionError(f"{WAIT_VARIABLE}={text!r}: expected seconds") from None
+
+
+def _slots(node: Mapping[str, Any]) -> int:
+    """Number of tasks that a node can run at a time; 0 if it is dead."""
+    return int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
+
+
+def _unseen(found: Sequence[str], asked: int) -> str:
+    shown = "".join(f"\n  {line}" for line in sorted(found)[:_SHOWN])
+    more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return (
+        f"{len(found)} of {asked} nodes of the Ray cluster do not see what this machine sees; "
+        "every node needs the same packio, and source and output under the same paths:"
+        f"{shown}{more}"
+    )
+
+
+def _fail(done: Future[Any], error: Exception) -> None:
+    with contextlib.suppress(Exception):  # settled meanwhile
+        done.set_exception(error)
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _last(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def _trouble(sights: Sequence[Any]) -> str:
+    """Tell what this process, on a node, does not see; "" if it sees all.
+
+    Args:
+        sights: Ray's reference to what the driver sees.
+    """
+    import ray
+
+    try:
+        sight: Sight = ray.get(sights[0])
+    except Exception as error:  # noqa: BLE001 (as of a pack that is opened)
+        return _line(error).removeprefix("System error: ")
+    trouble = sight.trouble()
+    if not trouble:
+        _seen.add(sights[0].hex())
+    return trouble
+
+
+def _outcome(sights: Sequence[Any], tasks: Sequence[Any]) -> tuple[bool, Any]:
+    """Run a task on a node; return whether it succeeded, and its result or its exception.
+
+    Args:
+        sights: As `_trouble` takes; empty: nothing is compared.
+        tasks: Ray's reference to a function and its arguments.
+    """
+    import ray
+
+    from packio.packing.run.executors import outcome
+
+    if sights and (error := _blind(sights, again=False)):
+        return False, error
+    function, args, kwargs = ray.get(tasks[0])
+    good, value = outcome(function, args, kwargs)
+    doubtful = not good or getattr(value, "skipped", None)
+    if sights and doubtful and (error := _blind(sights, again=True)):
+        return False, error
+    return good, value
+
+
+def _blind(sights: Sequence[Any], *, again: bool) -> ReadError | None:
+    """The error of a node that does not see all; None if it does."""
+    if not again and sights[0].hex() in _seen:
+        return None
+    trouble = _trouble(sights)
+    return ReadError(_unseen([f"{socket.gethostname()}: {trouble}"], 1)) if trouble else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import tempfile
 import threading
 import time
 import weakref
@@ -25,10 +27,11 @@ def file_lock(path: Path) -> Iterator[None]:
 
     It saves work, it does not protect: who holds it shows signs of life, and a process that was
     suspended, as by Ctrl-Z, shows none. After 15 seconds the others go on without the lock. So what
-    they write must come into its place whole, by a rename. Where the file system has no locks,
-    nobody waits.
+    they write must come into its place whole, by a rename.
 
-    The file is made if it is not there, and again if somebody removes it.
+    The file is made if it is not there, and again if somebody removes it. Some file systems have no
+    locks, as Lustre mounted without ``flock``. A file in this machine's temporary folder is then
+    locked instead, so that processes of the same machine wait, and those of other machines do not.
 
     Raises:
         OSError: the file cannot be made.
@@ -48,6 +51,9 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
         try:
             if not _locked(file) or _is_named(file, path):
                 return file
+        except OSError:  # no locks on this file system
+            file.close()
+            return _stand_in(path)
         except BaseException:
             file.close()
             raise
@@ -55,7 +61,11 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Wait for a lock as long as its holder shows signs of life."""
+    """Wait for a lock as long as its holder shows signs of life.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
     seen, since = -1, time.monotonic()
     while True:
         try:
@@ -67,8 +77,6 @@ def _locked(file: IO[bytes]) -> bool:
             elif time.monotonic() - since > _PATIENCE:
                 return False
             time.sleep(_POLL)
-        except OSError:  # no locks on this file system: some work is done twice
-            return False
         else:
             return True
 
@@ -97,6 +105,17 @@ def _signs_of_life(file: IO[bytes]) -> Iterator[None]:
             yield
         finally:
             ended.set()
+
+
+def _stand_in(path: Path) -> IO[bytes]:
+    """Open a file of this user's in the temporary folder, and lock it in place of another file."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+    place = os.path.join(tempfile.gettempdir(), f"packio-{os.geteuid()}-{name}.lock")
+    descriptor = os.open(place, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    file = os.fdopen(descriptor, "r+b")
+    with contextlib.suppress(OSError):  # no locks there either: some work is done twice
+        _locked(file)
+    return file
 
 
 class ForkSafeLock:

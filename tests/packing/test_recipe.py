@@ -226,6 +226,19 @@ def test_finishing_with_other_options_deletes_nothing(
     assert (report.resumed, report.packed) == (4, 40)
 
 
+def test_finishing_without_the_parts_on_error_deletes_nothing(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    next(source.rglob("*.png")).write_bytes(b"no image")
+    for i in (1, 2):
+        packio.pack(source, out, shards=4, part=(i, 2), on_error="skip")
+    with pytest.raises(OutputExistsError, match="what differs: on_error"):
+        packio.pack(source, out, shards=4, finish=True)
+    report = packio.pack(source, out, shards=4, finish=True, on_error="skip")
+    assert (report.resumed, report.packed, len(report.skipped)) == (4, 39, 1)
+
+
 def test_finishing_needs_no_room_for_what_is_written(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,7 @@ def pack(
             the process busy.
         memory: Bytes of source files that may be in memory at a time, in all processes together.
         engine: Where shards are written: "local", "ray", "ray:ADDRESS", or any
-            `concurrent.futures.Executor` whose workers see the same files.
+            `concurrent.futures.Executor` whose workers see the same files. See ``docs/cluster.md``.
         part: (i, n) writes the i-th of n parts of the shards and publishes nothing, for array jobs.
         finish: Put the parts together, once all parts are written.
         on_error: "raise": check all images, list the bad ones, pack nothing. "skip": leave bad
@@ -113,6 +113,7 @@ def pack(
         BadImagesError: some images cannot be packed.
         OutputExistsError: ``out`` exists and is not what this call would make.
         OutputError: writing fails, as on a full disk.
+        ReadError: a node of a Ray cluster does not see what this process sees.
         LockedError: another process is packing into ``out``.
         OptionError: the value of an argument makes no sense.
     """

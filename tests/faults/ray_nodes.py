@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".tar", ".lmdb", ".tfrecord", ".h5")
 _HEALTH = {"health_check_period_ms": 1000}  # a node that is killed is missed after 5 of them
+_REMOVALS = 100
 _NODE_SECONDS = 120  # for a node to join, on a busy machine
 
 
@@ -103,7 +104,11 @@ class Nodes:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._cluster.shutdown()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for _ in range(_REMOVALS):  # processes that are ending still write logs
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if not os.path.lexists(self._folder):
+                return
+            time.sleep(0.1)
 
 
 APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")

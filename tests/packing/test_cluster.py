@@ -146,6 +146,18 @@ def test_an_output_that_nodes_do_not_see_is_an_error_before_packing(
     assert f"{out}.packio-tmp/shards: No such file or directory" in str(raised.value)
 
 
+def test_a_node_without_packio_is_an_error_before_packing(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Of another packio, too, as far as it lacks what this packio asks of nodes."""
+    inside = pathlib.Path(packio.__file__).parent / "packing"
+    with ray_nodes.cluster() as nodes:
+        nodes.add_apart(f"mount -t tmpfs none {inside}")
+        with pytest.raises(ReadError, match=r"1 of 1 nodes") as raised:
+            packio.pack(source, tmp_path / "x.tar", engine=f"ray:{nodes.address}")
+    assert "packio.packing" in str(raised.value)
+
+
 def test_a_node_that_joins_blind_leaves_nothing_out(
     hidden: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

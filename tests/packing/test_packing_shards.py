@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,11 @@ from packio.errors import (
     UnfinishedPackError,
     WorkerDiedError,
 )
+from packio.packing.plan import planning
 from packio.packing.run import executors
+from packio.packing.run.journal import Journal
+from packio.sample.recipe import Recipe
+from packio.sources import Context
 
 if TYPE_CHECKING:
     from packio.system.progress import Progress
@@ -318,3 +323,20 @@ def test_an_option_that_nothing_takes_is_told_with_what_was_meant(
 ) -> None:
     with pytest.raises(OptionError, match="did you mean resize"):
         packio.pack(small, tmp_path / "x.tar", risize="short=8")
+
+
+def test_a_shard_that_a_network_file_system_shows_late_is_awaited(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(small, out, shards=SHARDS, part=(1, 1))
+    listing = registry.load("sources", "image_folder").listing(small, Context())
+    plan = planning.make(listing, "tar", Recipe(), shards=SHARDS)
+    journal = Journal(tmp_path / "x.tar.packio-tmp" / "shards", plan, out)
+    shard, hidden = journal.folder / "00001.packio", tmp_path / "hidden"
+    shard.rename(hidden)
+    assert journal.awaited(1, 0.5) is None
+    later = threading.Timer(0.5, hidden.rename, [shard])
+    later.start()
+    assert journal.awaited(1) is not None
+    later.join()

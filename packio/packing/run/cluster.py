@@ -115,13 +115,19 @@ class Cluster(Executor):
         done, _ = self._ray.wait(
             list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS
         ) if asked else ([], [])  # fmt: skip
-        found = []
-        for ref in done:
-            with contextlib.suppress(self._ray.exceptions.RayError):  # the node has just died
-                if trouble := self._ray.get(ref):
-                    found.append(f"{asked[ref]}: {trouble}")
+        found = [f"{asked[ref]}: {trouble}" for ref in done if (trouble := self._answer(ref))]
         if found:
             raise ReadError(_unseen(found, len(done)))
+
+    def _answer(self, reference: Any) -> str:
+        """The answer of a node; "" if the node has just died."""
+        try:
+            answer: str = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            return _last(error)
+        except self._ray.exceptions.RayError:
+            return ""
+        return answer
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function on a node."""

@@ -100,7 +100,8 @@ def _some(listing: Listing) -> Listing:
     """A few samples, from the first to the last."""
     count = len(listing.keys)
     steps = max(1, min(count, _SAMPLES) - 1)
-    return _bare(listing.take(sorted({i * (count - 1) // steps for i in range(steps + 1)})))
+    positions = {i * (count - 1) // steps for i in range(steps + 1)} if count else ()
+    return _bare(listing.take(sorted(positions)))
 
 
 def _bare(listing: Listing) -> Listing:

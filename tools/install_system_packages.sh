@@ -25,3 +25,4 @@ command -v jpegtran >/dev/null \
 command -v chromedriver >/dev/null \
     || install chromium-driver "the pages of packio view in a browser, clicked through"
 command -v strace >/dev/null || install strace "writes that fail, and the order of syncs"
+command -v bindfs >/dev/null || install bindfs "file systems in user space, as networks' may be"

@@ -21,6 +21,7 @@ import itertools
 import os
 import shlex
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +41,8 @@ from packio.system.files import free_bytes, remove, sync, sync_tree
 # What lies in a workshop.
 LOCK = "lock"  # an empty file that the run has locked
 _ATTEMPTS = 100  # to make a workshop that other runs remove at the same time
+_HIDDEN = (".nfs", ".fuse_hidden")  # names of removed files that are open
+_REMOVALS, _REMOVAL_SECONDS = 200, 0.05
 MARKER = "packio-workshop"  # an empty file: packio made this folder and may clear it
 SHARDS = "shards"  # the journal: finished shards, which the next run of the same plan takes over
 BUILT = "pack"  # the output under construction
@@ -223,6 +226,8 @@ def opened(
         raise
     finally:
         _close(lock)
+        if lock >= 0 and not shared:
+            _remove_emptied(folder)
 
 
 def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> None:
@@ -333,6 +338,23 @@ def _lock_in(place: int, out: Path, folder: Path, *, shared: bool) -> int | None
         raise
     _close(descriptor)
     return None
+
+
+def _remove_emptied(folder: Path) -> None:
+    """Remove a workshop that network file systems have kept for the lock, which is closed by now.
+
+    NFS and FUSE give an open file that is removed another name, until the file is closed.
+    """
+    for _ in range(_REMOVALS):
+        try:
+            folder.rmdir()
+        except OSError:
+            with suppress(OSError):
+                names = os.listdir(folder)
+                if names and all(name.startswith(_HIDDEN) for name in names):
+                    time.sleep(_REMOVAL_SECONDS)
+                    continue
+        return
 
 
 def _close(descriptor: int) -> None:

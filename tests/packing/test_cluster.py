@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shlex
 import tarfile
 from typing import TYPE_CHECKING, Any
 
 import ground as grounds
 import pytest
 import ray_nodes
+import user_space
 
 import packio
 from packio.errors import ReadError
@@ -144,6 +146,23 @@ def test_an_output_that_nodes_do_not_see_is_an_error_before_packing(
     with pytest.raises(ReadError, match="1 of 1 nodes") as raised:
         packio.pack(source, out, engine=f"ray:{cluster.address}")
     assert f"{out}.packio-tmp/shards: No such file or directory" in str(raised.value)
+
+
+def test_late_names_of_a_network_file_system_are_awaited(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Each machine has its own mount of the output, which keeps for seconds what it knows."""
+    seconds = 3
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    digest = packio.pack(source, alone / "x.tar", shards=3).digest
+    with user_space.mounted(tmp_path, seconds) as (below, folder), ray_nodes.cluster() as nodes:
+        again = shlex.join(user_space.command(below, folder, seconds))
+        nodes.add_apart(f"umount {folder} && {again}")
+        report = packio.pack(source, folder / "x.tar", shards=3, engine=f"ray:{nodes.address}")
+        assert report.digest == digest
+        assert grounds.tree(below) == grounds.tree(alone)
+        assert packio.verify(folder / "x.tar").ok
 
 
 def test_a_node_without_packio_is_an_error_before_packing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import ground as grounds
 import pytest
+import user_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,16 +50,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[p
     if request.param != "fuse":
         yield tmp_path
         return
-    if shutil.which("bindfs") is None or shutil.which("fusermount") is None:
-        pytest.skip("needs bindfs")
-    below, folder = tmp_path / "below", tmp_path / "mounted"
-    below.mkdir()
-    folder.mkdir()
-    mounted = subprocess.run(["bindfs", below, folder], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("this user may not mount")
-    yield folder
-    subprocess.run(["fusermount", "-u", "-z", folder], check=True)
+    with user_space.mounted(tmp_path) as (_, folder):
+        yield folder
 
 
 @pytest.mark.parametrize("folder", ["disk", "no locks", "fuse"], indirect=True)

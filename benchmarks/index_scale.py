@@ -1,0 +1,356 @@
+"""How the index grows: building, opening and random rows, from 10^5 to 10^10 samples.
+
+Each measurement runs in a process of its own, whose peak of resident memory is what the kernel
+counted for it and its children. The samples are tiny: 16 zero bytes in a sparse file, a key like
+those of ImageNet (28 bytes), facts of a JPEG, and a label.
+
+* build: records go through `IndexBuilder` into one index file; seconds and peak memory by number of
+  samples, and the slopes of both between the two largest numbers.
+* build_shards: the same in shards under a manifest, in as many processes as `--workers` says.
+* open, rows: a manifest over links to one shard's files, so that a billion samples take the room of
+  a million. `packio.open`: milliseconds, and the growth of memory. Random rows, once all blocks
+  that they touch have been checked: microseconds a row by ``pack.row(i)``, by ``pack.rows(256
+  indices)``, ``pack[i]`` (the bytes too), ``pack.key(i)`` and ``pack.label(i)``, and memory again.
+* find: a key in the last of S shards with different keys, and a key that is nowhere.
+
+    python benchmarks/index_scale.py [--build 100000,300000,1000000] [--sharded 4000000]
+        [--linked 1000000,100000000,1000000000] [--shard 1000000] [--workers 2] [--rows 20000]
+        [--work FOLDER] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _results
+import numpy as np
+
+import packio
+from packio.errors import KeyNotFoundError
+from packio.index import columns, indexfile, shards
+from packio.index.building import IndexBuilder, Ranges
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record
+
+LENGTH = 16  # bytes of a sample
+BATCH = 256
+FACTS = Facts("jpeg", 375, 500, 3, "uint8", 1, progressive=False)
+DATA = b"\0" * LENGTH
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers with commas between."""
+    return [int(number) for number in text.split(",") if number]
+
+
+def key(row: int) -> bytes:
+    """Key of a row; neighbours are far apart in the order of the keys."""
+    folder = row * 2_654_435_761 % 1000
+    return b"n%08d/n%08d_%08d" % (folder, folder, row)
+
+
+def table(first: int, count: int, name: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The columns of an index of some rows, and its fields."""
+    builder = IndexBuilder()
+    for row in range(first, first + count):
+        fields = {"image": Field("image", DATA, FACTS)}
+        builder.add(Record(key(row), fields, row % 1000))
+    places = Ranges(
+        np.zeros(count, np.uint32), np.arange(count, dtype=np.int64) * LENGTH,
+        np.full(count, LENGTH, np.int64),
+    )  # fmt: skip
+    return builder.columns({"image": places}) | of_files([name], count), builder.fields
+
+
+def of_files(names: list[str], count: int) -> dict[str, np.ndarray]:
+    """A table of files of as many samples each."""
+    data, starts = columns.ragged([os.fsencode(name) for name in names])
+    return {
+        "file_bytes": np.full(len(names), count * LENGTH, np.int64),
+        "file_digest": np.zeros((len(names), 32), np.uint8),
+        "file_path_data": data, "file_path_offsets": starts,
+    }  # fmt: skip
+
+
+def metadata(names: list[str], count: int, **more: Any) -> dict[str, Any]:
+    """Metadata of an index."""
+    return {
+        "version": indexfile.VERSION, "format": "tar", "fields": {"image": "image"},
+        "shards": [{"name": name, "samples": count} for name in names], **more,
+    }  # fmt: skip
+
+
+def write_shard(folder: Path, number: int, count: int) -> str:
+    """Write the index of a shard; return its name."""
+    name = f"train-{number:05d}.tar"
+    table_, _ = table(number * count, count, name)
+    indexfile.write(folder / f"{name}.packio", table_, metadata([name], count))
+    return name
+
+
+def write_manifest(folder: Path, names: list[str], count: int) -> None:
+    """Write the manifest over the indexes of shards."""
+    indexes = [indexfile.Index(folder / f"{n}.packio", is_one_of_many=True) for n in names]
+    made, listed = shards.table(indexes, [f"{n}.packio" for n in names], list(range(len(names))))
+    indexfile.write(
+        folder / indexfile.INDEX_NAME, made | of_files(names, count),
+        metadata(names, count, columns=listed),
+    )  # fmt: skip
+
+
+def peak() -> float:
+    """Peak of resident memory of this process, or of the largest of its children, in MB."""
+    return max(
+        resource.getrusage(who).ru_maxrss / 1e3
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+
+
+def resident() -> float:
+    """Memory of this process that belongs to no file, in MB."""
+    return _results.memory(os.getpid())["Pss_Anon"] / 1e6
+
+
+def build(folder: Path, count: int, _: argparse.Namespace) -> dict[str, Any]:
+    """One index of all samples."""
+    before, began = peak(), time.perf_counter()
+    made, _fields = table(0, count, "train.tar")
+    added = time.perf_counter() - began
+    indexfile.write(folder / "index", made, metadata(["train.tar"], count))
+    seconds = time.perf_counter() - began
+    size = (folder / "index").stat().st_size
+    return {
+        "samples": count,
+        "seconds": round(seconds, 2),
+        "columns_seconds": round(added, 2),
+        "peak_mb": round(peak()),
+        "peak_growth_mb": round(peak() - before),
+        "bytes_a_sample": round(size / count, 1),
+        "bytes_a_sample_without_keys": round((size - len(made["key_data"])) / count, 1),
+    }
+
+
+def build_shards(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Indexes of shards and their manifest, in several processes."""
+    before, began = peak(), time.perf_counter()
+    tasks = [(folder, number, given.shard) for number in range(count // given.shard)]
+    with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=None) as pool:
+        names = pool.starmap(write_shard, tasks, chunksize=1)
+        pool.close()
+        pool.join()
+    of_worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    written = time.perf_counter() - began
+    write_manifest(folder, names, given.shard)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    return {
+        "samples": count,
+        "shards": len(names),
+        "workers": given.workers,
+        "seconds": round(time.perf_counter() - began, 1),
+        "manifest_seconds": round(time.perf_counter() - began - written, 2),
+        "peak_mb_of_all_processes": round(own + given.workers * of_worker),
+        "peak_mb_of_a_worker": round(of_worker),
+        "peak_mb_before": round(before),
+        "bytes_a_sample": round(size / count, 1),
+        "manifest_bytes_a_shard": round(
+            (folder / indexfile.INDEX_NAME).stat().st_size / len(names), 1
+        ),
+    }
+
+
+def link(folder: Path, count: int, shard: int) -> int:
+    """Make a pack of links to one shard, unless it is there; return the number of shards."""
+    total = -(-count // shard)
+    if not (folder / indexfile.INDEX_NAME).exists():
+        first = write_shard(folder, 0, shard)
+        with (folder / first).open("wb") as file:
+            file.truncate(shard * LENGTH)
+        names = [first]
+        for number in range(1, total):
+            names.append(f"train-{number:05d}.tar")
+            for suffix in ("", ".packio"):
+                source = folder / f"train-{number // 30_000 * 30_000:05d}.tar{suffix}"
+                target = folder / f"{names[-1]}{suffix}"
+                if number % 30_000:
+                    os.link(source, target)
+                else:  # a file has at most 65,000 names
+                    target.write_bytes((folder / f"{first}{suffix}").read_bytes())
+        one = [indexfile.Index(folder / f"{first}.packio", is_one_of_many=True)] * total
+        made, listed = shards.table(one, [f"{n}.packio" for n in names], list(range(total)))
+        indexfile.write(
+            folder / indexfile.INDEX_NAME, made | of_files(names, shard),
+            metadata(names, shard, columns=listed),
+        )  # fmt: skip
+    return total
+
+
+def opening(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Opening a pack of links."""
+    del given
+    packio.open(folder.parent / "small")  # imports, and what they take
+    before, values = resident(), []
+    for _ in range(5):
+        began = time.perf_counter()
+        pack = packio.open(folder)
+        values.append(1e3 * (time.perf_counter() - began))
+    if len(pack) != count:
+        raise SystemExit(f"{len(pack)} samples, expected {count}")
+    return {
+        "open_ms": round(values[0], 2),
+        "open_again_ms": _results.summary(values[1:], 2)["median"],
+        "open_growth_mb": round(resident() - before, 2),
+        "manifest_mb": round((folder / indexfile.INDEX_NAME).stat().st_size / 1e6, 2),
+    }
+
+
+def rows(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Random rows of a pack of links: once to check all blocks, then again."""
+    before, pack = resident(), packio.open(folder)
+    opened = resident()
+    draw = np.random.default_rng(0)
+    first, again = (draw.integers(0, count, given.rows) for _ in range(2))
+    batches = [draw.integers(0, count, BATCH) for _ in range(max(given.rows // BATCH, 1))]
+    result: dict[str, Any] = {"rows": given.rows}
+
+    def per_row(work: Callable[[int], object], wanted: list[int]) -> float:
+        began = time.perf_counter()
+        for i in wanted:
+            work(i)
+        return round(1e6 * (time.perf_counter() - began) / len(wanted), 2)
+
+    ways: dict[str, Callable[[int], object]] = {
+        "row": pack.row, "key": pack.key, "label": pack.label, "sample": pack.__getitem__,
+    }  # fmt: skip
+    for name, work in ways.items():
+        result[f"{name}_us_cold"] = per_row(work, first.tolist())
+        per_row(work, again.tolist())
+        result[f"{name}_us"] = per_row(work, again[::-1].tolist())
+    for _ in range(2):
+        began = time.perf_counter()
+        for batch in batches:
+            pack.rows(batch)
+        seconds = time.perf_counter() - began
+    result["rows_of_256_us_a_row"] = round(1e6 * seconds / (BATCH * len(batches)), 2)
+    result["growth_mb"] = round(resident() - opened, 1)
+    result["growth_with_opening_mb"] = round(resident() - before, 1)
+    return result
+
+
+def find(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Keys of a pack of shards whose keys differ."""
+    size = 1000
+    names = [write_shard(folder, number, size) for number in range(count // size)]
+    write_manifest(folder, names, size)
+    index, wanted = indexfile.Index(folder / indexfile.INDEX_NAME), key(count - 1)
+    del given
+
+    def nowhere() -> None:
+        try:
+            index.find(b"nowhere")
+        except KeyNotFoundError:
+            return
+
+    result: dict[str, Any] = {"shards": len(names), "samples_a_shard": size}
+    for name, work in (("last", lambda: index.find(wanted)), ("nowhere", nowhere)):
+        values = []
+        for _ in range(6):
+            began = time.perf_counter()
+            work()
+            values.append(1e6 * (time.perf_counter() - began))
+        result |= {f"{name}_us_cold": round(values[0]), f"{name}_us": round(min(values[1:]))}
+    return result
+
+
+STEPS = {
+    "build": build, "build_shards": build_shards, "open": opening, "rows": rows, "find": find,
+}  # fmt: skip
+
+
+def in_process(step: str, folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Run a step in a new process."""
+    folder.mkdir(exist_ok=True)
+    arguments = ["--shard", given.shard, "--workers", given.workers, "--rows", given.rows]
+    done = subprocess.run(
+        [sys.executable, __file__, "--step", step, "--at", folder, "--samples", str(count),
+         *map(str, arguments)],
+        check=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    print(step, count, found, file=sys.stderr)
+    return found
+
+
+def slopes(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Bytes of memory and microseconds for each further sample."""
+    if len(found) < 2:
+        return {}
+    small, large = found[-2:]
+    more = large["samples"] - small["samples"]
+    return {
+        "peak_bytes_a_sample": round(1e6 * (large["peak_mb"] - small["peak_mb"]) / more, 1),
+        "us_a_sample": round(1e6 * (large["seconds"] - small["seconds"]) / more, 2),
+    }
+
+
+def linked(work: Path, count: int, shard: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Opening and random rows of a pack of links."""
+    folder = work / f"linked-{count}-{shard}"
+    folder.mkdir()
+    total = link(folder, count, shard)
+    found = {"samples": count, "shards": total}
+    found |= in_process("open", folder, count, given) | in_process("rows", folder, count, given)
+    subprocess.run(["rm", "-r", folder], check=True)
+    return found
+
+
+def main() -> None:
+    """Measure and print; with --save into benchmarks/results/index_scale.json."""
+    parser = _results.parser(__doc__)
+    parser.add_argument("--build", type=numbers, default=[100_000, 300_000, 1_000_000])
+    parser.add_argument("--sharded", type=numbers, default=[4_000_000])
+    parser.add_argument("--linked", type=numbers, default=[10**6, 10**8, 10**9])
+    parser.add_argument("--many", type=numbers, default=[10**5], help="numbers of small shards")
+    parser.add_argument("--find", type=numbers, default=[100_000])
+    parser.add_argument("--shard", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--work", type=Path, help="folder to write in; default: the temporary one")
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--at", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--samples", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.step:
+        print(json.dumps(STEPS[given.step](given.at, given.samples, given)))
+        return
+    result: dict[str, Any] = {"machine": _results.machine("numpy", kernel=platform.release())}
+    with tempfile.TemporaryDirectory(dir=given.work) as name:
+        work = Path(name)
+        result["build"] = [in_process("build", work / "one", n, given) for n in given.build]
+        result["build_slopes"] = slopes(result["build"])
+        for step, sizes in (("build_shards", given.sharded), ("find", given.find)):
+            result[step] = []
+            for n in sizes:
+                result[step].append(in_process(step, work / f"{step}-{n}", n, given))
+                subprocess.run(["rm", "-r", work / f"{step}-{n}"], check=True)
+        (work / "small").mkdir()
+        link(work / "small", 1000, 1000)
+        result["linked"] = [linked(work, n, min(given.shard, n), given) for n in given.linked]
+        result["linked"] += [linked(work, 1000 * n, 1000, given) for n in given.many]
+    _results.finish("index_scale", result, keep=given.save)
+
+
+if __name__ == "__main__":
+    main()

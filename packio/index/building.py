@@ -35,27 +35,28 @@ class Ranges(NamedTuple):
 
 
 class IndexBuilder:
-    """The columns of an index while its records come in.
+    """The columns of an index while its records come in: what the index will take, and no objects.
 
     Attributes:
         fields: Name → kind of every field seen so far, ``"image"`` first.
+        keys_differ: Whether no two records have the same key; known once there are `columns`.
     """
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {IMAGE: "image"}
         self._values: dict[str, _FactColumns] = {IMAGE: _FactColumns("image", 0)}
-        self._keys: list[bytes] = []
+        self._keys, self._key_lengths = bytearray(), array("q")
         self._labels = _Labels()
         self._splits = array("B")
         self._metas, self._meta_lengths = bytearray(), array("q")
         self._points, self._point_lengths = bytearray(), array("q")
-        self._boxes: list[np.ndarray] = []
-        self._box_counts = array("q")
-        self._box_columns: dict[str, list[np.ndarray]] = {}
+        self._boxes, self._box_counts = array("f"), array("q")
+        self._box_columns: dict[str, _BoxColumn] | None = None  # None: no record has had boxes
         self._raw = RawBlocks()
+        self.keys_differ = True
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._key_lengths)
 
     def add(self, record: Record[Field]) -> None:
         """Add one sample; its image has facts.
@@ -77,7 +78,8 @@ class IndexBuilder:
             self._raw.add(image.facts, image.data)
         self._points += image.points
         self._point_lengths.append(len(image.points))
-        self._keys.append(record.key)
+        self._keys += record.key
+        self._key_lengths.append(len(record.key))
         self._labels.add(record.label)
         if record.split is not None:
             self._splits.append(record.split)
@@ -94,28 +96,28 @@ class IndexBuilder:
             self._box_counts.append(0)
             return
         boxes = np.ascontiguousarray(record.boxes, np.float32).reshape(-1, 4)
-        if self._boxes and record.box_columns.keys() != self._box_columns.keys():
+        if self._box_columns is None:
+            self._box_columns = {name: _BoxColumn() for name in record.box_columns}
+        elif record.box_columns.keys() != self._box_columns.keys():
             raise OptionError(
                 f"{record.key!r}: boxes with {sorted(record.box_columns)}, those before with "
                 f"{sorted(self._box_columns)}; expected the same for all boxes"
             )
-        self._boxes.append(boxes)
+        self._boxes.frombytes(boxes.tobytes())
         self._box_counts.append(len(boxes))
         for name, values in record.box_columns.items():
-            wide = np.float32 if np.asarray(values).dtype.kind == "f" else np.int64
-            column = np.ascontiguousarray(values, wide).reshape(-1)
-            if len(column) != len(boxes):
+            count = self._box_columns[name].add(np.asarray(values))
+            if count != len(boxes):
                 raise OptionError(
-                    f"{record.key!r}: {len(column)} values of {name} for {len(boxes)} boxes"
+                    f"{record.key!r}: {count} values of {name} for {len(boxes)} boxes"
                 )
-            self._box_columns.setdefault(name, []).append(column)
 
     def remark(self) -> str:
         """What is unusual about the labels, or empty."""
         return self._labels.remark()
 
     def columns(self, places: Mapping[str, Ranges]) -> dict[str, np.ndarray]:
-        """All columns but the table of files.
+        """All columns but the table of files. They are views: no record can be added any more.
 
         Args:
             places: Where the values of each field lie.
@@ -123,28 +125,48 @@ class IndexBuilder:
         table: dict[str, np.ndarray] = {}
         for name, values in self._values.items():
             table |= {f"{name}/{n}": c for n, c in values.columns(places[name]).items()}
-        table |= columns.of_keys(self._keys) | self._labels.columns() | self._raw.columns()
+        table |= self._labels.columns() | self._raw.columns()
+        keys, self.keys_differ = columns.of_joined_keys(
+            np.frombuffer(self._keys, np.uint8), columns.offsets(self._key_lengths)
+        )
+        table |= keys
         if len(self._splits):
             if len(self._splits) != len(self):
                 raise IntegrityError(f"{len(self._splits)} of {len(self)} samples are of a split")
-            table["split"] = np.array(self._splits, np.uint8)
+            table["split"] = np.frombuffer(self._splits, np.uint8)
         if self._metas:
-            table["meta_data"] = np.frombuffer(bytes(self._metas), np.uint8)
+            table["meta_data"] = np.frombuffer(self._metas, np.uint8)
             table["meta_offsets"] = columns.offsets(self._meta_lengths)
         if self._points:
-            table["seek_data"] = np.frombuffer(bytes(self._points), np.uint8)
+            table["seek_data"] = np.frombuffer(self._points, np.uint8)
             table["seek_offsets"] = columns.offsets(self._point_lengths)
-        if self._boxes:
-            table["boxes"] = np.concatenate(self._boxes)
+        if self._box_columns is not None:
+            table["boxes"] = np.frombuffer(self._boxes, np.float32).reshape(-1, 4)
             table["box_offsets"] = columns.offsets(self._box_counts)
-            for name, parts in self._box_columns.items():
-                table[f"boxes/{name}"] = _concatenated(parts)
+            for name, column in self._box_columns.items():
+                table[f"boxes/{name}"] = column.column()
         return table
 
 
-def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
-    kinds = {part.dtype for part in parts if len(part)} or {np.dtype(np.int64)}
-    return np.concatenate(parts).astype(np.int64 if kinds == {np.dtype(np.int64)} else np.float32)
+class _BoxColumn:
+    """One value a box: integers, or floats from the first float on."""
+
+    def __init__(self) -> None:
+        self._values: array[int] | array[float] = array("q")
+
+    def add(self, values: np.ndarray) -> int:
+        """Add the values of the boxes of a sample; return their number."""
+        if values.dtype.kind == "f" and values.size and self._values.typecode == "q":
+            self._values = array("f", np.array(self._values, np.float64).astype(np.float32))
+        if values.dtype.kind != "f":
+            values = values.astype(np.int64)
+        wide = values.astype(np.float64) if self._values.typecode == "f" else values
+        self._values.frombytes(wide.astype(self._values.typecode).tobytes())
+        return values.size
+
+    def column(self) -> np.ndarray:
+        """The column, int64 or float32."""
+        return np.frombuffer(self._values, self._values.typecode)
 
 
 class _Labels:
@@ -170,7 +192,9 @@ class _Labels:
             self._floats.frombytes(vector.tobytes())
 
     def columns(self) -> dict[str, np.ndarray]:
-        vectors, is_int = np.array(self._floats, np.float32), np.array(self._is_int, bool)
+        if self._widths.keys() == {-1}:
+            return {"label": np.frombuffer(self._ints, np.int64)}
+        vectors, is_int = np.frombuffer(self._floats, np.float32), np.array(self._is_int, bool)
         if self._widths.keys() == {-1, 1}:
             mixed = np.empty((len(is_int), 1), np.float32)
             mixed[is_int, 0], mixed[~is_int, 0] = np.array(self._ints, np.float32), vectors
@@ -226,7 +250,7 @@ class _FactColumns:
             column.append(0)
 
     def columns(self, places: Ranges) -> dict[str, np.ndarray]:
-        table = {n: np.array(a, dtype=a.typecode) for n, a in self._columns.items()}
+        table = {n: np.frombuffer(a, a.typecode) for n, a in self._columns.items()}
         if places.split is not None:
             table["flags"][places.split] |= SPLIT_RECORD
         return table | {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packio.index.sorting import key_order
 from packio.system import files
 from packio.system.pools import ThreadPool
 
@@ -22,7 +23,8 @@ def ragged(values: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 def offsets(lengths: Iterable[int]) -> np.ndarray:
     """N+1 int64 offsets of N values that lie one behind the other."""
-    counts = np.frombuffer(array("q", lengths), np.int64)
+    found = lengths if isinstance(lengths, array) else array("q", lengths)
+    counts = np.frombuffer(found, np.int64)
     result = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=result[1:])
     return result
@@ -30,10 +32,29 @@ def offsets(lengths: Iterable[int]) -> np.ndarray:
 
 def of_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
     """The columns of keys: their bytes, and their order for lookup by bisection."""
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    data, starts = ragged(keys)
-    dtype = np.uint32 if len(keys) < 1 << 32 else np.int64
-    return {"key_data": data, "key_offsets": starts, "key_order": np.array(order, dtype)}
+    return of_joined_keys(*ragged(keys))[0]
+
+
+def of_joined_keys(data: np.ndarray, starts: np.ndarray) -> tuple[dict[str, np.ndarray], bool]:
+    """The columns of keys that lie end to end already, as `ragged` returns them.
+
+    Returns:
+        The columns, and whether all keys differ.
+    """
+    order, all_differ = key_order(data, starts)
+    dtype = np.uint32 if len(order) < 1 << 32 else np.int64
+    columns = {"key_data": data, "key_offsets": starts, "key_order": order.astype(dtype)}
+    return columns, all_differ
+
+
+def of_numbered_keys(data: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of keys that are not all different: the row before each makes them so."""
+    text, lengths = bytearray(), array("q")
+    for row in range(len(starts) - 1):
+        key = b"%08d/%s" % (row, data[starts[row] : starts[row + 1]].tobytes())
+        text += key
+        lengths.append(len(key))
+    return of_joined_keys(np.frombuffer(text, np.uint8), offsets(lengths))[0]
 
 
 def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -94,8 +115,8 @@ def joined(
             starts = np.cumsum([0, *files]).astype(np.uint32)
             parts = [part + start for part, start in zip(parts, starts, strict=False)]
         result[name] = np.concatenate(parts)
-    keys = _split(result["key_data"], result["key_offsets"])
-    return result | of_keys(keys) | joined_files(tables, files)
+    keys, _ = of_joined_keys(result["key_data"], result["key_offsets"])
+    return result | keys | joined_files(tables, files)
 
 
 def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str, np.ndarray]:

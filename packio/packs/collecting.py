@@ -69,15 +69,15 @@ class Collected:
         self._builder = IndexBuilder()
         self._places: dict[str, _PlaceColumns] = {}
         self._records = array("q")  # number of each in its shard
-        self._labels: list[Any] = []
-        self._keys: list[bytes] = []
+        self._folders = _Folders()
+        self._are_named = True  # whether the class names of the merged pack name all int labels
         self.skipped = 0
         self.first_problem = ""
         self.least_label: int | None = None
         self.by_library = False
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._records)
 
     def add_shard(self, shard: str, records: Iterable[Record[Place]], reader: Reader | None) -> int:
         """Collect one shard; return how many samples it has.
@@ -131,8 +131,9 @@ class Collected:
         for name, ranges in self._places.items():
             ranges.add(*places.get(name, _ABSENT))
         self._records.append(number)
-        self._keys.append(record.key)
-        self._labels.append(label)
+        self._folders.add(label, record.key)
+        if self._named is not None and isinstance(label, int):
+            self._are_named &= NO_CLASS <= label < len(self._named.classes)
 
     def _by_reader(self, reader: Reader | None, number: int) -> bytes:
         if reader is None:
@@ -155,24 +156,8 @@ class Collected:
         Else they are the folders in the keys, if each label has a folder of its own.
         """
         if self._named is not None:
-            known = range(-1, len(self._named.classes))
-            has_names = all(x in known for x in self._labels if isinstance(x, int))
-            return self._named.classes if has_names else []
-        names: dict[int, str] = {}
-        for label, key in zip(self._labels, self._keys, strict=True):
-            if label is None or (isinstance(label, int) and label == NO_CLASS):
-                continue
-            folder = os.fsdecode(key).partition("/")
-            if not isinstance(label, int) or not folder[1]:
-                return []
-            if names.setdefault(label, folder[0]) != folder[0]:
-                return []
-        complete = (
-            sorted(names)
-            == list(range(len(names)))
-            == sorted({name: label for label, name in names.items()}.values())
-        )  # no folder holds two labels
-        return [names[i] for i in sorted(names)] if complete else []
+            return self._named.classes if self._are_named else []
+        return self._folders.names()
 
     def columns(self) -> dict[str, np.ndarray]:
         """The columns of the index."""
@@ -180,8 +165,8 @@ class Collected:
         if self.by_library:
             places[IMAGE] = places[IMAGE]._replace(offset=np.array(self._records, np.int64))
         columns = self._builder.columns(places)
-        if len(set(self._keys)) != len(self._keys):  # not unique: the position makes them so
-            columns |= made.of_keys([b"%08d/%s" % (i, k) for i, k in enumerate(self._keys)])
+        if not self._builder.keys_differ:  # the position makes them so
+            columns |= made.of_numbered_keys(columns["key_data"], columns["key_offsets"])
         return columns | made.of_files(self._root, self._names)
 
     def remarks(self) -> list[str]:
@@ -199,6 +184,35 @@ class Collected:
     def fields(self) -> dict[str, str]:
         """Kind of each named field."""
         return dict(self._builder.fields)
+
+
+class _Folders:
+    """Names of int labels while records come in: the folders in the keys, where they agree."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}  # of labels
+        self._agree = True
+
+    def add(self, label: Any, key: bytes) -> None:
+        """Take the label and the key of the next sample."""
+        if label is None or (isinstance(label, int) and label == NO_CLASS) or not self._agree:
+            return
+        folder = os.fsdecode(key).partition("/")
+        self._agree = (
+            isinstance(label, int)
+            and bool(folder[1])
+            and self._names.setdefault(label, folder[0]) == folder[0]
+        )
+
+    def names(self) -> list[str]:
+        """Name of each label; empty if not every label from 0 on has a folder of its own."""
+        names = self._names
+        is_complete = (
+            sorted(names)
+            == list(range(len(names)))
+            == sorted({name: label for label, name in names.items()}.values())
+        )  # no folder holds two labels
+        return [names[i] for i in sorted(names)] if self._agree and is_complete else []
 
 
 _ABSENT = (0, -1, 0, False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,7 +194,7 @@ class Packed:
         self.source_bytes = 0
         self.builder = IndexBuilder()
         self._identities = seen.identities(listing)  # before anything is read
-        self._packed: list[int] = []  # positions in the listing
+        self._packed = array("q")  # positions in the listing
 
     def __len__(self) -> int:
         return len(self.builder)

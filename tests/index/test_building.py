@@ -1,0 +1,115 @@
+"""Building an index: the columns are those of the records, whatever comes when."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packio.errors import OptionError
+from packio.index import columns
+from packio.index.building import IndexBuilder, Ranges
+from packio.index.sorting import key_order
+from packio.sample.facts import Facts
+from packio.sample.record import Field, Record
+
+FACTS = Facts("jpeg", 7, 9, 3, "uint8", 1, progressive=False)
+ALPHABETS = [b"\0", b"\0a", b"ab\xff\0", b"0123456789", bytes(range(256))]
+PREFIXES = [b"", b"abcdefgh", b"abcdefgh\0", b"n01440764/n01440764_"]
+
+
+def _keys(draw: random.Random) -> list[bytes]:
+    alphabet, prefix = draw.choice(ALPHABETS), draw.choice(PREFIXES)
+    longest = draw.choice([2, 9, 20, 70])
+    return [
+        (prefix if draw.random() < 0.8 else b"")
+        + bytes(draw.choice(alphabet) for _ in range(draw.randrange(longest)))
+        for _ in range(draw.randrange(50))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_keys_are_ordered_as_python_orders_bytes(seed: int) -> None:
+    keys = _keys(random.Random(seed))
+    order, all_differ = key_order(*columns.ragged(keys))
+    assert order.tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+    assert all_differ == (len(set(keys)) == len(keys))
+
+
+def test_many_keys_are_ordered() -> None:
+    draw = random.Random(0)
+    keys = [b"n%08d/%d" % (draw.randrange(30), draw.randrange(1 << 40)) for _ in range(20_000)]
+    table = columns.of_keys(keys)
+    assert [keys[i] for i in table["key_order"].tolist()] == sorted(keys)
+    assert table["key_data"].tobytes() == b"".join(keys)
+
+
+def _built(records: list[Record[Field]]) -> dict[str, np.ndarray]:
+    builder = IndexBuilder()
+    for record in records:
+        builder.add(record)
+    count = len(records)
+    zeros = np.zeros(count, np.int64)
+    return builder.columns({"image": Ranges(zeros.astype(np.uint32), zeros, zeros)})
+
+
+def _record(key: bytes, boxes: int | None, values: Any = None) -> Record[Field]:
+    fields = {"image": Field("image", b"x", FACTS)}
+    if boxes is None:
+        return Record(key, fields)
+    return Record(key, fields, boxes=np.full((boxes, 4), boxes), box_columns={"n": values})
+
+
+@pytest.mark.parametrize(("values", "expected"), [
+    ([[1], [2, 3]], np.array([1, 2, 3], np.int64)),
+    ([[1], [2.5, 3]], np.array([1, 2.5, 3], np.float32)),
+    ([[0.5], [2, (1 << 24) + 1]], np.array([0.5, 2, 1 << 24], np.float32)),
+    ([[], [7]], np.array([7], np.int64)),
+    ([[], []], np.zeros(0, np.int64)),
+    ([np.zeros(0, np.float64), [7]], np.array([7], np.int64)),
+    ([np.array([200], np.uint8), np.array([-1], np.int8)], np.array([200, -1], np.int64)),
+])  # fmt: skip
+def test_values_of_boxes_are_integers_unless_one_is_a_float(
+    values: list[Any], expected: np.ndarray
+) -> None:
+    records = [_record(b"a", None)]
+    records += [_record(b"b%d" % i, len(v), v) for i, v in enumerate(values)]
+    table = _built(records)
+    assert table["boxes/n"].dtype == expected.dtype
+    np.testing.assert_array_equal(table["boxes/n"], expected)
+    counts = [0, *(len(v) for v in values)]
+    assert np.diff(table["box_offsets"]).tolist() == counts
+    assert table["boxes"][:, 2].tolist() == [n for n in counts for _ in range(n)]
+
+
+def test_boxes_with_other_columns_than_those_before_are_refused() -> None:
+    builder = IndexBuilder()
+    builder.add(_record(b"a", 0, []))
+    with pytest.raises(OptionError, match="expected the same for all boxes"):
+        builder.add(Record(b"b", {"image": Field("image", b"x", FACTS)}, boxes=np.zeros((0, 4))))
+
+
+def test_values_for_other_boxes_than_there_are_are_refused() -> None:
+    with pytest.raises(OptionError, match="3 values of n for 2 boxes"):
+        IndexBuilder().add(_record(b"a", 2, [1, 2, 3]))
+
+
+def test_a_builder_knows_whether_keys_differ() -> None:
+    for keys, differ in (([b"a", b"b"], True), ([b"a", b"b", b"a"], False), ([], True)):
+        builder = IndexBuilder()
+        for key in keys:
+            builder.add(_record(key, None))
+        zeros = np.zeros(len(keys), np.int64)
+        builder.columns({"image": Ranges(zeros.astype(np.uint32), zeros, zeros)})
+        assert builder.keys_differ is differ
+
+
+def test_keys_that_are_alike_are_numbered() -> None:
+    table = columns.of_numbered_keys(*columns.ragged([b"a", b"", b"a"]))
+    data, starts = table["key_data"].tobytes(), table["key_offsets"].tolist()
+    assert [data[starts[i] : starts[i + 1]] for i in range(3)] == [
+        b"00000000/a", b"00000001/", b"00000002/a",
+    ]  # fmt: skip
+    assert table["key_order"].tolist() == [0, 1, 2]

@@ -179,9 +179,8 @@ class PackioBackend(_base()):  # type: ignore[misc]  # mmengine may be absent
         except KeyNotFoundError:
             return
         start, index = os.fsencode(inside), pack.index_file
-        order = index.column("key_order")
-        for rank in range(index.rank(start), len(index)):
-            key = index.key(order.item(rank))
+        for row in index.rows_from(start):
+            key = index.key(row)
             if not key.startswith(start):
                 return
             yield os.fsdecode(key[len(start) :])

@@ -32,6 +32,7 @@ class Column:
     """One column: an array whose bytes are checked when they are first touched."""
 
     __slots__ = ("_array", "_bytes", "_crcs", "_length", "_pending", "_row_bytes", "_where")
+    _pending: bytearray | None
 
     def __init__(
         self, array: np.ndarray, crcs: np.ndarray, where: str, length: Length | None = None
@@ -39,7 +40,8 @@ class Column:
         self._array, self._crcs, self._where, self._length = array, crcs, where, length
         self._bytes = array.reshape(-1).view(np.uint8)
         self._row_bytes = array.strides[0] if array.ndim else array.itemsize
-        self._pending = set(range(len(crcs)))  # blocks not checked yet; threads may check twice
+        # of each block 0 if it is not checked yet; None: all are. Threads may check one twice
+        self._pending = bytearray(len(crcs)) if len(crcs) else None
 
     def __len__(self) -> int:
         return len(self._array)
@@ -56,17 +58,17 @@ class Column:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Copy out some rows, checked. ``rows`` are within 0..len-1."""
-        if self._pending and len(rows):
+        if self._pending is not None and len(rows):
             first = rows * self._row_bytes
             touched = np.unique(np.concatenate((first, first + self._row_bytes - 1)) // BLOCK)
-            self._check(self._pending.intersection(touched.tolist()))
+            self._check(touched.tolist())
         taken: np.ndarray = self._array[rows]
         return taken
 
     def item(self, row: int) -> int:
         """One value of a column of integers, checked: 0.15 µs, `take` 1 µs. ``row`` is in range."""
-        if self._pending and row * self._row_bytes // BLOCK in self._pending:
-            self._check({row * self._row_bytes // BLOCK})
+        if self._pending is not None:
+            self._check((row * self._row_bytes // BLOCK,))
         value: int = self._array.item(row)
         return value
 
@@ -84,26 +86,35 @@ class Column:
             )
         if self._length is not None:
             self._length.check()
-        if self._pending and stop > start:
-            blocks = range(
-                start * self._row_bytes // BLOCK, (stop * self._row_bytes - 1) // BLOCK + 1
-            )
-            self._check(self._pending.intersection(blocks))
+        if self._pending is not None and stop > start:
+            first, last = start * self._row_bytes, stop * self._row_bytes - 1
+            self._check(range(first // BLOCK, last // BLOCK + 1))
         return self._array[start:stop]
 
     def array(self) -> np.ndarray:
         """View of the whole column, checked, read-only."""
         if self._length is not None:
             self._length.check()
-        self._check(set(self._pending))
+        self._check(range(len(self._crcs)))
         return self._array
 
-    def _check(self, blocks: set[int]) -> None:
+    def unchecked(self) -> memoryview:
+        """The whole column, whose rows are correct once `span` has checked them."""
+        return self._array.data
+
+    def _check(self, blocks: Iterable[int]) -> None:
+        """Check those blocks that are not checked yet."""
+        if (pending := self._pending) is None:
+            return
         for block in blocks:
+            if pending[block]:
+                continue
             part = self._bytes[block * BLOCK : (block + 1) * BLOCK]
             if crc32c(part) != self._crcs[block]:
                 raise IntegrityError(
                     f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "
                     "following are damaged (CRC32C differs); restore the index or pack again"
                 )
-            self._pending.discard(block)
+            pending[block] = 1
+        if 0 not in pending:
+            self._pending = None

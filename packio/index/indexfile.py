@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -32,7 +32,6 @@ from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
 from packio.system.caching import cached_property
-from packio.system.lengths import Length
 
 __all__ = [
     "BLOCK",
@@ -72,6 +71,7 @@ class Index:
         shard_path: Name of a shard's index → its path, if the indexes of the shards are not beside
             the manifest, as at a URL.
         is_one_of_many: Whether this is the index of one shard under a manifest.
+        stays_open: Whether a descriptor of the file stays open if the file is mapped.
 
     Attributes:
         shards: The indexes of the shards, where the pack has one for each; else None.
@@ -90,21 +90,20 @@ class Index:
     def __init__(
         self, path: str | os.PathLike[str], copy: Path | None = None,
         shard_path: Callable[[str], Path] | None = None, *, is_one_of_many: bool = False,
+        stays_open: bool = True,
     ) -> None:  # fmt: skip
         self.path = Path(path)
-        self._map = layout.content(copy or self.path, is_one_of_many=is_one_of_many)
-        self.length: Length | None = None
-        if not isinstance(self._map, bytes):
-            self.length = Length(copy or self.path, len(self._map), self._map.size)
+        self._map, self.length = layout.content(
+            copy or self.path, is_one_of_many=is_one_of_many, stays_open=stays_open
+        )
         header, start = layout.header_of(self._map, self.path)
         self._layout = layout.entries_of(header, len(self._map) - start, self.path)
         self.metadata: dict[str, Any] = metadata.parsed(header, self.path)
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
-        self.digest = hashlib.sha256(self._map[:start] + checksums.tobytes()).hexdigest()
-        columns = layout.checked_columns(
-            arrays, checksums, self._map[:start], self.path, self.length
-        )
+        head = bytes(self._map[:start])
+        self.digest = hashlib.sha256(head + checksums.tobytes()).hexdigest()
+        columns = layout.checked_columns(arrays, checksums, head, self.path, self.length)
         if self.metadata["version"] == 1:
             columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
         self.own_columns = columns  # of this file: those of a manifest, or of one shard
@@ -114,7 +113,9 @@ class Index:
             where = shard_path or self.path.parent.joinpath
             self.shards = Shards(
                 columns, self.metadata, str(self.path),
-                lambda name: Index(where(name), is_one_of_many=True),
+                lambda name, stays_open: Index(
+                    where(name), is_one_of_many=True, stays_open=stays_open
+                ),
             )  # fmt: skip
             columns = {**columns, **self.shards.columns()}
         self._columns = columns
@@ -207,6 +208,8 @@ class Index:
 
     def rank(self, key: bytes) -> int:
         """How many keys come before this one in bytewise order: its position in ``key_order``."""
+        if self.shards is not None:
+            return self.shards.rank(key)
         order = self._columns["key_order"]
         low, high = 0, len(self)
         while low < high:
@@ -216,6 +219,15 @@ class Index:
             else:
                 high = middle
         return low
+
+    def rows_from(self, key: bytes) -> Iterator[int]:
+        """The rows whose keys are this one or come after it, in the order of their keys."""
+        if self.shards is not None:
+            yield from self.shards.rows_from(key)
+            return
+        order = self._columns["key_order"]
+        for rank in range(self.rank(key), len(self)):
+            yield order.item(rank)
 
     def files(self) -> list[tuple[str, int, bytes]]:
         """All files of the pack: path relative to the index, size in bytes, SHA-256.

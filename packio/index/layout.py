@@ -20,11 +20,13 @@ import numpy as np
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index.column import BLOCK, Column, crc32c
 from packio.system import files
-from packio.system.lengths import Length
+from packio.system.lengths import Length, at_path
+from packio.system.mapping import mapped
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
 _MOST_DIMENSIONS = 8  # of a column
 _LONGEST = 1 << 40  # axis of a column
+_SHORTEST = 8  # bytes of an index
 _MOST_PRIVATE = 16 << 20  # bytes of an index that is read, not mapped
 _DTYPES = {
     "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4",
@@ -69,7 +71,9 @@ def write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
         raise
 
 
-def content(path: Path, *, is_one_of_many: bool) -> bytes | mmap.mmap:
+def content(
+    path: Path, *, is_one_of_many: bool, stays_open: bool = True
+) -> tuple[bytes | memoryview, Length | None]:
     """The bytes of an index file: a copy if the file is small, else a map of the file.
 
     A copy does not change while it is read. Processes share the map of a large index; before each
@@ -79,26 +83,35 @@ def content(path: Path, *, is_one_of_many: bool) -> bytes | mmap.mmap:
         path: Path of the file.
         is_one_of_many: Whether the file is the index of one shard. Such indexes are mapped, as
             together they may be large.
+        stays_open: Keep a descriptor of a file that is mapped, which tells its length in 0.7
+            instead of 2 µs.
+
+    Returns:
+        The bytes, and the length that the file has to keep if it is mapped.
     """
     try:
         with files.opened(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < 8:
+            status = os.fstat(file.fileno())
+            if (size := status.st_size) < _SHORTEST:
                 raise NotAPackError(f"{path}: {size} bytes, too short for an index")
             if size <= _MOST_PRIVATE and not is_one_of_many:
-                return file.read(size)
-            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+                return file.read(size), None
+            if stays_open:
+                found = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+                return memoryview(found), Length(path, size, found.size)
+            now = at_path(path, (status.st_dev, status.st_ino), size)
+            return mapped(file.fileno(), size).data, Length(path, size, now)
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror}; an index file was expected") from error
 
 
-def header_of(mapped: bytes | mmap.mmap, path: Path) -> tuple[dict[str, Any], int]:
+def header_of(whole: bytes | memoryview, path: Path) -> tuple[dict[str, Any], int]:
     """The parsed header of an index file, and where its columns begin."""
-    (size,) = struct.unpack_from("<Q", mapped, 0)
-    if size > min(_MAX_HEADER, len(mapped) - 8) or mapped[8:9] != b"{":
+    (size,) = struct.unpack_from("<Q", whole, 0)
+    if size > min(_MAX_HEADER, len(whole) - 8) or whole[8:9] != b"{":
         raise NotAPackError(f"{path}: no safetensors header; not an index, or cut off in it")
     try:
-        header = json.loads(mapped[8 : 8 + size])
+        header = json.loads(bytes(whole[8 : 8 + size]))
         header["__metadata__"]["packio"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotAPackError(

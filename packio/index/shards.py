@@ -18,10 +18,10 @@ first touched, so that a pack of any size opens at once.
 from __future__ import annotations
 
 import bisect
-import itertools
+import heapq
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from packio.errors import IntegrityError, NotAPackError
 from packio.index import columns
 from packio.index.column import Column
 from packio.index.columns import RAGGED
+from packio.index.joined import JoinedColumn, JoinedKeyOrder, JoinedOffsets
 
 if TYPE_CHECKING:
     from packio.index.indexfile import Index
 
 MARK = "shard_samples"  # the column that tells a manifest from the index of one shard
+_MOST_OPEN = 64  # shards whose indexes keep a descriptor each
 _PER_SHARD = {
     MARK: "<i8", "shard_first_file": "<i8", "shard_digest": "u1", "shard_index_offsets": "<i8",
     "shard_index_data": "u1", "shard_lengths": "<i8",
@@ -55,30 +57,31 @@ class Shards:
 
     def __init__(
         self, table: Mapping[str, Column], metadata: Mapping[str, Any], where: str,
-        opened: Callable[[str], Index],
+        opened: Callable[[str, bool], Index],
     ) -> None:  # fmt: skip
         self.where, self._opened = where, opened
         _check(table, metadata, where)
         arrays = {name: table[name].array() for name in _PER_SHARD}
-        data, starts = arrays["shard_index_data"].tobytes(), arrays["shard_index_offsets"].tolist()
-        self.paths = [os.fsdecode(data[a:b]) for a, b in itertools.pairwise(starts)]
-        for path in self.paths:
-            if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
-                raise NotAPackError(f"{where}: names {path!r}, which is no index of a shard")
-        self.samples = columns.offsets(arrays[MARK].tolist())
-        self._starts = self.samples[:-1].tolist()
-        self.first_files = arrays["shard_first_file"].tolist()
-        self._digests = [bytes(row).hex() for row in arrays["shard_digest"]]
+        self.paths = _Paths(arrays["shard_index_data"], arrays["shard_index_offsets"], where)
+        self.samples = _edges(arrays[MARK])
+        self.starts: list[int] = self.samples[:-1].tolist()
+        self.first_files = arrays["shard_first_file"]
+        self._digests = arrays["shard_digest"]
         self._kinds = {name: (np.dtype(code), tuple(tail)) for name, code, *tail in
                        metadata["columns"]}  # fmt: skip
         lengths = arrays["shard_lengths"]
-        self._edges = {
-            name: columns.offsets(lengths[:, i].tolist()) for i, name in enumerate(self._kinds)
-        }
+        self._edges = {}
+        for i, name in enumerate(self._kinds):
+            is_by_sample = np.array_equal(lengths[:, i], arrays[MARK])
+            self._edges[name] = self.samples if is_by_sample else _edges(lengths[:, i])
         self._indexes: list[Index | None] = [None] * len(self.paths)
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self._indexes)
+
+    def shard_of(self, row: int) -> int:
+        """Number of the shard that has a row, which is in range."""
+        return bisect.bisect_right(self.starts, row) - 1
 
     def index(self, number: int) -> Index:
         """The index of a shard.
@@ -89,8 +92,8 @@ class Shards:
         """
         found = self._indexes[number]
         if found is None:  # two threads may open the same one
-            found = self._opened(self.paths[number])
-            if found.digest != self._digests[number]:
+            found = self._opened(self.paths[number], len(self) <= _MOST_OPEN)
+            if found.digest != self._digests[number].tobytes().hex():
                 raise IntegrityError(
                     f"{found.path}: not the index that {self.where} was made with; restore it, "
                     "or pack again"
@@ -102,7 +105,7 @@ class Shards:
 
     def check_length(self, row: int) -> None:
         """Check that the index that has a row was not truncated while it was open."""
-        found = self._indexes[bisect.bisect_right(self._starts, row) - 1]
+        found = self._indexes[self.shard_of(row)]
         if found is not None and found.length is not None:
             found.length.check()
 
@@ -111,14 +114,12 @@ class Shards:
         made: dict[str, Column] = {}
         for name, (dtype, tail) in self._kinds.items():
             edges = self._edges[name]
-            bases: Sequence[int] | np.ndarray = [0] * len(self)
-            if name.endswith("/file"):
-                bases = self.first_files
+            bases = self.first_files if name.endswith("/file") else None
             if name in RAGGED:
                 bases, edges = self._edges[RAGGED[name]], self.samples
-                made[name] = _Offsets(self, name, dtype, tail, edges, bases)
+                made[name] = JoinedOffsets(self, name, dtype, tail, edges, bases)
             elif name == "key_order":
-                made[name] = _KeyOrder(self, name, np.dtype(np.int64), tail, edges, bases)
+                made[name] = JoinedKeyOrder(self, name, np.dtype(np.int64), tail, edges, bases)
             else:
                 made[name] = JoinedColumn(self, name, dtype, tail, edges, bases)
         return made
@@ -134,164 +135,49 @@ class Shards:
                     return int(self.samples[number]) + row
         return None
 
+    def rank(self, key: bytes) -> int:
+        """How many keys come before this one in bytewise order."""
+        return sum(self.index(number).rank(key) for number in range(len(self)))
 
-class JoinedColumn(Column):
-    """A column of a pack of shards: the shards' columns, one behind the other."""
+    def rows_from(self, key: bytes) -> Iterator[int]:
+        """The rows whose keys are this one or come after it, in the order of their keys."""
 
-    __slots__ = ("_bases", "_dtype", "_edges", "_name", "_shape", "_shards", "_whole")
+        def of(number: int) -> Iterator[tuple[bytes, int]]:
+            shard, first = self.index(number), int(self.samples[number])
+            for row in shard.rows_from(key):
+                yield shard.key(row), first + row
 
-    def __init__(
-        self, shards: Shards, name: str, dtype: np.dtype, tail: tuple[int, ...],
-        edges: np.ndarray, bases: Sequence[int] | np.ndarray,
-    ) -> None:  # fmt: skip
-        self._shards, self._name, self._dtype = shards, name, dtype
-        self._edges, self._bases = edges, bases
-        self._shape = (int(edges[-1]), *tail)
-        self._whole: np.ndarray | None = None
+        for _, row in heapq.merge(*map(of, range(len(self)))):
+            yield row
+
+
+class _Paths(Sequence[str]):
+    """Paths of the indexes of shards, decoded one by one as they are asked for."""
+
+    def __init__(self, data: np.ndarray, starts: np.ndarray, where: str) -> None:
+        self._data, self._starts = data.tobytes(), starts
+        lengths = np.diff(starts)
+        if len(starts) and (starts[0] != 0 or starts[-1] != len(data) or np.any(lengths < 0)):
+            raise NotAPackError(f"{where}: its table of paths does not add up")
+        doubtful = np.any(lengths == 0) or b".." in self._data or b"\0" in self._data
+        if doubtful or np.any(data[starts[:-1]] == ord("/")):
+            for path in self:
+                if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
+                    raise NotAPackError(f"{where}: names {path!r}, which is no index of a shard")
 
     def __len__(self) -> int:
-        return self._shape[0]
+        return len(self._starts) - 1
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the column, samples first."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of the column's items."""
-        return self._dtype
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """Copy out some rows, checked. ``rows`` are within 0..len-1."""
-        shard = self._shard_of(rows)
-        taken = np.empty((len(rows), *self._shape[1:]), self._dtype)
-        for number in np.unique(shard).tolist():
-            mine = shard == number
-            local = rows[mine] - self._edges[number]
-            if (column := self._local(number)) is None:
-                taken[mine] = -1 if self._name.endswith("/offset") else 0
-            else:
-                taken[mine] = column.take(local) + self._base(number)
-        return taken
-
-    def item(self, row: int) -> int:
-        """One value of a column of integers, checked. ``row`` is in range."""
-        number = int(self._shard_of(np.array([row]))[0])
-        return int(self._part(number, row, row + 1)[0])
-
-    def span(self, start: int, stop: int) -> np.ndarray:
-        """The rows start..stop-1, checked.
-
-        Raises:
-            IntegrityError: the bytes are damaged, or there are no such rows.
-        """
-        self._check_span(start, stop)
-        if start == stop:
-            return np.empty((0, *self._shape[1:]), self._dtype)
-        first, last = self._shard_of(np.array([start, stop - 1])).tolist()
-        parts = [self._part(number, start, stop) for number in range(first, last + 1)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _check_span(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= len(self):
-            raise IntegrityError(
-                f"{self._shards.where}, column {self._name}: rows {start}..{stop} are asked for, "
-                f"there are {len(self)}; restore the index or pack again"
-            )
-
-    def array(self) -> np.ndarray:
-        """The whole column, checked, read-only; kept once it was asked for."""
-        if self._whole is None:
-            whole = self.span(0, len(self))
-            whole.flags.writeable = False
-            self._whole = whole
-        return self._whole
-
-    def _part(self, number: int, start: int, stop: int) -> np.ndarray:
-        edge, end = int(self._edges[number]), int(self._edges[number + 1])
-        first, last = max(start - edge, 0), min(stop, end) - edge
-        if (column := self._local(number)) is None:
-            return columns.absent(self._name, self._dtype, self._shape[1:], last - first)
-        part = column.span(first, last)
-        base = self._base(number)
-        return part + np.asarray(base, self._dtype) if base else part
-
-    def _shard_of(self, rows: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self._edges, rows, "right") - 1
-
-    def _local(self, number: int) -> Column | None:
-        """The column of a shard; None if no sample of the shard has such a value."""
-        index = self._shards.index(number)
-        return index.column(self._name) if self._name in index else None
-
-    def _base(self, number: int) -> int:
-        return int(self._bases[number])
-
-
-class _Offsets(JoinedColumn):
-    """N+1 offsets into another column: the last of a shard is the first of the next."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, shards: Shards, name: str, dtype: np.dtype, tail: tuple[int, ...],
-        edges: np.ndarray, bases: Sequence[int] | np.ndarray,
-    ) -> None:  # fmt: skip
-        super().__init__(shards, name, dtype, tail, edges, bases)
-        self._shape = (int(edges[-1]) + 1, *tail)
-
-    def _shard_of(self, rows: np.ndarray) -> np.ndarray:
-        found = super()._shard_of(rows)
-        last = int(np.flatnonzero(np.diff(self._edges))[-1]) if self._edges[-1] else 0
-        shard: np.ndarray = np.minimum(found, last)  # the entry behind the last sample
-        return shard
-
-    def _part(self, number: int, start: int, stop: int) -> np.ndarray:
-        edge, end = int(self._edges[number]), int(self._edges[number + 1])
-        is_last = stop > end and end == int(self._edges[-1])
-        first, last = max(start - edge, 0), min(stop, end + 1 if is_last else end) - edge
-        if (column := self._local(number)) is None:
-            part = np.zeros(last - first, self._dtype)
-        else:
-            part = column.span(first, last)
-        shifted: np.ndarray = part + np.asarray(self._base(number), self._dtype)
-        return shifted
-
-
-class _KeyOrder(JoinedColumn):
-    """Rows in the order of their keys, sorted when they are first asked for."""
-
-    __slots__ = ()
-
-    def array(self) -> np.ndarray:
-        """All rows, in the order of their keys."""
-        if self._whole is None:
-            keys: list[bytes] = []
-            for number in range(len(self._shards)):
-                index = self._shards.index(number)
-                data = index.column("key_data").array().tobytes()
-                starts = index.column("key_offsets").array().tolist()
-                keys += [data[a:b] for a, b in itertools.pairwise(starts)]
-            order = sorted(range(len(keys)), key=keys.__getitem__)
-            self._whole = np.array(order, np.int64)
-        whole: np.ndarray = self._whole
-        return whole
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """Copy out some rows."""
-        taken: np.ndarray = self.array()[rows]
-        return taken
-
-    def item(self, row: int) -> int:
-        """One row."""
-        return int(self.array()[row])
-
-    def span(self, start: int, stop: int) -> np.ndarray:
-        """The rows start..stop-1."""
-        self._check_span(start, stop)
-        rows: np.ndarray = self.array()[start:stop]
-        return rows
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return os.fsdecode(self._data[self._starts[number] : self._starts[number + 1]])
 
 
 def table(
@@ -325,6 +211,12 @@ def table(
         ).reshape(len(indexes), len(names)),
     }
     return made, [kinds[name] for name in names]
+
+
+def _edges(counts: np.ndarray) -> np.ndarray:
+    edges = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=edges[1:])
+    return edges
 
 
 def _length(index: Index, name: str) -> int:

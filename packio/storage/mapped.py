@@ -9,14 +9,12 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from packio.system.lengths import Length, at_path
+from packio.system.mapping import map_at, reserved
 
-_FIXED = 0x10  # MAP_FIXED of Linux and macOS: exactly there
-_FAILED = ctypes.c_void_p(-1).value
 _MOST_OPEN = 4  # files that stay open, as their sizes are then known in 0.3 instead of 2 µs
 
 
@@ -44,9 +42,7 @@ class MappedFiles:
         page = mmap.PAGESIZE
         ends = list(itertools.accumulate(-(-size // page) * page for size in sizes))
         self.starts = np.array([0, *ends[:-1]], np.int64)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        taken = mmap.mmap(-1, max(ends[-1], page), flags=flags, prot=0)  # addresses, no memory
-        self._taken = np.frombuffer(taken, np.uint8)  # releases the addresses when it is deleted
+        self._taken = reserved(ends[-1])
         begin, count = self._taken.ctypes.data, len(self._taken)
         self.lengths: list[Length] = []
         self._open: list[int] = []
@@ -65,7 +61,7 @@ class MappedFiles:
             status = os.fstat(descriptor)
             if status.st_size != size:  # reading beyond the end is a signal, not an error
                 raise OSError(f"{path}: its size is not {size} any more")
-            _map(descriptor, size, address)
+            map_at(descriptor, size, address)
         except BaseException:
             os.close(descriptor)
             raise
@@ -76,18 +72,3 @@ class MappedFiles:
         else:
             os.close(descriptor)
         self.lengths.append(Length(path, size, now))
-
-
-def _map(descriptor: int, size: int, address: int) -> None:
-    flags = mmap.MAP_SHARED | _FIXED
-    if size and _libc().mmap(address, size, mmap.PROT_READ, flags, descriptor, 0) == _FAILED:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-@functools.cache  # the same in every process
-def _libc() -> Any:
-    libc = ctypes.CDLL(None, use_errno=True)
-    numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *numbers)
-    libc.mmap.restype = ctypes.c_void_p
-    return libc

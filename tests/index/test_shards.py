@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError
-from packio.index import columns, indexfile, shards
+from packio.index import columns, indexfile, lookup, shards
 from packio.index.building import IndexBuilder, Ranges
 from packio.index.indexfile import Index
 from packio.index.lookup import KeyBytes, NumberColumns
@@ -129,6 +129,40 @@ def test_rows_spans_and_items_are_those_of_one_index(pair: tuple[Index, Index]) 
             found.span(0, len(expected) + 1)
 
 
+@pytest.mark.parametrize("part", [1, 3, 1 << 17])
+def test_rows_that_are_looked_up_one_by_one_are_those_of_one_index(
+    pair: tuple[Index, Index], part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "_PART", part)
+    names = [n for n in sorted(_names(pair[0])) if "/" in n and not n.startswith("boxes")]
+    whole, sharded = (
+        (NumberColumns([index.column(n) for n in names], index), KeyBytes(index)) for index in pair
+    )
+    for row in [*range(sum(COUNTS)), *reversed(range(sum(COUNTS)))]:
+        assert list(sharded[0](row)) == list(whole[0](row))
+        assert bytes(sharded[1](row)) == bytes(whole[1](row))
+
+
+def test_rows_come_in_the_order_of_their_keys(pair: tuple[Index, Index]) -> None:
+    whole, sharded = pair
+    rows = whole.column("key_order").array().tolist()
+    for start in (b"", whole.key(3), b"5", b"\xff"):
+        expected = [row for row in rows if whole.key(row) >= start]
+        assert list(sharded.rows_from(start)) == list(whole.rows_from(start)) == expected
+
+
+@pytest.mark.parametrize(("most", "more"), [(len(COUNTS), len(COUNTS)), (len(COUNTS) - 1, 0)])
+def test_many_shards_keep_no_descriptor_each(
+    pair: tuple[Index, Index], most: int, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "_MOST_OPEN", most)
+    before = len(os.listdir("/proc/self/fd"))
+    index = Index(pair[1].path)
+    labels = index.column("label").array()
+    assert len(os.listdir("/proc/self/fd")) - before == more
+    np.testing.assert_array_equal(labels, pair[0].column("label").array())
+
+
 def test_keys_are_found_in_any_shard(pair: tuple[Index, Index]) -> None:
     whole, sharded = pair
     for row in range(len(whole)):
@@ -194,9 +228,11 @@ def test_digests_differ_where_a_shard_does(
     assert Index(tmp_path / "index.packio").digest != before
 
 
+@pytest.mark.parametrize("most_open", [0, 64])
 def test_the_index_of_a_shard_that_shrinks_while_it_is_open_is_an_error(
-    pair: tuple[Index, Index],
+    pair: tuple[Index, Index], most_open: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shards, "_MOST_OPEN", most_open)
     sharded = pair[1]
     numbers, keys = NumberColumns([sharded.column("image/height")], sharded), KeyBytes(sharded)
     row = len(sharded) - 1  # of the last shard

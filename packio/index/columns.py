@@ -8,10 +8,13 @@ import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from packio.index.sorting import key_order
+from packio.index import pieces
+from packio.index.pieces import Content, Pieces
+from packio.index.sorting import Keys, key_order, merged_order
 from packio.system import files
 from packio.system.pools import ThreadPool
 
@@ -93,10 +96,10 @@ def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.nd
     return np.full((count, *tail), -1 if name.endswith("/offset") else 0, dtype)
 
 
-def joined(
-    tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]
-) -> dict[str, np.ndarray]:
+def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> dict[str, Content]:
     """Columns of several indexes, one behind the other; the order of the keys is made anew.
+
+    Columns with a row a sample come in pieces, made while they are written.
 
     Args:
         tables: Their columns, each with the same names.
@@ -105,18 +108,21 @@ def joined(
     Raises:
         KeyError: one lacks a column that another has.
     """
-    result: dict[str, np.ndarray] = {}
+    result: dict[str, Content] = {}
     for name in sorted(set().union(*tables) - _OF_FILES - {"key_order"}):
         parts = [table[name] for table in tables]
         if name in RAGGED:
-            result[name] = _joined_offsets(parts)
-            continue
-        if name.endswith("/file"):
-            starts = np.cumsum([0, *files]).astype(np.uint32)
-            parts = [part + start for part, start in zip(parts, starts, strict=False)]
-        result[name] = np.concatenate(parts)
-    keys, _ = of_joined_keys(result["key_data"], result["key_offsets"])
-    return result | keys | joined_files(tables, files)
+            result[name] = pieces.offsets(parts)
+        elif name.endswith("/file"):
+            starts = list(itertools.accumulate(files, initial=0))
+            result[name] = pieces.one_behind_the_other(parts, starts[: len(parts)])
+        else:
+            result[name] = pieces.one_behind_the_other(parts)
+    keys = [Keys(t["key_data"], t["key_offsets"], t["key_order"]) for t in tables]
+    count = len(result["key_offsets"]) - 1
+    dtype = np.dtype(np.uint32 if count < 1 << 32 else np.int64)
+    result["key_order"] = Pieces(dtype, (count,), lambda: merged_order(keys))
+    return result | joined_files(tables, files)
 
 
 def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[str, np.ndarray]:
@@ -131,9 +137,7 @@ def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[s
     }
 
 
-def joined_files(
-    tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]
-) -> dict[str, np.ndarray]:
+def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dict[str, Content]:
     """Tables of files as one.
 
     Args:
@@ -156,12 +160,6 @@ def joined_files(
 
 
 _OF_FILES = {"file_bytes", "file_digest", "file_path_data", "file_path_offsets"}
-
-
-def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
-    ends = np.cumsum([0, *(int(part[-1]) for part in parts)])
-    moved = [part[1:] + end for part, end in zip(parts, ends, strict=False)]
-    return np.concatenate([np.zeros(1, np.int64), *moved])
 
 
 def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:

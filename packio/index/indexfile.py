@@ -24,10 +24,11 @@ from typing import Any, overload
 import numpy as np
 
 from packio.errors import IntegrityError, KeyNotFoundError
-from packio.index import layout, metadata
+from packio.index import layout, metadata, pieces
 from packio.index.column import BLOCK, Column, crc32c, crc32c_of
 from packio.index.layout import canonical_json
 from packio.index.metadata import VERSION
+from packio.index.pieces import Content
 from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
@@ -268,13 +269,13 @@ class Keys(Sequence[str]):
 
 
 def write(
-    path: str | os.PathLike[str], columns: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
+    path: str | os.PathLike[str], columns: Mapping[str, Content], metadata: Mapping[str, Any]
 ) -> str:
     """Write an index file: a temporary file, synced, then renamed over ``path``.
 
     Args:
         path: Of the index file.
-        columns: Arrays of uint8, uint16, uint32, int64 or float32.
+        columns: Arrays of uint8, uint16, uint32, int64 or float32, whole or in pieces.
         metadata: Anything JSON can hold.
 
     Returns:
@@ -283,20 +284,26 @@ def write(
     Raises:
         OSError: as the operating system says.
     """
-    named = {n: np.ascontiguousarray(a) for n, a in columns.items()}
-    order = sorted(named, key=lambda n: (-named[n].itemsize, n))
+    named = {name: pieces.of(column) for name, column in columns.items()}
+    order = sorted(named, key=lambda n: (-named[n].dtype.itemsize, n))
     blocks = sum(-(-named[n].nbytes // BLOCK) for n in order)
     checksums = np.zeros(1 + blocks, "<u4")
-    wide = sum(named[n].itemsize >= 4 for n in order)  # checksums follow the last 4-byte column
-    listed = [*((n, named[n]) for n in order[:wide]), ("checksums", checksums),
-              *((n, named[n]) for n in order[wide:])]  # fmt: skip
+    wide = sum(named[n].dtype.itemsize >= 4 for n in order)  # checksums follow the last such column
+    listed: list[tuple[str, Content]] = [(name, named[name]) for name in order]
+    listed.insert(wide, ("checksums", checksums))
     header = layout.encode_header(listed, metadata)
     crcs = [crc32c(header)]
-    for name in order:
-        data = named[name].reshape(-1).view(np.uint8)
-        crcs += [crc32c(data[i : i + BLOCK]) for i in range(0, data.nbytes, BLOCK)]
-    checksums[:] = crcs
-    layout.write_atomically(Path(path), [header, *(a for _, a in listed)])
+    with layout.written_atomically(Path(path)) as file:
+        file.write(header)
+        for name in order[:wide]:
+            crcs += pieces.checked_bytes(named[name], file.write)
+        place = file.tell()
+        file.write(checksums.tobytes())  # known when all columns are written
+        for name in order[wide:]:
+            crcs += pieces.checked_bytes(named[name], file.write)
+        checksums[:] = crcs
+        file.seek(place)
+        file.write(checksums.tobytes())
     return hashlib.sha256(header + checksums.tobytes()).hexdigest()
 
 

@@ -5,20 +5,22 @@ Source: https://github.com/huggingface/safetensors, section "Format".
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
 import os
 import struct
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index.column import BLOCK, Column, crc32c
+from packio.index.pieces import Content
 from packio.system import files
 from packio.system.lengths import Length, at_path
 from packio.system.mapping import mapped
@@ -40,7 +42,7 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def encode_header(layout: Sequence[tuple[str, np.ndarray]], metadata: Mapping[str, Any]) -> bytes:
+def encode_header(layout: Sequence[tuple[str, Content]], metadata: Mapping[str, Any]) -> bytes:
     """The header of a file with these columns, in their order."""
     entries: dict[str, Any] = {"__metadata__": {"packio": canonical_json(metadata)}}
     position = 0
@@ -56,13 +58,13 @@ def encode_header(layout: Sequence[tuple[str, np.ndarray]], metadata: Mapping[st
     return struct.pack("<Q", len(text)) + text
 
 
-def write_atomically(path: Path, parts: Sequence[bytes | np.ndarray]) -> None:
+@contextlib.contextmanager
+def written_atomically(path: Path) -> Iterator[BinaryIO]:
     """Write a temporary file, sync it, and rename it over ``path``."""
     temporary = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
-            for part in parts:
-                file.write(part.data if isinstance(part, np.ndarray) and part.size else bytes(part))
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from packio.errors import OptionError
-from packio.index import columns
+from packio.errors import IntegrityError, OptionError
+from packio.index import columns, sorting
 from packio.index.building import IndexBuilder, Ranges
-from packio.index.sorting import key_order
+from packio.index.sorting import Keys, key_order
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
 
@@ -44,6 +45,48 @@ def test_many_keys_are_ordered() -> None:
     table = columns.of_keys(keys)
     assert [keys[i] for i in table["key_order"].tolist()] == sorted(keys)
     assert table["key_data"].tobytes() == b"".join(keys)
+
+
+def _tables(seed: int) -> tuple[list[list[bytes]], list[Keys]]:
+    """Some lists of keys, of which some may be empty or have keys of others; and their columns."""
+    draw = random.Random(seed)
+    lists = [_keys(draw) for _ in range(draw.randrange(1, 6))]
+    lists[0] += draw.sample(lists[-1], len(lists[-1]) // 2)
+    made = [columns.of_keys(keys) for keys in lists]
+    return lists, [Keys(t["key_data"], t["key_offsets"], t["key_order"]) for t in made]
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 30, 1 << 19])
+@pytest.mark.parametrize("seed", range(40))
+def test_tables_of_keys_are_merged_as_python_orders_bytes(
+    seed: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorting, "_RANGE", at_once)
+    monkeypatch.setattr(sorting, "_GATHERED", 3)
+    lists, tables = _tables(seed)
+    keys = list(itertools.chain.from_iterable(lists))
+    ranges = list(sorting.merged_order(tables))
+    assert np.concatenate(ranges).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+    assert len(ranges) == 1 or at_once < len(keys)
+
+
+@pytest.mark.parametrize(("at_once", "order"), [
+    (2, [2, 1, 0, 3]), (2, [3, 2, 1, 0]), (2, [0, 0, 1, 2]), (1 << 19, [0, 0, 1, 2]),
+    (2, [0, 1, 2, 9]), (1 << 19, [0, 1, 2, 9]),
+])  # fmt: skip
+def test_an_order_that_is_wrong_is_not_merged(
+    order: list[int], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorting, "_RANGE", at_once)
+    data, starts = columns.ragged([b"a", b"b", b"c", b"d"])
+    with pytest.raises(IntegrityError, match="reindex"):
+        list(sorting.merged_order([Keys(data, starts, np.array(order, np.uint32))]))
+
+
+def test_a_few_keys_need_no_order() -> None:
+    data, starts = columns.ragged([b"a", b"b", b"c", b"d"])
+    (rows,) = sorting.merged_order([Keys(data, starts, np.array([3, 2, 0, 1]))])
+    assert rows.tolist() == [0, 1, 2, 3]
 
 
 def _built(records: list[Record[Field]]) -> dict[str, np.ndarray]:

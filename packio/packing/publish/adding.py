@@ -15,6 +15,7 @@ from packio import registry
 from packio.errors import OptionError
 from packio.index import columns as made
 from packio.index import indexfile
+from packio.index.pieces import Content
 from packio.packing.plan import existing, seen
 from packio.packing.plan.growth import Growth
 from packio.packing.publish import assembly
@@ -82,7 +83,7 @@ def add(
     with existing.locked(index):  # before others see it
         _publish(built, out, whole)
     seen.save(digest, identities)
-    deep = assembly.deep_pixels({"image/dtype": columns["image/dtype"][len(pack) :]})
+    deep = assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full])
     return Added(sum(s.metadata["samples"] for _, s in full), skipped, digest, deep)
 
 
@@ -140,7 +141,7 @@ def _belongs(file: str, shard: str) -> bool:
 def _columns(
     pack: opening.Pack, full: Sequence[tuple[str, indexfile.Index]], growth: Growth,
     whole: set[str], built: Path,
-) -> tuple[assembly.Table, np.ndarray]:  # fmt: skip
+) -> tuple[dict[str, Content], np.ndarray]:  # fmt: skip
     """Columns of the new index, and the identities of all source files."""
     old = assembly.columns_of(pack.index_file)
     data = assembly.data_files(old)

@@ -17,6 +17,7 @@ from packio.index import columns as made
 from packio.index import indexfile, raw_blocks
 from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
+from packio.index.pieces import Content
 from packio.packing.images import encode
 from packio.packing.plan import seen
 from packio.packing.plan.planning import Plan
@@ -92,7 +93,7 @@ def write_index(
     index = index_name(plan, container, out)
     found = _metadata(plan, full, shards)
     digest = indexfile.write(built / index, columns, found)
-    warnings = deep_pixels(columns)
+    warnings = deep_pixels([table["image/dtype"] for table in tables])
     if plan.own.stats is not None:
         try:
             with opening.Pack(built if is_folder(plan, container) else built / out.name) as pack:
@@ -100,20 +101,24 @@ def write_index(
             digest = indexfile.write(built / index, columns, found)
         except PackioError as error:  # the pack itself is whole
             warnings.append(f"no statistics: {error}".replace(str(built), str(out)))
-    paths = [name for name, _, _ in Index(built / index).files()]
-    data = sum(counts)
-    size = int(columns["file_bytes"].sum()) + (built / index).stat().st_size
+    files = Index(built / index).files()
+    paths, data = [name for name, _, _ in files], sum(counts)
+    size = sum(size for _, size, _ in files) + (built / index).stat().st_size
     return Assembled([*paths[data:], *paths[:data], index], digest, size, warnings, identities)
 
 
-def deep_pixels(columns: Mapping[str, np.ndarray]) -> list[str]:
-    """Warn of images that the readers' default mode, RGB, refuses."""
+def deep_pixels(dtypes: Sequence[np.ndarray]) -> list[str]:
+    """Warn of images that the readers' default mode, RGB, refuses.
+
+    Args:
+        dtypes: The column ``image/dtype`` in pieces.
+    """
     warnings = []
     for code, what, remedy in (
         (DTYPES.index("uint16"), "16-bit", ", or pack them with wide='scale'"),
         (DTYPES.index("float32"), "floating-point", ""),
     ):
-        if count := int((columns["image/dtype"] == code).sum()):
+        if count := sum(int((piece == code).sum()) for piece in dtypes):
             warnings.append(
                 f"{count:,} images have {what} pixels, which a dataset of mode='RGB' cannot read; "
                 f"read them with mode='UNCHANGED'{remedy}"
@@ -134,12 +139,14 @@ def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray
     return rest, np.concatenate(found) if found and len(found) == len(each) else None
 
 
-def with_sidecars(columns: Table, container: Format, folder: Path, shards: list[str]) -> Table:
+def with_sidecars(
+    columns: dict[str, Content], container: Format, folder: Path, shards: list[str]
+) -> dict[str, Content]:
     """Have the format write its files for a folder of shards; add them to the table of files."""
     more = container.finish(folder, shards)
     if not more:
         return columns
-    tables = [columns, made.of_files(folder, more)]
+    tables: list[Mapping[str, Content]] = [columns, made.of_files(folder, more)]
     return columns | made.joined_files(tables, [len(columns["file_bytes"]), len(more)])
 
 

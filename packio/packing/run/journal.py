@@ -155,7 +155,7 @@ class Journal:
     def find(self, number: int) -> indexfile.Index | None:
         """Index of a finished shard; None if the shard is not finished."""
         try:
-            return indexfile.Index(self._record(number))
+            return indexfile.Index(self._record(number), is_one_of_many=True, stays_open=False)
         except PackioError:
             return None
 

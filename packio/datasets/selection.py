@@ -146,12 +146,12 @@ def none_has(
 
 
 def _keep_labels(pack: opening.Pack, rows: np.ndarray, label: Labels) -> None:
-    labels = pack.labels
-    if labels is None:
+    if "label" not in pack.index_file:
         raise OptionError(f"label={label!r}: {pack.path} has no labels")
     each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
     wanted = [class_index(pack, c) if isinstance(c, str) else operator.index(c) for c in each]
-    size = labels.shape[1] if labels.ndim == 2 else None
+    shape = pack.index_file.column("label").shape
+    size = shape[1] if len(shape) == 2 else None
     for number in wanted:
         if size is not None and not 0 <= number < size:
             raise OptionError(f"label={number}: {pack.path} has labels 0..{size - 1}")

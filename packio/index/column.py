@@ -6,7 +6,7 @@ Source of CRC32C (Castagnoli): RFC 3720, section B.4.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import google_crc32c
 import numpy as np
@@ -15,6 +15,7 @@ from packio.errors import IntegrityError
 from packio.system.lengths import Length
 
 BLOCK = 1 << 20  # bytes that one checksum covers
+_CHUNK = 1 << 20  # rows
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
@@ -97,6 +98,23 @@ class Column:
             self._length.check()
         self._check(range(len(self._crcs)))
         return self._array
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """The whole column in arrays of a million rows at most, checked, without holding it."""
+        for start in range(0, len(self), _CHUNK):
+            yield self.span(start, min(start + _CHUNK, len(self)))
+
+    def total(self) -> int:
+        """Sum of a column of integers."""
+        return sum(int(chunk.sum(dtype=np.int64)) for chunk in self.chunks())
+
+    def check(self) -> None:
+        """Check all bytes.
+
+        Raises:
+            IntegrityError: some are damaged.
+        """
+        self.array()
 
     def unchecked(self) -> memoryview:
         """The whole column, whose rows are correct once `span` has checked them."""

@@ -95,6 +95,16 @@ class JoinedColumn(Column):
             self._whole = whole
         return self._whole
 
+    def check(self) -> None:
+        """Check all bytes, shard by shard.
+
+        Raises:
+            IntegrityError: some are damaged.
+        """
+        for number in range(len(self._shards)):
+            if (column := self.local(number)) is not None:
+                column.check()
+
     def _part(self, number: int, start: int, stop: int) -> np.ndarray:
         edge, end = int(self._edges[number]), int(self._edges[number + 1])
         first, last = max(start - edge, 0), min(stop, end) - edge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -72,15 +73,25 @@ def _spread(values: np.ndarray) -> dict[str, float] | None:
 def _field(pack: Pack, name: str) -> dict[str, Any]:
     """Kind of a field, how many samples have the field and lack it, bytes, encodings of pixels."""
     column, by_number = pack.index_file.column, name == IMAGE and pack.access != "range"
-    length = column(f"{name}/length").array()
-    there = column(f"{name}/offset").array() >= 0
-    have = len(pack) if by_number else int(np.count_nonzero(there))
+    offsets = column(f"{name}/offset")
+    there = sum(int(np.count_nonzero(chunk >= 0)) for chunk in offsets.chunks())
+    have = len(pack) if by_number else there
     found = {"kind": pack.fields[name], "samples": have, "lacking": len(pack) - have,
-             "bytes": int(length.sum())}  # fmt: skip
+             "bytes": column(f"{name}/length").total()}  # fmt: skip
     if pack.fields[name] in PIXELS:
-        counts = np.bincount(column(f"{name}/encoding").array()[there], minlength=1)
-        found["encodings"] = _named(counts, encodings.NAMES)
+        each = zip(column(f"{name}/encoding").chunks(), offsets.chunks(), strict=True)
+        found["encodings"] = _named(
+            _counted(code[offset >= 0] for code, offset in each), encodings.NAMES
+        )
     return found
+
+
+def _counted(chunks: Iterable[np.ndarray]) -> np.ndarray:
+    """How often each number occurs in a column of bytes, (256,) int64."""
+    counts = np.zeros(256, np.int64)
+    for chunk in chunks:
+        counts += np.bincount(chunk, minlength=256)
+    return counts
 
 
 def _boxes(pack: Pack) -> dict[str, Any] | None:
@@ -104,18 +115,19 @@ def _metadata(pack: Pack) -> dict[str, int] | None:
 def _kinds(pack: Pack) -> dict[str, Any]:
     """Count the samples of each encoding, pixel type and orientation."""
     columns = ("encoding", "channels", "dtype", "orientation")
-    counts = {
-        name: np.bincount(pack.index_file.column(f"image/{name}").array(), minlength=1)
-        for name in columns
-    }
-    flags = pack.index_file.column("image/flags").array()
+    counts = {name: _counted(pack.index_file.column(f"image/{name}").chunks()) for name in columns}
+    flags = _counted(pack.index_file.column("image/flags").chunks())
+    progressive, seekable = (
+        int(flags[[code for code in range(256) if code & bit]].sum())
+        for bit in (PROGRESSIVE, SEEKABLE)
+    )
     return {
         "encodings": _named(counts["encoding"], encodings.NAMES),
         "channels": _named(counts["channels"], {}),
         "dtypes": _named(counts["dtype"], dict(enumerate(encodings.DTYPES))),
         "oriented": int(len(pack) - counts["orientation"][:2].sum()),  # 1 is upright, 0 is unset
-        "progressive": int(np.count_nonzero(flags & PROGRESSIVE)),
-        "seekable": int(np.count_nonzero(flags & SEEKABLE)),
+        "progressive": progressive,
+        "seekable": seekable,
         "seek_points": _with_points(pack),
     }
 
@@ -150,7 +162,7 @@ def _splits(pack: Pack) -> dict[str, int] | None:
     names = pack.metadata.get("splits")
     if names is None or "split" not in pack.index_file:
         return None
-    counts = np.bincount(pack.index_file.column("split").array(), minlength=len(names))
+    counts = _counted(pack.index_file.column("split").chunks())
     return dict(zip(names, counts.tolist(), strict=False))
 
 

@@ -138,10 +138,10 @@ def _report(
         with opening.open(out) as pack:
             digests = [one.digest for one in opened]
             if pack.metadata.get("merged") == digests and len(pack) == sum(map(len, opened)):
-                lengths = pack.index_file.column("image/length").array()
+                size = pack.index_file.column("image/length").total()
                 return PackReport(
                     out, pack.metadata["format"], len(pack), len(pack), (), len(pack.classes),
-                    int(lengths.sum()), existing.pack_bytes(pack), time.monotonic() - began,
+                    size, existing.pack_bytes(pack), time.monotonic() - began,
                     pack.digest, up_to_date,
                 )  # fmt: skip
     except PackioError as error:

@@ -111,7 +111,7 @@ class Pack(PackTable, Sequence[Sample]):
     def _is_read(self, file: int) -> bool:
         """Whether any field of any sample lies in the file of this number."""
         columns = (self.index_file.column(f"{name}/file") for name in self.index_file.fields)
-        return any((column.array() == file).any() for column in columns)
+        return any((chunk == file).any() for column in columns for chunk in column.chunks())
 
     def _own_readers(self, root: Path) -> list[Any]:
         """A reader of the format's library for each shard; none if byte ranges are read."""

@@ -113,8 +113,8 @@ def joined(packs: Sequence[Pack]) -> dict[str, Any] | None:
 
 
 def _pixels(pack: Pack) -> int:
-    height, width = (pack.index_file.column(f"image/{n}").array() for n in ("height", "width"))
-    return int((height.astype(np.int64) * width).sum())
+    sides = (pack.index_file.column(f"image/{n}").chunks() for n in ("height", "width"))
+    return sum(int((h.astype(np.int64) * w).sum()) for h, w in zip(*sides, strict=True))
 
 
 def _of(pack: Pack, positions: np.ndarray, decoder: Decoder) -> _Sums:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError
-from packio.index import columns, indexfile, lookup, shards
+from packio.index import column, columns, indexfile, lookup, shards
 from packio.index.building import IndexBuilder, Ranges
 from packio.index.indexfile import Index
+from packio.index.joined import JoinedColumn
 from packio.index.lookup import KeyBytes, NumberColumns
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
@@ -256,3 +257,31 @@ def test_the_index_of_a_shard_that_shrinks_while_it_is_open_is_an_error(
         finally:
             os._exit(found)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(ways)
+
+
+def test_columns_are_gone_through_in_chunks(
+    pair: tuple[Index, Index], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column, "_CHUNK", 4)
+    for index in pair:
+        lengths = index.column("image/length")
+        chunks = list(lengths.chunks())
+        assert [len(chunk) for chunk in chunks] == [4, 4, 4, 4, 2]
+        np.testing.assert_array_equal(np.concatenate(chunks), lengths.array())
+        assert lengths.total() == int(lengths.array().sum())
+
+
+def test_damage_is_found_in_every_shard_without_a_whole_column(
+    pair: tuple[Index, Index], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pair[1].path.with_name("3.packio")
+    start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+    data = bytearray(path.read_bytes())
+    at = start + Index(path)._layout["image/offset"][2]
+    data[at] ^= 1
+    path.write_bytes(data)
+    index = Index(pair[1].path)
+    monkeypatch.setattr(JoinedColumn, "array", None)
+    index.column("image/length").check()
+    with pytest.raises(IntegrityError, match=r"3\.packio, column image/offset"):
+        index.column("image/offset").check()

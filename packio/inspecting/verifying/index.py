@@ -80,7 +80,7 @@ def _check_owner(found: Findings) -> bool:
 def _check_columns(found: Findings) -> None:
     for name in found.index.column_names:
         try:
-            found.index.column(name).array()
+            found.index.column(name).check()
         except IntegrityError as error:
             found.tell_of_index(without(error, found.index.path))
 

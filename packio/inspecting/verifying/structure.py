@@ -81,7 +81,7 @@ def _differences(
     if not reindexed and "key" in keeps and record.key != index.key(position):
         yield f"the container's key is {os.fsdecode(record.key)!r}"
     if record.label is not None and "label" in index:
-        said, label = record.label, index.column("label").array()[position]
+        said, label = record.label, index.column("label").take(np.array([position]))[0]
         said = said + found.reading.label_offset if isinstance(said, int) else said
         if not np.array_equal(np.asarray(said, label.dtype), label, equal_nan=True):
             yield f"the container's label is {said}, the index's {label}"

@@ -124,7 +124,7 @@ def of_pack(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
         packed=counts["packed"],
         skipped=(),
         classes=len(plan.listing.classes),
-        source_bytes=int(pack.index_file.column("image/length").array().sum()),
+        source_bytes=pack.index_file.column("image/length").total(),
         out_bytes=pack_bytes(pack),
         seconds=time.monotonic() - began,
         digest=pack.digest,

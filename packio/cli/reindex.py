@@ -11,7 +11,13 @@ from packio.cli._output import counted, escaped
 
 
 def run(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The container to index.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="The container to index; or a URL, with braces for several objects.",
+        ),
+    ],
     label_offset: Annotated[
         int, typer.Option(help="Add this to int labels: -1 makes labels from 1 begin at 0.")
     ] = 0,
@@ -42,12 +48,32 @@ def run(
         ),
     ] = None,
     seek_points: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--seek-points/--no-seek-points",
-            help="Keep in the index where the decoding of a JPEG may begin: crops decode faster.",
+            help="Keep in the index where the decoding of a JPEG may begin: crops decode faster. "
+            "Done for files, unless you say no; for objects at URLs, if you say so.",
         ),
-    ] = True,
+    ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            "--index",
+            metavar="PLACE",
+            help="File or URL where the index goes, if not beside the container.",
+        ),
+    ] = None,
+    headers_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--headers-only/--whole",
+            help="At a URL: read headers and the heads of images, or all bytes. Headers only, if "
+            "samples have a mebibyte or more.",
+        ),
+    ] = None,
+    num_workers: Annotated[
+        int, typer.Option(min=1, help="Objects at a URL that are read at a time.")
+    ] = 8,
 ) -> None:
     """Index a container anew: a pack that lost its index, or a container that others wrote.
 
@@ -56,15 +82,18 @@ def run(
     Example: packio reindex theirs.lmdb --label-offset -1
 
     Example: packio reindex train.h5 --image train/frames --label train/target --layout BGR
+
+    Example: packio reindex s3://theirs/train-{000..127}.tar --index train.packio
     """
     import packio
 
-    index = packio.reindex(
+    place = packio.reindex(
         path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
-        label=label, layout=layout, seek_points=seek_points,
+        label=label, layout=layout, seek_points=seek_points, index=index, headers_only=headers_only,
+        num_workers=num_workers,
     )  # fmt: skip
-    with packio.open(path) as pack:
+    with packio.open(path, index=index) as pack:
         print(
-            f"{escaped(str(index))}: {counted(len(pack), 'sample')}, "
+            f"{escaped(str(place))}: {counted(len(pack), 'sample')}, "
             f"{pack.metadata['counts']['skipped']:,} skipped, {counted(len(pack.classes), 'class')}"
         )

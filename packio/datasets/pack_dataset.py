@@ -85,6 +85,7 @@ class PackDataset(BatchedDataset):
             ``ds[i]`` draws from torch's generator.
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
             opened.
+        index: Path or URL of the index, if it is not beside the container; see `packio.reindex`.
         max_pixels: Refuse larger images.
         cache: "ram": keep the bytes of samples, once read, in memory that workers share. For packs
             at URLs and on slow disks. Raw pixels are mapped, and not kept.
@@ -162,6 +163,7 @@ class PackDataset(BatchedDataset):
         split: str | None = None,
         seed: int | None = None,
         access: str | None = None,
+        index: str | os.PathLike[str] | None = None,
         max_pixels: int = MAX_PIXELS,
         cache: str | None = None,
         cache_bytes: int | None = None,
@@ -202,7 +204,7 @@ class PackDataset(BatchedDataset):
         self._apply = Apply()
 
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
-        return opening.open(path, access=access)
+        return opening.open(path, access=access, index=self._options["index"])
 
     def _check_format(self) -> None:
         found = self.pack.metadata["format"]
@@ -391,10 +393,8 @@ class PackDataset(BatchedDataset):
                 values, self._fields.kinds, self.transforms, self.transform, self.target_transform
             )
         except TransformError as error:
-            key = self.pack.key(position)
-            raise TransformError(
-                f"{self.pack.path}, sample {position} ({key!r}): {error}"
-            ) from error.__cause__
+            where = f"{self.pack.path}, sample {position} ({self.pack.key(position)!r})"
+            raise TransformError(f"{where}: {error}") from error.__cause__
 
 
 _DEFAULTS: dict[str, Any] = PackDataset.__init__.__kwdefaults__ or {}

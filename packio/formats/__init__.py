@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +43,9 @@ class Caps:
         options: What `Format.writer` takes by keyword, as text: name → one line of help.
         spooled: Whether the writer puts all samples aside in a temporary file first, and so needs
             room for them twice.
+        at_urls: Whether `Format.scan` opens its path by `packio.formats.blobs.ranges.opened` alone,
+            and so takes the URL of an object that is open.
+        skips: Whether `Format.scan` reads no more than headers, labels and descriptions.
     """
 
     suffixes: tuple[str, ...]
@@ -56,6 +59,8 @@ class Caps:
     keeps: frozenset[str] = frozenset()
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     spooled: bool = False
+    at_urls: bool = False
+    skips: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +161,18 @@ class Format(Protocol):
         Example: ``train.mask.rec`` holds the masks of the shard ``train.rec``.
         """
         return []
+
+    def shards(self, names: Sequence[str], content: Callable[[str], bytes | None]) -> Sequence[str]:
+        """Of the containers in a folder at a URL, those that are shards, in their order.
+
+        Args:
+            names: Names of the containers of this format in the folder, sorted.
+            content: Name of any file in the folder → its bytes; None: no such file.
+
+        Raises:
+            IntegrityError: a shard is missing.
+        """
+        return names
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample of a shard, in order: of what packio writes, and what others write.

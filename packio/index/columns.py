@@ -64,9 +64,22 @@ def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """The columns of the table of files: paths relative to the root, sizes, SHA-256."""
     with ThreadPool(4, "packio-digest") as pool:
         digests = list(pool.map(lambda name: sha256(root / name), names))
+    return of_objects(names, [(root / name).stat().st_size for name in names], digests)
+
+
+def of_objects(
+    names: Sequence[str], sizes: Sequence[int], digests: Sequence[bytes]
+) -> dict[str, np.ndarray]:
+    """The columns of the table of files, of which all is known.
+
+    Args:
+        names: Paths relative to the root.
+        sizes: Bytes of each.
+        digests: SHA-256 of each; 32 zeros: nobody has read all of it.
+    """
     data, starts = ragged([os.fsencode(name) for name in names])
     return {
-        "file_bytes": np.array([(root / name).stat().st_size for name in names], np.int64),
+        "file_bytes": np.array(sizes, np.int64),
         "file_digest": np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
         "file_path_data": data,
         "file_path_offsets": starts,

@@ -52,7 +52,8 @@ INDEX_NAME = "index.packio"  # within a directory pack
 INDEX_SUFFIX = ".packio"  # of a file pack's index
 UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built or uploaded
 
-SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"
+# Bits of the column "flags"; UNCHECKED: nobody has read the value, so crc32c says nothing.
+SEEKABLE, SPLIT_RECORD, PROGRESSIVE, UNCHECKED = 1, 2, 4, 8
 
 # Names of columns in files of version 1 → names of version 2.
 _RENAMED = {

@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from packio.images import encodings, native
 from packio.index import columns as made
 from packio.index.building import IndexBuilder, Ranges
 from packio.packs.shard_classes import ShardClasses
+from packio.sample.facts import Facts
 from packio.sample.record import IMAGE, Field, Place, Record
 from packio.sample.relabelling import NO_CLASS
 from packio.storage.local import LocalFiles
@@ -37,6 +38,44 @@ def check_label(label: int, offset: int, where: object) -> None:
         )
 
 
+def folders_of(labels: Iterable[Any], keys: Iterable[bytes]) -> list[str]:
+    """Names of int labels: the folders in the keys, if each label has a folder of its own."""
+    names: dict[int, str] = {}
+    for label, key in zip(labels, keys, strict=True):
+        if label is None or (isinstance(label, int) and label == NO_CLASS):
+            continue
+        folder = os.fsdecode(key).partition("/")
+        if not isinstance(label, int) or not folder[1]:
+            return []
+        if names.setdefault(label, folder[0]) != folder[0]:
+            return []
+    complete = (
+        sorted(names)
+        == list(range(len(names)))
+        == sorted({name: label for label, name in names.items()}.values())
+    )  # no folder holds two labels
+    return [names[i] for i in sorted(names)] if complete else []
+
+
+def unique_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """Columns of keys that are not unique: the position makes them so. No columns if they are."""
+    if len(set(keys)) == len(keys):
+        return {}
+    return made.of_keys([b"%08d/%s" % (i, k) for i, k in enumerate(keys)])
+
+
+def _in_folder(root: Path, names: Sequence[str]) -> LocalFiles:
+    return LocalFiles(root, names, [(root / name).stat().st_size for name in names])
+
+
+class Storage(Protocol):
+    """Reads ranges of files."""
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Read a range of the file of this number."""
+        ...
+
+
 class Collected:
     """Collects the samples of a container: reads each, takes its header and its checksum.
 
@@ -47,6 +86,7 @@ class Collected:
         label_offset: Added to labels that are ints.
         named: Class names that the labels in each shard stand for, if the shards differ in them.
         seek_points: Find where the decoding of a JPEG may begin.
+        storage: Reads the files, if they are not in the folder.
 
     Attributes:
         skipped: How many records had no image that packio knows.
@@ -59,13 +99,13 @@ class Collected:
     def __init__(
         self, root: Path, names: Sequence[str], form: Format, label_offset: int,
         named: ShardClasses | None = None, *, seek_points: bool = False,
+        storage: Storage | None = None,
     ) -> None:  # fmt: skip
         self._root, self._names, self._format = root, names, form
         self._label_offset, self._named = label_offset, named
         self._seek_points = seek_points
         self._numbers = {name: i for i, name in enumerate(names)}
-        sizes = [(root / name).stat().st_size for name in names]
-        self._storage = LocalFiles(root, names, sizes)
+        self._storage = storage or _in_folder(root, names)
         self._builder = IndexBuilder()
         self._places: dict[str, _PlaceColumns] = {}
         self._records = array("q")  # number of each in its shard
@@ -105,17 +145,7 @@ class Collected:
         places: dict[str, tuple[int, int, int, bool]] = {}
         for name, place in record.fields.items():
             file = self._numbers[prefix + place.file]
-            if place.offset < 0:
-                data = self._by_reader(reader, number)
-            else:
-                data = self._storage.read(file, place.offset, place.length)
-            if place.split:
-                data = self._format.unsplit(data)
-            facts = place.facts
-            if name == IMAGE:
-                facts = facts or encodings.read_facts(data)
-                if place.facts is not None:
-                    encodings.check_raw(facts, len(data))
+            data, facts = self._value(name, place, file, reader, number)
             length = len(data) if place.offset < 0 else place.length
             points = b""
             if self._seek_points and name == IMAGE and facts and facts.encoding == "jpeg":
@@ -134,6 +164,23 @@ class Collected:
         self._folders.add(label, record.key)
         if self._named is not None and isinstance(label, int):
             self._are_named &= NO_CLASS <= label < len(self._named.classes)
+
+    def _value(
+        self, name: str, place: Place, file: int, reader: Reader | None, number: int
+    ) -> tuple[bytes, Facts | None]:
+        """The bytes of a field, and the facts of an image."""
+        if place.offset < 0:
+            data = self._by_reader(reader, number)
+        else:
+            data = self._storage.read(file, place.offset, place.length)
+        if place.split:
+            data = self._format.unsplit(data)
+        facts = place.facts
+        if name == IMAGE:
+            facts = facts or encodings.read_facts(data)
+            if place.facts is not None:
+                encodings.check_raw(facts, len(data))
+        return data, facts
 
     def _by_reader(self, reader: Reader | None, number: int) -> bytes:
         if reader is None:
@@ -159,15 +206,19 @@ class Collected:
             return self._named.classes if self._are_named else []
         return self._folders.names()
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """The columns of the index."""
+    def columns(self, files: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """The columns of the index.
+
+        Args:
+            files: The table of files, if they are not in the folder.
+        """
         places = {name: found.ranges() for name, found in self._places.items()}
         if self.by_library:
             places[IMAGE] = places[IMAGE]._replace(offset=np.array(self._records, np.int64))
         columns = self._builder.columns(places)
         if not self._builder.keys_differ:  # the position makes them so
             columns |= made.of_numbered_keys(columns["key_data"], columns["key_offsets"])
-        return columns | made.of_files(self._root, self._names)
+        return columns | (files or made.of_files(self._root, self._names))
 
     def remarks(self) -> list[str]:
         """What of the container is not in the index, one sentence each."""

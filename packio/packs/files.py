@@ -7,6 +7,7 @@ from pathlib import Path
 from packio.errors import IntegrityError
 from packio.formats import Format
 from packio.index.indexfile import Index
+from packio.packs import buckets
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 from packio.storage.remote import RemoteFiles
@@ -50,7 +51,8 @@ def check_identity(
     Raises:
         IntegrityError: a container has changed.
     """
-    if isinstance(root, Url):  # RemoteFiles asks for the version that it saw
+    if isinstance(root, Url):
+        buckets.check_unchanged(index, root, [name for name, _ in shards])
         return
     found = [container.identity(root / name) for name, _ in shards]
     expected = index.metadata.get("identity", [None] * len(found))

@@ -22,9 +22,11 @@ from packio.errors import CannotCreateError, NotAPackError, OptionError, PackioE
 from packio.formats import Format, Reading, _unread
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import isolation, restoring, seeking, shard_classes
+from packio.packs import isolation, remote_indexing, restoring, seeking, shard_classes
 from packio.packs.collecting import Collected
 from packio.packs.recognising import Container, files_of, find
+from packio.storage import urls
+from packio.storage.urls import Url
 from packio.system import cache, locks
 from packio.system.files import absolute
 
@@ -89,7 +91,10 @@ def reindex(
     image: str | None = None,
     label: str | None = None,
     layout: str | None = None,
-    seek_points: bool = True,
+    seek_points: bool | None = None,
+    index: str | os.PathLike[str] | None = None,
+    headers_only: bool | None = None,
+    num_workers: int = 8,
 ) -> Path:
     """Index a container anew, and write the index beside it, as `packio.pack` does.
 
@@ -98,7 +103,10 @@ def reindex(
     made that index and the files are still those that it describes. Otherwise a warning says so.
 
     Args:
-        path: A container: a pack whose index is lost or damaged, or one that others wrote.
+        path: A container: a pack whose index is lost or damaged, or one that others wrote. Or a URL
+            of WebDataset tars, TFRecords or MDS shards: of an object, of a folder, or of several
+            objects by braces, as ``s3://bucket/train-{000..127}.tar``. What is found of each object
+            is kept in the user's cache: a run that was cut short goes on.
         label_offset: Added to labels that are ints: -1 makes labels from 1 begin at 0. The smallest
             label found is in the index's metadata, as ``labels.min``. Refused for labels that have
             class names, as every label would get the name of another class.
@@ -111,18 +119,40 @@ def reindex(
         layout: Order of pixels that are not encoded: "HWC" or "CHW", "RGB" or "BGR", or one of each
             with a comma between; RGB, and by the shape, if nothing is said.
         seek_points: Keep in the index where the decoding of a JPEG may begin; see `packio.pack`.
+            None: for files. Seek points of objects at URLs need all of their bytes.
+        index: Where the index goes, a path or a URL; None: beside the container. Open the container
+            with the same ``index=``.
+        headers_only: Of objects at URLs read headers, labels and the heads of images. It saves
+            bytes, and takes a request a sample. The index then has no checksums of images. None:
+            of samples of a mebibyte and more, if the format allows it.
+        num_workers: Objects at URLs that are read at a time.
 
     Returns:
-        Path of the index.
+        Path or URL of the index.
 
     Raises:
         NotAPackError: no container that packio knows, or without images.
         IntegrityError: the container is damaged.
         OptionError: a name is not in the container; the message lists what is. Labels that have
             class names are to be moved.
+        ReadError: a service does not answer, or sends no byte ranges.
+        CannotCreateError: the index of a URL cannot be written there; say where with `index`.
         OSError: the index cannot be written.
     """
-    path = absolute(path)
+    reading = Reading(label_offset, trust_plain_pickle, image, label, layout)
+    place = None if index is None else urls.absolute(index)
+    if isinstance(url := urls.place(path), Url):
+        return remote_indexing.reindex(
+            url, place, reading, seek_points=bool(seek_points), headers_only=headers_only,
+            num_workers=num_workers,
+        )  # fmt: skip
+    if headers_only is not None or isinstance(place, Url):
+        raise OptionError(f"{path}: headers_only=, and an index at a URL, are for containers there")
+    return _reindex_files(absolute(path), place, reading, seek_points=seek_points is not False)
+
+
+def _reindex_files(path: Path, place: Path | None, reading: Reading, *, seek_points: bool) -> Path:
+    """Index a container on a disk; see `reindex`."""
     if not os.path.lexists(path):
         raise NotAPackError(f"{path}: does not exist; a container was expected")
     container = find(path)
@@ -130,7 +160,7 @@ def reindex(
         _unread.refuse(path)
         raise NotAPackError(f"{path}: no container that packio knows")
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
-    reading = Reading(label_offset, trust_plain_pickle, image, label, layout)
+    index = place or index
     restored, loss = restoring.restored(index, container, reading)
     if restored is not None:
         indexfile.write(index, *restored)
@@ -138,7 +168,7 @@ def reindex(
         return index
     make(path, container, reading, index, seek_points=seek_points)
     if loss:
-        warnings.warn(loss, stacklevel=2)
+        warnings.warn(loss, stacklevel=3)
     return index
 
 

@@ -14,10 +14,11 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.formats import Reading
-from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX
-from packio.packs import braces, indexing, recognising
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
+from packio.packs import braces, buckets, indexing, recognising
 from packio.storage import remote, urls
 from packio.storage.urls import Url
+from packio.system import files
 
 
 def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
@@ -31,10 +32,10 @@ def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
         NotAPackError, UnfinishedPackError, OptionError: see `packio.open`.
     """
     if isinstance(path, Url):
-        return remote.located(path)
+        return _at_url(path)
     check_finished(path)
     kind = _file_kind(path)
-    if kind is None and braces.expanded(os.fspath(path)) != [os.fspath(path)]:
+    if kind is None and _has_braces(path):
         return indexing.cached(path, reading or Reading())
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
@@ -48,6 +49,66 @@ def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
         raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
     return indexing.cached(path, reading or Reading())
+
+
+def asked(
+    path: str | os.PathLike[str], index: str | os.PathLike[str] | None, reading: Reading
+) -> tuple[Path, Path] | None:
+    """What `located` returns, if the user says where the index is or how to read; else None.
+
+    Raises:
+        OptionError: the user says both.
+    """
+    if index is None:
+        return located(files.absolute(path), reading) if reading.names() else None
+    if reading.names():
+        raise OptionError(f"{path}: index= and {', '.join(reading.names())}= exclude each other")
+    return with_index(urls.absolute(path), urls.absolute(index))
+
+
+def _at_url(url: Url) -> tuple[Path, Url]:
+    try:
+        return remote.located(url)
+    except UnfinishedPackError:
+        raise
+    except NotAPackError as error:
+        raise NotAPackError(
+            f"{error}; if others wrote it, index it once: packio reindex {url} (with --index FILE "
+            "where you may not write; open it with index=FILE then)"
+        ) from error
+
+
+def with_index(path: Path, index: Path) -> tuple[Path, Path]:
+    """An index that is not beside its container, and the folder that its paths are relative to.
+
+    Args:
+        path: Of the container, absolute or a URL.
+        index: The index, absolute or a URL.
+
+    Raises:
+        NotAPackError: there is no such index.
+        ReadError: the service does not answer.
+    """
+    command = f"make it: packio reindex {path} --index {index}"
+    if isinstance(index, Url):
+        with urls.errors_as(ReadError, index):
+            if not urls.is_file(index):
+                raise NotAPackError(f"{index}: no such index; {command}")
+        found = remote.shard_index(index.parent, index.name)
+    else:
+        found = index
+        if not stat.S_ISREG(_file_kind(found) or 0):
+            raise NotAPackError(f"{index}: no such index; {command}")
+    names = {name for name, _, _ in Index(found).files()}
+    if isinstance(path, Url):
+        is_folder = path.name not in names and not _has_braces(path)
+        return found, path if is_folder else buckets.root_of(path)
+    is_file = stat.S_ISREG(_file_kind(path) or 0)
+    return found, path.parent if is_file else path
+
+
+def _has_braces(path: Path) -> bool:
+    return braces.expanded(os.fspath(path)) != [os.fspath(path)]
 
 
 def check_finished(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from packio.errors import IntegrityError, OptionError
 from packio.formats import Reading
-from packio.index.indexfile import SPLIT_RECORD, Index, crc32c
+from packio.index.indexfile import SPLIT_RECORD, UNCHECKED, Index, crc32c
 from packio.packs import locating
 from packio.packs.files import check_identity, of_pack
 from packio.packs.rows import Row
@@ -27,7 +27,7 @@ from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 from packio.storage.remote import RemoteFiles
 from packio.storage.urls import Url
-from packio.system import caching, files
+from packio.system import caching
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,7 @@ def open(  # noqa: A001 (public name)
     image: str | None = None,
     label: str | None = None,
     layout: str | None = None,
+    index: str | os.PathLike[str] | None = None,
 ) -> Pack:
     """Open a pack.
 
@@ -55,18 +56,17 @@ def open(  # noqa: A001 (public name)
         access: "range" reads byte ranges of files; the name of the format, as "lmdb", reads by the
             library of the format. None takes the access that the index recommends.
         image, label, layout: How to read a container without an index; see `packio.reindex`.
+        index: Path or URL of an index that is not beside its container; see `packio.reindex`.
 
     Raises:
         NotAPackError: there is nothing at the path, or no pack.
-        OptionError: `image`, `label` or `layout` is given though there is an index, or names
-            nothing in the container.
+        OptionError: `image`, `label` or `layout` is given beside an index, or names nothing there.
         UnfinishedPackError: packing into this path was interrupted or is going on.
         IntegrityError: index and files do not belong together, or are damaged.
         VersionError: a newer packio wrote the index.
     """
     reading = Reading(image=image, label=label, layout=layout)
-    located = locating.located(files.absolute(path), reading) if reading.names() else None
-    return Pack(path, access=access, located=located)
+    return Pack(path, access=access, located=locating.asked(path, index, reading))
 
 
 class Pack(PackTable, Sequence[Sample]):
@@ -222,6 +222,7 @@ class Pack(PackTable, Sequence[Sample]):
         self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int,
         name: str = IMAGE,
     ) -> bytes:  # fmt: skip
+        crc = None if flags & UNCHECKED else crc
         if self.ram is not None and crc is not None:
             kept = self.ram.get(self._slots[name] + position, crc)
             if kept is not None:

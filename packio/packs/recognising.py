@@ -160,8 +160,17 @@ def _format_of_file(path: Path) -> str | None:
     if path.is_file():
         with contextlib.suppress(OSError), path.open("rb") as file:  # scanning it tells the error
             head = file.read(_HEAD)
+    return format_of(head, path.name)
 
-    return _recognised(head, "", _is_any) or _recognised(head, path.name, _is_file)
+
+def format_of(head: bytes, name: str) -> str | None:
+    """Name of the format of a file, by its first 512 bytes and its name; None if none knows it."""
+    return _recognised(head, "", _is_any) or _recognised(head, name, _is_file)
+
+
+def format_by_name(name: str) -> str | None:
+    """Name of the format of a file in a folder, by its name alone; None if none knows it."""
+    return _recognised(b"", name, _is_file)
 
 
 def _is_any(_: Format) -> bool:

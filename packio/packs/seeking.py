@@ -26,19 +26,19 @@ def change(path: Path, index: Path, *, wanted: bool) -> None:
     names = [n for n in old.column_names if not n.startswith(("shard_", "seek_"))]
     table = {name: old.column(name).array() for name in names}
     if wanted:
-        found = _found(path)
+        found = _found(path, index)
         if not any(found):
             return
         table["seek_data"], table["seek_offsets"] = columns.ragged(found)
     indexfile.write(index, table, old.metadata)
 
 
-def _found(path: Path) -> list[bytes]:
+def _found(path: Path, index: Path) -> list[bytes]:
     """The seek points of each sample; empty where its image needs none."""
     from packio.packs import opening
 
     points = []
-    with opening.open(path) as pack:
+    with opening.open(path, index=index) as pack:
         for position in range(len(pack)):
             row = pack.row(position)
             needs = row.encoding == "jpeg" and not row.flags & (SEEKABLE | PROGRESSIVE)

@@ -37,8 +37,8 @@ _FINAL = (  # errors that another attempt would meet again
     NotImplementedError, ImportError, TypeError,
 )  # fmt: skip
 # Names that services give to an object's version, the best first.
-_STAMPS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime",
-           "created")  # fmt: skip
+_STAMPS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "Last-Modified", "last_modified",
+           "updated", "mtime", "created")  # fmt: skip
 
 
 class LengthError(OSError):

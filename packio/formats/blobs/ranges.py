@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.storage.objects import AnyObject, OpenUrl
 from packio.system.files import read_at
 
 _ZLIB = (
@@ -47,10 +48,7 @@ class Input:
     def read(self, length: int, offset: int) -> bytes:
         """Read a range."""
         if offset + length > self.size:
-            raise IntegrityError(
-                f"{self.path}: cut off: {length} bytes at {offset} are expected, the file has "
-                f"{self.size}; restore the file or pack again"
-            )
+            raise self._cut_off(length, offset)
         begin = offset - self._start
         if begin < 0 or begin + length > len(self._window):
             if length >= self._least:
@@ -59,6 +57,12 @@ class Input:
             self._start = offset
             begin = 0
         return self._window[begin : begin + length]
+
+    def _cut_off(self, length: int, offset: int) -> IntegrityError:
+        return IntegrityError(
+            f"{self.path}: cut off: {length} bytes at {offset} are expected, the file has "
+            f"{self.size}; restore the file or pack again"
+        )
 
     def _exactly(self, least: int, most: int, offset: int) -> bytes:
         try:
@@ -70,14 +74,30 @@ class Input:
         return found
 
 
+class _RemoteInput(Input):
+    """An object at a URL, read by range. Whoever opened the object shares its small reads."""
+
+    def __init__(self, found: AnyObject) -> None:
+        self.path, self.size, self._found = found.url, found.size, found
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Read a range."""
+        if offset + length > self.size:
+            raise self._cut_off(length, offset)
+        return self._found.read(length, offset)
+
+
 @contextlib.contextmanager
 def opened(path: Path, window: int = 1 << 15) -> Iterator[Input]:
     """Open a file for reading.
 
     Args:
-        path: The file.
+        path: The file, or the URL of an object that is open.
         window: Bytes that a small read takes at once; 0: each read takes its own bytes alone.
     """
+    if isinstance(path, OpenUrl):
+        yield _RemoteInput(path.opened)
+        return
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
     except OSError as error:

@@ -28,7 +28,7 @@ checked against shards that mosaicml-streaming 0.13.0 wrote.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -45,7 +45,22 @@ INDEX_NAME = "index.json"
 class Mds(Format):
     """Shards of MosaicML's streaming, and folders of shards with ``index.json``."""
 
-    caps = Caps((".mds",), writes=False, keeps=frozenset(("key", "label", "meta")))
+    caps = Caps(
+        (".mds",), writes=False, keeps=frozenset(("key", "label", "meta")), at_urls=True, skips=True
+    )
+
+    def shards(self, names: Sequence[str], content: Callable[[str], bytes | None]) -> Sequence[str]:
+        """The shards that ``index.json`` lists; without it, all that are there."""
+        index = content(INDEX_NAME)
+        if index is None:
+            return names
+        listed = [
+            _facts(one, f"{INDEX_NAME}: shard {i}")[0]
+            for i, one in enumerate(_shards_of(index, INDEX_NAME))
+        ]
+        if missing := sorted({*listed} - {*names}):
+            raise IntegrityError(f"{missing[0]}: is not there, but {INDEX_NAME} lists it")
+        return listed
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample of a shard, or of all shards of a folder, in order.
@@ -103,6 +118,11 @@ def _listed(folder: Path) -> list[Any]:
         raise NotAPackError(f"{folder}/: no {INDEX_NAME} in it; not a folder of MDS") from None
     except OSError as error:
         raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+    return _shards_of(content, path)
+
+
+def _shards_of(content: bytes, path: object) -> list[Any]:
+    """The list of shards in the bytes of a folder's index."""
     try:
         index = json.loads(content)
     except (ValueError, RecursionError) as error:

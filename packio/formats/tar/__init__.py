@@ -195,7 +195,9 @@ def _count(index: Path) -> int:
 class Tar(Format):
     """Tar archives, as WebDataset lays them out."""
 
-    caps = Caps((".tar",), keeps=frozenset(("key", "label", "meta", "boxes")))
+    caps = Caps(
+        (".tar",), keeps=frozenset(("key", "label", "meta", "boxes")), at_urls=True, skips=True
+    )
 
     def recognise(self, head: bytes, name: str) -> bool:
         """Tell by the magic of the first header, or by the suffix."""

@@ -123,8 +123,9 @@ class TFRecord(Format):
     """TFRecord files of tf.train.Examples."""
 
     caps = Caps(
-        (".tfrecord", ".tfrecords", ".tfrec"), keeps=frozenset(("key", "label", "meta", "boxes"))
-    )
+        (".tfrecord", ".tfrecords", ".tfrec"), keeps=frozenset(("key", "label", "meta", "boxes")),
+        at_urls=True,
+    )  # fmt: skip
 
     def recognise(self, head: bytes, name: str) -> bool:
         """Tell by the checksum of the first record's length, or by the name."""

@@ -1,0 +1,193 @@
+"""Containers of others at URLs: what is there, where their index goes, and whether they changed.
+
+A URL names one object (``s3://bucket/train.tar``), several by braces
+(``s3://bucket/train-{000..127}.tar``), or a folder of them (``s3://bucket/train``), if the service
+lists folders. The index lies beside them as that of a pack does: ``train.tar.packio``,
+``train-{000..127}.tar.packio``, ``train/index.packio``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from packio import registry
+from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
+from packio.formats import Format
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
+from packio.packs import braces, recognising
+from packio.storage import objects, urls
+from packio.storage.objects import Facts
+from packio.storage.urls import Url
+from packio.system.pools import ThreadPool
+
+OBJECTS = "objects"  # metadata of an index: name of each object → its version
+_ASKING = 16  # requests at a time
+_FEW = 64  # objects that are asked for one by one where the service lists no folders
+_HEAD = 512  # bytes of an object that tell its format
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """A container at URLs.
+
+    Attributes:
+        format: Name of its format.
+        root: URL that all names are relative to.
+        facts: Name of each object, in the order of the samples → its size and version.
+        is_folder: Whether all objects of the format in the folder ``root`` are meant.
+    """
+
+    format: str
+    root: Url
+    facts: Mapping[str, Facts]
+    is_folder: bool
+
+
+def find(url: Url) -> Bucket:
+    """Recognise a container at a URL.
+
+    Raises:
+        NotAPackError: no container that packio knows, or of a format that is not read from URLs.
+        OptionError: several containers that do not go together.
+        ReadError: the service does not answer, or one of several is not there.
+    """
+    names = braces.expanded(os.fspath(url))
+    if names != [os.fspath(url)]:
+        root = root_of(url)
+        skip = len(os.fspath(root)) + 1
+        return _checked(url, root, _all_facts(root, [name[skip:] for name in names]))
+    with urls.errors_as(ReadError, url):
+        found = urls.info(url)
+    if found is not None and found["type"] == "file":
+        facts = objects.facts(url)
+        if (form := _format_of(url, facts)) is not None:
+            return _readable(Bucket(form, url.parent, {url.name: facts}, is_folder=False), url)
+    return _in_folder(url)
+
+
+def root_of(url: Url) -> Url:
+    """The URL that names in the index are relative to: the folder that all objects are in."""
+    names = braces.expanded(os.fspath(url))
+    return Url(os.path.commonpath([os.path.dirname(name) for name in names]))
+
+
+def index_place(url: Url, bucket: Bucket) -> Url:
+    """Where the index of a container goes if nobody says otherwise.
+
+    Raises:
+        OptionError: there is no place beside it, as it is in several folders.
+    """
+    if bucket.is_folder:
+        return url / INDEX_NAME
+    if root_of(url) != url.parent:
+        raise OptionError(
+            f"{url}: in several folders, so no place for its index is beside it; say which with "
+            f"--index FILE (index=), as --index {url.name}{INDEX_SUFFIX}"
+        )
+    return url.with_name(url.name + INDEX_SUFFIX)
+
+
+def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
+    """Check that the objects of others are those that an index was made of.
+
+    Nothing is checked where the service tells no versions.
+
+    Raises:
+        IntegrityError: an object was replaced.
+        ReadError: the service does not answer.
+    """
+    expected = index.metadata.get(OBJECTS)
+    if not isinstance(expected, dict):
+        return
+    for name, version in _versions(root, names).items():
+        if expected.get(name, "") and version and expected[name] != version:
+            raise IntegrityError(
+                f"{root / name}: was replaced after it was indexed ({version}; the index says "
+                f"{expected[name]}); run packio reindex again"
+            )
+
+
+def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:
+    with urls.errors_as(ReadError, root):
+        if len(names) > _FEW:
+            listed = urls.below(root)
+            return {name: urls.version(listed[name]) for name in names if name in listed}
+        with ThreadPool(min(_ASKING, len(names)), "packio-objects") as pool:
+            each = pool.map(lambda name: urls.info(root / name), names)
+            return {n: urls.version(e) for n, e in zip(names, each, strict=True) if e is not None}
+
+
+def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
+    with ThreadPool(min(_ASKING, len(names)), "packio-objects") as pool:
+        each = pool.map(lambda name: objects.facts(root / name), names)
+        return dict(zip(names, each, strict=True))
+
+
+def _checked(url: Url, root: Url, facts: dict[str, Facts]) -> Bucket:
+    """The container that consists of some objects, which braces name."""
+    first = next(iter(facts))
+    form = _format_of(root / first, facts[first])
+    if form is None:
+        raise NotAPackError(f"{root / first}: no container that packio knows")
+    known: Format = registry.load("formats", form)
+    for name in facts:  # by name: the scan will tell what is in them
+        if not known.recognise(b"", name.rpartition("/")[2]) and name != first:
+            raise OptionError(f"{root / name}: its name is not that of a {form}, as {first} is")
+    return _readable(Bucket(form, root, facts, is_folder=False), url)
+
+
+def _in_folder(url: Url) -> Bucket:
+    """The containers in a folder, of one format; the order is that of their names."""
+    with urls.errors_as(ReadError, url):
+        listed = urls.below(url)
+    found: dict[str, list[str]] = {}
+    for name in sorted(listed):
+        if "/" not in name and listed[name]["type"] == "file":
+            form = recognising.format_by_name(name)
+            if form is not None:
+                found.setdefault(form, []).append(name)
+    if not found:
+        what = f"{len(listed)} objects, no container" if listed else "nothing there, or no list"
+        raise NotAPackError(
+            f"{url}: {what} that packio knows; name the objects by braces: {url}/{{000..127}}.tar"
+        )
+    if len(found) > 1:
+        shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))
+        raise OptionError(
+            f"{url}: holds containers of several formats: {shown}; name one, or several by braces: "
+            f"{url}/{{000..127}}.tar"
+        )
+    ((form, names),) = found.items()
+    known: Format = registry.load("formats", form)
+    names = list(known.shards(names, lambda name: _content(url / name, listed.get(name))))
+    return _readable(Bucket(form, url, _all_facts(url, names), is_folder=True), url)
+
+
+def _content(url: Url, found: Mapping[str, Any] | None) -> bytes | None:
+    """All bytes of a small object; None if there is none."""
+    if found is None:
+        return None
+    with urls.errors_as(ReadError, url):
+        return urls.read(*urls.filesystem(url), 0, found.get("size"), is_end=True)
+
+
+def _readable(bucket: Bucket, url: Url) -> Bucket:
+    known: Format = registry.load("formats", bucket.format)
+    if not known.caps.at_urls:
+        raise NotAPackError(
+            f"{url}: {bucket.format}, which packio indexes on a disk only; copy it there, index it "
+            "with packio reindex, and upload both"
+        )
+    name, facts = next(iter(bucket.facts.items()))
+    objects.check_ranges(bucket.root / name, facts.size)
+    return bucket
+
+
+def _format_of(url: Url, facts: Facts) -> str | None:
+    with urls.errors_as(ReadError, url):
+        objects.check_ranges(url, facts.size)
+        head = urls.read(*urls.filesystem(url), 0, min(_HEAD, facts.size))
+    return recognising.format_of(head, url.name)

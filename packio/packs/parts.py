@@ -1,0 +1,133 @@
+"""Parts of an index, one for each container shard: kept in a folder, and joined to one index.
+
+A part is an index file. What else is known of its shard is in the metadata, under ``part``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from packio.errors import OptionError, PackioError
+from packio.index import columns as made
+from packio.index import indexfile, raw_blocks
+from packio.index.indexfile import Index
+from packio.packs.collecting import folders_of, unique_keys
+from packio.sample.relabelling import NO_CLASS
+
+Table = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one shard brings to an index.
+
+    Attributes:
+        name: Of the shard, relative to the root.
+        size, version: Of the object.
+        samples: In the shard.
+        skipped: Records whose images cannot be read; `problem` tells the first.
+        least_label: The smallest label as found; None: no label is an int.
+        remarks: What is not in the index, one sentence each.
+    """
+
+    name: str
+    size: int
+    version: str
+    samples: int
+    skipped: int
+    problem: str
+    least_label: int | None
+    remarks: tuple[str, ...]
+
+
+def write(path: Path, part: Part, fields: Mapping[str, str], columns: Table) -> None:
+    """Write a part, all of it or nothing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    metadata = {"version": indexfile.VERSION, "fields": fields, "part": dataclasses.asdict(part)}
+    indexfile.write(path, columns, metadata)
+
+
+def read(path: Path) -> Part | None:
+    """What a part says of its shard; None if there is no such part, or it is damaged."""
+    try:
+        index = Index(path)
+        index.check()
+        said = index.metadata["part"]
+        return Part(**{**said, "remarks": tuple(said["remarks"])})
+    except (PackioError, KeyError, TypeError):
+        return None
+
+
+def joined(paths: Sequence[Path], where: object) -> tuple[Table, dict[str, str], list[str]]:
+    """Columns of an index, kinds of its fields, and remarks, from parts that have samples.
+
+    Raises:
+        OptionError: a field is of two kinds, or boxes have different columns.
+    """
+    tables: list[Table] = []
+    fields: dict[str, str] = {}
+    for index in map(Index, paths):
+        for name, kind in index.fields.items():
+            if fields.setdefault(name, kind) != kind:
+                raise OptionError(f"{where}: field {name!r} is of kind {fields[name]} and {kind}")
+        names = [n for n in index.column_names if n != raw_blocks.COLUMN]
+        tables.append({name: index.column(name).array() for name in names})
+    remarks = _alike_labels(tables)
+    columns = made.joined(_completed(tables, where), [1] * len(tables))
+    data, starts = columns["key_data"].tobytes(), columns["key_offsets"].tolist()
+    keys = [data[a:b] for a, b in itertools.pairwise(starts)]
+    return columns | unique_keys(keys), fields, remarks
+
+
+def classes(columns: Mapping[str, np.ndarray]) -> list[str]:
+    """Names of int labels, as far as the folders in the keys tell them."""
+    label = columns.get("label")
+    if label is None or label.ndim != 1:
+        return []
+    data, starts = columns["key_data"].tobytes(), columns["key_offsets"].tolist()
+    return folders_of(label.tolist(), (data[a:b] for a, b in itertools.pairwise(starts)))
+
+
+def _alike_labels(tables: Sequence[Table]) -> list[str]:
+    """Make the labels of all tables of one kind, or leave them out; say so."""
+    kinds = {t["label"].shape[1:] if "label" in t else None for t in tables}
+    if len(kinds) < 2:
+        return []
+    if kinds == {(), None}:
+        without = [t for t in tables if "label" not in t]
+        for table in without:
+            table["label"] = np.full(len(table["image/offset"]), NO_CLASS, np.int64)
+        return [f"{len(without)} of {len(tables)} shards have no labels; their samples get -1"]
+    for table in tables:
+        table.pop("label", None)
+    return ["labels are left out, as they are not alike in all shards"]
+
+
+def _completed(tables: Sequence[Table], where: object) -> list[Table]:
+    """The tables, each with the columns of all; see `packio.index.columns.absent`."""
+    like = {name: column for table in tables for name, column in table.items()}
+    for name in [n for n in like if n.startswith("boxes/")]:
+        if any(t[name].dtype.kind == "f" for t in tables if name in t):
+            like[name] = np.zeros(0, np.float32)
+    found = []
+    for table in tables:
+        count = len(table["image/offset"])
+        full = {}
+        for name, column in like.items():
+            if name not in table and name.startswith("boxes/") and len(table.get("boxes", ())):
+                raise OptionError(f"{where}: boxes of some shards have no {os.path.basename(name)}")
+            own = table.get(name)
+            if own is None:
+                own = made.absent(name, column.dtype, column.shape[1:], count)
+            full[name] = own.astype(column.dtype) if name.startswith("boxes/") else own
+        found.append(full)
+    return found

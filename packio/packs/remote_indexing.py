@@ -1,0 +1,289 @@
+"""Indexing containers of others at URLs, in one pass over their objects, several at a time.
+
+An object is either streamed, all of it, or skipped through: of each sample the headers, the label
+and the head of the image are read, by a request for each sample. Requests of one object follow each
+other, as each header tells where the next one is. A request takes the time of a round trip, 10 to
+50 ms, in which a stream brings 0.5 to 5 MB. So skipping is faster from about 1 MiB a sample on,
+and packio streams smaller samples. The mean size of the first samples decides, for all objects.
+
+What is found of each object is written into the user's cache at once. A run that is cut short goes
+on with the objects that are missing. An object that changes meanwhile is read anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packio import __version__, registry
+from packio.errors import CannotCreateError, NotAPackError, OptionError, PackioError, ReadError
+from packio.formats import Format, Reading
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.index.indexfile import INDEX_SUFFIX
+from packio.packs import buckets, parts
+from packio.packs.buckets import OBJECTS, Bucket
+from packio.packs.collecting import Collected
+from packio.packs.heads import CollectedHeads
+from packio.packs.parts import Part
+from packio.storage import objects, urls
+from packio.storage.objects import AnyObject, Facts, OpenUrl, SkippedObject, StreamedObject
+from packio.storage.urls import Url
+from packio.system import cache, files, locks
+from packio.system.pools import ThreadPool
+
+SKIPPED_BYTES = 1 << 20  # mean bytes of a sample from which on objects are skipped through
+_LOOKED_AT = 16  # samples that tell the mean
+_REQUESTS = 16  # of all workers, ahead of what is read
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Told = Callable[[int, int], object]  # objects that are done, of how many
+
+
+def reindex(
+    url: Url, index: Path | None, reading: Reading, *, seek_points: bool, headers_only: bool | None,
+    num_workers: int, told: Told | None = None,
+) -> Path:  # fmt: skip
+    """Index a container at a URL; see `packio.reindex`.
+
+    Args:
+        url: Of the container.
+        index: Where the index goes, a path or a URL; None: beside the container.
+        reading: How to take what the container says.
+        seek_points, headers_only, num_workers: As of `packio.reindex`.
+        told: Called whenever an object is done.
+    """
+    bucket = buckets.find(url)
+    form: Format = registry.load("formats", bucket.format)
+    if headers_only and not form.caps.skips:
+        raise OptionError(f"{url}: {bucket.format} must be read whole; leave headers_only out")
+    place = index if index is not None else buckets.index_place(url, bucket)
+    _try_out(place, url)
+    if headers_only is None:
+        headers_only = not seek_points and form.caps.skips and _is_skipped(bucket, form, reading)
+    work = _Work(bucket, reading, seek_points, headers_only, _ahead(num_workers, bucket))
+    folder = cache.folder("reindex", work.name())
+    folder.mkdir(parents=True, exist_ok=True)
+    with locks.file_lock(folder.with_suffix(".lock")):
+        found = _run(work, folder, min(num_workers, len(bucket.facts)), told)
+        _publish(folder, found, work, place, url)
+    files.remove(folder)
+    return place
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What is asked of every object."""
+
+    bucket: Bucket
+    reading: Reading
+    seek_points: bool
+    headers_only: bool
+    ahead: int  # requests of one object
+
+    def name(self) -> str:
+        """Name of the folder of the parts."""
+        asked = (__version__, self.bucket.format, self.reading, self.seek_points, self.headers_only)
+        names = "\0".join([os.fspath(self.bucket.root), *self.bucket.facts])
+        text = f"{asked}\0{names}".encode("utf-8", "surrogateescape")
+        return hashlib.sha256(text).hexdigest()
+
+
+def _ahead(workers: int, bucket: Bucket) -> int:
+    return max(1, _REQUESTS // min(workers, len(bucket.facts)))
+
+
+def _try_out(place: Path, url: Url) -> None:
+    """Notice before the container is read that the index cannot be written.
+
+    Raises:
+        CannotCreateError: it cannot.
+    """
+    advice = f"; put it elsewhere: packio reindex {url} --index FILE (index=)"
+    if not isinstance(place, Url):
+        folder = place.absolute().parent
+        if not os.access(folder, os.W_OK):
+            raise CannotCreateError(f"{place}: the folder is not there or not writable{advice}")
+        return
+    trial = place.with_name(f"{place.name}.packio-try")
+    try:
+        fs, path = urls.filesystem(trial)
+        urls.retried(functools.partial(fs.pipe_file, path, b""))
+        urls.retried(functools.partial(fs.rm_file, path))
+    except Exception as error:  # each service has errors of its own
+        reason = str(error) or type(error).__name__
+        raise CannotCreateError(f"{place}: cannot be written: {reason}{advice}") from error
+
+
+def _is_skipped(bucket: Bucket, form: Format, reading: Reading) -> bool:
+    """Whether the first samples are so large that it pays to skip through the objects."""
+    name, facts = next(iter(bucket.facts.items()))
+    if facts.size < SKIPPED_BYTES:
+        return False
+    found = SkippedObject(bucket.root / name, facts.size, threading.Event())
+    with objects.opened_once(found) as url:
+        ends = [
+            max(place.offset + place.length for place in record.fields.values())
+            for record in itertools.islice(form.scan(url, reading), _LOOKED_AT)
+        ]
+    return bool(ends) and max(ends) / len(ends) >= SKIPPED_BYTES
+
+
+def _run(work: _Work, folder: Path, workers: int, told: Told | None) -> list[Path]:
+    """Make the parts that are not there yet; return the paths of all, in the order of objects."""
+    paths = [folder / f"{i:06d}{INDEX_SUFFIX}" for i in range(len(work.bucket.facts))]
+    stopped, done, lock = threading.Event(), itertools.count(1), threading.Lock()
+
+    def make(path: Path, name: str, facts: Facts) -> None:
+        if stopped.is_set():
+            return
+        _make(work, path, name, facts, stopped)
+        if told is not None:
+            with lock:
+                told(next(done), len(paths))
+
+    with ThreadPool(workers, "packio-reindex") as pool:
+        waiting = [
+            pool.submit(make, path, name, facts)
+            for path, (name, facts) in zip(paths, work.bucket.facts.items(), strict=True)
+        ]
+        try:
+            for future in waiting:
+                future.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            _raise_cause(waiting)
+            raise
+    return paths
+
+
+def _raise_cause(waiting: list[Any]) -> None:
+    """Raise the first error that is not just that another worker failed."""
+    for future in waiting:
+        error = future.exception() if future.done() and not future.cancelled() else None
+        if isinstance(error, PackioError) and ": stopped, as another" not in str(error):
+            raise error
+
+
+def _make(work: _Work, path: Path, name: str, facts: Facts, stopped: threading.Event) -> None:
+    """Make the part of one object, unless it is there."""
+    old = parts.read(path)
+    if old is not None and facts.version and (old.size, old.version) == facts:
+        return
+    url = work.bucket.root / name
+    found: AnyObject
+    if work.headers_only:
+        found = SkippedObject(url, facts.size, stopped)
+    else:
+        found = StreamedObject(url, facts.size, work.ahead, stopped)
+    with objects.opened_once(found) as opened:
+        part, fields, columns = _collected(work, name, facts, opened)
+    objects.check_unchanged(url, facts)
+    parts.write(path, part, fields, columns)
+
+
+def _collected(
+    work: _Work, name: str, facts: Facts, url: OpenUrl
+) -> tuple[Part, dict[str, str], dict[str, np.ndarray]]:
+    """Scan an object, and collect its samples."""
+    form: Format = registry.load("formats", work.bucket.format)
+    kind = CollectedHeads if work.headers_only else Collected
+    samples = kind(
+        work.bucket.root, [name], form, work.reading.label_offset, seek_points=work.seek_points,
+        storage=_OneObject(url.opened),
+    )  # fmt: skip
+    count = samples.add_shard(name, form.scan(url, work.reading), None)
+    columns = samples.columns(made.of_objects([name], [facts.size], [url.opened.digest()]))
+    part = Part(
+        name, facts.size, facts.version, count, samples.skipped, samples.first_problem,
+        samples.least_label, tuple(samples.remarks()),
+    )  # fmt: skip
+    return part, samples.fields, columns
+
+
+class _OneObject:
+    """The storage of one object that is open."""
+
+    def __init__(self, opened: AnyObject) -> None:
+        self._opened = opened
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Read a range; the format has checked that it is within the object."""
+        return self._opened.read(length, offset)
+
+
+def _publish(folder: Path, paths: list[Path], work: _Work, place: Path, url: Url) -> None:
+    """Join the parts, and put the index in its place."""
+    found = [part for path in paths if (part := parts.read(path)) is not None]
+    if len(found) != len(paths):
+        raise ReadError(f"{folder}: parts of the index of {url} are gone; run it again")
+    full = [path for path, part in zip(paths, found, strict=True) if part.samples]
+    if not full:
+        problem = next((part.problem for part in found if part.problem), "")
+        raise NotAPackError(
+            f"{url}: no images in this {work.bucket.format} container"
+            + (f"; the first record: {problem}" if problem else "")
+        )
+    columns, fields, remarks = parts.joined(full, url)
+    metadata = _metadata(work, found, columns, fields)
+    if remarks := [*remarks, *_remarks(found)]:
+        metadata["remarks"] = remarks
+    made_here = folder / f"index{INDEX_SUFFIX}"
+    indexfile.write(made_here if isinstance(place, Url) else place, columns, metadata)
+    if isinstance(place, Url):
+        _send(made_here, place)
+    for remark in remarks:
+        warnings.warn(f"{url}: {remark}", stacklevel=4)
+
+
+def _send(path: Path, place: Url) -> None:
+    with urls.errors_as(CannotCreateError, place):
+        fs, name = urls.filesystem(place)
+        urls.retried(lambda: fs.put_file(os.fspath(path), name))
+        found = urls.info(place)
+        if found is None or found.get("size") not in (None, path.stat().st_size):
+            raise CannotCreateError(f"{place}: has not arrived whole; run it again")
+
+
+def _metadata(
+    work: _Work, found: list[Part], columns: dict[str, np.ndarray], fields: dict[str, str]
+) -> dict[str, Any]:
+    bucket, label = work.bucket, columns.get("label")
+    skipped, packed = sum(part.skipped for part in found), sum(part.samples for part in found)
+    metadata: dict[str, Any] = {
+        "version": indexfile.VERSION,
+        "format": bucket.format,
+        "access": "range",
+        "fields": fields,
+        "classes": parts.classes(columns),
+        "counts": {"found": packed + skipped, "packed": packed, "skipped": skipped},
+        "source": {"kind": "reindex"},
+        "options": work.reading.names(),
+        "shards": [{"name": p.name, "samples": p.samples} for p in found if p.samples],
+        "versions": {"packio": __version__},
+        OBJECTS: {p.name: p.version for p in found if p.samples},
+    }
+    least = [part.least_label for part in found if part.least_label is not None]
+    if least and label is not None and label.ndim == 1:
+        metadata["labels"] = {"min": min(least), "offset": work.reading.label_offset}
+    return metadata
+
+
+def _remarks(found: list[Part]) -> list[str]:
+    """The remarks of all parts, each once, with the name of its first object."""
+    first: dict[str, str] = {}
+    for part in found:
+        for remark in part.remarks:
+            first.setdefault(remark, part.name)
+    return [f"{name}: {remark}" for remark, name in list(first.items())[:20]]

@@ -1,0 +1,231 @@
+"""One object at a URL, read from its beginning to its end: by pieces ahead, or by small windows.
+
+`StreamedObject` fetches the whole object in pieces of 4 MiB, several at a time and ahead of the
+reader, and digests them on their way. `SkippedObject` fetches 16 KiB where the reader looks, and
+leaves out what the reader skips. Which of them is faster depends on how much is skipped: see
+`packio.packs.remote_indexing`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from packio.errors import IntegrityError, ReadError
+from packio.storage import urls
+from packio.storage.urls import Url
+from packio.system.pools import ThreadPool
+
+WINDOW = 16 << 10  # bytes that a small read takes at once: a tar header and the head of an image
+_PIECE = 4 << 20  # bytes of a request that reads ahead
+_KEPT = 32 << 20  # bytes of pieces that stay, for a reader that looks back
+_WINDOWS = 16  # windows that stay
+
+
+class Facts(NamedTuple):
+    """What a service says of an object."""
+
+    size: int  # bytes
+    version: str  # changes when the object is written again; "" if the service tells none
+
+
+def facts(url: Url) -> Facts:
+    """Ask for the size and the version of an object.
+
+    Raises:
+        ReadError: there is no such object, the service tells no size, or does not answer.
+    """
+    with urls.errors_as(ReadError, url):
+        found = urls.info(url)
+    if found is None or found.get("type") != "file":
+        raise ReadError(f"{url}: no such object")
+    if not isinstance(found.get("size"), int):
+        raise ReadError(f"{url}: the server tells no size; copy the object to a disk or a bucket")
+    return Facts(found["size"], urls.version(found))
+
+
+def check_ranges(url: Url, size: int) -> None:
+    """Check that a server of web pages answers byte ranges; it may send whole objects instead.
+
+    Raises:
+        ReadError: it does not.
+    """
+    fs, path = urls.filesystem(url)
+    kinds = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if size < 2 or not {"http", "https"} & set(kinds):
+        return
+
+    refused = ReadError(
+        f"{url}: the server sends no byte ranges, so packio cannot read one sample alone; copy the "
+        "object to a disk, or to a server that sends them"
+    )
+
+    def ask() -> bytes:
+        with fs.open(path, size=size, cache_type="none") as file:
+            file.seek(size - 1)
+            try:
+                data: bytes = file.read(1)
+            except ValueError as error:  # of fsspec, for such a server
+                raise refused from error
+            return data
+
+    with urls.errors_as(ReadError, url):
+        if len(urls.retried(ask)) != 1:
+            raise refused
+
+
+class StreamedObject:
+    """An object that is read from the beginning to the end, all of its bytes.
+
+    Not for several threads. Reading back further than 32 MiB asks for the bytes again.
+
+    Args:
+        url: Of the object.
+        size: Bytes of the object.
+        ahead: Pieces that are asked for before they are read.
+        stopped: Ends the next read by an error, if it is set.
+    """
+
+    reads_all = True
+
+    def __init__(self, url: Url, size: int, ahead: int, stopped: threading.Event) -> None:
+        self.url, self.size = url, size
+        self._fs, self._path = urls.filesystem(url)
+        self._ahead, self._stopped = ahead, stopped
+        self._pool = ThreadPool(ahead + 1, "packio-object")
+        self._asked: dict[int, Future[bytes]] = {}
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._digest, self._next = hashlib.sha256(), 0  # of the pieces before this one
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Read a range within the object.
+
+        Raises:
+            ReadError: several attempts failed.
+        """
+        if not length:
+            return b""
+        first, last = offset // _PIECE, (offset + length - 1) // _PIECE
+        parts = [self._piece(number) for number in range(first, last + 1)]
+        start = offset - first * _PIECE
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        return whole[start : start + length]
+
+    def _piece(self, number: int) -> bytes:
+        while self._next <= number:  # all pieces in their order, for the digest
+            self._forward()
+        if (data := self._kept.get(number)) is None:
+            data = self._fetched(number)
+            self._keep(number, data)
+        return data
+
+    def _forward(self) -> None:
+        number = self._next
+        for later in range(number, min(number + self._ahead, self._pieces - 1) + 1):
+            if later not in self._asked:
+                self._asked[later] = self._pool.submit(self._fetched, later)
+        data = self._asked.pop(number).result()
+        self._digest.update(data)
+        self._next += 1
+        self._keep(number, data)
+
+    def _keep(self, number: int, data: bytes) -> None:
+        self._kept[number] = data
+        while len(self._kept) > max(1, _KEPT // _PIECE):
+            self._kept.popitem(last=False)
+
+    def _fetched(self, number: int) -> bytes:
+        start = number * _PIECE
+        return _fetched(self, start, min(_PIECE, self.size - start), self._stopped)
+
+    @property
+    def _pieces(self) -> int:
+        return -(-self.size // _PIECE)
+
+    def digest(self) -> bytes:
+        """SHA-256 of the object; reads what has not been read yet."""
+        while self._next < self._pieces:
+            self._forward()
+        return self._digest.digest()
+
+    def close(self) -> None:
+        """End the requests that wait."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class SkippedObject:
+    """An object of which small parts are read. Not for several threads.
+
+    Args:
+        url, size, stopped: As for `StreamedObject`.
+    """
+
+    reads_all = False
+
+    def __init__(self, url: Url, size: int, stopped: threading.Event) -> None:
+        self.url, self.size, self._stopped = url, size, stopped
+        self._windows: OrderedDict[int, bytes] = OrderedDict()  # by their beginnings
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Read a range within the object; see `StreamedObject.read`."""
+        for start, window in reversed(self._windows.items()):
+            if start <= offset and offset + length <= start + len(window):
+                return window[offset - start : offset - start + length]
+        window = _fetched(self, offset, min(max(length, WINDOW), self.size - offset), self._stopped)
+        self._windows[offset] = window
+        while len(self._windows) > _WINDOWS:
+            self._windows.popitem(last=False)
+        return window[:length]
+
+    def digest(self) -> bytes:
+        """Zeros: nobody has read all of the object."""
+        return bytes(32)
+
+    def close(self) -> None:
+        """Forget the windows."""
+        self._windows.clear()
+
+
+AnyObject = StreamedObject | SkippedObject
+
+
+def _fetched(of: AnyObject, start: int, length: int, stopped: threading.Event) -> bytes:
+    if stopped.is_set():
+        raise ReadError(f"{of.url}: stopped, as another object could not be read")
+    with urls.errors_as(ReadError, f"{of.url}, byte {start}"):
+        return urls.read(*urls.filesystem(of.url), start, length)
+
+
+class OpenUrl(Url):
+    """The URL of an object that is open: whoever opens the URL reads through the same object."""
+
+    opened: AnyObject
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Url, (str(self),)
+
+
+@contextlib.contextmanager
+def opened_once(found: AnyObject) -> Iterator[OpenUrl]:
+    """The URL of an object, for all that read the object while the block runs."""
+    url = OpenUrl(found.url)
+    url.opened = found
+    try:
+        yield url
+    finally:
+        found.close()
+
+
+def check_unchanged(url: Url, before: Facts) -> None:
+    """Check that an object is still the one that it was.
+
+    Raises:
+        IntegrityError: it was replaced.
+    """
+    if facts(url) != before:
+        raise IntegrityError(f"{url}: was replaced while it was read; run the same command again")

@@ -1,0 +1,496 @@
+"""Containers of others at URLs: indexed in one pass, and read where they are."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import pickle
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from PIL import Image, features
+
+import packio
+from packio.errors import (
+    CannotCreateError,
+    IntegrityError,
+    NotAPackError,
+    OptionError,
+    ReadError,
+)
+from packio.packs import remote_indexing
+from packio.storage import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from object_store import Proxy
+    from web_server import WebServer
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def noise(seed: int, height: int = 40, width: int = 50) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def encoded(image: Image.Image, form: str = "jpeg", **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def tar_of(members: Sequence[tuple[str, bytes]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def shard(numbers: Sequence[int], height: int = 40, width: int = 50) -> bytes:
+    """A tar as WebDataset has it: image, label and description of each sample."""
+    return tar_of([
+        (f"{i:06d}.{ending}", content)
+        for i in numbers
+        for ending, content in (
+            ("cls", b"%d" % (i % 3)),
+            ("jpg", encoded(noise(i, height + i % 5, width), quality=95)),
+            ("json", json.dumps({"number": i}).encode()),
+        )
+    ])  # fmt: skip
+
+
+def shards(count: int = 3, each: int = 6) -> dict[str, bytes]:
+    return {f"t-{k:03d}.tar": shard(range(k * each, (k + 1) * each)) for k in range(count)}
+
+
+def put(s3: Proxy, content: dict[str, bytes], folder: str = "train") -> str:
+    fs = fsspec.filesystem("s3")
+    for name, data in content.items():
+        fs.pipe_file(f"{s3.bucket}/{folder}/{name}", data)
+    return f"s3://{s3.bucket}/{folder}"
+
+
+def by_tarfile(content: dict[str, bytes]) -> list[tuple[str, int, dict[str, Any], bytes]]:
+    """Key, label, description and image of each sample, as the standard library reads them."""
+    found: dict[str, dict[str, bytes]] = {}
+    for data in content.values():
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for entry in archive:
+                stem, _, ending = entry.name.partition(".")
+                file = archive.extractfile(entry)
+                assert file is not None
+                found.setdefault(stem, {})[ending] = file.read()
+    return [(k, int(v["cls"]), json.loads(v["json"]), v["jpg"]) for k, v in found.items()]
+
+
+def by_packio(pack: packio.Pack) -> list[tuple[str, int, Any, bytes]]:
+    return [(s.key, int(str(s.label)), pack.meta(i), s.data) for i, s in enumerate(pack)]
+
+
+def read_of(log: Sequence[str], name: str) -> list[tuple[int, int]]:
+    """The ranges of an object that were asked for."""
+    pattern = re.compile(rf"GET \S*{re.escape(name)}\S* bytes=(\d+)-(\d+)")
+    found = [match for line in log if (match := pattern.search(line))]
+    return [(int(match[1]), int(match[2]) + 1) for match in found]
+
+
+def columns(pack: packio.Pack) -> dict[str, np.ndarray]:
+    index = pack.index_file
+    return {name: index.column(name).array() for name in index.column_names}
+
+
+def test_shards_in_a_bucket_are_read_where_they_are(s3: Proxy) -> None:
+    url = put(s3, content := shards())
+    pattern = f"{url}/t-{{000..002}}.tar"
+    assert str(packio.reindex(pattern)) == f"{pattern}.packio"
+    with packio.open(pattern) as pack:
+        assert by_packio(pack) == by_tarfile(content)
+    dataset = packio.TarDataset(pattern, output="numpy")
+    for i, (_, label, _, data) in enumerate(by_tarfile(content)):
+        image, found = dataset[i]
+        assert np.array_equal(image, np.asarray(Image.open(io.BytesIO(data))))
+        assert found == label
+
+
+def test_webdataset_reads_the_same_samples(s3: Proxy) -> None:
+    theirs = pytest.importorskip("webdataset.tariterators")
+    url = put(s3, content := shards())
+    expected = [
+        (s["__key__"], int(s["cls"]), json.loads(s["json"]), s["jpg"])
+        for s in theirs.group_by_keys(
+            theirs.tar_file_expander(
+                {"url": n, "stream": io.BytesIO(d)} for n, d in content.items()
+            )
+        )
+    ]
+    packio.reindex(url)
+    assert by_packio(packio.open(url)) == expected
+
+
+@pytest.mark.parametrize("seek_points", [False, True])
+def test_the_index_is_that_of_the_same_files_on_a_disk(
+    seek_points: bool, s3: Proxy, tmp_path: Path
+) -> None:
+    url = put(s3, content := shards(2))
+    for name, data in content.items():
+        (tmp_path / "here").mkdir(exist_ok=True)
+        (tmp_path / "here" / name).write_bytes(data)
+    packio.reindex(url, seek_points=seek_points)
+    packio.reindex(tmp_path / "here", seek_points=seek_points)
+    there, here = columns(packio.open(url)), columns(packio.open(tmp_path / "here"))
+    assert there.keys() == here.keys()
+    assert ("seek_data" in there) is seek_points
+    for name, column in here.items():
+        assert np.array_equal(there[name], column), name
+    one, other = packio.open(url).metadata, packio.open(tmp_path / "here").metadata
+    assert {n: v for n, v in one.items() if n != "objects"} == other
+
+
+def test_large_samples_are_skipped_over(s3: Proxy) -> None:
+    content = {"big.tar": shard(range(20), 1100, 1200)}
+    url = put(s3, content) + "/big.tar"
+    size = len(content["big.tar"]) // 20
+    assert size > remote_indexing.SKIPPED_BYTES
+    s3.reset()
+    packio.reindex(url)
+    ranges = read_of(s3.log, "big.tar")
+    assert sum(stop - start for start, stop in ranges) < 20 * 3 * objects.WINDOW < 20 * size / 10
+    assert by_packio(packio.open(url)) == by_tarfile(content)
+
+
+def test_small_samples_are_streamed_once(s3: Proxy) -> None:
+    content = shards(1, 40)
+    url = put(s3, content) + "/t-000.tar"
+    s3.reset()
+    packio.reindex(url)
+    ranges = [r for r in read_of(s3.log, "t-000.tar") if r[1] - r[0] > 512]
+    assert sorted(ranges) == [(0, len(content["t-000.tar"]))]
+
+
+def _varied() -> Iterator[tuple[str, bytes]]:
+    """Images of all encodings, larger than what is read of them at first."""
+    photo = noise(1, 300, 400)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010E] = "x" * 60_000
+    yield "baseline.jpg", encoded(photo, quality=95)
+    yield "progressive.jpg", encoded(photo, quality=95, progressive=True)
+    yield "grey.jpg", encoded(photo.convert("L"), quality=95)
+    yield "cmyk.jpg", encoded(photo.convert("CMYK"), quality=95)
+    yield "turned.jpg", encoded(photo, quality=95, exif=exif)
+    yield "icc.jpg", encoded(photo, quality=95, icc_profile=random.Random(1).randbytes(200_000))
+    yield "restarts.jpg", encoded(photo, quality=95, restart_marker_rows=1)
+    yield "plain.png", encoded(photo, "png")
+    yield "turned.png", encoded(photo, "png", exif=exif)
+    yield "late.png", _with_late_exif(encoded(photo, "png"), exif)
+    yield "palette.png", encoded(photo.quantize(), "png", transparency=3)
+    wide = np.random.default_rng(1).integers(0, 65536, (200, 300)).astype(np.uint16)
+    yield "wide.png", encoded(Image.fromarray(wide), "png")
+    for name in ("bmp", "gif", "tiff", "ppm", "webp"):
+        yield f"photo.{name}", encoded(photo, name)
+    for name, feature in (("jp2", "jpg_2000"), ("avif", "avif")):
+        if features.check(feature):
+            yield f"photo.{name}", encoded(photo, {"jp2": "jpeg2000"}.get(name, name))
+
+
+def _with_late_exif(png: bytes, exif: Image.Exif) -> bytes:
+    """A PNG whose orientation is behind its pixels."""
+    import zlib
+
+    data = b"eXIf" + exif.tobytes()[6:]
+    chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+    return png[:-12] + chunk + png[-12:]
+
+
+def test_heads_of_images_tell_what_whole_images_tell(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    members = list(_varied())
+    assert all(len(data) > 10_000 for _, data in members)
+    fs.pipe_file("/varied/all.tar", tar_of([(f"{i}/{n}", d) for i, (n, d) in enumerate(members)]))
+    url = "memory://varied/all.tar"
+    packio.reindex(url, index=tmp_path / "whole.packio", headers_only=False)
+    packio.reindex(url, index=tmp_path / "heads.packio", headers_only=True)
+    whole = packio.open(url, index=tmp_path / "whole.packio")
+    heads = packio.open(url, index=tmp_path / "heads.packio")
+    assert len(whole) == len(members)
+    for i, (name, data) in enumerate(members):
+        assert heads.facts("image", i) == whole.facts("image", i), name
+        assert heads[i].data == whole[i].data == data
+    assert whole.facts("image", [n for n, _ in members].index("late.png")).orientation == 6
+    crop, few = packio.RandomResizedCrop(32), range(4)
+    one, other = (
+        packio.TarDataset(p, crop=crop, seed=1, mode="UNCHANGED").__getitems__(few)
+        for p in (whole, heads)
+    )
+    assert all(map(torch.equal, one, other))
+
+
+def test_a_damaged_image_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    members = [("0.jpg", encoded(noise(0))), ("1.jpg", b"no image" * 5000)]
+    fs.pipe_file("/bad/x.tar", tar_of(members))
+    for headers_only in (False, True):
+        place = tmp_path / f"{headers_only}.packio"
+        with pytest.warns(UserWarning, match=r"1 of 2 records are left out.*1\.jpg"):
+            packio.reindex("memory://bad/x.tar", index=place, headers_only=headers_only)
+        assert packio.open("memory://bad/x.tar", index=place).keys()[:] == ["0.jpg"]
+
+
+def test_a_web_server_needs_an_index_elsewhere(web: WebServer, tmp_path: Path) -> None:
+    content = shards()
+    web.objects = {f"/train/{name}": data for name, data in content.items()}
+    pattern = f"{web.url}/train/t-{{000..002}}.tar"
+    with pytest.raises(NotAPackError, match=r"packio reindex http://\S+ \(with --index FILE"):
+        packio.open(pattern)
+    with pytest.raises(CannotCreateError, match=r"packio reindex http://\S+ --index FILE"):
+        packio.reindex(pattern)
+    index = tmp_path / "x.packio"
+    with pytest.raises(NotAPackError, match="no such index; make it: packio reindex http"):
+        packio.TarDataset(pattern, index=index)
+    command = [sys.executable, "-m", "packio", "reindex", pattern, "--index", str(index)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "18 samples, 0 skipped" in done.stdout
+    dataset = packio.TarDataset(pattern, index=index, output="numpy")
+    again = pickle.loads(pickle.dumps(dataset))
+    expected = by_tarfile(content)
+    assert by_packio(again.pack) == expected
+    for i in (0, 7, 17):
+        image, label = again[i]
+        assert np.array_equal(image, np.asarray(Image.open(io.BytesIO(expected[i][3]))))
+        assert label == expected[i][1]
+
+
+def test_workers_that_are_spawned_find_the_index(web: WebServer, tmp_path: Path) -> None:
+    web.objects = {f"/{name}": data for name, data in shards(1).items()}
+    url, index = f"{web.url}/t-000.tar", tmp_path / "x.packio"
+    packio.reindex(url, index=index)
+    dataset = packio.TarDataset(url, index=index, crop=packio.CenterCrop(8))
+    loader = torch.utils.data.DataLoader(
+        dataset, 3, num_workers=1, multiprocessing_context="spawn", collate_fn=packio.collate
+    )
+    labels = torch.cat([labels for _, labels in loader])
+    assert labels.tolist() == [i % 3 for i in range(6)]
+
+
+def test_an_index_may_lie_at_a_url_of_its_own(s3: Proxy, web: WebServer) -> None:
+    content = shards(2)
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url, index = f"{web.url}/t-{{000,001}}.tar", f"s3://{s3.bucket}/mine/theirs.packio"
+    packio.reindex(url, index=index)
+    assert by_packio(packio.open(url, index=index)) == by_tarfile(content)
+
+
+def test_a_server_without_ranges_is_told(web: WebServer, tmp_path: Path) -> None:
+    web.objects, web.ranges = {"/x.tar": shard(range(100))}, False
+    with pytest.raises(ReadError, match="sends no byte ranges"):
+        packio.reindex(f"{web.url}/x.tar", index=tmp_path / "x.packio")
+    assert len([line for line in web.log if line.startswith("GET")]) < 20
+
+
+def test_folders_of_braces_need_a_place_for_the_index(s3: Proxy, tmp_path: Path) -> None:
+    content = shards(2)
+    for folder, (name, data) in zip(("a", "b"), content.items(), strict=True):
+        put(s3, {name: data}, folder)
+    pattern = f"s3://{s3.bucket}/{{a/t-000,b/t-001}}.tar"
+    with pytest.raises(OptionError, match=r"in several folders.*--index"):
+        packio.reindex(pattern)
+    packio.reindex(pattern, index=tmp_path / "x.packio")
+    assert by_packio(packio.open(pattern, index=tmp_path / "x.packio")) == by_tarfile(content)
+
+
+@pytest.mark.parametrize("where", ["s3", "http"])
+def test_a_replaced_object_is_an_error(
+    where: str, s3: Proxy, web: WebServer, tmp_path: Path
+) -> None:
+    content, index = shards(2), tmp_path / "x.packio"
+    changed = bytearray(content["t-001.tar"])
+    changed[700] ^= 1  # as long as before
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url = put(s3, content) if where == "s3" else f"{web.url}/t-{{000,001}}.tar"
+    packio.reindex(url, index=index)
+    assert len(packio.open(url, index=index)) == 12
+    put(s3, {"t-001.tar": bytes(changed)})
+    web.objects["/t-001.tar"] = bytes(changed)
+    with pytest.raises(IntegrityError, match=r"t-001\.tar: was replaced.*packio reindex"):
+        packio.open(url, index=index)
+
+
+def test_an_object_replaced_while_it_is_read_is_an_error(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.objects = {f"/{name}": data for name, data in shards(1).items()}
+    url, index = f"{web.url}/t-000.tar", tmp_path / "x.packio"
+    original = objects.StreamedObject.digest
+
+    def replace(found: objects.StreamedObject) -> bytes:  # called at the object's end
+        web.objects["/t-000.tar"] = shard(range(6, 12))
+        return original(found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(objects.StreamedObject, "digest", replace)
+        with pytest.raises(IntegrityError, match="was replaced while it was read"):
+            packio.reindex(url, index=index)
+    assert not index.exists()
+    packio.reindex(url, index=index)
+    assert packio.open(url, index=index).keys()[0] == "000006"
+
+
+def test_a_killed_run_goes_on_where_it_stopped(web: WebServer, tmp_path: Path) -> None:
+    content = shards(6)
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url, index = f"{web.url}/t-{{000..005}}.tar", tmp_path / "x.packio"
+    parts = tmp_path / "cache" / "reindex"
+    web.objects["/t-004.tar"] = content["t-004.tar"][:2000]  # at which the first run ends
+    child = os.fork()
+    if child == 0:
+        try:
+            packio.reindex(url, index=index, num_workers=1)
+        except IntegrityError:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert not index.exists()
+    assert len(list(parts.glob("*/*.packio"))) == 4
+    web.objects["/t-004.tar"] = content["t-004.tar"]
+    web.log.clear()
+    packio.reindex(url, index=index, num_workers=2)
+    for name, data in content.items():
+        whole = [r for r in read_of(web.log, name) if r[1] - r[0] == len(data)]
+        assert len(whole) == (name in ("t-004.tar", "t-005.tar"))
+    assert by_packio(packio.open(url, index=index)) == by_tarfile(content)
+    assert not list(parts.glob("*/*"))
+
+
+def test_a_run_goes_on_only_with_the_same_objects(web: WebServer, tmp_path: Path) -> None:
+    content = shards(2)
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url, index = f"{web.url}/t-{{000,001}}.tar", tmp_path / "x.packio"
+    web.objects["/t-001.tar"] = content["t-001.tar"][:2000]
+    with pytest.raises(IntegrityError, match="cut off"):
+        packio.reindex(url, index=index, num_workers=1)
+    new = {"t-000.tar": shard(range(50, 56)), "t-001.tar": content["t-001.tar"]}
+    web.objects = {f"/{name}": data for name, data in new.items()}
+    packio.reindex(url, index=index)
+    assert by_packio(packio.open(url, index=index)) == by_tarfile(new)
+
+
+@pytest.mark.parametrize("headers_only", [False, True])
+def test_faults_of_the_service_change_nothing(
+    headers_only: bool, s3: Proxy, tmp_path: Path
+) -> None:
+    url = put(s3, content := shards(3))
+    packio.reindex(url, index=tmp_path / "calm.packio", headers_only=headers_only)
+    s3.reset(rate=0.3)
+    packio.reindex(url, index=tmp_path / "stormy.packio", headers_only=headers_only)
+    assert s3.failed
+    s3.reset()
+    calm, stormy = (tmp_path / f"{n}.packio" for n in ("calm", "stormy"))
+    assert calm.read_bytes() == stormy.read_bytes()
+    assert by_packio(packio.open(url, index=stormy)) == by_tarfile(content)
+
+
+def test_a_dead_object_ends_the_run_with_its_name(s3: Proxy, tmp_path: Path) -> None:
+    url = put(s3, shards(3))
+    s3.outage = lambda request: "500" if "t-001.tar bytes" in request else None
+    with pytest.raises(ReadError, match=r"t-001\.tar"):
+        packio.reindex(url, index=tmp_path / "x.packio")
+
+
+def test_tfrecords_in_a_bucket_are_read_where_they_are(s3: Proxy, tmp_path: Path) -> None:
+    writer = pytest.importorskip("tfrecord.writer")
+    content = {}
+    for k in range(2):
+        path = tmp_path / f"t-{k}.tfrecord"
+        with contextlib.closing(writer.TFRecordWriter(str(path))) as out:
+            for i in range(5):
+                out.write({
+                    "image": (encoded(noise(10 * k + i)), "byte"), "label": (i, "int"),
+                    "filename": (f"{k}/{i}.jpg".encode(), "byte"),
+                })  # fmt: skip
+        content[path.name] = path.read_bytes()
+    url = put(s3, content)
+    packio.reindex(f"{url}/t-{{0,1}}.tfrecord")
+    dataset = packio.TFRecordDataset(f"{url}/t-{{0,1}}.tfrecord", output="numpy")
+    read = pytest.importorskip("tfrecord.reader").tfrecord_loader
+    kinds = {"image": "byte", "label": "int", "filename": "byte"}
+    theirs = [record for name in content for record in read(str(tmp_path / name), None, kinds)]
+    assert len(dataset) == len(theirs) == 10
+    for i, record in enumerate(theirs):
+        image, label = dataset[i]
+        data = bytes(record["image"])
+        assert np.array_equal(image, np.asarray(Image.open(io.BytesIO(data))))
+        assert label == record["label"][0]
+        assert dataset.pack[i].key == bytes(record["filename"]).decode()
+    with pytest.raises(OptionError, match="must be read whole"):
+        packio.reindex(url, headers_only=True)
+
+
+def _mds(first: int, count: int, height: int = 40) -> bytes:
+    """A shard of MDS with labels and images; the image comes first."""
+    names, kinds, sizes = ["image", "label"], ["jpeg", "int"], [None, 8]
+    config = json.dumps({
+        "version": 2, "format": "mds", "compression": None, "hashes": [], "size_limit": 1 << 26,
+        "column_names": names, "column_encodings": kinds, "column_sizes": sizes,
+    }).encode()  # fmt: skip
+    bodies = []
+    for i in range(first, first + count):
+        data = encoded(noise(i, height, 1000), quality=95)
+        bodies.append(struct.pack("<I", len(data)) + data + struct.pack("<q", i % 3))
+    start = 4 * (count + 2) + len(config)
+    ends = itertools.accumulate(map(len, bodies), initial=start)
+    return struct.pack(f"<{count + 2}I", count, *ends) + config + b"".join(bodies)
+
+
+@pytest.mark.parametrize("headers_only", [False, True])
+def test_mds_in_a_bucket_is_read_as_its_index_says(headers_only: bool, s3: Proxy) -> None:
+    content = {f"shard.{k:05d}.mds": _mds(5 * k, 5) for k in range(3)}
+    listed: list[dict[str, Any]] = [
+        {
+            "version": 2, "format": "mds", "samples": 5, "zip_data": None,
+            "raw_data": {"basename": name, "bytes": len(content[name]), "hashes": {}},
+        }
+        for name in ("shard.00001.mds", "shard.00000.mds")
+    ]  # fmt: skip
+    index = json.dumps({"version": 2, "shards": listed}).encode()
+    url = put(s3, {**content, "index.json": index})
+    packio.reindex(url, headers_only=headers_only)
+    with packio.open(url) as pack:  # in the order of index.json, and no other shard
+        numbers = [*range(5, 10), *range(5)]
+        assert [int(str(s.label)) for s in pack] == [i % 3 for i in numbers]
+        assert [s.data for s in pack] == [
+            encoded(noise(i, 40, 1000), quality=95) for i in numbers
+        ]  # fmt: skip
+
+
+def test_several_formats_and_formats_of_disks_are_refused(s3: Proxy) -> None:
+    url = put(s3, {"a.tar": shard([0]), "b.tfrecord": b"x" * 100})
+    with pytest.raises(OptionError, match=r"several formats.*a\.tar.*b\.tfrecord"):
+        packio.reindex(url)
+    url = put(s3, {"x.h5": b"\x89HDF\r\n\x1a\n" + bytes(600)}, "other")
+    with pytest.raises(NotAPackError, match="hdf5, which packio indexes on a disk only"):
+        packio.reindex(f"{url}/x.h5")
+    with pytest.raises(NotAPackError, match="nothing there"):
+        packio.reindex(f"{url}/no.tar")

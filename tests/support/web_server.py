@@ -1,0 +1,81 @@
+"""A web server of objects in memory, with byte ranges or without."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class WebServer(ThreadingHTTPServer):
+    """Serves what is in `objects`, by path; nothing can be written, and folders are not listed."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.objects: dict[str, bytes] = {}
+        self.ranges = True
+        self.log: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: a client that has enough closes its connection."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: WebServer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        body = self.server.objects.get(self.path.partition("?")[0].replace("%7B", "{"))
+        asked = self.headers.get("Range", "")
+        self.server.log.append(f"{self.command} {self.path} {asked}".strip())
+        if body is None:
+            self._answer(404, b"")
+            return
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", asked) if self.server.ranges else None
+        tag = {"ETag": f'"{hashlib.md5(body).hexdigest()}"'}  # noqa: S324 (no secret)
+        if span is None:
+            self._answer(200, body, tag)
+            return
+        first, last = int(span[1]), min(int(span[2] or len(body)), len(body) - 1)
+        tag["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
+        self._answer(206, body[first : last + 1], tag)
+
+    do_HEAD = do_GET  # noqa: N815 (http.server's name)
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(405, b"")
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            with contextlib.suppress(OSError):  # who asked has enough
+                self.wfile.write(body)
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    """A web server without objects."""
+    with WebServer() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()

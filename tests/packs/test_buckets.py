@@ -494,3 +494,31 @@ def test_several_formats_and_formats_of_disks_are_refused(s3: Proxy) -> None:
         packio.reindex(f"{url}/x.h5")
     with pytest.raises(NotAPackError, match="nothing there"):
         packio.reindex(f"{url}/no.tar")
+
+
+@pytest.fixture
+def hub(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> WebServer:
+    """A server that speaks as the Hugging Face Hub, with nothing in its repository yet."""
+    pytest.importorskip("huggingface_hub")
+    web.is_hub = True
+    monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": web.url, "token": False})
+    return web
+
+
+def test_shards_on_a_hub_are_read_where_they_are(hub: WebServer, tmp_path: Path) -> None:
+    content, index = shards(2), tmp_path / "x.packio"
+    folder = "/datasets/they/data/resolve/main/train"
+    hub.objects = {f"{folder}/{name}": data for name, data in content.items()}
+    for url in ("hf://datasets/they/data/train/t-{000,001}.tar", "hf://datasets/they/data/train"):
+        packio.reindex(url, index=index)
+        assert by_packio(packio.open(url, index=index)) == by_tarfile(content)
+    hub.log.clear()
+    pack = packio.open(url, index=index)
+    row = pack.row(7)
+    pack.read(row)
+    assert read_of(hub.log, "t-001.tar") == [(row.offset, row.offset + row.length)]
+    changed = bytearray(content["t-001.tar"])
+    changed[700] ^= 1
+    hub.objects[f"{folder}/t-001.tar"] = bytes(changed)
+    with pytest.raises(IntegrityError, match=r"t-001\.tar: was replaced"):
+        packio.open(url, index=index)

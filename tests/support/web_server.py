@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 import threading
+import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class WebServer(ThreadingHTTPServer):
-    """Serves what is in `objects`, by path; nothing can be written, and folders are not listed."""
+    """Serves what is in `objects`, by path; nothing can be written, and folders are not listed.
+
+    As a hub it also speaks as much of the Hugging Face Hub's protocol as reading a repository of
+    data takes; `objects` are then the files of one repository, ``/datasets/OWNER/NAME/resolve/…``.
+    """
 
     daemon_threads = True
 
@@ -24,6 +30,7 @@ class WebServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, bytes] = {}
         self.ranges = True
+        self.is_hub = False
         self.log: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -39,6 +46,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if self.server.is_hub and self.path.startswith("/api/"):
+            self._answer_of_hub()
+            return
         body = self.server.objects.get(self.path.partition("?")[0].replace("%7B", "{"))
         asked = self.headers.get("Range", "")
         self.server.log.append(f"{self.command} {self.path} {asked}".strip())
@@ -53,6 +63,26 @@ class _Handler(BaseHTTPRequestHandler):
         first, last = int(span[1]), min(int(span[2] or len(body)), len(body) - 1)
         tag["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
         self._answer(206, body[first : last + 1], tag)
+
+    def _answer_of_hub(self) -> None:
+        """Facts of the repository, or its files below a path."""
+        self.server.log.append(f"{self.command} {self.path}")
+        path = urllib.parse.unquote(self.path.partition("?")[0])
+        repository, _, below = path.removeprefix("/api").partition("/tree/main")
+        files = f"{repository}/resolve/main"
+        if not below and "/tree/" not in path:
+            found: object = {"id": repository.removeprefix("/datasets/"), "sha": "0" * 40}
+        else:
+            found = [
+                {"type": "file", "path": name[len(files) + 1 :], "size": len(body),
+                 "oid": hashlib.sha1(body).hexdigest()}  # noqa: S324 (no secret)
+                for name, body in self.server.objects.items()
+                if name.rpartition("/")[0] == files + below
+            ]  # fmt: skip
+            if not found:
+                self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+                return
+        self._answer(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
     do_HEAD = do_GET  # noqa: N815 (http.server's name)
 

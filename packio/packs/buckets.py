@@ -65,6 +65,8 @@ def find(url: Url) -> Bucket:
         facts = objects.facts(url)
         if (form := _format_of(url, facts)) is not None:
             return _readable(Bucket(form, url.parent, {url.name: facts}, is_folder=False), url)
+        if found.get("mimetype") != "text/html":  # a page may be the list of a folder
+            raise NotAPackError(f"{url}: no container that packio knows")
     return _in_folder(url)
 
 

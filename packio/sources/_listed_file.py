@@ -22,14 +22,22 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from packio.errors import OutputError, ReadError, SourceError
+from packio.storage import objects, urls
+from packio.storage.urls import Url
 
 
 class ListedFile(NamedTuple):
     """A file, with its size and time at listing."""
 
-    path: str  # absolute
+    path: str  # absolute, or a URL
     size: int  # bytes
-    mtime_ns: int
+    mtime_ns: int  # of an object at a URL: a digest of its version
+
+    @property
+    def url(self) -> Url | None:
+        """URL of the file, if the file is an object at one."""
+        found = urls.place(self.path)
+        return found if isinstance(found, Url) else None
 
     @staticmethod
     def of(path: str | os.PathLike[str]) -> ListedFile:
@@ -38,6 +46,10 @@ class ListedFile(NamedTuple):
         Raises:
             OSError: there is no such file.
         """
+        if isinstance(url := urls.place(path), Url):
+            facts = objects.facts(url)
+            stamp = hashlib.sha256(facts.version.encode()).digest()[:7]
+            return ListedFile(os.fspath(url), facts.size, int.from_bytes(stamp, "little"))
         status = os.stat(path)
         return ListedFile(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
@@ -50,6 +62,10 @@ class ListedFile(NamedTuple):
         Raises:
             SourceError: the file has another size, or another time of its last change.
         """
+        if self.url is not None:
+            if ListedFile.of(self.path) != self:
+                raise SourceError(f"{self.path}: changed after it was listed; run again")
+            return
         status = os.stat(self.path) if status is None else status
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise SourceError(f"{self.path}: changed after it was listed; run again")

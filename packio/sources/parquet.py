@@ -11,6 +11,10 @@ is decoded.
 A folder that ``Dataset.save_to_disk`` of Hugging Face's wrote has Arrow files, which its
 ``state.json`` names. packio reads them as Parquet files, without the package ``datasets``.
 
+Parquet files at URLs are packed, too: a file, a folder, or several by braces. A path in place of
+bytes names no file then. They are not read in place: pages of images are compressed as a rule, so
+no image is a range of bytes.
+
 Source: ``datasets`` 4.0, ``datasets.features`` (``Image``, ``ClassLabel``, ``Features``) and
 ``datasets.arrow_dataset`` (``Dataset.save_to_disk``).
 """
@@ -32,7 +36,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import DecodeError, OptionError, SourceError
+from packio.errors import DecodeError, OptionError, ReadError, SourceError
+from packio.packs import braces
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _values
 from packio.sources._records import Roles, resolved
@@ -40,13 +45,16 @@ from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns as tables
 from packio.sources.tables import parquet_files
 from packio.sources.tables.labels import Distinct, LabelsAndNames, choice, labels
+from packio.storage import urls
+from packio.storage.urls import Url
 
 _OPTIONS = {
     "image_col": "column with the images",
     "label_col": "column with the labels; '' packs without",
     "files": "which files of the folder, as 'train-*'",
 }
-_SUFFIXES = (".parquet", ".arrow")
+_PARQUET = ".parquet"
+_SUFFIXES = (_PARQUET, ".arrow")
 _SPLITS = r"(train|training|val|valid|validation|dev|test|testing)(?![a-z])"
 _split = re.compile(_SPLITS, re.IGNORECASE).match
 
@@ -60,6 +68,8 @@ class Parquet(Source):
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a Parquet or Arrow file, or a folder with some."""
+        if isinstance(url := urls.place(path), Url):
+            return url.suffix.lower() == _PARQUET or bool(not url.suffix and _at_url(url))
         if os.path.isfile(path):
             return path.suffix.lower() in _SUFFIXES
         has_splits = os.path.isfile(path / "dataset_dict.json")  # of Hugging Face's DatasetDict
@@ -77,7 +87,7 @@ class Parquet(Source):
             SourceError: a file is damaged, there are several splits or no rows, or a column makes
                 no sense.
         """
-        path, asked = Path(source), (context.option("image_col"), context.option("label_col"))
+        path, asked = urls.place(source), (context.option("image_col"), context.option("label_col"))
         footers = [parquet_files.footer(p) for p in _chosen(path, context.option("files"))]
         columns = _columns(footers[0], *asked, context.fields)
         for footer in footers[1:]:
@@ -93,8 +103,9 @@ class Parquet(Source):
         reader = parquet_files.ParquetRows(places, columns.read, means)
         digest = hashlib.sha256(b"".join(f.digest for f in footers) + repr(columns).encode())
         parts = [np.stack([np.full(n, i), np.arange(n)], axis=1) for i, n in enumerate(counts)]
-        folder = os.path.dirname(places[0].path)
+        folder = None if isinstance(path, Url) else os.path.dirname(places[0].path)
         files = [(os.fsencode(os.path.basename(place.path)),) for place in places]
+        each_file = [file for file, n in zip(files, counts, strict=True) for _ in range(n)]
         further = {name: origin for name, origin in columns.fields.items() if name != IMAGE}
         chosen = choice(
             path.name, "image", columns.fields[IMAGE][0], [columns.label] if columns.label else [],
@@ -103,7 +114,7 @@ class Parquet(Source):
         return Listing(
             self.name, folder, _keys(places, columns), np.concatenate(sizes).tolist(), found,
             names, warnings=([chosen] if None in asked else []) + columns.left_out,
-            files=[file for file, n in zip(files, counts, strict=True) for _ in range(n)],
+            files=None if folder is None else each_file,
             rows=ListedRows({"place": np.concatenate(parts)}, digest.hexdigest()),
             open=functools.partial(each, _read, reader, columns),
         )  # fmt: skip
@@ -123,8 +134,23 @@ def _in_folder(folder: Path) -> list[Path]:
     return []
 
 
+def _at_url(url: Url) -> list[Path]:
+    """The files of a source at a URL: one, several by braces, or those in a folder, sorted."""
+    names = braces.expanded(os.fspath(url))
+    if url.suffix.lower() == _PARQUET or names != [os.fspath(url)]:
+        return [Url(name) for name in names]
+    with urls.errors_as(ReadError, url):
+        for folder in (url, url / "data"):
+            found = [folder / name for name in sorted(urls.inside(folder))]
+            if chosen := [path for path in found if path.suffix.lower() == _PARQUET]:
+                return list(chosen)
+    return []
+
+
 def _found(path: Path) -> list[Path]:
     """The files of a source: a file, or the files in a folder and in the folders in it."""
+    if isinstance(path, Url):
+        return _at_url(path)
     if os.path.isfile(path):
         return [path]
     found = _in_folder(path)

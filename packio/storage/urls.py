@@ -157,6 +157,23 @@ def below(url: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     return retried(ask)
 
 
+def inside(url: str | os.PathLike[str]) -> list[str]:
+    """Ask for the names of the objects in a folder, and not of those below it."""
+
+    def ask() -> list[str]:
+        fs, path = filesystem(url)
+        fs.invalidate_cache(path)
+        try:
+            found = fs.ls(path, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        top = path.rstrip("/") + "/"
+        return [e["name"][len(top) :] for e in found
+                if e["type"] == "file" and e["name"].startswith(top)]  # fmt: skip
+
+    return retried(ask)
+
+
 def version(found: Mapping[str, Any]) -> str:
     """Text that changes when an object is written again; "" if the service tells no version.
 

@@ -18,29 +18,35 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import registry
-from packio.errors import DecodeError, SourceError
+from packio.errors import BadImagesError, DecodeError, SourceError
 from packio.sources._listed_file import ListedFile
+from packio.sources.tables.url_file import UrlFile
 
 _ARROW = ".arrow"
 _BUFFER = 1 << 20  # bytes, of each column; without a buffer pyarrow reads whole row groups
+_BUFFER_AT_URL = 4 << 20  # bytes of a request
 _BATCH_BYTES, _BATCH_ROWS = 4 << 20, 32  # about as much as packing holds at a time
 _KEPT = 24  # batches, for threads that are behind others
 _OPEN = 4  # files
 
 
-def _open(path: str) -> Any:
+def _open(listed: ListedFile) -> Any:
     """Open a Parquet file with pyarrow, or an Arrow file with the same methods.
 
     Raises:
         SourceError: pyarrow cannot read the file.
     """
-    pq = registry.require("pyarrow.parquet", "parquet")
+    pq, path, url = registry.require("pyarrow.parquet", "parquet"), listed.path, listed.url
     try:
         if path.lower().endswith(_ARROW):
             return _ArrowFile(path)
         return pq.ParquetFile(
-            path, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
-        )
+            path if url is None else UrlFile(url, listed.size),
+            buffer_size=_BUFFER if url is None else _BUFFER_AT_URL, pre_buffer=False,
+            page_checksum_verification=True,
+        )  # fmt: skip
+    except BadImagesError:
+        raise
     except Exception as error:  # pyarrow raises whatever its parsers meet
         raise SourceError(f"{path}: no such file that pyarrow can read: {error}") from error
 
@@ -116,7 +122,7 @@ class ParquetFile:
             SourceError: the file is damaged, or has changed.
         """
         self.listed.check()
-        return _open(self.path)
+        return _open(self.listed)
 
     def values(self, column: str) -> Iterator[Any]:
         """All values of a column. Of the member ``image.path`` the values are dicts with ``path``.
@@ -130,6 +136,8 @@ class ParquetFile:
                 for batch in opened.iter_batches(columns=[column], use_threads=False):
                     count += batch.num_rows
                     yield from batch.column(0).to_pylist()
+            except BadImagesError:
+                raise
             except Exception as error:  # pyarrow raises whatever its parsers meet
                 raise SourceError(f"{self.path}: column {column!r}: {error}") from error
         if count != self.rows:
@@ -154,10 +162,12 @@ def footer(path: Path) -> Footer:
         MissingPackageError: pyarrow is not installed.
     """
     listed = ListedFile.of(path)
-    with _open(listed.path) as opened:
+    with _open(listed) as opened:
         try:
             schema, groups = opened.schema_arrow, _groups(opened)
             features = _features(schema)
+        except BadImagesError:
+            raise
         except Exception as error:  # pyarrow raises whatever its parsers meet
             raise SourceError(f"{path}: the footer is damaged: {error}") from error
     rows, sizes = [number for number, _ in groups], [size for _, size in groups]
@@ -173,7 +183,8 @@ def _digest(listed: ListedFile, groups: list[tuple[int, int]]) -> bytes:
     """Digest of the size, of the row groups, and of a Parquet file's footer."""
     digest = hashlib.sha256(f"{listed.size} {groups}".encode())
     if not listed.path.lower().endswith(_ARROW):
-        with open(listed.path, "rb") as file:
+        url = listed.url
+        with open(listed.path, "rb") if url is None else UrlFile(url, listed.size) as file:
             file.seek(max(0, listed.size - 8))
             length = int.from_bytes(file.read(4), "little")
             file.seek(max(0, listed.size - 8 - length))
@@ -258,6 +269,9 @@ class ParquetRows:
         while True:
             try:
                 start, batch = cursor.read()
+            except BadImagesError:  # of the network
+                del self._cursors[file]
+                raise
             except Exception as error:  # pyarrow raises whatever its parsers meet
                 self._broken[file, group] = (cursor.next, str(error))
                 del self._cursors[file]

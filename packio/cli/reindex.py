@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from packio.cli._output import counted, escaped
+from packio.cli._progress import bytes_bar
 
 
 def run(
@@ -87,11 +88,12 @@ def run(
     """
     import packio
 
-    place = packio.reindex(
-        path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
-        label=label, layout=layout, seek_points=seek_points, index=index, headers_only=headers_only,
-        num_workers=num_workers,
-    )  # fmt: skip
+    with bytes_bar(quiet=False) as progress:
+        place = packio.reindex(
+            path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
+            label=label, layout=layout, seek_points=seek_points, index=index,
+            headers_only=headers_only, num_workers=num_workers, progress=progress,
+        )  # fmt: skip
     with packio.open(path, index=index) as pack:
         print(
             f"{escaped(str(place))}: {counted(len(pack), 'sample')}, "

@@ -25,7 +25,7 @@ from packio.system.pools import ThreadPool
 
 OBJECTS = "objects"  # metadata of an index: name of each object → its version
 _ASKING = 16  # requests at a time
-_FEW = 64  # objects that are asked for one by one where the service lists no folders
+_FEW = 8  # objects that are asked for one by one; of more, the folder is listed
 _HEAD = 512  # bytes of an object that tell its format
 
 
@@ -113,19 +113,36 @@ def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
 
 
 def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:
+    """Versions of those objects that are there."""
     with urls.errors_as(ReadError, root):
-        if len(names) > _FEW:
-            listed = urls.below(root)
-            return {name: urls.version(listed[name]) for name in names if name in listed}
-        with ThreadPool(min(_ASKING, len(names)), "packio-objects") as pool:
-            each = pool.map(lambda name: urls.info(root / name), names)
-            return {n: urls.version(e) for n, e in zip(names, each, strict=True) if e is not None}
+        listed: dict[str, dict[str, Any] | None] = dict(_listed(root, names))
+        rest = [name for name in names if not urls.version(listed.get(name) or {})]
+        with ThreadPool(_ASKING, "packio-objects") as pool:
+            each = pool.map(lambda name: urls.info(root / name), rest)
+            listed |= zip(rest, each, strict=True)
+    return {name: urls.version(entry) for name in names if (entry := listed[name]) is not None}
 
 
 def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
-    with ThreadPool(min(_ASKING, len(names)), "packio-objects") as pool:
-        each = pool.map(lambda name: objects.facts(root / name), names)
-        return dict(zip(names, each, strict=True))
+    """Size and version of each object."""
+    with urls.errors_as(ReadError, root):
+        listed = _listed(root, names)
+    known = {
+        name: Facts(entry["size"], urls.version(entry))
+        for name, entry in listed.items()
+        if isinstance(entry.get("size"), int) and urls.version(entry)
+    }
+    rest = [name for name in names if name not in known]
+    with ThreadPool(_ASKING, "packio-objects") as pool:
+        known |= zip(rest, pool.map(lambda n: objects.facts(root / n), rest), strict=True)
+    return {name: known[name] for name in names}
+
+
+def _listed(root: Url, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What a list of the folder says of its objects; nothing if asking for each is better."""
+    if len(names) <= _FEW or any("/" in name for name in names) or objects.is_web(root):
+        return {}
+    return urls.inside(root)
 
 
 def _checked(url: Url, root: Url, facts: dict[str, Facts]) -> Bucket:
@@ -144,13 +161,12 @@ def _checked(url: Url, root: Url, facts: dict[str, Facts]) -> Bucket:
 def _in_folder(url: Url) -> Bucket:
     """The containers in a folder, of one format; the order is that of their names."""
     with urls.errors_as(ReadError, url):
-        listed = urls.below(url)
+        listed = urls.inside(url)
     found: dict[str, list[str]] = {}
     for name in sorted(listed):
-        if "/" not in name and listed[name]["type"] == "file":
-            form = recognising.format_by_name(name)
-            if form is not None:
-                found.setdefault(form, []).append(name)
+        form = recognising.format_by_name(name)
+        if form is not None:
+            found.setdefault(form, []).append(name)
     if not found:
         what = f"{len(listed)} objects, no container" if listed else "nothing there, or no list"
         raise NotAPackError(

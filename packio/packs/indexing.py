@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def reindex(
     index: str | os.PathLike[str] | None = None,
     headers_only: bool | None = None,
     num_workers: int = 8,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Path:
     """Index a container anew, and write the index beside it, as `packio.pack` does.
 
@@ -126,6 +128,8 @@ def reindex(
             bytes, and takes a request a sample. The index then has no checksums of images. None:
             of samples of a mebibyte and more, if the format allows it.
         num_workers: Objects at URLs that are read at a time.
+        progress: Called with the bytes of the objects that are done, and of all, after each object
+            at a URL.
 
     Returns:
         Path or URL of the index.
@@ -144,7 +148,7 @@ def reindex(
     if isinstance(url := urls.place(path), Url):
         return remote_indexing.reindex(
             url, place, reading, seek_points=bool(seek_points), headers_only=headers_only,
-            num_workers=num_workers,
+            num_workers=num_workers, told=progress,
         )  # fmt: skip
     if headers_only is not None or isinstance(place, Url):
         raise OptionError(f"{path}: headers_only=, and an index at a URL, are for containers there")

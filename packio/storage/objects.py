@@ -49,6 +49,13 @@ def facts(url: Url) -> Facts:
     return Facts(found["size"], urls.version(found))
 
 
+def is_web(url: Url) -> bool:
+    """Tell whether a server of web pages has a URL: it lists no folders as a rule."""
+    protocol = urls.filesystem(url)[0].protocol
+    kinds = (protocol,) if isinstance(protocol, str) else protocol
+    return not {"http", "https"}.isdisjoint(kinds)
+
+
 def check_ranges(url: Url, size: int) -> None:
     """Check that a server of web pages answers byte ranges; it may send whole objects instead.
 
@@ -56,8 +63,7 @@ def check_ranges(url: Url, size: int) -> None:
         ReadError: it does not.
     """
     fs, path = urls.filesystem(url)
-    kinds = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    if size < 2 or not {"http", "https"} & set(kinds):
+    if size < 2 or not is_web(url):
         return
 
     refused = ReadError(

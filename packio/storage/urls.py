@@ -157,19 +157,18 @@ def below(url: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     return retried(ask)
 
 
-def inside(url: str | os.PathLike[str]) -> list[str]:
-    """Ask for the names of the objects in a folder, and not of those below it."""
+def inside(url: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Ask for the objects in a folder, by name, as `below` does, without those in its folders."""
 
-    def ask() -> list[str]:
+    def ask() -> dict[str, dict[str, Any]]:
         fs, path = filesystem(url)
         fs.invalidate_cache(path)
-        try:
-            found = fs.ls(path, detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
         top = path.rstrip("/") + "/"
-        return [e["name"][len(top) :] for e in found
-                if e["type"] == "file" and e["name"].startswith(top)]  # fmt: skip
+        try:
+            found = [e for e in fs.ls(path, detail=True) if e["type"] == "file"]
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return {e["name"][len(top) :]: e for e in found if e["name"].startswith(top)}
 
     return retried(ask)
 

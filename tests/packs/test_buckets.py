@@ -184,7 +184,9 @@ def test_small_samples_are_streamed_once(s3: Proxy) -> None:
     content = shards(1, 40)
     url = put(s3, content) + "/t-000.tar"
     s3.reset()
-    packio.reindex(url)
+    told: list[tuple[int, int]] = []
+    packio.reindex(url, progress=lambda done, whole: told.append((done, whole)))
+    assert told == [(len(content["t-000.tar"]),) * 2]
     ranges = [r for r in read_of(s3.log, "t-000.tar") if r[1] - r[0] > 512]
     assert sorted(ranges) == [(0, len(content["t-000.tar"]))]
 
@@ -483,6 +485,21 @@ def test_mds_in_a_bucket_is_read_as_its_index_says(headers_only: bool, s3: Proxy
         assert [s.data for s in pack] == [
             encoded(noise(i, 40, 1000), quality=95) for i in numbers
         ]  # fmt: skip
+
+
+def test_many_objects_are_asked_for_by_a_list_of_their_folder(s3: Proxy) -> None:
+    content = {f"t-{k:03d}.tar": shard([k]) for k in range(12)}
+    url = put(s3, content)
+    s3.reset()
+    packio.reindex(f"{url}/t-{{000..011}}.tar")
+    assert by_packio(packio.open(f"{url}/t-{{000..011}}.tar")) == by_tarfile(content)
+    asked = [line for line in s3.log if line.startswith("HEAD") and ".tar.packio" not in line]
+    assert len(asked) <= 12 + 4  # one each after reading, and the pattern's own
+    changed = bytearray(content["t-011.tar"])
+    changed[700] ^= 1
+    put(s3, {"t-011.tar": bytes(changed)})
+    with pytest.raises(IntegrityError, match=r"t-011\.tar: was replaced"):
+        packio.open(f"{url}/t-{{000..011}}.tar")
 
 
 def test_several_formats_and_formats_of_disks_are_refused(s3: Proxy) -> None:

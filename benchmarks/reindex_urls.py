@@ -27,7 +27,7 @@ from PIL import Image
 
 import packio
 
-SIZES = (100_000, 300_000, 1_000_000, 3_000_000)  # bytes of an image, about
+SIZES = (50_000, 150_000, 500_000, 1_500_000)  # bytes of an image, about
 TRIPS = (0.01, 0.05)  # seconds
 RATE = 125e6  # bytes a second, of all connections
 TARS = 8
@@ -36,7 +36,7 @@ TOTAL = 8_000_000  # bytes of a tar, about
 
 def tar(size: int) -> bytes:
     """Make a tar of images of noise, each with a label."""
-    side = int((size / 1.9) ** 0.5)
+    side = int((size / 0.95) ** 0.5)
     pixels = np.random.default_rng(size).integers(0, 256, (side, side, 3), np.uint8)
     image = io.BytesIO()
     Image.fromarray(pixels).save(image, "jpeg", quality=90)

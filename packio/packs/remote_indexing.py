@@ -4,7 +4,7 @@ An object is either streamed, all of it, or skipped through: of each sample the 
 and the head of the image are read, by a request for each sample. Requests of one object follow each
 other, as each header tells where the next one is. Eight objects at a time over a line of 125 MB/s,
 with round trips of 10 or 50 ms, took equally long both ways at 0.5 MB a sample; at 1.4 MB skipping
-was 1.2 to 2.6 times as fast (``benchmarks/reindex_urls.py``). A faster line, or fewer objects,
+was 1.5 times as fast (``benchmarks/reindex_urls.py``). A faster line, or fewer objects,
 speak for streaming, and streaming gives checksums. So packio streams samples of less than 1 MiB.
 The mean size of the first samples decides, for all objects.
 

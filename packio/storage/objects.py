@@ -23,7 +23,7 @@ from packio.system.pools import ThreadPool
 
 WINDOW = 16 << 10  # bytes that a small read takes at once: a tar header and the head of an image
 _PIECE = 4 << 20  # bytes of a request that reads ahead
-_KEPT = 32 << 20  # bytes of pieces that stay, for a reader that looks back
+_KEPT = 16 << 20  # bytes of pieces that stay, for a reader that looks back
 _WINDOWS = 16  # windows that stay
 
 
@@ -88,7 +88,7 @@ def check_ranges(url: Url, size: int) -> None:
 class StreamedObject:
     """An object that is read from the beginning to the end, all of its bytes.
 
-    Not for several threads. Reading back further than 32 MiB asks for the bytes again.
+    Not for several threads. Reading back further than 16 MiB asks for the bytes again.
 
     Args:
         url: Of the object.
@@ -160,8 +160,10 @@ class StreamedObject:
         return self._digest.digest()
 
     def close(self) -> None:
-        """End the requests that wait."""
+        """End the requests that wait, and forget all pieces."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._asked.clear()
+        self._kept.clear()
 
 
 class SkippedObject:

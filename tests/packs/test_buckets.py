@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import io
 import itertools
 import json
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+import killing
 import numpy as np
 import pytest
 import torch
@@ -189,6 +192,21 @@ def test_small_samples_are_streamed_once(s3: Proxy) -> None:
     assert told == [(len(content["t-000.tar"]),) * 2]
     ranges = [r for r in read_of(s3.log, "t-000.tar") if r[1] - r[0] > 512]
     assert sorted(ranges) == [(0, len(content["t-000.tar"]))]
+
+
+@pytest.mark.parametrize("kept", [1, 2, 100])
+def test_samples_may_be_larger_than_what_is_kept(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_PIECE", 1000)
+    monkeypatch.setattr(objects, "_KEPT", 1000 * kept)
+    content, index = {"x.tar": shard(range(5))}, tmp_path / "x.packio"
+    fsspec.filesystem("memory").pipe_file("/pieces/x.tar", content["x.tar"])
+    packio.reindex("memory://pieces/x.tar", index=index, seek_points=True)
+    pack = packio.open("memory://pieces/x.tar", index=index)
+    assert by_packio(pack) == by_tarfile(content)
+    ((_, size, digest),) = pack.index_file.files()
+    assert (size, digest) == (len(content["x.tar"]), hashlib.sha256(content["x.tar"]).digest())
 
 
 def _varied() -> Iterator[tuple[str, bytes]]:
@@ -384,6 +402,40 @@ def test_a_killed_run_goes_on_where_it_stopped(web: WebServer, tmp_path: Path) -
         assert len(whole) == (name in ("t-004.tar", "t-005.tar"))
     assert by_packio(packio.open(url, index=index)) == by_tarfile(content)
     assert not list(parts.glob("*/*"))
+
+
+def test_a_run_may_be_killed_at_any_change_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = fsspec.filesystem("memory")
+    for name, data in shards(2, 2).items():
+        fs.pipe_file(f"/killed/{name}", data)
+    packio.reindex("memory://killed", index=tmp_path / "calm.packio")
+    expected = (tmp_path / "calm.packio").read_bytes()
+    for at in itertools.count(1):
+        monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / f"cache-{at}"))
+        index = tmp_path / f"{at}.packio"
+        again = functools.partial(packio.reindex, "memory://killed", index=index)
+        was_killed = killing.killed(again, at)
+        assert not index.exists() or index.read_bytes() == expected
+        again()
+        assert index.read_bytes() == expected
+        if not was_killed:
+            break
+    assert at > 10
+
+
+def test_a_copy_is_made_of_objects_that_nobody_has_read_whole(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    content = shards(2)
+    for name, data in content.items():
+        fs.pipe_file(f"/copied/{name}", data)
+    for headers_only in (False, True):
+        index = tmp_path / f"{headers_only}.packio"
+        packio.reindex("memory://copied", index=index, headers_only=headers_only)
+        dataset = packio.TarDataset("memory://copied", index=index, local_copy=tmp_path / "near")
+        assert by_packio(dataset.pack) == by_tarfile(content)
+        assert len(list((tmp_path / "near").rglob("*.tar"))) == 2 * (1 + headers_only)
 
 
 def test_a_run_goes_on_only_with_the_same_objects(web: WebServer, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from packio.errors import OptionError, PackioError
 from packio.index import columns as made
-from packio.index import indexfile, raw_blocks
+from packio.index import indexfile, pieces, raw_blocks
 from packio.index.indexfile import Index
 from packio.packs.collecting import folders_of, unique_keys
 from packio.sample.relabelling import NO_CLASS
@@ -82,7 +82,8 @@ def joined(paths: Sequence[Path], where: object) -> tuple[Table, dict[str, str],
         names = [n for n in index.column_names if n != raw_blocks.COLUMN]
         tables.append({name: index.column(name).array() for name in names})
     remarks = _alike_labels(tables)
-    columns = made.joined(_completed(tables, where), [1] * len(tables))
+    joint = made.joined(_completed(tables, where), [1] * len(tables))
+    columns = {name: pieces.of(column).array() for name, column in joint.items()}
     data, starts = columns["key_data"].tobytes(), columns["key_offsets"].tolist()
     keys = [data[a:b] for a, b in itertools.pairwise(starts)]
     return columns | unique_keys(keys), fields, remarks

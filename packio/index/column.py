@@ -32,14 +32,13 @@ def crc32c_of(pieces: Iterable[bytes]) -> int:
 class Column:
     """One column: an array whose bytes are checked when they are first touched."""
 
-    __slots__ = ("_array", "_bytes", "_crcs", "_length", "_pending", "_row_bytes", "_where")
+    __slots__ = ("_array", "_crcs", "_length", "_pending", "_row_bytes", "_where")
     _pending: bytearray | None
 
     def __init__(
         self, array: np.ndarray, crcs: np.ndarray, where: str, length: Length | None = None
     ) -> None:
         self._array, self._crcs, self._where, self._length = array, crcs, where, length
-        self._bytes = array.reshape(-1).view(np.uint8)
         self._row_bytes = array.strides[0] if array.ndim else array.itemsize
         # of each block 0 if it is not checked yet; None: all are. Threads may check one twice
         self._pending = bytearray(len(crcs)) if len(crcs) else None
@@ -124,10 +123,11 @@ class Column:
         """Check those blocks that are not checked yet."""
         if (pending := self._pending) is None:
             return
+        whole = self._array.reshape(-1).view(np.uint8)
         for block in blocks:
             if pending[block]:
                 continue
-            part = self._bytes[block * BLOCK : (block + 1) * BLOCK]
+            part = whole[block * BLOCK : (block + 1) * BLOCK]
             if crc32c(part) != self._crcs[block]:
                 raise IntegrityError(
                     f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "

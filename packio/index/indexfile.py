@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -98,6 +99,7 @@ class Index:
         self._map, self.length = layout.content(
             copy or self.path, is_one_of_many=is_one_of_many, stays_open=stays_open
         )
+        self._bytes = np.frombuffer(self._map, np.uint8)
         header, start = layout.header_of(self._map, self.path)
         self._layout = layout.entries_of(header, len(self._map) - start, self.path)
         self.metadata: dict[str, Any] = metadata.parsed(header, self.path)
@@ -149,10 +151,11 @@ class Index:
             column.array()
 
     def _view(self, start: int, dtype: np.dtype, shape: tuple[int, ...], begin: int) -> np.ndarray:
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         if count == 0:
             return np.zeros(shape, dtype)
-        return np.frombuffer(self._map, dtype, count, start + begin).reshape(shape)
+        first = start + begin
+        return self._bytes[first : first + count * dtype.itemsize].view(dtype).reshape(shape)
 
     def __len__(self) -> int:
         return len(self._columns["image/offset"])

@@ -180,9 +180,12 @@ def test_a_node_without_packio_is_an_error_before_packing(
 def test_a_node_that_joins_blind_leaves_nothing_out(
     hidden: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """The node that sees the source dies; the node that takes its place would skip everything."""
+    """The node that sees the source dies; the node that takes its place would skip everything.
+
+    On a machine that is busy the seeing node may have done all of it before it dies.
+    """
     with ray_nodes.cluster() as nodes:
-        seeing, joined = nodes.add(), list[int]()
+        seeing, joined, told = nodes.add(), list[int](), list[str]()
 
         def replace(progress: Progress) -> None:
             if not joined:  # the nodes have shown what they see, and no task has begun
@@ -190,10 +193,14 @@ def test_a_node_that_joins_blind_leaves_nothing_out(
                 nodes.kill(seeing)
                 nodes.add_apart(f"mount -t tmpfs none {hidden}")
 
-        with pytest.raises(ReadError, match="No such file or directory"):
-            packio.pack(
-                hidden / "source", tmp_path / "x.tar", engine=f"ray:{nodes.address}", shards=3,
-                on_error="skip", progress=replace,
-            )  # fmt: skip
-    report = packio.pack(hidden / "source", tmp_path / "x.tar", shards=3, on_error="skip")
+        out, options = tmp_path / "x.tar", dict[str, Any](shards=3, on_error="skip")
+        try:
+            report = packio.pack(
+                hidden / "source", out, engine=f"ray:{nodes.address}", progress=replace, **options
+            )
+        except ReadError as error:
+            told.append(str(error))
+            report = packio.pack(hidden / "source", out, **options)
+    assert joined
+    assert all("No such file or directory" in text for text in told)
     assert (report.packed, report.skipped) == (61, ())

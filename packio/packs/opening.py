@@ -325,6 +325,8 @@ class Pack(PackTable, Sequence[Sample]):
         if isinstance(self._files, RemoteFiles):
             pack = object.__new__(Pack)
             pack.__dict__.update(self.__dict__)
+            if self.ram is not None:  # kept since they were expected, as by another process
+                self._files.forget(self._ranges(rows, are_kept=True))
             pack._files = self._files.fetched(ranges)
             return pack
         if isinstance(self._files, LocalFiles):
@@ -355,12 +357,12 @@ class Pack(PackTable, Sequence[Sample]):
         """Whether `fetched` does anything: it does not if a library reads, or files of a folder."""
         return not self._readers and not isinstance(self._files, FolderFiles)
 
-    def _ranges(self, rows: Mapping[str, Sequence[Row]]) -> list[Range]:
-        """File, offset and length of the values that are not kept in memory or on a disk."""
+    def _ranges(self, rows: Mapping[str, Sequence[Row]], *, are_kept: bool = False) -> list[Range]:
+        """File, offset and length of the values that are kept, in memory or on a disk, or not."""
         kept = self.ram
         return [
             row[1:4] for name, some in rows.items() for row in some if row.offset >= 0
-            and (kept is None or not kept.holds(self._slots[name] + row.position))
+            and are_kept == (kept is not None and kept.holds(self._slots[name] + row.position))
         ]  # fmt: skip
 
     @property

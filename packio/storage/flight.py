@@ -56,11 +56,13 @@ class Landing:
         body: Its bytes, now or later.
 
     Attributes:
-        left: Ranges of the piece that nobody has taken yet.
+        left: Ranges of the piece that are neither taken nor dropped yet.
+        is_needed: Whether somebody has taken a range of the piece.
     """
 
     def __init__(self, piece: Piece, body: Future[bytes]) -> None:
         self._start, self._body, self.left = piece.start, body, len(piece.ranges)
+        self.is_needed = False
         self.length = piece.stop - piece.start
 
     def part(self, offset: int, length: int) -> bytes:
@@ -111,7 +113,9 @@ class Flight:
         """Hand out ranges; those that nobody expected are asked for now."""
         with self._lock:
             self._settle()
-            found = {r: landing for r in set(ranges) if (landing := self._taken(r)) is not None}
+            found = {r: landing for r in set(ranges) if (landing := self._out(r)) is not None}
+            for landing in found.values():
+                landing.is_needed = True
             for piece in pieces(r for r in ranges if r not in found):
                 found.update(dict.fromkeys(piece.ranges, self._asked(piece)))
             return found
@@ -121,8 +125,8 @@ class Flight:
         with self._lock:
             self._settle()
             for some in list(self._coming) if ranges is None else ranges:
-                landing = self._taken(some)
-                if landing is not None and not landing.left:
+                landing = self._out(some)
+                if landing is not None and not landing.left and not landing.is_needed:
                     landing.cancel()
 
     def _settle(self) -> None:
@@ -130,7 +134,8 @@ class Flight:
         if self._process != os.getpid():
             self._process, self._bytes, self._coming = os.getpid(), 0, {}
 
-    def _taken(self, wanted: Range) -> Landing | None:
+    def _out(self, wanted: Range) -> Landing | None:
+        """Take a range from those that are expected."""
         landing = self._coming.pop(wanted, None)
         if landing is not None:
             landing.left -= 1

@@ -275,6 +275,19 @@ def test_what_is_kept_is_not_asked_for_at_the_url(
     assert [line for line in s3.log if "bytes=" in line] == []
 
 
+def test_a_sample_that_comes_twice_is_not_expected_for_ever(
+    web: RangeServer, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    packio.pack(image_folder, web.folder / "x.tar")
+    ds = _dataset(f"{web.url}/x.tar", tmp_path / "near")
+    expected = _all(packio.PackDataset(web.folder / "x.tar", crop=packio.CenterCrop(32)))
+    loader = packio.Loader(ds, 2, sampler=[3, 1, 3, 1, 3, 1, 9, 1])
+    assert torch.equal(torch.cat([b[0] for b in loader]), expected[[3, 1, 3, 1, 3, 1, 9, 1]])
+    files: Any = ds.pack.storage
+    assert not files._flight._coming
+    assert files._flight._bytes == 0
+
+
 def test_a_server_that_dies_is_survived_by_what_is_kept(
     web: RangeServer, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

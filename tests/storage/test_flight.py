@@ -133,3 +133,17 @@ def test_a_forked_process_asks_for_itself() -> None:
             os._exit(0 if good else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert ready.taken([(0, 0, 10)])[0, 0, 10].part(0, 10) == DATA[0][:10]
+
+
+def test_dropping_ranges_leaves_those_of_the_same_piece_that_were_taken() -> None:
+    source = _Source()
+    source.gate.clear()
+    ready = Flight(source.fetch)
+    ready.expect((file, at * 80_000, 10) for file in range(2) for at in range(13))
+    ready.expect((file, at * 80_000 + 70_000, 10) for file in range(2) for at in range(10))
+    one, other = (1, 1_000_000, 10), (1, 1_000_020, 10)  # one piece, which no thread has yet
+    ready.expect([one, other])
+    found = dict(ready.taken([one]))
+    ready.drop()
+    source.gate.set()
+    assert _bytes(found) == {one: DATA[1][1_000_000:1_000_010]}

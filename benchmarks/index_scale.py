@@ -182,6 +182,7 @@ def build_shards(folder: Path, count: int, given: argparse.Namespace) -> dict[st
     of_worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     written = time.perf_counter() - began
     write_manifest(folder, names, given.shard)
+    seconds = time.perf_counter() - began
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     size = sum(path.stat().st_size for path in folder.iterdir())
     joined = join(folder, names, given.shard)
@@ -190,8 +191,8 @@ def build_shards(folder: Path, count: int, given: argparse.Namespace) -> dict[st
         "shards": len(names),
         **joined,
         "workers": given.workers,
-        "seconds": round(time.perf_counter() - began, 1),
-        "manifest_seconds": round(time.perf_counter() - began - written, 2),
+        "seconds": round(seconds, 1),
+        "manifest_seconds": round(seconds - written, 2),
         "peak_mb_of_all_processes": round(own + given.workers * of_worker),
         "peak_mb_of_a_worker": round(of_worker),
         "peak_mb_before": round(before),

@@ -15,7 +15,9 @@ from packio.cli._output import escaped, print_json
 def run(
     local_copy: Annotated[
         list[Path] | None,
-        typer.Option("--local-copy", help="A folder that datasets were given as local_copy=."),
+        typer.Option(
+            "--local-copy", help="Show this folder, which datasets had as local_copy=, instead."
+        ),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove what is shown.")] = False,
     as_json: option.Json = False,
@@ -24,7 +26,8 @@ def run(
 
     packio keeps indexes of packs at URLs and of containers without one, listings of folders, and
     what it knows of sources, in $PACKIO_CACHE_DIR, or in ~/.cache/packio. Datasets with local_copy=
-    keep copies of packs, or of samples, in a folder of their own. All of it can be made again.
+    keep copies of packs, or of samples, in a folder of their own: --local-copy shows and clears
+    such a folder, and nothing else. All of it can be made again.
     Clear copies while no dataset reads them. Unfinished uploads are shown and stay.
 
     Example: packio cache

@@ -84,7 +84,7 @@ def run(
 
     Example: packio reindex train.h5 --image train/frames --label train/target --layout BGR
 
-    Example: packio reindex s3://theirs/train-{000..127}.tar --index train.packio
+    Example: packio reindex 's3://theirs/train-{000..127}.tar' --index train.packio
     """
     import packio
 

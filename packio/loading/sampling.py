@@ -78,9 +78,10 @@ class ShuffleSampler(ResumableSampler):
         self.shuffle, self.window = shuffle, window
         self._windows = None
         if window is not None:
-            if window < 1 or not shuffle:
+            if type(window) is not int or window < 1 or not shuffle:
                 raise OptionError(
-                    f"window={window}, shuffle={shuffle}: expected at least 1 shard, and shuffling"
+                    f"window={window!r}, shuffle={shuffle}: expected an int of at least 1 shard, "
+                    "and shuffling"
                 )
             self._windows = Windows(sharding.lengths(data), window)
 

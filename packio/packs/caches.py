@@ -50,12 +50,14 @@ class Cached(NamedTuple):
 
 
 def found(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
-    """List what packio keeps.
+    """List what packio keeps: in the user's cache, or in folders of copies.
 
     Args:
-        copies: Folders that datasets were given as ``local_copy=``, beside the user's cache.
+        copies: Folders that datasets were given as ``local_copy=``, instead of the user's cache.
     """
-    listed = [*_in_cache()]
+    if not copies:
+        return [*_in_cache()]
+    listed: list[Cached] = []
     for folder in copies:
         given = os.path.expanduser(os.path.expandvars(os.fspath(folder)))
         listed += _in_copies(Path(given, f"packio-{os.geteuid()}"))

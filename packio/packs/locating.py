@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -72,9 +73,10 @@ def _at_url(url: Url) -> tuple[Path, Url]:
     except UnfinishedPackError:
         raise
     except NotAPackError as error:
+        command = f"packio reindex {shlex.quote(os.fspath(url))}"
         raise NotAPackError(
-            f"{error}; if others wrote it, index it once: packio reindex {url} (with --index FILE "
-            "where you may not write; open it with index=FILE then)"
+            f"{error}; if others wrote it, index it once: {command} (with --index FILE where you "
+            "may not write; open it with index=FILE then)"
         ) from error
 
 
@@ -87,9 +89,10 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
 
     Raises:
         NotAPackError: there is no such index.
+        OptionError: the index is of other containers.
         ReadError: the service does not answer.
     """
-    command = f"make it: packio reindex {path} --index {index}"
+    command = f"make it: packio reindex {shlex.quote(os.fspath(path))} --index {index}"
     if isinstance(index, Url):
         with urls.errors_as(ReadError, index):
             if not urls.is_file(index):
@@ -99,12 +102,29 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
         found = index
         if not stat.S_ISREG(_file_kind(found) or 0):
             raise NotAPackError(f"{index}: no such index; {command}")
-    names = {name for name, _, _ in Index(found).files()}
+    names = [shard["name"] for shard in Index(found).metadata["shards"]]
     if isinstance(path, Url):
         is_folder = path.name not in names and not _has_braces(path)
-        return found, path if is_folder else buckets.root_of(path)
-    is_file = stat.S_ISREG(_file_kind(path) or 0)
-    return found, path.parent if is_file else path
+    else:
+        is_folder = not stat.S_ISREG(_file_kind(path) or 0)
+    if is_folder:
+        return found, path
+    root = buckets.root_of(path) if isinstance(path, Url) else path.parent
+    given = [os.path.relpath(name, root) for name in braces.expanded(os.fspath(path))]
+    if isinstance(path, Url) or not _has_braces(path):
+        _check_names(path, index, given, names)
+    return found, root
+
+
+def _check_names(path: Path, index: Path, given: list[str], listed: list[str]) -> None:
+    """Check that a path names what an index lists, no more and no less."""
+    if sorted(given) != sorted(listed):
+        other = min({*given} ^ {*listed})
+        raise OptionError(
+            f"{path}: not what {index} is of, which lists {len(listed)} containers; {other} is in "
+            "one of the two only; give the same path as to packio reindex, and take a part with "
+            "where() or subset() of the dataset"
+        )
 
 
 def _has_braces(path: Path) -> bool:

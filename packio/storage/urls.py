@@ -128,11 +128,19 @@ def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
         fs.invalidate_cache(path)
         try:
             found: dict[str, Any] = fs.info(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if _is_no_answer(error.__cause__):
+                raise OSError(str(error.__cause__)) from error
             return None
         return found
 
     return retried(ask)
+
+
+def _is_no_answer(cause: BaseException | None) -> bool:
+    """Tell whether a connection failed, or a server did: fsspec calls that "not found" for HTTP."""
+    is_connection = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    return is_connection or getattr(cause, "status", 0) >= 500
 
 
 def is_file(url: str | os.PathLike[str]) -> bool:

@@ -282,12 +282,12 @@ def test_a_web_server_needs_an_index_elsewhere(web: WebServer, tmp_path: Path) -
     content = shards()
     web.objects = {f"/train/{name}": data for name, data in content.items()}
     pattern = f"{web.url}/train/t-{{000..002}}.tar"
-    with pytest.raises(NotAPackError, match=r"packio reindex http://\S+ \(with --index FILE"):
+    with pytest.raises(NotAPackError, match=r"packio reindex 'http://\S+' \(with --index FILE"):
         packio.open(pattern)
     with pytest.raises(CannotCreateError, match=r"packio reindex http://\S+ --index FILE"):
         packio.reindex(pattern)
     index = tmp_path / "x.packio"
-    with pytest.raises(NotAPackError, match="no such index; make it: packio reindex http"):
+    with pytest.raises(NotAPackError, match="no such index; make it: packio reindex 'http"):
         packio.TarDataset(pattern, index=index)
     command = [sys.executable, "-m", "packio", "reindex", pattern, "--index", str(index)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -300,6 +300,31 @@ def test_a_web_server_needs_an_index_elsewhere(web: WebServer, tmp_path: Path) -
         image, label = again[i]
         assert np.array_equal(image, np.asarray(Image.open(io.BytesIO(expected[i][3]))))
         assert label == expected[i][1]
+
+
+@pytest.mark.parametrize("name", ["t-000.tar", "t-{000..001}.tar", "z-{000..002}.tar", "z.tar"])
+def test_an_index_of_other_objects_is_refused(name: str, web: WebServer, tmp_path: Path) -> None:
+    web.objects = {f"/{name}": data for name, data in shards().items()}
+    index = tmp_path / "x.packio"
+    packio.reindex(f"{web.url}/t-{{000..002}}.tar", index=index)
+    with pytest.raises((OptionError, ReadError, IntegrityError), match=r"lists|list"):
+        packio.TarDataset(f"{web.url}/{name}", index=index)
+
+
+def test_a_server_that_does_not_answer_is_no_missing_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packio.storage.urls, "_WAITS", (0.01,))
+    (tmp_path / "x.packio").write_bytes(b"")
+    with pytest.raises(ReadError, match="Connect"):
+        packio.open("http://127.0.0.1:1/x.tar")
+    with pytest.raises(ReadError, match="Connect"):
+        packio.reindex("http://127.0.0.1:1/x.tar", index=tmp_path / "y.packio")
+
+
+def test_a_pack_at_a_url_is_not_verified() -> None:
+    with pytest.raises(OptionError, match="a pack at a URL is not verified"):
+        packio.verify("s3://bucket/x.tar")
 
 
 def test_workers_that_are_spawned_find_the_index(web: WebServer, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from packio.inspecting.verifying.findings import (
 from packio.inspecting.verifying.index import check_index, located, opened
 from packio.inspecting.verifying.rebuilding import Rebuilt, rebuild
 from packio.inspecting.verifying.structure import walk
+from packio.storage import urls
 from packio.system import processors
 from packio.system.files import absolute
 from packio.system.pools import ThreadPool
@@ -74,6 +75,11 @@ def verify(
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
+    if isinstance(urls.place(path), urls.Url):
+        raise OptionError(
+            f"{os.fspath(path)}: a pack at a URL is not verified; reading it checks each sample. "
+            "Copy the pack to a disk, and verify the copy"
+        )
     path, whole = Path(path), absolute(path)
     index_path, threads = located(whole), num_workers or min(16, processors.usable())
     made = Rebuilt()

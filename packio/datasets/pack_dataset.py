@@ -211,7 +211,7 @@ class PackDataset(BatchedDataset):
         if self.format is not None and found != self.format:
             raise OptionError(
                 f"{self.pack.path}: a {found} pack; {type(self).__name__} reads {self.format}, "
-                "packio.PackDataset any"
+                "packio.PackDataset reads any format"
             )
 
     def __len__(self) -> int:

@@ -418,13 +418,14 @@ def test_a_killed_run_goes_on_where_it_stopped(web: WebServer, tmp_path: Path) -
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status)
     assert not index.exists()
-    assert len(list(parts.glob("*/*.packio"))) == 4
+    done = {int(part.stem) for part in parts.glob("*/*.packio")}
+    assert {0, 1, 2, 3} <= done <= {0, 1, 2, 3, 5}  # it may have gone on until it was killed
     web.objects["/t-004.tar"] = content["t-004.tar"]
     web.log.clear()
     packio.reindex(url, index=index, num_workers=2)
-    for name, data in content.items():
+    for number, (name, data) in enumerate(content.items()):
         whole = [r for r in read_of(web.log, name) if r[1] - r[0] == len(data)]
-        assert len(whole) == (name in ("t-004.tar", "t-005.tar"))
+        assert len(whole) == (number not in done)
     assert by_packio(packio.open(url, index=index)) == by_tarfile(content)
     assert not list(parts.glob("*/*"))
 

@@ -90,6 +90,7 @@ def litdata(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]:
 def streaming(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]:
     """MosaicML Streaming's StreamingDataset in torch's DataLoader, as its guide has it."""
     from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
     from torch.utils.data import DataLoader
 
     class Images(StreamingDataset):
@@ -97,6 +98,7 @@ def streaming(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]
             found = super().__getitem__(index)
             return crop(found["image"]), found["label"]
 
+    clean_stale_shared_memory()  # of an earlier process
     dataset = Images(
         remote=f"{url}/streaming", local=str(folder), shuffle=True, batch_size=batch,
         num_canonical_nodes=1,

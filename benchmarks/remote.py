@@ -6,7 +6,7 @@ PYTHON is the Python of an environment with litdata, mosaicml-streaming, webdata
 OpenCV. A server of this repository (_bucket.py) speaks S3's protocol and waits before each answer.
 Photographs of about 100 KB are written as each reader wants them: packio's shards of a tar, chunks
 and shards of 16 MB. Each reader goes through two epochs of RandomResizedCrop(224) with two workers,
-in turns; the first epoch finds an empty cache. The time of an epoch includes making the loader and
+in turns; the first epoch finds an empty cache. A reader that fails is left out of its round. The time of an epoch includes making the loader and
 its workers. Memory is the largest sum of the unique bytes (USS) of all of a reader's processes.
 """
 
@@ -237,7 +237,11 @@ def _turns(given: Any, far: Path, wait: float, env: dict[str, str]) -> dict[str,
             order = [*given.readers[number % len(given.readers) :], *given.readers]
             turn = {}
             for name in order[: len(given.readers)]:
-                turn[name] = measure(name, port, given.peers, env, given.images)
+                try:
+                    turn[name] = measure(name, port, given.peers, env, given.images)
+                except RuntimeError as error:
+                    print(f"{wait * 1000:.0f} ms, round {number + 1}: {name}: {error}", flush=True)
+                    continue
                 shown = [round(epoch["images_per_second"]) for epoch in turn[name]]
                 print(f"{wait * 1000:.0f} ms, round {number + 1}: {name} {shown}", flush=True)
             rounds.append(turn)
@@ -245,8 +249,9 @@ def _turns(given: Any, far: Path, wait: float, env: dict[str, str]) -> dict[str,
         server.terminate()
         server.wait()
     return {
-        name: [_epoch([turn[name][epoch] for turn in rounds]) for epoch in range(2)]
+        name: [_epoch([turn[name][epoch] for turn in rounds if name in turn]) for epoch in range(2)]
         for name in given.readers
+        if any(name in turn for turn in rounds)
     } | {"packio to the best of others, each round": [_ratio(t) for t in rounds if "packio" in t]}
 
 
@@ -255,7 +260,9 @@ def _epoch(found: list[dict[str, Any]]) -> dict[str, Any]:
     digits = {"images_per_second": 1, "seconds_to_first_batch": 3, "requests_per_image": 4,
               "bytes_per_image": 0, "memory": 0}  # fmt: skip
     told = {name: _results.summary([f[name] for f in found], digits[name]) for name in digits}
-    return {**told, "images": statistics.median(f["images"] for f in found)}
+    return {
+        **told, "rounds": len(found), "images": statistics.median(f["images"] for f in found),
+    }  # fmt: skip
 
 
 def _ratio(turn: dict[str, list[dict[str, Any]]]) -> list[float]:

@@ -90,16 +90,23 @@ def _encoded(url: Url) -> str:
 
 
 def _signed(url: Url) -> str:
-    """Sign a URL of an object for an hour.
+    """Sign a URL of an object for an hour, by version 4 of Amazon's signatures.
 
-    For an endpoint that is not Amazon's, botocore signs by an older version, which signs more of
-    a request than its URL.
+    botocore would take version 2 for some regions and for endpoints that are not Amazon's; buckets
+    made since June 2020 refuse that.
     """
     fs, path = urls.filesystem(url)
     if not fs.anon:
-        config = {**(fs.config_kwargs or {}), "signature_version": "s3v4"}
-        fs = type(fs)(**{**fs.storage_options, "config_kwargs": config})
+        fs.connect()
+        events = fs.s3.meta.events
+        events.register_first("choose-signer.s3", _by_version_4, unique_id="packio")
     return str(fs.sign(path, expiration=_SIGNED_FOR))
+
+
+def _by_version_4(signature_version: str | None = None, **_: Any) -> str | None:
+    """Choose how a URL is signed; how requests are signed stays as it is."""
+    is_url = isinstance(signature_version, str) and signature_version.endswith("-query")
+    return "s3v4-query" if is_url else None
 
 
 class Client:

@@ -6,8 +6,9 @@ PYTHON is the Python of an environment with litdata, mosaicml-streaming, webdata
 OpenCV. A server of this repository (_bucket.py) speaks S3's protocol and waits before each answer.
 Photographs of about 100 KB are written as each reader wants them: packio's shards of a tar, chunks
 and shards of 16 MB. Each reader goes through two epochs of RandomResizedCrop(224) with two workers,
-in turns; the first epoch finds an empty cache. A reader that fails is left out of its round. The time of an epoch includes making the loader and
-its workers. Memory is the largest sum of the unique bytes (USS) of all of a reader's processes.
+in turns; the first epoch finds an empty cache, and its time includes making the loader and its
+workers. A reader that fails is left out of its round. Memory is the largest sum of the unique bytes
+(USS) of all of a reader's processes.
 """
 
 from __future__ import annotations

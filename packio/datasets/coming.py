@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-_AHEAD = 128  # samples ahead of each process, at least
+_AHEAD = 256  # samples ahead of each process, at least
 
 
 class Coming(list[Any]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from packio.storage.urls import Url
 from packio.system.pools import ThreadPool
 
 OBJECTS = "objects"  # metadata of an index: name of each object → its version
+EMPTY = "empty_objects"  # metadata of an index: names of objects without samples
+_TAG = re.compile(r'ETag ("[^"]*")', re.IGNORECASE)  # as packio.storage.urls.version tells it
 _ASKING = 16  # requests at a time
 _FEW = 8  # objects that are asked for one by one; of more, the folder is listed
 _HEAD = 512  # bytes of an object that tell its format
@@ -110,6 +113,17 @@ def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
                 f"{root / name}: was replaced after it was indexed ({version}; the index says "
                 f"{expected[name]}); run packio reindex again"
             )
+
+
+def tags(index: Index) -> dict[str, str]:
+    """Strong entity tags of the objects of others that an index was made of, by their names."""
+    versions = index.metadata.get(OBJECTS)
+    found = {
+        name: _TAG.match(version)
+        for name, version in (versions.items() if isinstance(versions, dict) else ())
+        if isinstance(version, str)
+    }
+    return {name: match[1] for name, match in found.items() if match is not None}
 
 
 def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:

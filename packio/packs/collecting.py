@@ -212,6 +212,8 @@ class Collected:
         Args:
             files: The table of files, if they are not in the folder.
         """
+        if not len(self):
+            self._places[IMAGE] = _PlaceColumns(0)
         places = {name: found.ranges() for name, found in self._places.items()}
         if self.by_library:
             places[IMAGE] = places[IMAGE]._replace(offset=np.array(self._records, np.int64))

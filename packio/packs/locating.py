@@ -102,7 +102,8 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
         found = index
         if not stat.S_ISREG(_file_kind(found) or 0):
             raise NotAPackError(f"{index}: no such index; {command}")
-    names = [shard["name"] for shard in Index(found).metadata["shards"]]
+    metadata = Index(found).metadata
+    names = [shard["name"] for shard in metadata["shards"]] + metadata.get(buckets.EMPTY, [])
     if isinstance(path, Url):
         is_folder = path.name not in names and not _has_braces(path)
     else:

@@ -32,7 +32,7 @@ from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX
 from packio.packs import buckets, parts
-from packio.packs.buckets import OBJECTS, Bucket
+from packio.packs.buckets import EMPTY, OBJECTS, Bucket
 from packio.packs.collecting import Collected
 from packio.packs.heads import CollectedHeads
 from packio.packs.parts import Part
@@ -278,6 +278,8 @@ def _metadata(
         "versions": {"packio": __version__},
         OBJECTS: {p.name: p.version for p in found if p.samples},
     }
+    if empty := [p.name for p in found if not p.samples]:
+        metadata[EMPTY] = empty
     least = [part.least_label for part in found if part.least_label is not None]
     if least and label is not None and label.ndim == 1:
         metadata["labels"] = {"min": min(least), "offset": work.reading.label_offset}

@@ -74,6 +74,11 @@ class Landing:
         data, first = self._body.result(), offset - self._start
         return data if length == len(data) else data[first : first + length]
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the bytes did not come."""
+        return self._body.done() and (self._body.cancelled() or self._body.exception() is not None)
+
     def cancel(self) -> None:
         """Do not ask for the piece, unless it has been asked for."""
         self._body.cancel()
@@ -110,10 +115,14 @@ class Flight:
                 self._coming.update(dict.fromkeys(piece.ranges, landing))
 
     def taken(self, ranges: Sequence[Range]) -> Mapping[Range, Landing]:
-        """Hand out ranges; those that nobody expected are asked for now."""
+        """Hand out ranges; those that nobody expected are asked for now.
+
+        So are those that have failed: what kept a store busy may be over.
+        """
         with self._lock:
             self._settle()
-            found = {r: landing for r in set(ranges) if (landing := self._out(r)) is not None}
+            expected = {r: landing for r in set(ranges) if (landing := self._out(r)) is not None}
+            found = {r: landing for r, landing in expected.items() if not landing.has_failed}
             for landing in found.values():
                 landing.is_needed = True
             for piece in pieces(r for r in ranges if r not in found):

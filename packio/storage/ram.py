@@ -111,14 +111,22 @@ class RamCache:
         row = 2 * (threading.get_native_id() % _ROWS)
         if position := numbers[place]:
             length = numbers[place + 1]
-            is_sane = 0 < length <= _LONGEST and position >= self._begin
-            data = os.pread(self._descriptor, length, position) if is_sane else b""
-            if crc32c(data) == crc and is_sane:
+            data = self._bytes(position, length)
+            if data and crc32c(data) == crc:
                 numbers[row] += 1
                 return data
             numbers[place] = 0
         numbers[row + 1] += 1
         return None
+
+    def _bytes(self, position: int, length: int) -> bytes:
+        """Read kept bytes; none if the table is damaged, or the disk does not give them."""
+        if not (0 < length <= _LONGEST and position >= self._begin):
+            return b""
+        try:
+            return os.pread(self._descriptor, length, position)
+        except OSError:
+            return b""
 
     def holds(self, slot: int) -> bool:
         """Tell whether a slot holds bytes."""

@@ -170,7 +170,7 @@ class RemoteFiles:
             found: Path → what the service says of the file.
         """
         tags = {n: str(found[n].get("ETag", "")) for n in self._paths if n in found}
-        self._tags = {n: tag for n, tag in tags.items() if tag.startswith('"')}  # no weak ones
+        self._tags |= {n: tag for n, tag in tags.items() if tag.startswith('"')}  # no weak ones
         if self._client is not None and len(self._paths) <= _SIGNED:
             with contextlib.suppress(requests.RefusedError):  # reading will say so
                 for name in self._paths:
@@ -214,7 +214,8 @@ class RemoteFiles:
         url = self.path(file)
         if self._client is not None:
             try:
-                return self._client.read(url, start, stop, self._tags.get(self._paths[file]))
+                tag = self._tags.get(self._paths[file])
+                return self._client.read(url, start, stop, tag, self._sizes[file])
             except requests.RefusedError as error:
                 self._client = None
                 warnings.warn(f"{error}: it is read more slowly, by fsspec", stacklevel=2)

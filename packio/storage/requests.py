@@ -19,14 +19,14 @@ import os
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from packio import registry
 from packio.errors import IntegrityError, ReadError
 from packio.storage import urls
 from packio.storage.urls import Url
 
-CONNECTIONS = 32  # at once, of one process
+CONNECTIONS = 64  # at once, of one process
 _SILENCE = 30.0  # seconds without a byte, after which an attempt is given up
 _SLOWEST = 64 << 10  # bytes per second: a body that comes slower is given up
 _SIGNED_FOR = 3600  # seconds
@@ -109,6 +109,15 @@ def _by_version_4(signature_version: str | None = None, **_: Any) -> str | None:
     return "s3v4-query" if is_url else None
 
 
+class _Wanted(NamedTuple):
+    """A range of an object, and what is known of the object."""
+
+    start: int
+    stop: int
+    tag: str | None
+    size: int | None
+
+
 class Client:
     """Reads byte ranges. Safe in threads; a forked process makes connections of its own.
 
@@ -120,6 +129,7 @@ class Client:
     def __init__(self, address: Callable[[Url], str], certificates: str | None = None) -> None:
         self._address, self._certificates = address, certificates or None
         self._known: dict[str, tuple[str, float]] = {}  # object → its address, and until when
+        self._tags: dict[str, str] = {}  # of objects that were read, if nobody knew their tags
         self._connected: tuple[int, Any] = (0, None)  # process, and its connections
 
     def know(self, url: Url) -> str:
@@ -134,36 +144,41 @@ class Client:
             self._known[name] = address, time.monotonic() + _SIGNED_FOR / 2
         return address
 
-    def read(self, url: Url, start: int, stop: int, tag: str | None) -> bytes:
+    def read(
+        self, url: Url, start: int, stop: int, tag: str | None, size: int | None = None
+    ) -> bytes:
         """Read a range of an object, in several attempts if need be.
 
         Args:
             url: Of the object.
             start, stop: Bytes; at least one.
-            tag: The object's strong entity tag, as ``"5d41"`` with its quotes; None: unknown.
+            tag: The object's strong entity tag, as ``"5d41"`` with its quotes; None: that of the
+                first answer.
+            size: Bytes of the object; None: unknown.
 
         Raises:
-            IntegrityError: the object has another tag, or ends before the range does.
+            IntegrityError: the object has another tag or size, or ends before the range does.
             FileNotFoundError: there is no such object.
             RefusedError: the service does not let this client read.
             ReadError: the server does not serve ranges.
             Exception: another error of the service or the network, after several attempts.
         """
-        return urls.retried(lambda: self._read(url, start, stop, tag))
+        return urls.retried(lambda: self._read(url, _Wanted(start, stop, tag, size)))
 
-    def _read(self, url: Url, start: int, stop: int, tag: str | None) -> bytes:
+    def _read(self, url: Url, wanted: _Wanted) -> bytes:
         try:
-            return self._attempt(url, start, stop, tag)
+            return self._attempt(url, wanted)
         except PermissionError:  # the address or the credentials that signed it may have expired
             self._known.pop(os.fspath(url), None)
         try:
-            return self._attempt(url, start, stop, tag)
+            return self._attempt(url, wanted)
         except PermissionError as error:
             raise RefusedError(f"{url}: {error}") from error
 
-    def _attempt(self, url: Url, start: int, stop: int, tag: str | None) -> bytes:
+    def _attempt(self, url: Url, wanted: _Wanted) -> bytes:
+        start, stop, tag, _ = wanted
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-        if tag is not None:
+        if (tag := tag or self._tags.get(os.fspath(url))) is not None:
             headers["If-Match"] = tag
         try:
             answer = self._connections().request(
@@ -172,8 +187,11 @@ class Client:
         except _urllib3().exceptions.SSLError as error:
             raise RefusedError(f"{url}: {error}") from error
         try:
-            _check(url, answer, start, stop, tag)
-            return _body(answer, stop - start)
+            found = _check(url, answer, wanted._replace(tag=tag))
+            body = _body(answer, stop - start)
+            if tag is None and found is not None:
+                self._tags[os.fspath(url)] = found
+            return body
         except BaseException:
             answer.close()  # what is left of the body would be the next request's answer
             raise
@@ -198,12 +216,20 @@ def _urllib3() -> Any:
     return registry.require("urllib3", "remote")
 
 
-def _check(url: Url, answer: Any, start: int, stop: int, tag: str | None) -> None:
-    """Check that an answer is the range that was asked for, of the object that was opened."""
+def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
+    """Check that an answer is the range that was asked for, of the object that was opened.
+
+    Returns:
+        The object's strong entity tag.
+    """
+    start, stop, tag, size = wanted
     status, headers = answer.status, answer.headers
     length = headers.get("Content-Length")
     if status == 206:
         given = headers.get("Content-Range", "")
+        whole = given.rpartition("/")[2]
+        if whole.isdigit() and size is not None and int(whole) != size:
+            raise IntegrityError(_replaced(url))
         if not given.startswith(f"bytes {start}-{stop - 1}/"):
             raise urls.LengthError(f"Content-Range {given!r} came for bytes {start}-{stop - 1}")
     elif status == 200 and not (start == 0 and length == str(stop)):
@@ -212,9 +238,12 @@ def _check(url: Url, answer: Any, start: int, stop: int, tag: str | None) -> Non
         raise _error(url, status, answer.reason)
     if length not in (None, str(stop - start)):
         raise urls.LengthError(f"{length} bytes came instead of {stop - start}")
-    found = headers.get("ETag", "")
-    if tag is not None and found.startswith('"') and found != tag:
+    found = str(headers.get("ETag", ""))
+    if not found.startswith('"'):
+        return None
+    if tag is not None and found != tag:
         raise IntegrityError(_replaced(url))
+    return found
 
 
 def _error(url: Url, status: int, reason: str | None) -> Exception:

@@ -339,6 +339,33 @@ def test_workers_that_are_spawned_find_the_index(web: WebServer, tmp_path: Path)
     assert labels.tolist() == [i % 3 for i in range(6)]
 
 
+@pytest.mark.parametrize("headers_only", [False, True])
+def test_a_shard_without_samples_adds_none(
+    headers_only: bool, web: WebServer, tmp_path: Path
+) -> None:
+    content = {**shards(2), "t-002.tar": tar_of([])}
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    index = tmp_path / "x.packio"
+    url = f"{web.url}/t-{{000..002}}.tar"
+    packio.reindex(url, index=index, headers_only=headers_only)
+    assert by_packio(packio.open(url, index=index)) == by_tarfile(content)
+    with pytest.raises(NotAPackError, match="no images"):
+        packio.reindex(f"{web.url}/t-002.tar", index=tmp_path / "y.packio")
+
+
+def test_an_object_replaced_before_it_is_first_read_is_an_error(
+    web: WebServer, tmp_path: Path
+) -> None:
+    content = shards(6)
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url, index = f"{web.url}/t-{{000..005}}.tar", tmp_path / "x.packio"
+    packio.reindex(url, index=index, headers_only=True)
+    pack = packio.open(url, index=index)
+    web.objects["/t-003.tar"] = bytes(reversed(content["t-003.tar"]))
+    with pytest.raises(IntegrityError, match="was replaced"):
+        pack.read_many(range(len(pack)))
+
+
 def test_an_index_may_lie_at_a_url_of_its_own(s3: Proxy, web: WebServer) -> None:
     content = shards(2)
     web.objects = {f"/{name}": data for name, data in content.items()}

@@ -128,6 +128,8 @@ def test_damage_is_read_again(pack: pathlib.Path, tmp_path: pathlib.Path) -> Non
         (table + 100, b"\xff" * 5000),  # bytes
         (table - 8, b"\xff" * 8),  # the length of the last sample
         (table - 16, (3).to_bytes(8, "little")),  # its place
+        (table - 16, (2**63 - 1).to_bytes(8, "little")),  # where no file reaches
+        (table - 16, (2**63 - 50).to_bytes(8, "little") + (1000).to_bytes(8, "little")),
     ):
         with path.open("r+b") as file:
             file.seek(at)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from packio.storage import flight
+from packio.storage import flight, requests
 from packio.storage.flight import Flight
 
 if TYPE_CHECKING:
@@ -88,21 +88,25 @@ def test_no_more_than_the_limit_is_expected(monkeypatch: pytest.MonkeyPatch) -> 
     assert _bytes(dict(ready.taken(far[2:]))) == {r: DATA[0][r[1] : r[1] + r[2]] for r in far[2:]}
 
 
+def _busy(ready: Flight, monkeypatch: pytest.MonkeyPatch) -> list[Range]:
+    """Let every thread wait for the source, so that nothing more is asked for."""
+    monkeypatch.setattr(flight, "_GAP", 0)
+    ranges = [(0, 100 * at, 10) for at in range(requests.CONNECTIONS)]
+    ready.expect(ranges)
+    return ranges
+
+
 def test_what_is_dropped_before_it_is_asked_for_never_is(monkeypatch: pytest.MonkeyPatch) -> None:
     source = _Source()
     source.gate.clear()
     ready = Flight(source.fetch)
-    many = [(0, at * 80_000, 10) for at in range(13)] + [(1, at * 80_000, 10) for at in range(13)]
-    later = [(0, at * 80_000 + 70_000, 10) for at in range(10)]
-    monkeypatch.setattr(flight, "_GAP", 0)
-    for _ in range(2):  # more than there are threads
-        ready.expect(many)
-        ready.expect((f, at + 20, n) for f, at, n in many)
+    first = _busy(ready, monkeypatch)
+    later = [(1, at * 80_000, 10) for at in range(10)]
     ready.expect(later)
     ready.drop(later)
     source.gate.set()
-    assert len(_bytes(dict(ready.taken(many)))) == 26
-    assert not {(f, at, at + n) for f, at, n in later} & set(source.asked)
+    assert len(_bytes(dict(ready.taken(first)))) == len(first)
+    assert {file for file, _, _ in source.asked} == {0}
 
 
 def test_an_error_comes_to_who_takes_the_range() -> None:
@@ -135,15 +139,36 @@ def test_a_forked_process_asks_for_itself() -> None:
     assert ready.taken([(0, 0, 10)])[0, 0, 10].part(0, 10) == DATA[0][:10]
 
 
-def test_dropping_ranges_leaves_those_of_the_same_piece_that_were_taken() -> None:
+def test_dropping_ranges_leaves_those_of_the_same_piece_that_were_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = _Source()
     source.gate.clear()
     ready = Flight(source.fetch)
-    ready.expect((file, at * 80_000, 10) for file in range(2) for at in range(13))
-    ready.expect((file, at * 80_000 + 70_000, 10) for file in range(2) for at in range(10))
-    one, other = (1, 1_000_000, 10), (1, 1_000_020, 10)  # one piece, which no thread has yet
+    _busy(ready, monkeypatch)
+    one, other = (1, 1_000_000, 10), (1, 1_000_010, 10)  # one piece, which no thread has yet
     ready.expect([one, other])
     found = dict(ready.taken([one]))
     ready.drop()
     source.gate.set()
     assert _bytes(found) == {one: DATA[1][1_000_000:1_000_010]}
+
+
+def test_what_failed_before_it_is_needed_is_asked_for_again() -> None:
+    asked: list[int] = []
+
+    def fetch(file: int, start: int, stop: int) -> bytes:
+        asked.append(start)
+        if len(asked) < 3:
+            raise OSError("busy")
+        return DATA[file][start:stop]
+
+    ready = Flight(fetch)
+    wanted = [(0, 0, 10), (0, 500_000, 10)]
+    ready.expect(wanted)
+    landings = dict(ready._coming)
+    for (_, at, length), landing in landings.items():
+        with pytest.raises(OSError, match="busy"):
+            landing.part(at, length)
+    assert _bytes(dict(ready.taken(wanted))) == {r: DATA[0][r[1] : r[1] + 10] for r in wanted}
+    assert sorted(asked) == [0, 0, 500_000, 500_000]

@@ -89,6 +89,21 @@ def test_a_replaced_object_is_an_error(fault: str | None, web: RangeServer) -> N
         client.read(url, 0, 9, tag)
 
 
+def test_a_replaced_object_is_an_error_where_nobody_told_its_tag(web: RangeServer) -> None:
+    client, url = _serve(web)
+    assert client.read(url, 0, 9, None) == DATA[:9]
+    (web.folder / "x.bin").write_bytes(DATA[::-1])
+    with pytest.raises(IntegrityError, match="was replaced"):
+        client.read(url, 0, 9, None)
+
+
+def test_an_object_of_another_size_is_an_error(web: RangeServer) -> None:
+    client, url = _serve(web)
+    with pytest.raises(IntegrityError, match="was replaced"):
+        client.read(url, 0, 9, None, len(DATA) + 1)
+    assert len(web.asked) == 1
+
+
 def test_a_body_that_drips_is_given_up(web: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "_SILENCE", 0.2)
     client, url = _serve(web)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+_numbers = itertools.count()  # of buckets: all servers of a process have the same ones
+
+
 class Proxy(ThreadingHTTPServer):
     """Hands requests on to a server; some fail on their way there, or on their way back.
 
@@ -36,7 +39,7 @@ class Proxy(ThreadingHTTPServer):
 
     def __init__(self, server: tuple[str, int]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.server, self._lock, self._numbers = server, threading.Lock(), itertools.count()
+        self.server, self._lock = server, threading.Lock()
         self.reset()
 
     def reset(self, rate: float = 0.0) -> None:
@@ -75,7 +78,7 @@ class Proxy(ThreadingHTTPServer):
 
     def make_bucket(self) -> None:
         """Make a new bucket, and use it."""
-        self.bucket = f"bucket-{next(self._numbers)}"
+        self.bucket = f"bucket-{next(_numbers)}"
         self.forward("PUT", f"/{self.bucket}", {}, b"")
 
     def objects(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -307,6 +308,13 @@ class _Browser:
     def ask(self, script: str) -> Any:
         return self._call("POST", "/execute/sync", script=f"return {script}", args=[])
 
+    def expect(self, script: str, value: Any) -> None:
+        """Wait until a script says what it should: a page handles some events a moment later."""
+        until = time.monotonic() + 120
+        while (found := self.ask(script)) != value and time.monotonic() < until:
+            time.sleep(0.05)
+        assert found == value
+
     def click(self, selector: str) -> None:
         element = self._call("POST", "/element", using="css selector", value=selector)
         self._call("POST", f"/element/{next(iter(element.values()))}/click")
@@ -348,16 +356,16 @@ def test_arrow_keys_and_buttons_turn_pages(sheet: pathlib.Path, browser: _Browse
     browser.go("about:blank")
     browser.go(sheet.as_uri())
     keys = [s["key"] for s in _data(sheet)]
-    assert browser.ask(_TILES) == keys[:PAGE]
+    browser.expect(_TILES, keys[:PAGE])
     browser.press(RIGHT)
-    assert browser.ask(_TILES) == keys[PAGE : 2 * PAGE]
+    browser.expect(_TILES, keys[PAGE : 2 * PAGE])
     browser.click("#next")
-    assert browser.ask(_TILES) == keys[2 * PAGE :]
+    browser.expect(_TILES, keys[2 * PAGE :])
     browser.press(RIGHT)  # there is no further page
-    assert browser.ask(_TILES) == keys[2 * PAGE :]
+    browser.expect(_TILES, keys[2 * PAGE :])
     browser.press(LEFT, LEFT, LEFT)
-    assert browser.ask(_TILES) == keys[:PAGE]
-    assert browser.ask(_POSITION) == "1\u201360 of 143"
+    browser.expect(_TILES, keys[:PAGE])
+    browser.expect(_POSITION, "1\u201360 of 143")
 
 
 @needs_driver
@@ -365,12 +373,12 @@ def test_typing_and_choosing_filter(sheet: pathlib.Path, browser: _Browser) -> N
     browser.go("about:blank")
     browser.go(sheet.as_uri())
     browser.press(RIGHT, "/", "0", "0", "3")
-    assert browser.ask(_TILES) == ["green/003.png", "red/003.png"]
+    browser.expect(_TILES, ["green/003.png", "red/003.png"])
     browser.click("#class option[value='2']")
-    assert browser.ask(_TILES) == ["red/003.png"]
+    browser.expect(_TILES, ["red/003.png"])
     browser.click("#class option[value='broken']")
-    assert browser.ask(_TILES) == []
-    assert browser.ask("document.getElementById('empty').checkVisibility()") is True
+    browser.expect(_TILES, [])
+    browser.expect("document.getElementById('empty').checkVisibility()", True)
 
 
 @needs_driver
@@ -379,14 +387,14 @@ def test_a_click_enlarges_and_escape_goes_back(sheet: pathlib.Path, browser: _Br
     browser.go(sheet.as_uri())
     browser.click("[title='green/001.png']")
     key = "document.querySelector('#large[open] dd')?.textContent ?? null"
-    assert browser.ask(key) == "green/001.png"
+    browser.expect(key, "green/001.png")
     width = "document.querySelector('#large img').getBoundingClientRect().width"
-    assert browser.ask(width) > 200
+    browser.expect(f"{width} > 200", True)
     browser.press(RIGHT)
-    assert browser.ask(key) == "green/002.png"
+    browser.expect(key, "green/002.png")
     browser.press(ESCAPE)
-    assert browser.ask(key) is None
-    assert browser.ask("document.activeElement.title") == "green/002.png"
+    browser.expect(key, None)
+    browser.expect("document.activeElement.title", "green/002.png")
 
 
 @needs_driver
@@ -394,8 +402,8 @@ def test_every_thumbnail_loads_under_the_policy(sheet: pathlib.Path, browser: _B
     browser.go("about:blank")
     browser.go(f"{sheet.as_uri()}#q=hostile")
     loaded = "[...document.images].map(image => image.complete && image.naturalWidth > 0)"
-    assert browser.ask(loaded) == [True] * len(_HOSTILE)
-    assert browser.ask("document.title") == "view.lmdb"
+    browser.expect(loaded, [True] * len(_HOSTILE))
+    browser.expect("document.title", "view.lmdb")
 
 
 @pytest.mark.parametrize(("channels", "dtype"), [(3, "uint8"), (1, "uint8"), (3, "float32")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import re
@@ -33,15 +34,15 @@ def job(tmp_path: pathlib.Path, image_folder: pathlib.Path) -> Callable[..., Job
     commands.mkdir()
     (commands / "packio").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m packio "$@"\n')
     (commands / "packio").chmod(0o755)
-    script = tmp_path / "pack.sbatch"
     (text,) = _BLOCK.findall(_PAGE.read_text())
-    script.write_text(text)
+    numbers = itertools.count()
 
     def start(number: int | None = None, **changes: str) -> Job:
         changed = text
         for old, new in changes.items():
             assert old in changed
             changed = changed.replace(old, new)
+        script = tmp_path / f"pack-{next(numbers)}.sbatch"  # bash reads it while it runs
         script.write_text(changed)
         environment = {n: v for n, v in os.environ.items() if not n.startswith("SLURM_")}
         environment |= {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1"}

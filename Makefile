@@ -1,20 +1,21 @@
 # make demo    pack real photographs and load them, on a machine with no more than Python and make
 # make test    install what the tests need and run them
 # make lint    ruff and mypy
+# make docs    build the site into build/site; a dead link fails
 # make clean   remove what the above made
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
-# A file of tests a process.
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
+# A file of tests a process; more processes than two cores, since many tests wait for others.
+PYTEST_ARGS ?= -n 4 --dist loadfile
 # Readers of versions that people still have, each in a folder of its own: tests/formats/test_old_readers.py.
 OLD := lmdb==1.6.2 lmdb==2.3.0 webdataset==0.2.111
 
 CORE := setup.py $(shell find packio/images/native -name '*.[ch]')  # what is compiled
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test lint docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -36,6 +37,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt Makefile $(CORE) | $(BIN)/python
 	@echo "installing packio and all that its tests need into $(VENV); a minute or more"
 	@$(PIP) -e '.[dev]'
 	@$(PIP) --no-deps mmengine==0.10.7
+	@# yapf, which mmengine imports, keeps its grammar in the user's cache: processes that write it
+	@# at once read it half written
+	@$(BIN)/python -c 'import yapf'
 	@rm -rf $(VENV)/old
 	@for old in $(OLD); do \
 		$(PIP) --no-deps --target "$(VENV)/old/$$(echo $$old | sed s/==/-/)" "$$old" || exit 1; \
@@ -66,5 +70,13 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
+docs: $(VENV)/.dev
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "the site is built with Zensical, which needs Python 3.11 or newer" >&2; exit 1; }
+	@$(BIN)/python tools/make_reference.py --check
+	@$(BIN)/python tools/readme_tables.py --check
+	@$(BIN)/python tools/readme_picture.py --check
+	@$(BIN)/python tools/make_site.py
+
 clean:
-	rm -rf $(VENV) demo build dist packio.egg-info packio/images/native/_core.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist packio.egg-info packio/images/native/_core.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

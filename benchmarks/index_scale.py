@@ -14,7 +14,8 @@ a label.
   that they touch have been checked: microseconds of processor time a row (other programs do not
   count) by ``pack.row(i)``, by ``pack.rows(256
   indices)``, ``pack[i]`` (the bytes too), ``pack.key(i)`` and ``pack.label(i)``, and memory again.
-* find: a key in the last of S shards with different keys, and a key that is nowhere.
+* find: a key in the last of S shards with different keys, and a key that is nowhere, by the
+  processor's time; the keys of each shard are spread over all keys, or follow those before.
 
     python benchmarks/index_scale.py [--build 100000,300000,1000000] [--sharded 4000000]
         [--linked 1000000,100000000,1000000000] [--shard 1000000] [--workers 2] [--rows 20000]
@@ -67,7 +68,14 @@ def key(row: int) -> bytes:
     return b"n%08d/n%08d_%08d" % (folder, folder, row)
 
 
-def table(first: int, count: int, name: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def in_order(row: int) -> bytes:
+    """Key of a row; the keys are in the order of the rows, as those of a folder are."""
+    return b"n%08d/n%08d_%08d" % (row // 1000, row // 1000, row)
+
+
+def table(
+    first: int, count: int, name: str, key: Callable[[int], bytes] = key
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The columns of an index of some rows, and its fields."""
     builder = IndexBuilder()
     for row in range(first, first + count):
@@ -98,10 +106,10 @@ def metadata(names: list[str], count: int, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_shard(folder: Path, number: int, count: int) -> str:
+def write_shard(folder: Path, number: int, count: int, key: Callable[[int], bytes] = key) -> str:
     """Write the index of a shard; return its name."""
     name = f"train-{number:05d}.tar"
-    table_, _ = table(number * count, count, name)
+    table_, _ = table(number * count, count, name, key)
     indexfile.write(folder / f"{name}.packio", table_, metadata([name], count))
     return name
 
@@ -280,7 +288,8 @@ def rows(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
     draw = np.random.default_rng(0)
     first, again = (draw.integers(0, count, given.rows) for _ in range(2))
     batches = [draw.integers(0, count, BATCH) for _ in range(max(given.rows // BATCH, 1))]
-    result: dict[str, Any] = {"rows": given.rows}
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    result: dict[str, Any] = {"rows": given.rows, "descriptors": descriptors}
 
     def per_row(work: Callable[[int], object], wanted: list[int]) -> float:
         began = time.process_time()
@@ -307,12 +316,20 @@ def rows(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def find(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Keys of a pack of shards whose keys differ."""
-    size = 1000
-    names = [write_shard(folder, number, size) for number in range(count // size)]
-    write_manifest(folder, names, size)
-    index, wanted = indexfile.Index(folder / indexfile.INDEX_NAME), key(count - 1)
+    """Keys of a pack of shards whose keys differ: spread over all shards, or in their order."""
     del given
+    result: dict[str, Any] = {"shards": count // 1000, "samples_a_shard": 1000}
+    for name, named in (("spread", key), ("in_order", in_order)):
+        (folder / name).mkdir()
+        result[name] = found_in(folder / name, count, 1000, named)
+    return result
+
+
+def found_in(folder: Path, count: int, size: int, named: Callable[[int], bytes]) -> dict[str, Any]:
+    """Microseconds to find the last key, and a key that is nowhere."""
+    names = [write_shard(folder, number, size, named) for number in range(count // size)]
+    write_manifest(folder, names, size)
+    index, wanted = indexfile.Index(folder / indexfile.INDEX_NAME), named(count - 1)
 
     def nowhere() -> None:
         try:
@@ -320,13 +337,13 @@ def find(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
         except KeyNotFoundError:
             return
 
-    result: dict[str, Any] = {"shards": len(names), "samples_a_shard": size}
+    result: dict[str, Any] = {}
     for name, work in (("last", lambda: index.find(wanted)), ("nowhere", nowhere)):
         values = []
         for _ in range(6):
-            began = time.perf_counter()
+            began = time.process_time()
             work()
-            values.append(1e6 * (time.perf_counter() - began))
+            values.append(1e6 * (time.process_time() - began))
         result |= {f"{name}_us_cold": round(values[0]), f"{name}_us": round(min(values[1:]))}
     return result
 
@@ -380,7 +397,7 @@ def main() -> None:
     parser.add_argument("--sharded", type=numbers, default=[4_000_000])
     parser.add_argument("--linked", type=numbers, default=[10**6, 10**8, 10**9])
     parser.add_argument("--many", type=numbers, default=[10**5], help="numbers of small shards")
-    parser.add_argument("--find", type=numbers, default=[100_000])
+    parser.add_argument("--find", type=numbers, default=[1_000_000])
     parser.add_argument("--shard", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rows", type=int, default=20_000)

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Bucket": "datasets.bucket_statistics",
+    "BucketCrop": "images.bucket_crop",
+    "BucketSampler": "loading.bucketing",
     "CenterCrop": "images.geometry",
     "DaliLoader": "loading.dali",
     "ConcatPacks": "datasets.concat",
@@ -51,12 +54,16 @@ _PUBLIC = {
     "doctor": "measuring.doctor",
     "append": "packing.appending",
     "ensure_contiguous": "images.tensors",
+    "export": "inspecting.exporting",
+    "find_duplicates": "inspecting.duplicates",
     "is_contiguous_batch": "images.tensors",
     "merge": "packing.merging",
     "open": "packs.opening",
     "pack": "packing.making",
     "prefetch": "loading.prefetching",
+    "replay": "inspecting.replaying",
     "reindex": "packs.indexing",
+    "select": "datasets.selecting",
     "verify": "inspecting.verifying",
     "watch": "measuring.watching",
     "warm": "packs.residency",
@@ -66,6 +73,7 @@ __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 (names of the table above, 
 
 if TYPE_CHECKING:
     from packio.batches.collating import collate as collate
+    from packio.datasets.bucket_statistics import Bucket as Bucket
     from packio.datasets.concat import ConcatPacks as ConcatPacks
     from packio.datasets.kinds import FolderDataset as FolderDataset
     from packio.datasets.kinds import Hdf5Dataset as Hdf5Dataset
@@ -77,9 +85,11 @@ if TYPE_CHECKING:
     from packio.datasets.kinds import TFRecordDataset as TFRecordDataset
     from packio.datasets.kinds import ZarrDataset as ZarrDataset
     from packio.datasets.pack_dataset import PackDataset as PackDataset
+    from packio.datasets.selecting import select as select
     from packio.errors import DecodeError as DecodeError
     from packio.errors import IntegrityError as IntegrityError
     from packio.errors import PackioError as PackioError
+    from packio.images.bucket_crop import BucketCrop as BucketCrop
     from packio.images.geometry import CenterCrop as CenterCrop
     from packio.images.geometry import RandomCrop as RandomCrop
     from packio.images.geometry import RandomResizedCrop as RandomResizedCrop
@@ -87,7 +97,11 @@ if TYPE_CHECKING:
     from packio.images.geometry import ResizeCenterCrop as ResizeCenterCrop
     from packio.images.tensors import ensure_contiguous as ensure_contiguous
     from packio.images.tensors import is_contiguous_batch as is_contiguous_batch
+    from packio.inspecting.duplicates import find_duplicates as find_duplicates
+    from packio.inspecting.exporting import export as export
+    from packio.inspecting.replaying import replay as replay
     from packio.inspecting.verifying import verify as verify
+    from packio.loading.bucketing import BucketSampler as BucketSampler
     from packio.loading.dali import DaliLoader as DaliLoader
     from packio.loading.devices import DevicePrefetcher as DevicePrefetcher
     from packio.loading.loader import Loader as Loader

@@ -14,6 +14,7 @@
     │   ├── LimitError                            more pixels than allowed
     │   └── ModeError                             the pixels do not fit the mode asked for
     ├── OptionError          (ValueError)         an argument that cannot be meant
+    ├── StateError           (ValueError)         no state of a loader in a checkpoint
     ├── OutputExistsError    (FileExistsError)    the output is there already, packed otherwise
     ├── OutputError          (OSError)            the output cannot be written
     │   └── CannotCreateError                     the output cannot be created where it should be
@@ -91,6 +92,10 @@ class OptionError(PackioError, ValueError):
     """An argument has a value that cannot be meant."""
 
     exit_code = 2
+
+
+class StateError(PackioError, ValueError):
+    """There is no state of a loader in a checkpoint, or not one that packio can read."""
 
 
 class OutputExistsError(PackioError, FileExistsError):

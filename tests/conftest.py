@@ -6,6 +6,7 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import hypothesis
 import make_sample_images
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for newer versions
+
+hypothesis.settings.register_profile("busy", deadline=None)  # time is never a test's verdict
+hypothesis.settings.load_profile("busy")
 
 _ORIENTATION = 0x0112  # Exif tag
 

@@ -32,7 +32,7 @@ ROOMS = (
 _ANYBODYS = {"packio.__version__"}  # defined by the package itself, and free
 _UPWARDS = {  # a sample decodes itself, for users who look at one
     ("packio.sample.packed", "packio.images.decoders"),
-    ("packio.sample.packed", "packio.images.pixels"),
+    ("packio.sample.packed", "packio.images.frames"),
 }
 
 _SOURCES = sorted(p for p in ROOT.rglob("*.py"))

@@ -23,8 +23,8 @@
 Scratch *packio_new_scratch(void);
 void packio_free_scratch(Scratch *scratch);
 int packio_choose(int avx2);
-int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size,
-                const uint8_t *points, int64_t points_size);
+int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
+                int64_t size, const uint8_t *points, int64_t points_size);
 int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
                            int64_t room);
 void *__real_packio_reserve(Buffer *buffer, size_t bytes);
@@ -62,8 +62,8 @@ static void fail(const char *what, unsigned long run) {
 static void show(const Request *r, const uint8_t *a, const uint8_t *b, size_t bytes) {
     size_t at = 0;
     while (at < bytes && a[at] == b[at]) at++;
-    fprintf(stderr, "ratio %g, %g\nheight … scale:", r->ratio_y, r->ratio_x);
-    for (int i = 0; i < 17; i++) fprintf(stderr, " %d", (&r->height)[i]);
+    fprintf(stderr, "ratio %g, %g\nheight … level:", r->ratio_y, r->ratio_x);
+    for (int i = 0; i < 18; i++) fprintf(stderr, " %d", (&r->height)[i]);
     fprintf(stderr, "\nbyte %zu of %zu: %d, %d\n", at, bytes, a[at], b[at]);
 }
 
@@ -191,7 +191,7 @@ static void ask(Request *r, int height, int width) {
     r->orientation = 1;
     r->channels = below(8) ? 3 : 1;
     r->method = UNRESIZED;
-    r->scale = 1;
+    r->scale = r->level = 1;
     r->box_height = height;
     r->box_width = width;
     int kind = (int64_t)height * width > MOST_WHOLE ? 1 + below(7) : below(10);
@@ -213,7 +213,7 @@ static void ask(Request *r, int height, int width) {
     r->to_height = r->out_height = high;
     r->to_width = r->out_width = broad;
     if (kind < 3) return;
-    r->method = below(4);
+    r->method = below(5);
     if (below(3) == 0) r->scale = 1 << below(4);
     int most = below(5) ? 70 : 600;
     if (below(5)) r->to_height = below(6) ? 1 + below(most) : 1;
@@ -234,7 +234,7 @@ static void ask(Request *r, int height, int width) {
     if (!below(3)) r->ratio_y = hostile_ratio();
     if (!below(3)) r->ratio_x = hostile_ratio();
     int32_t *fields = &r->height; /* … and those behind it */
-    for (int n = below(3); n > 0; n--) fields[below(17)] = hostile_number();
+    for (int n = below(3); n > 0; n--) fields[below(18)] = hostile_number();
 }
 
 static int points_of_mutant(const uint8_t *data, size_t size, uint8_t **points, size_t *points_size,
@@ -264,6 +264,27 @@ static void change_points(uint8_t *points, size_t size) {
     }
 }
 
+/* An output that was made is the same with another one beside it, or both are declined. */
+static void beside_another(const Request *one, const uint8_t *wanted, size_t bytes,
+                           const uint8_t *data, size_t size, const uint8_t *points,
+                           size_t points_size, unsigned long run) {
+    Request both[2] = {*one, *one};
+    ask(&both[1], one->height, one->width);
+    both[1].scale = one->scale;
+    both[1].level = one->level;
+    both[1].channels = one->channels;
+    int64_t pixels = (int64_t)both[1].out_height * both[1].out_width;
+    if (both[1].out_height < 1 || both[1].out_width < 1 || pixels > MOST_OUT) return;
+    uint8_t *outs[2] = {malloc(bytes), malloc((size_t)pixels * 3)};
+    for (int i = 0; i < 2; i++) both[i].out = outs[i];
+    uint8_t *own = copy_of(points, points_size);
+    int status = packio_make(exact, both, 2, data, (int64_t)size, own, (int64_t)points_size);
+    if (!status && memcmp(outs[0], wanted, bytes)) fail("other pixels beside another output", run);
+    free(own);
+    free(outs[0]);
+    free(outs[1]);
+}
+
 static void one_run(unsigned long run) {
     const Seed *seed = seeds + below(seed_count);
     Bytes b = {NULL, seed->size, 2 * seed->size + 70000};
@@ -286,7 +307,10 @@ static void one_run(unsigned long run) {
     Jpeg jpeg;
     Request r;
     int is_good = !packio_header(data, size, &jpeg);
-    ask(&r, is_good ? jpeg.height : seed->height, is_good ? jpeg.width : seed->width);
+    int level = below(4) ? 1 : 1 << below(7); /* of which image the JPEG is a level */
+    int height = is_good ? jpeg.height : seed->height, width = is_good ? jpeg.width : seed->width;
+    ask(&r, height * level - below(level), width * level - below(level));
+    if (r.level == 1) r.level = level;
     int64_t pixels = r.out_height > 0 && r.out_width > 0 ? (int64_t)r.out_height * r.out_width : 1;
     if (pixels > MOST_OUT || r.channels < 0 || r.channels > 3) pixels = 1, r.out_height = r.out_width = 1;
     size_t bytes = (size_t)pixels * (r.channels == 3 ? 3 : 1);
@@ -298,7 +322,8 @@ static void one_run(unsigned long run) {
         packio_choose((int)(run + (unsigned)i) & 1);
         r.out = outs[i];
         uint8_t *own = copy_of(points, points_size);
-        statuses[i] = packio_make(i ? kept : exact, &r, data, (int64_t)size, own, (int64_t)points_size);
+        statuses[i] = packio_make(i ? kept : exact, &r, 1, data, (int64_t)size, own,
+                                  (int64_t)points_size);
         free(own);
     }
     if (statuses[0] < 0 || statuses[0] > MEMORY) fail("no such status", run);
@@ -310,6 +335,7 @@ static void one_run(unsigned long run) {
             fail("other pixels", run);
         }
         made++;
+        if (below(2)) beside_another(&r, outs[0], bytes, data, size, points, points_size, run);
     } else {
         declined[statuses[0]]++;
     }
@@ -323,8 +349,9 @@ static int whole(Scratch *scratch, const Seed *seed, uint8_t *out, int with_poin
     Request r = {.out = out, .height = seed->height, .width = seed->width,
                  .box_height = seed->height, .box_width = seed->width, .orientation = 1,
                  .to_height = seed->height, .to_width = seed->width, .out_height = seed->height,
-                 .out_width = seed->width, .channels = seed->channels, .method = UNRESIZED, .scale = 1};
-    return packio_make(scratch, &r, seed->data, (int64_t)seed->size, seed->points,
+                 .out_width = seed->width, .channels = seed->channels, .method = UNRESIZED, .scale = 1,
+                 .level = 1};
+    return packio_make(scratch, &r, 1, seed->data, (int64_t)seed->size, seed->points,
                        with_points ? (int64_t)seed->points_size : 0);
 }
 

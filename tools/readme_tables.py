@@ -1,12 +1,12 @@
-"""Fill the tables of README.md from what the benchmarks wrote to benchmarks/results.
+"""Fill the tables of docs/ from what the benchmarks wrote to benchmarks/results.
 
-A table stands between ``<!-- name:begin -->`` and ``<!-- name:end -->`` and is made of
-``benchmarks/results/<its file>``; without that file it stays as it is. Figures are copied and
+A table stands on one page, between ``<!-- name:begin -->`` and ``<!-- name:end -->``, and is made
+of ``benchmarks/results/<its file>``; without that file it stays as it is. Figures are copied and
 rounded, never typed.
 
     packio bench-decode --json benchmarks/results/decode.json
-    python tools/readme_tables.py            # write README.md
-    python tools/readme_tables.py --check    # exit with 1 where README.md is stale
+    python tools/readme_tables.py            # write the pages
+    python tools/readme_tables.py --check    # exit with 1 where a page is stale
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+import at_scale_tables
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-README = REPOSITORY / "README.md"
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 
 Json = dict[str, Any]
@@ -275,33 +277,44 @@ TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "memory-format": ("memory_format.json", memory_format),
     "parity": ("parity.json", parity),
     "peers": ("peers.json", peers),
+    **at_scale_tables.TABLES,
 }
 
 
-def filled(text: str) -> str:
-    """Return README's text with every table made anew whose results are there."""
-    for name, (file, table) in TABLES.items():
-        path = RESULTS / file
-        pattern = re.compile(rf"(?<=<!-- {name}:begin -->\n).*?(?=<!-- {name}:end -->)", re.DOTALL)
-        if not pattern.search(text):
-            sys.exit(f"README.md: no <!-- {name}:begin --> … <!-- {name}:end -->")
-        if path.exists():
-            made = table(json.loads(path.read_text())) + "\n"
-            text = pattern.sub(lambda _, made=made: made, text)  # type: ignore[misc]  # a default
-    return text
+def page_of(name: str) -> pathlib.Path:
+    """Find the page that a table stands on."""
+    found = [page for page in PAGES if f"<!-- {name}:begin -->" in page.read_text()]
+    if len(found) != 1:
+        sys.exit(f"docs/: <!-- {name}:begin --> is on {len(found)} pages; expected one")
+    return found[0]
+
+
+def filled(text: str, name: str) -> str:
+    """Return a page's text with a table made anew, if its results are there."""
+    file, table = TABLES[name]
+    path = RESULTS / file
+    if not path.exists():
+        return text
+    pattern = re.compile(rf"(?<=<!-- {name}:begin -->\n).*?(?=<!-- {name}:end -->)", re.DOTALL)
+    if not pattern.search(text):
+        sys.exit(f"docs/: no <!-- {name}:end --> after <!-- {name}:begin -->")
+    made = table(json.loads(path.read_text())) + "\n"
+    return pattern.sub(lambda _: made, text)
 
 
 def main() -> None:
-    """Write README.md, or check it."""
+    """Write the pages, or check them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="only tell whether it is stale")
+    parser.add_argument("--check", action="store_true", help="only tell what is stale")
     check = parser.parse_args().check
-    text = README.read_text()
-    new = filled(text)
-    if check and new != text:
-        sys.exit("README.md is stale; run: python tools/readme_tables.py")
-    if not check:
-        README.write_text(new)
+    for name in TABLES:
+        page = page_of(name)
+        text = page.read_text()
+        new = filled(text, name)
+        if check and new != text:
+            sys.exit(f"{page.name}: {name} is stale; run: python tools/readme_tables.py")
+        if not check:
+            page.write_text(new)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ def make(pack: Pack, framing: Framing, view: int) -> dict[str, list[torch.Tensor
         height, or if it is not finite.
     """
     rows = framing.rows
+    if pack.index_file.is_far:
+        pack.bring("box", rows.column("position"))
     found = [pack.boxes(row.position) for row in rows]
     each = [boxes for boxes, _ in found if boxes is not None]
     stored = np.concatenate([np.zeros((0, 4), np.float32), *each])

@@ -19,7 +19,7 @@ from packio.batches.columns import FieldColumn, Made, make_each
 from packio.batches.framing import Framing, Settings
 from packio.batches.images import CHANNELS
 from packio.errors import DecodeError
-from packio.images import planes, regions
+from packio.images import planes, regions, several
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Cut, Need
@@ -134,7 +134,7 @@ def _read(pack: Pack, settings: Settings, row: Row, needs: Sequence[Need]) -> _J
         if not settings.decoder.takes(row):
             return None
         data = pack.read(row)
-        cuts = regions.cut_all(data, row, needs)
+        cuts = several.cut_all(data, row, needs)
         pieces: dict[int, _Jpeg] = {}
         for piece in {id(cut.data): cut.data for cut in cuts}.values():
             size = settings.decoder.size(piece)

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from packio.errors import OptionError
+
 LANE = 64  # numbers that one view of one sample may draw
 VIEWS = 16  # views a sample may have
 
@@ -71,19 +73,53 @@ class Drawn(int):
     Attributes:
         epoch: Number of the epoch.
         position: Place in the epoch's order, counted over all ranks.
+        size: (height, width) in pixels that `packio.BucketCrop` makes of its batch; None: the
+            sampler says nothing of sizes.
     """
 
     epoch: int
     position: int
+    size: tuple[int, int] | None = None
 
-    def __new__(cls, index: int, epoch: int, position: int) -> Drawn:
+    def __new__(
+        cls, index: int, epoch: int, position: int, size: tuple[int, int] | None = None
+    ) -> Drawn:
         """Make an index."""
         self = super().__new__(cls, index)
         self.epoch, self.position = epoch, position
+        if size is not None:
+            self.size = size
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Drawn, (int(self), self.epoch, self.position)
+        size = () if self.size is None else (self.size,)
+        return Drawn, (int(self), self.epoch, self.position, *size)
+
+    def moved(self, index: int) -> Drawn:
+        """The same place with another index, as that of the same sample in a larger dataset."""
+        return Drawn(index, self.epoch, self.position, self.size)
+
+
+def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
+    """The size that the indices of a batch carry; None: they carry none.
+
+    Raises:
+        OptionError: they carry several, or are batches themselves.
+    """
+    first = batch[0] if len(batch) else None
+    if isinstance(first, list):
+        raise OptionError(
+            "a batch of batches: the sampler yields batches itself; give it as batch_sampler="
+        )
+    if not isinstance(first, Drawn) or first.size is None:
+        return None
+    sizes = {index.size if isinstance(index, Drawn) else None for index in batch}
+    if len(sizes) > 1:
+        raise OptionError(
+            f"a batch of the sizes {sorted(map(str, sizes))}: expected one size, as each batch of "
+            "packio.BucketSampler has; something put two of its batches together"
+        )
+    return first.size
 
 
 def numbered(batch: Sequence[Any], epoch: int, first: int, step: int) -> list[Any]:

@@ -16,6 +16,7 @@ from packio.batches import draws
 from packio.batches.draws import Lane
 from packio.images import arithmetic, frames, regions
 from packio.images.arithmetic import Integer
+from packio.images.bucket_crop import BucketCrop
 from packio.images.decoders import Decoder
 from packio.images.frames import Placement
 from packio.images.geometry import Geometry, Uniforms
@@ -61,6 +62,15 @@ class Settings:
         """Whether samples need random numbers."""
         return bool(self.hflip or self.vflip or any(v and v.draws for v in self.views))
 
+    def sized(self, size: tuple[int, int] | None) -> Settings:
+        """The same for a batch whose indices carry a size, which `BucketCrop` follows."""
+        if not any(isinstance(view, BucketCrop) for view in self.views):
+            return self
+        views = [v.of(size) if isinstance(v, BucketCrop) else v for v in self.views]
+        made = dataclasses.replace(self, views=tuple(views))
+        vars(made)["unchanged"] = self.unchanged  # it counts
+        return made
+
     @cached_property
     def unchanged(self) -> Decoder:
         """The decoder of further images with more than 8 bits, as depth beside RGB images."""
@@ -83,10 +93,12 @@ class Draw(NamedTuple):
     Attributes:
         key: Of the batch, or of the epoch.
         lanes: (N,) of each slot.
+        size: (height, width) that the indices carry, see `packio.batches.draws.Drawn`.
     """
 
     key: int
     lanes: np.ndarray
+    size: tuple[int, int] | None = None
 
 
 def by_position(seed: int, epoch: int, positions: Sequence[int]) -> Draw:

@@ -11,8 +11,9 @@ import torch
 from packio.batches import framing as framings
 from packio.batches.columns import FieldColumn, Made, make_each, together
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
-from packio.errors import DecodeError, OptionError
-from packio.images import regions, tensors
+from packio.batches.levels import Taken
+from packio.errors import DecodeError, IntegrityError, OptionError
+from packio.images import native, regions, several, tensors
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
 from packio.images.regions import Need
@@ -41,7 +42,7 @@ class _Output(NamedTuple):
 
 def make(
     pack: Pack, framing: Framing, threads: Threads | None, out: torch.Tensor | None = None,
-    name: str = IMAGE, but: Collection[int] = (),
+    name: str = IMAGE, but: Collection[int] = (), levels: Sequence[Taken] | None = None,
 ) -> Made:  # fmt: skip
     """Make the images of some samples.
 
@@ -52,6 +53,7 @@ def make(
         out: Where the only view goes: (N, C, H, W) of the images' dtype, contiguous.
         name: Of the field.
         but: Slots to leave out.
+        levels: For each sample, the levels that its views are made of; None: the images.
 
     Returns:
         For each view (N, C, H, W), or a list of N (C, H, W) where they may differ in size or type,
@@ -66,14 +68,16 @@ def make(
         _new_view(settings, crop if alike else None, len(rows), out) for crop in settings.views
     ]
     images = [view.images for view in views]
+    if name == IMAGE and pack.index_file.is_far:
+        pack.bring("seek", rows.column("position"))
 
     def work(slot: int) -> None:
         row, needs = rows[slot], each_needs[slot]
         if row.offset >= 0 or name == IMAGE:
             outs = [view[slot] for view in images]
-            for view, made in zip(
-                images, _made(pack, settings, row, needs, name, outs), strict=True
-            ):
+            taken = levels[slot] if levels else None
+            each_made = _made_of_levels(pack, settings, row, needs, name, outs, taken)
+            for view, made in zip(images, each_made, strict=True):
                 view[slot] = made
 
     errors = make_each(rows, work, threads, but)
@@ -107,8 +111,9 @@ def _new_view(
 
 
 def make_one(
-    pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str = IMAGE
-) -> list[torch.Tensor]:
+    pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str = IMAGE,
+    taken: Taken | None = None,
+) -> list[torch.Tensor]:  # fmt: skip
     """Make the images of a field of one sample, (C, H, W), one a view, as `make` would.
 
     Raises:
@@ -116,7 +121,35 @@ def make_one(
     """
     with alone():
         outs: list[np.ndarray | None] = [None] * len(needs)
-        return [torch.from_numpy(m) for m in _made(pack, settings, row, needs, name, outs)]
+        made = _made_of_levels(pack, settings, row, needs, name, outs, taken)
+        return [torch.from_numpy(image) for image in made]
+
+
+def _made_of_levels(
+    pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
+    outs: Sequence[np.ndarray | None], taken: Taken | None,
+) -> Sequence[np.ndarray]:  # fmt: skip
+    """As `_made`, of levels of the image as far as any are taken.
+
+    Instead of a level that is damaged, the image is taken, and the level is counted.
+    """
+    if not taken or not any(taken):
+        return _made(pack, settings, row, needs, name, outs)
+    found: dict[int, np.ndarray] = {}  # by view
+    for one in {level.name: level for level in taken if level is not None}.values():
+        views = [i for i, level in enumerate(taken) if level and level.name == one.name]
+        own = [level.need for level in taken if level and level.name == one.name]
+        try:
+            made = _made(pack, settings, one.row, own, one.name, [outs[i] for i in views])
+        except (DecodeError, IntegrityError):
+            settings.decoder.count_declined(native.LEVEL)
+        else:
+            found.update(zip(views, made, strict=True))
+    left = [i for i in range(len(needs)) if i not in found]
+    if left:
+        own, into = [needs[i] for i in left], [outs[i] for i in left]
+        found.update(zip(left, _made(pack, settings, row, own, name, into), strict=True))
+    return [found[i] for i in range(len(needs))]
 
 
 def _made(
@@ -139,13 +172,10 @@ def _made(
     data, points = pack.read(row, name), b""
     if name == IMAGE and decoder.core_takes(row) and not row.flags & SEEKABLE:
         points = pack.seek_points(row.position)
-    cuttable = bool(points) or needs[0].cuttable
     try:
-        if len(needs) == 1 or regions.is_each_by_itself(row, needs, cuttable=cuttable):
-            pairs = zip(needs, outs, strict=True)
-            return [regions.make(decoder, data, row, need, out, points) for need, out in pairs]
-        parts = regions.decode_all(decoder, data, row, needs)
-        return [regions.render(*triple) for triple in zip(parts, needs, outs, strict=True)]
+        if len(needs) == 1:
+            return [regions.make(decoder, data, row, needs[0], outs[0], points)]
+        return several.make(decoder, data, row, needs, outs, points)
     except DecodeError as error:
         raise pack.named(error, row, "sample" if name == IMAGE else f"{name} of sample") from error
 
@@ -207,7 +237,10 @@ def are_little(pack: Pack) -> bool:
     """
     if not len(pack) or not pack.reads_ahead:
         return False
-    some = np.linspace(0, len(pack) - 1, min(len(pack), _SOME), dtype=np.int64)
+    most = len(pack) - 1
+    if pack.index_file.is_far:  # 16 places would be 32 MB
+        most = min(most, _SOME)
+    some = np.linspace(0, most, min(len(pack), _SOME), dtype=np.int64)
     height, width = (pack.index_file.column(n).take(some) for n in _SIDES)
     return bool(np.median(height.astype(np.int64) * width) < _LITTLE)
 

@@ -17,8 +17,8 @@ from packio.batches import columns
 from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Framing, Settings
 from packio.errors import DecodeError, LimitError
-from packio.images.frames import Placement
-from packio.images.pixels import nearest, oriented
+from packio.images.frames import Placement, oriented
+from packio.images.pixels import nearest
 from packio.packs.opening import Pack
 from packio.packs.rows import Row, RowList
 from packio.system.threads import Threads

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from packio.batches import boxes, columns, device, framing, images, masks, values
+from packio.batches import boxes, columns, device, framing, images, levels, masks, values
 from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Draw, Framing, Settings
 from packio.images.frames import Placement
@@ -68,6 +68,7 @@ def make(
     Raises:
         OptionError: ``out`` does not fit.
     """
+    settings = settings.sized(draw.size)
     made, kinds = MadeSamples({}, {}), dict(settings.fields)
     if IMAGE in kinds:
         at_once = images.make_raw(pack, settings, positions, draw, out)
@@ -78,12 +79,14 @@ def make(
         return made
     framed = Framing.drawn(settings, pack.rows(positions), draw)
     rows = rows_of(pack, kinds, positions, framed.rows)
-    pack = pack.fetched(rows)
+    taken = levels.of_batch(pack, framed) if IMAGE in rows and on is None else None
+    read = levels.rows_read(framed.rows, taken) if IMAGE in rows else {}
+    pack = pack.fetched(read | {name: some for name, some in rows.items() if name != IMAGE})
     for name in sorted(rows, key=lambda name: name != IMAGE):
         if name == IMAGE and on is not None:
             made.add(name, device.make(pack, framed, threads, on))
         elif name == IMAGE:
-            made.add(name, images.make(pack, framed, threads, out))
+            made.add(name, images.make(pack, framed, threads, out, levels=taken))
         else:
             but = set(made.errors)
             made.add(name, _further(pack, framed, rows[name], name, threads, but))
@@ -108,6 +111,23 @@ def rows_of(
         name: images if name == IMAGE and images is not None else pack.rows(positions, name)
         for name, kind in kinds.items() if kind != BOXES
     }  # fmt: skip
+
+
+def rows_expected(
+    pack: Pack, settings: Settings, positions: np.ndarray, draw: Draw | None
+) -> dict[str, RowList]:
+    """Look up the rows of all values that will be read to make samples, as far as is known.
+
+    Args:
+        pack: Where the samples are.
+        settings: What will be made of them.
+        positions: (N,) samples, 0..len-1.
+        draw: Of the random numbers; None: unknown yet.
+    """
+    rows = rows_of(pack, settings.fields, positions)
+    if IMAGE in rows:
+        rows = levels.rows_expected(pack, settings, rows.pop(IMAGE), draw) | rows
+    return rows
 
 
 def _further(
@@ -142,19 +162,22 @@ def _add_boxes(
 
 
 def make_one(
-    pack: Pack, settings: Settings, row: Row, key: int, lane: int = 0
-) -> dict[str, list[Any]]:
-    """Make one sample, as `make` would with `Draw` (key, [lane]): field → one value a view.
+    pack: Pack, settings: Settings, row: Row, key: int, lane: int = 0,
+    size: tuple[int, int] | None = None,
+) -> dict[str, list[Any]]:  # fmt: skip
+    """Make one sample, as `make` would with `Draw` (key, [lane], size): field → one value a view.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad.
     """
+    settings = settings.sized(size)
     placements = framing.placements_of_one(settings, row, key, lane)
     made: dict[str, list[Any]] = {}
     for name, kind in settings.fields.items():
         if name == IMAGE:
             needs = framing.needs_of_one(settings, row, placements)
-            made[name] = images.make_one(pack, settings, row, needs, name)
+            taken = levels.of_one(pack, settings, row, needs)
+            made[name] = images.make_one(pack, settings, row, needs, name, taken)
         elif kind != BOXES:
             made[name] = _further_of_one(pack, settings, row, placements, name, kind)
         elif name not in made:  # all columns of the boxes at once

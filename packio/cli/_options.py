@@ -24,6 +24,17 @@ def byte_count(text: str) -> int:
         raise typer.BadParameter(str(error)) from error
 
 
+def count_or_auto(text: str) -> int | str:
+    """Turn "2" into 2; "auto" stays.
+
+    Raises:
+        typer.BadParameter: the text is neither.
+    """
+    if text == "auto" or text.isdecimal():
+        return text if text == "auto" else int(text)
+    raise typer.BadParameter(f"{text!r}: expected 'auto' or a number, as 2")
+
+
 def part_of(text: str) -> tuple[int, int]:
     """Turn "3/8", the third of eight parts, into (3, 8).
 
@@ -61,6 +72,9 @@ def name_or_shares(text: str) -> str | tuple[tuple[str, float], ...]:
 Pack = Annotated[
     Path, typer.Argument(metavar="PACK", help="The pack: a file, or a folder of shards.")
 ]
+_AT = "File or URL of the pack's index, if it is not beside the pack; see: packio reindex --index"
+Index = Annotated[Path | None, typer.Option("--index", "--index-file", metavar="PLACE", help=_AT)]
+IndexFile = Annotated[Path | None, typer.Option("--index-file", metavar="PLACE", help=_AT)]
 Out = Annotated[Path, typer.Argument(help="Pack to make. The suffix says the format: x.lmdb")]
 Classes = Annotated[
     list[str] | None,

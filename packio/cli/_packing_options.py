@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Optional
 import typer
 
 from packio import registry
-from packio.cli._options import byte_count, name_or_shares, part_of, shares
+from packio.cli._options import byte_count, count_or_auto, name_or_shares, part_of, shares
 from packio.packing.images.encode import CHOICES, Encoding
 from packio.packing.plan.choosing import Choice
 from packio.sample.fields import parse_options
@@ -100,7 +100,11 @@ SAMPLES = _options(
     shuffle=_one(int, "Shuffle the samples. The same SEED gives the same order.", metavar="SEED"),
     split=_one(shares, "Splits, of each class alike, as train=0.9,val=0.1", metavar="SHARES"),
     seed=_one(int, "Seed that draws the splits."),
-    dedupe=_one(("report", "drop"), "What to do with samples of the same bytes."),
+    dedupe=_one(
+        ("report", "drop", "near"),
+        "'report' names samples that have the bytes of an earlier one; 'drop' leaves them out; "
+        "'near' also leaves out images that look like an earlier one.",
+    ),
 )
 OLD_SAMPLES = SAMPLES | _options(
     "Which samples",
@@ -143,6 +147,18 @@ IMAGES = _options(
     wide=_one(CHOICES["wide"], "Images of more than 8 bits a channel."),
     mode=_one(CHOICES["mode"], "Colours of raw pixels."),
 )
+LEVELS = _options(
+    "Levels: smaller JPEGs beside large images, from which fidelity='fast' makes crops",
+    levels=_one(
+        count_or_auto, "Levels of an image at most, as 2; 'auto': those that pay; 0: none.",
+        metavar="N|auto",
+    ),
+    levels_quality=_one(int, "Quality of their JPEGs, 1 to 100 (default: 85).", min=1, max=100),
+    levels_crop=_one(
+        int, "Side of the crops that training takes; the smallest level has a short side of 1.4 to "
+        "2.8 times as many pixels (default: 224).", min=1, metavar="PIXELS",
+    ),
+)  # fmt: skip
 _how = functools.partial(_options, "How it is done")
 NUM_WORKERS = _how(
     num_workers=_one(int, "Processes; each writes one shard at a time (default: one a CPU)."),

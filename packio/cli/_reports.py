@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packio.cli._output import as_typed, counted, escaped, print_json, print_some, warn
 from packio.packing.plan.advising import Advice, DryRun
 from packio.packing.report import PackReport
+
+if TYPE_CHECKING:
+    from packio.packing.plan.level_advice import LevelsAdvice
 
 
 def show(report: PackReport, out: Path, *, as_json: bool, quiet: bool) -> None:
@@ -52,6 +56,7 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
     if as_json:
         values = dataclasses.asdict(found)
         values["advice"] = [advice._asdict() for advice in found.advice]
+        values["levels"] = None if found.levels is None else found.levels._asdict()
         print_json(values)
         return
     warn(found.warnings)
@@ -60,7 +65,8 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
     print(f"{found.kind}: {images}, {size}, in {shards}")
     if found.class_counts:
         least, most = min(found.class_counts), max(found.class_counts)
-        print(f"{counted(len(found.classes), 'class')} of {least:,} to {most:,} images:")
+        each = counted(most, "image") if least == most else f"{least:,} to {most:,} images"
+        print(f"{counted(len(found.classes), 'class')} of {each}:")
         pairs = zip(found.classes, found.class_counts, strict=True)
         print_some([f"{escaped(name)}: {count:,}" for name, count in pairs])
     else:
@@ -68,12 +74,25 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
     if found.problems:
         print(f"bad, of the {counted(found.looked_at, 'image')} that were looked at:")
         print_some([f"{escaped(key)}: {as_typed(reason)}" for key, reason in found.problems])
+    if found.levels is not None:
+        _print_levels(found.levels, found.looked_at)
     if found.advice:
         print(f"measured on {counted(found.looked_at, 'image')}, drawn at random:")
         print(f"  {'options':<40} {'size':>12} {'decodes':>13} {'to encode':>11}")
         for advice in found.advice:
             _print_advice(advice)
         print("img/s and time are those of one core; nothing was written")
+
+
+def _print_levels(found: LevelsAdvice, looked_at: int) -> None:
+    gain = found.crops_per_second / max(found.without, 1e-9)
+    print(
+        f"levels {found.options['count']}: {found.images:,} of {counted(looked_at, 'image')} that "
+        f"were looked at get some; {found.bytes / 1e6:+,.1f} MB ({found.share:+.0%}) in all\n"
+        f"  fast crops of {found.options['crop']}: {found.crops_per_second:,.0f} a second, "
+        f"{found.without:,.0f} without ({gain:.1f} times as many); PSNR to exact ones "
+        f"{found.psnr:.1f} dB, at least {found.lowest_psnr:.1f}"
+    )
 
 
 def _print_advice(advice: Advice) -> None:

@@ -24,6 +24,7 @@ def run(
     by_index: Annotated[
         bool, typer.Option("--index", "-i", help="KEY is a position, 0 to N-1.")
     ] = False,
+    index: option.IndexFile = None,
     force: Annotated[bool, typer.Option("--force", help="Write to a terminal, too.")] = False,
 ) -> None:
     """Write the bytes of one sample to standard output, as they were packed.
@@ -38,7 +39,7 @@ def run(
         raise OptionError(
             "standard output is a terminal; say where the image goes, as > image.jpg, or --force"
         )
-    with packio.open(pack) as opened:
+    with packio.open(pack, index=index) as opened:
         data = opened[_position(opened, key) if by_index else _find(opened, key)].data
     try:
         sys.stdout.buffer.write(data)

@@ -15,7 +15,8 @@ from packio.packing import convert
 
 
 @group.takes(
-    group.OUTPUT, group.OLD_SAMPLES, group.IMAGES, group.SEEKABLE, group.RUN,
+    group.OUTPUT, group.OLD_SAMPLES, group.IMAGES, group.SEEKABLE, group.LEVELS,
+    group.RUN,
     group.of_plugins("formats"),
 )  # fmt: skip
 def run(
@@ -26,6 +27,7 @@ def run(
         Path, typer.Argument(metavar="B", help="Pack to make. The suffix says the format: x.tar")
     ],
     *,
+    index: option.Index = None,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
@@ -39,5 +41,5 @@ def run(
     Example: packio convert train.lmdb small.lmdb --resize short=256 --encode jpeg
     """
     with ProgressLine(quiet=quiet) as progress:
-        report = convert(source, out, progress=progress, **more)
+        report = convert(source, out, index=index, progress=progress, **more)
     show(report, out, as_json=as_json, quiet=quiet)

@@ -34,6 +34,7 @@ def run(
         typer.Option("--num-workers", "--workers", min=0,
                      help="Workers for a pack (default: one a CPU)."),
     ] = None,
+    index: option.Index = None,
     seconds: Annotated[float, typer.Option(help="Seconds to spend, roughly.")] = 25.0,
     keep_cache: Annotated[
         bool, typer.Option("--keep-cache", help="Keep files in the page cache: time no cold reads.")
@@ -63,7 +64,7 @@ def run(
     from packio.measuring.doctor import doctor, naming
 
     found: Any = naming.loader(loader) if naming.is_name(loader) else _of_pack(
-        loader, size, batch_size, workers)  # fmt: skip
+        loader, size, batch_size, workers, index)  # fmt: skip
     diagnosis = doctor(
         found, naming.found(step) if step is not None else None, seconds=seconds,
         keep_cache=keep_cache, profile=profile, py_spy=py_spy,
@@ -77,13 +78,13 @@ def run(
         _print(diagnosis)
 
 
-def _of_pack(path: str, size: int, batch_size: int, workers: int | None) -> Any:
+def _of_pack(path: str, size: int, batch_size: int, workers: int | None, index: Path | None) -> Any:
     from torch.utils.data import DataLoader
 
     import packio
     from packio.system import processors
 
-    dataset = packio.PackDataset(path, crop=packio.RandomResizedCrop(size), hflip=0.5)
+    dataset = packio.PackDataset(path, index=index, crop=packio.RandomResizedCrop(size), hflip=0.5)
     return DataLoader(
         dataset, batch_size=batch_size, shuffle=True, collate_fn=packio.collate,
         num_workers=processors.usable() if workers is None else workers,

@@ -24,9 +24,11 @@ def run(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Extract only these, as image,mask,label: fields, label, split, boxes, meta.",
+            help="Extract only these, as image,mask,label: fields, label, split, boxes, meta. Not "
+            "given: all but levels.",
         ),
     ] = None,
+    index: option.Index = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT, with ALL that is in it, in one step.")
     ] = False,
@@ -46,12 +48,13 @@ def run(
 
     Example: packio extract photos.lmdb photos --fields image
     """
+    import packio
     from packio.inspecting.extracting import extract
 
     chosen = None if fields is None else [name.strip() for name in fields.split(",")]
-    with ProgressLine(quiet=quiet) as progress:
+    with ProgressLine(quiet=quiet) as progress, packio.open(pack, index=index) as opened:
         report = extract(
-            pack, out, classes=classes or None, split=split, fields=chosen, overwrite=overwrite,
+            opened, out, classes=classes or None, split=split, fields=chosen, overwrite=overwrite,
             progress=progress,
         )  # fmt: skip
     if as_json:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json
+from packio.cli._output import as_size, counted, escaped, print_json
 
 _CLASSES_SHOWN = 5
 _Lines = Iterator[tuple[str, str]]
@@ -27,6 +27,15 @@ def run(
             min=0, metavar="N", help="Measure mean and std of the channels on N images; 0: on all."
         ),
     ] = None,
+    buckets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES",
+            help="Say what aspect-ratio buckets get, and what their crops cut away: "
+            "area=1048576,step=64, or heights and widths as 1024x1024,896x1152.",
+        ),
+    ] = None,
+    index: option.Index = None,
     plot: option.Plot = None,
     system: Annotated[
         bool,
@@ -40,6 +49,10 @@ def run(
 
     Example: packio info photos.lmdb --json | jq .classes.count
 
+    Example: packio info photos.lmdb --buckets area=1048576,step=64
+
+    Example: packio info 's3://theirs/train-{000..127}.tar' --index train.packio
+
     Example: packio info --system
     """
     import packio
@@ -47,11 +60,7 @@ def run(
     from packio.inspecting.info import describe
 
     if system:
-        found = info.system()
-        if as_json:
-            print_json(found)
-        else:
-            print("\n".join(f"{name:<20} {escaped(text)}" for name, text in found.items()))
+        _print_system(info.system(), as_json=as_json)
         return
     if pack is None:
         raise typer.BadParameter("name a pack, or ask for --system")
@@ -59,12 +68,14 @@ def run(
         from packio.measuring.bench.plots import check_plot, plot_pack
 
         check_plot(plot)
-    with packio.open(pack) as opened:
+    with packio.open(pack, index=index) as opened:
         summary = describe(opened)
         if stats is not None:
             from packio.packs import pixel_statistics
 
             summary["statistics"] = pixel_statistics.measure(opened, stats or None)
+        if buckets is not None:
+            summary["buckets"] = info.in_buckets(opened, buckets)
         if plot is not None:
             plot_pack(opened, plot)
     if as_json:
@@ -76,11 +87,20 @@ def run(
             print("\n".join([title, *(f"  {name:<13} {text}" for name, text in entries)]))
 
 
+def _print_system(found: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        print("\n".join(f"{name:<20} {escaped(text)}" for name, text in found.items()))
+
+
 def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield escaped(summary["path"]), list(_pack(summary))
     yield "Images", list(_images(summary))
     yield "Fields", list(_fields(summary))
     yield "Classes", list(_classes(summary))
+    if "buckets" in summary:
+        yield "Buckets, height x width", list(_buckets(summary["buckets"]))
     yield "Made from", list(_origin(summary))
 
 
@@ -89,11 +109,14 @@ def _pack(summary: dict[str, Any]) -> _Lines:
     held = sum(file["bytes"] for file in files)
     yield "format", f"{summary['format']} (access: {summary['access']})"
     yield "samples", f"{summary['samples']:,}"
+    if chosen := summary["selection"]:
+        said = f": {escaped(chosen['expression'])}" if chosen.get("expression") else ""
+        yield "selected of", f"{chosen['samples']:,} of {escaped(chosen['pack'])}{said}"
     if summary["counts"]:
         yield "accounted", ", ".join(f"{n:,} {what}" for what, n in summary["counts"].items())
-    yield "bytes", f"{_size(summary['bytes'])} of images in {_size(held)}"
+    yield "bytes", f"{as_size(summary['bytes'])} of images in {as_size(held)}"
     yield "files", f"{len(files):,}"
-    yield "index", f"{_size(index['bytes'])}, {index['bytes_per_sample']:,} bytes a sample"
+    yield "index", f"{as_size(index['bytes'])}, {index['bytes_per_sample']:,} bytes a sample"
     yield "digest", summary["digest"]
 
 
@@ -117,16 +140,29 @@ def _fields(summary: dict[str, Any]) -> _Lines:
     for name, field in summary["fields"].items():
         lacking = f", lacking in {field['lacking']:,}" if field["lacking"] else ""
         encodings = "".join(f", {what}: {n:,}" for what, n in field.get("encodings", {}).items())
-        yield escaped(name), f"{field['kind']}, {_size(field['bytes'])}{encodings}{lacking}"
+        yield escaped(name), f"{field['kind']}, {as_size(field['bytes'])}{encodings}{lacking}"
     found = dict.fromkeys(("boxes", "metadata", "splits"), "none")
     if (boxes := summary["boxes"]) is not None:
         columns = f", with {', '.join(map(escaped, boxes['columns']))}" if boxes["columns"] else ""
         found["boxes"] = f"{boxes['count']:,} in {counted(boxes['samples'], 'sample')}{columns}"
     if (meta := summary["metadata"]) is not None:
-        found["metadata"] = f"of {counted(meta['samples'], 'sample')}, {_size(meta['bytes'])}"
+        found["metadata"] = f"of {counted(meta['samples'], 'sample')}, {as_size(meta['bytes'])}"
     if summary["splits"]:
         found["splits"] = ", ".join(f"{name}: {n:,}" for name, n in summary["splits"].items())
     yield from found.items()
+
+
+def _buckets(found: dict[str, Any]) -> _Lines:
+    every = [*found["sizes"], {"size": "all", **found["all"]}]
+    for bucket in every:
+        if bucket["images"]:
+            size = bucket["size"] if bucket["size"] == "all" else "x".join(map(str, bucket["size"]))
+            images, lost = counted(bucket["images"], "image"), bucket["lost_mean"]
+            text = f"{images}, lost {lost:.2%} of the pixels, at worst {bucket['lost_worst']:.2%}"
+            yield size, f"{text}; enlarged: {bucket['enlarged']:,}"
+    empty = sum(not bucket["images"] for bucket in found["sizes"])
+    if empty:
+        yield "empty", f"{counted(empty, 'size')} without an image"
 
 
 def _classes(summary: dict[str, Any]) -> _Lines:
@@ -152,13 +188,6 @@ def _origin(summary: dict[str, Any]) -> _Lines:
         value = summary[name] or {}
         entries = value.items() if isinstance(value, dict) else [("", value)]
         yield name, ", ".join(f"{k} {v}".strip() for k, v in entries) or "-"
-
-
-def _size(count: int) -> str:
-    if count < 10_000:
-        return f"{count:,} bytes"
-    unit, name = next((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= u)
-    return f"{count / unit:,.1f} {name}"
 
 
 def _print_rich(summary: dict[str, Any]) -> None:

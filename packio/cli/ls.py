@@ -32,6 +32,7 @@ def run(
     limit: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Stop after N samples.")
     ] = None,
+    index: option.Index = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line. Keys are surrogate-escaped.")
     ] = False,
@@ -53,7 +54,7 @@ def run(
 
     if as_json and as_tsv:
         raise typer.BadParameter("--json and --tsv exclude each other")
-    with packio.open(pack) as opened:
+    with packio.open(pack, index=index) as opened:
         lines = itertools.islice(list_samples(opened, classes or None, split), limit)
         text = (_json if as_json else _tsv if as_tsv else _aligned)(opened, lines)
         while block := "".join(itertools.islice(text, _LINES)):

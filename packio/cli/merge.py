@@ -14,7 +14,7 @@ from packio.cli._reports import show
 from packio.packing.merging import merge
 
 
-@group.takes(group.OUTPUT, group.RUN, group.of_plugins("formats"))
+@group.takes(group.OUTPUT, group.LEVELS, group.RUN, group.of_plugins("formats"))
 def run(
     out: option.Out,
     packs: Annotated[list[Path], typer.Argument(help="The packs to merge, two or more.")],

@@ -28,6 +28,7 @@ def run(
             help="Make a missing or damaged index anew, if the container is sound.",
         ),
     ] = False,
+    index: option.Index = None,
     threads: Annotated[
         int | None,
         typer.Option("--threads", "--num-workers", min=1, help="Threads (default: one a CPU)."),
@@ -56,8 +57,8 @@ def run(
 
     with ProgressLine(quiet=quiet) as progress:
         report = verify(
-            pack, decode=decode, rebuild_index=rebuild_index, num_workers=threads,
-            progress=progress,
+            pack, decode=decode, rebuild_index=rebuild_index, index=index,
+            num_workers=threads, progress=progress,
         )  # fmt: skip
     if as_json:
         print_json(dataclasses.asdict(report) | {"ok": report.ok})

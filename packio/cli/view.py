@@ -26,6 +26,7 @@ def run(
     size: Annotated[
         int, typer.Option(min=16, max=1024, metavar="PIXELS", help="Longer side of a thumbnail.")
     ] = 128,
+    index: option.Index = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the web browser.")] = False,
     quiet: option.Quiet = False,
 ) -> None:
@@ -39,12 +40,13 @@ def run(
 
     Example: packio view photos.lmdb -o cats.html --class cats --limit 2000 --size 64
     """
+    import packio
     from packio.inspecting.gallery import write_contact_sheet
 
     path = out if out is not None else Path(pack.resolve().name + ".html")
-    with ProgressLine(quiet=quiet) as progress:
+    with ProgressLine(quiet=quiet) as progress, packio.open(pack, index=index) as opened:
         report = write_contact_sheet(
-            pack, path, classes=classes or None, split=split, limit=limit, size=size,
+            opened, path, classes=classes or None, split=split, limit=limit, size=size,
             progress=progress,
         )  # fmt: skip
     if not quiet:

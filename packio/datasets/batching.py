@@ -16,8 +16,9 @@ from packio.batches.collating import Batch
 from packio.batches.draws import Drawn
 from packio.batches.framing import Draw
 from packio.batches.samples import FieldColumns
-from packio.datasets import selection
+from packio.datasets import selection, tables
 from packio.datasets.coming import Coming
+from packio.datasets.drawn import DrawnDataset
 from packio.datasets.fields import Fields
 from packio.datasets.outputs import Outputs
 from packio.datasets.positions import checked
@@ -57,7 +58,7 @@ class Gathered(NamedTuple):
     owners: np.ndarray | None = None
 
 
-class BatchedDataset(torch.utils.data.Dataset[Any]):
+class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
     """A map-style dataset that makes whole batches.
 
     Attributes:
@@ -164,6 +165,7 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
 
     def where(
         self: Self,
+        expression: str | None = None,
         /,
         *,
         label: selection.Labels | None = None,
@@ -173,6 +175,8 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
         """Select the samples that match all conditions, in their order; nothing is copied.
 
         Args:
+            expression: A condition of SQL over the index, as ``"width >= 512 AND label = 'cat'"``;
+                see ``docs/queries.md``. Needs ``pip install 'packio[query]'``.
             label: Name or index of a class, or several; a label vector is of each class whose entry
                 is above 0.
             key: A key, or a glob as "n01440764/*" (`fnmatch.fnmatchcase`: * matches / as well), or
@@ -184,30 +188,44 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
             A dataset with the same options and an epoch of its own.
 
         Raises:
-            OptionError: there is no such class or name in the metadata, or no sample matches.
+            OptionError: there is no such class or name in the metadata, or no sample matches; or
+                the expression is none, then the message has the columns there are.
             KeyNotFoundError: no sample has such a key.
+            MissingPackageError: DuckDB or pyarrow is not installed.
         """
         found = self._matching(label, key, meta)
+        if expression is not None:
+            found &= self._expressed(expression)
         if not found.any():
-            raise selection.none_has(len(self), label, key, meta, self._name)
+            raise selection.none_has(len(self), expression, label, key, meta, self._name)
         return self.subset(found)
 
-    def subset(self: Self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> Self:
-        """Select the samples at some indices, in the order given; nothing is copied.
+    def subset(self: Self, indices: Any) -> Self:
+        """Select some samples, in the order given; nothing is copied.
 
         Args:
-            indices: Positions in this dataset, one perhaps several times; or a bool for each.
+            indices: Positions in this dataset, one perhaps several times; or a bool for each. Or a
+                table with a column ``key`` or ``index`` (position in the pack), as
+                `packio.export` writes them: of Arrow, pandas or Polars, or a relation of DuckDB.
 
         Returns:
             A dataset with the same options and an epoch of its own.
 
         Raises:
-            OptionError: no integers, or not as many bools as there are samples.
+            OptionError: no integers, or not as many bools as there are samples; or a table without
+                such a column, or of samples that are not in this dataset.
             IndexError: an index is out of range.
         """
+        if tables.is_table(indices):
+            return self._part(self._tabled(tables.Wanted.of(indices)))
         return self._part(checked(len(self), indices))
 
     # ---- what each kind of dataset does in its own way ----
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is shown of the samples, as plain numbers and text; for states of `Loader`."""
+        raise NotImplementedError
 
     @property
     def _name(self) -> object:
@@ -273,6 +291,14 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
         """Which samples match, (N,) bool; see `where`."""
         raise NotImplementedError
 
+    def _expressed(self, expression: str) -> np.ndarray:
+        """Of which samples an expression is true, (N,) bool; see `where`."""
+        raise NotImplementedError
+
+    def _tabled(self, wanted: tables.Wanted) -> np.ndarray:
+        """Indices of the samples that a table names, (n,) int64; see `subset`."""
+        raise NotImplementedError
+
     # ---- batches ----
 
     def _draw(self, indices: Sequence[int] | np.ndarray) -> Draw:
@@ -282,15 +308,24 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
         epoch and position. Other indices: from the seed, the epoch and the batch's indices if a
         seed was given, else from torch's generator, so that no two epochs are alike.
         """
-        if not self._is_random:
-            return Draw(0, np.zeros(len(indices), np.int64))
-        known = [i for i in indices if isinstance(i, Drawn)]
-        if len(known) == len(indices) and len({i.epoch for i in known}) == 1:
-            return framing.by_position(self.seed, known[0].epoch, [i.position for i in known])
+        known = self._known_draw(indices)
+        if known is not None:
+            return known
         key = _KEY.drawn()
         if self.seeded:
             key = draws.mix(self.seed, self.epoch, draws.digest(indices))
-        return Draw(key, np.arange(len(indices)))
+        return Draw(key, np.arange(len(indices)), draws.size_of(indices))
+
+    def _known_draw(self, indices: Sequence[int] | np.ndarray) -> Draw | None:
+        """The draw of indices that know their positions in the epoch; None: of others."""
+        size = draws.size_of(indices)
+        if not self._is_random:
+            return Draw(0, np.zeros(len(indices), np.int64), size)
+        known = [i for i in indices if isinstance(i, Drawn)]
+        if len(known) != len(indices) or len({i.epoch for i in known}) != 1:
+            return None
+        drawn = framing.by_position(self.seed, known[0].epoch, [i.position for i in known])
+        return drawn if size is None else drawn._replace(size=size)
 
     def _warn_if_again(self, indices: Sequence[int]) -> None:
         """Warn if a batch comes again in one epoch, and draws the same because of a seed."""
@@ -304,18 +339,19 @@ class BatchedDataset(torch.utils.data.Dataset[Any]):
                 stacklevel=3,
             )
 
-    def _draw_one(self, index: int | None) -> tuple[int, int]:
-        """Key and lane of a single sample: of its position in the epoch, or torch's generator.
+    def _draw_one(self, index: int | None) -> tuple[int, int, tuple[int, int] | None]:
+        """Key, lane and size of a single sample: of its position, or of torch's generator.
 
         A seed does not matter to a plain index: whoever asks for the same sample again, as a
         dataset around this one does in each epoch, gets another crop.
         """
+        size = index.size if isinstance(index, Drawn) else None
         if not self._is_random:
-            return 0, 0
+            return 0, 0, size
         if isinstance(index, Drawn):
-            key, lanes = framing.by_position(self.seed, index.epoch, [index.position])
-            return key, int(lanes[0])
-        return _KEY.drawn(), 0
+            key, lanes, _ = framing.by_position(self.seed, index.epoch, [index.position])
+            return key, int(lanes[0]), size
+        return _KEY.drawn(), 0, size
 
     def _made(
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,

@@ -103,15 +103,16 @@ def _check_forms(packs: Sequence[Pack], labels: str) -> None:
 
 def _form(pack: Pack, labels: str) -> str:
     """Say what labels are. Under labels="by_name" the length of vectors does not matter."""
-    found = pack.labels
-    if found is None or found.ndim == 1:
-        return "none" if found is None else "integers"
+    index = pack.index_file
+    shape = index.column("label").shape if "label" in index else ()
+    if len(shape) < 2:
+        return "integers" if shape else "none"
     if labels == "same":
-        return f"vectors of {found.shape[1]}"
-    if found.shape[1] != len(pack.classes):
+        return f"vectors of {shape[1]}"
+    if shape[1] != len(pack.classes):
         raise OptionError(
             f"labels='by_name': {pack.path} has {len(pack.classes)} names of classes and vectors "
-            f"of {found.shape[1]} as labels"
+            f"of {shape[1]} as labels"
         )
     return "vectors"
 

@@ -10,14 +10,16 @@ import numpy as np
 from packio.batches import samples
 from packio.batches.framing import Draw
 from packio.batches.samples import MadeSamples
-from packio.datasets import classnames, joining, selection
+from packio.datasets import classnames, joining, selection, tables
 from packio.datasets.batching import BatchedDataset, Gathered
+from packio.datasets.drawn import Origin
 from packio.datasets.joining import JoinedPacks, Portion
 from packio.datasets.outputs import Outputs
 from packio.datasets.pack_dataset import PackDataset
 from packio.datasets.positions import Positions, checked
 from packio.datasets.tally import Tally
 from packio.errors import OptionError
+from packio.packs.querying import expressions
 from packio.system.threads import Threads
 
 if TYPE_CHECKING:
@@ -106,6 +108,18 @@ class ConcatPacks(BatchedDataset):
     def _tally(self) -> Tally:
         return self.datasets[0]._tally
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is shown of the samples, as plain numbers and text; for states of `Loader`."""
+        parts = [part for d in self.datasets for part in d.description["parts"]]
+        return {"seeded": self.seeded, "parts": parts}
+
+    def _origin(self, index: int) -> Origin:
+        (place,) = self._placed(checked(len(self), [index])).tolist()
+        number = int(np.searchsorted(self._ends, place, "right"))
+        dataset = self.datasets[number]
+        return dataset._origin(place - (int(self._ends[number]) - len(dataset)))
+
     def set_epoch(self, epoch: int) -> None:
         """Draw the random numbers of another epoch; see `PackDataset.set_epoch`."""
         for dataset in self.datasets:
@@ -155,6 +169,21 @@ class ConcatPacks(BatchedDataset):
         found = np.concatenate(selection.matching(parts, key, meta))
         return found if self.places is None else found[self.places]
 
+    def _expressed(self, expression: str) -> np.ndarray:
+        each = {id(d.pack): d.pack for d in self.datasets}
+        matching = {name: expressions.matching(pack, expression) for name, pack in each.items()}
+        parts = [
+            np.isin(d._positions(np.arange(len(d))), matching[id(d.pack)]) for d in self.datasets
+        ]
+        found = np.concatenate(parts)
+        return found if self.places is None else found[self.places]
+
+    def _tabled(self, wanted: tables.Wanted) -> np.ndarray:
+        raise OptionError(
+            "subset: a table names samples of one pack; take subset() of each dataset, then join "
+            "them by ConcatPacks"
+        )
+
     def _part(self: Self, indices: np.ndarray) -> Self:
         """The samples at some indices; every dataset stays, perhaps with no samples."""
         places = self._placed(indices)
@@ -174,8 +203,8 @@ class ConcatPacks(BatchedDataset):
         return indices if self.places is None else self.places[indices]
 
     def __getitem__(self, index: int) -> Any:
-        key, lane = self._draw_one(index)
-        draw = Draw(key, np.array([lane]))
+        key, lane, size = self._draw_one(index)
+        draw = Draw(key, np.array([lane]), size)
         return self._samples(self._gathered([index], draw, None, None))[0]
 
     @property
@@ -222,7 +251,7 @@ class ConcatPacks(BatchedDataset):
                 dataset, slots = self.datasets[number], np.flatnonzero(owners == number)
                 start = self._ends[number] - len(dataset)
                 positions = dataset._positions(wanted[slots] - start)
-                own = Draw(draw.key, draw.lanes[slots])
+                own = draw._replace(lanes=draw.lanes[slots])
                 made = dataset._maker.make(positions, own, threads)
                 portions[number] = self._packs.boxes_named(Portion(number, slots, positions, made))
 

@@ -11,6 +11,7 @@ from packio.batches.boxes import LABELS
 from packio.batches.samples import BOXES
 from packio.errors import OptionError
 from packio.packs.opening import Pack
+from packio.sample import levels
 
 NAMES = ("image", "mask", "label", "boxes", "box_labels", "key", "index", "split")
 _NEVER_META = NAMES[:-1]  # packs had metadata of the name "split" before they had splits
@@ -102,7 +103,7 @@ def of_pack(spec: Spec | None, pack: Pack) -> Fields:
     """
     kinds = _kinds(pack)
     there = [name for name in NAMES if name in kinds or name in _described(pack)]
-    there += [name for name in kinds if name not in there]
+    there += [name for name in levels.others(kinds) if name not in there]
     if spec is None:
         usual = tuple(name for name in ("image", "mask", "label") if name in there)
         return Fields(usual if len(usual) > 1 else "image", kinds, _described(pack))

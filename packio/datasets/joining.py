@@ -54,6 +54,13 @@ class JoinedPacks:
         pack, own = self._found(index)
         return pack.meta(own)
 
+    def bring(self, name: str, positions: np.ndarray) -> None:
+        """Have what the packs' indexes say of some samples come at once."""
+        numbers = np.searchsorted(self._ends, positions, "right")
+        for number in np.unique(numbers).tolist():
+            mine = positions[numbers == number] - self.starts[number]
+            self._packs[number].bring(name, mine)
+
     def split_of(self, index: int) -> str | None:
         """Name of the split of a sample."""
         pack, own = self._found(index)

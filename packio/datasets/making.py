@@ -98,17 +98,19 @@ class Maker:
             made.columns[name] = [outputs.scaled(view, self._dtype, into) for view in views]
         return made
 
-    def expect(self, positions: np.ndarray) -> None:
-        """Ask for the bytes of samples that will be made soon."""
-        self.pack.expect(samples.rows_of(self.pack, self.settings.fields, positions))
+    def expect(self, positions: np.ndarray, draw: Draw | None) -> None:
+        """Ask for the bytes of samples that will be made soon; ``draw``: None if not known yet."""
+        self.pack.expect(samples.rows_expected(self.pack, self.settings, positions, draw))
 
-    def make_one(self, row: Row, key: int, lane: int) -> dict[str, list[Any]]:
+    def make_one(
+        self, row: Row, key: int, lane: int, size: tuple[int, int] | None
+    ) -> dict[str, list[Any]]:
         """Make one sample: field → a value a view, in the form asked for."""
         if not self.settings.fields:
             return {}
         before = self.settings.fallbacks, self.settings.declined
         try:
-            made = samples.make_one(self.pack, self.settings, row, key, lane)
+            made = samples.make_one(self.pack, self.settings, row, key, lane, size)
         finally:
             self._count(*before)
         if self._dtype in FLOATS:

@@ -79,6 +79,9 @@ class Annotations(Protocol):
     def meta(self, index: int) -> dict[str, Any] | None:
         """Metadata of a sample."""
 
+    def bring(self, name: str, positions: np.ndarray) -> None:
+        """See `packio.packs.table.PackTable.bring`."""
+
     def split_of(self, index: int) -> str | None:
         """Name of the split of a sample."""
 
@@ -117,6 +120,9 @@ class Outputs:
         """
         found: dict[str, Sequence[Any]] = {}
         pack, each = self._pack, positions.tolist()
+        for name, needs in (("meta", self._fields.meta), ("key", "key" in self._fields.names)):
+            if needs:
+                pack.bring(name, positions)
         metas = [pack.meta(i) or {} for i in each] if self._fields.meta else []
         for name in (n for n in self._fields.names if n not in but):
             if kind := self._fields.kinds.get(name):

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import torch
 
 from packio.batches.framing import Draw, Settings
 from packio.batches.samples import SEEN
+from packio.datasets import describing, options
 from packio.datasets import fields as sample_fields
-from packio.datasets import options, selection
-from packio.datasets.batching import BatchedDataset, Gathered
+from packio.datasets.batching import Gathered
+from packio.datasets.drawn import Origin
 from packio.datasets.fields import Spec
 from packio.datasets.making import Maker
 from packio.datasets.outputs import Outputs
-from packio.datasets.positions import Positions
+from packio.datasets.pack_part import PackPart
+from packio.datasets.positions import Positions, checked
 from packio.datasets.tally import Tally
 from packio.datasets.transforms import Apply
 from packio.errors import KeyNotFoundError, OptionError, TransformError
@@ -30,10 +31,13 @@ from packio.packs.rows import Row
 from packio.storage.ram import RamCache
 from packio.system import workers
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Self = TypeVar("Self", bound="PackDataset")
 
 
-class PackDataset(BatchedDataset):
+class PackDataset(PackPart):
     """Samples of a pack, decoded, cropped and flipped.
 
     ``ds[i]`` is one sample. A DataLoader asks for whole batches (``__getitems__``). They are read
@@ -43,13 +47,13 @@ class PackDataset(BatchedDataset):
     Args:
         path: A pack: its path or URL, or what `packio.open` returned.
         crop: What to take of each image and how large: `RandomResizedCrop`, `CenterCrop`,
-            `Resize`, `ResizeCenterCrop`, `RandomCrop`, or torchvision's crop of the same name.
-            None: the whole image.
+            `Resize`, `ResizeCenterCrop`, `RandomCrop`, `BucketCrop`, or torchvision's crop of the
+            same name. None: the whole image.
         hflip, vflip: Probabilities of mirroring left-right and top-bottom.
         views: Several crops of the same read; the image is then a tuple. Instead of `crop`.
         fidelity: "exact": pixels as Pillow decodes them, resized with antialiasing. "fast": crops
-            much larger than their output are decoded small: above 35 dB to "exact". Without the
-            native core, chroma is upsampled by repeating it, and OpenCV resizes if it is there.
+            much larger than their output are decoded small, or from a level (`packio.pack`): above
+            35 dB to "exact". Without the native core, chroma is repeated, and OpenCV may resize.
         decoder: "auto": packio's native core as far as it goes, else for each encoding the fastest
             that equals Pillow bit for bit. "native": the same, and an error without the core. Or a
             library's name; "nvjpeg" is for `Loader` with ``device="cuda"``: the GPU decodes.
@@ -214,9 +218,6 @@ class PackDataset(BatchedDataset):
                 "packio.PackDataset reads any format"
             )
 
-    def __len__(self) -> int:
-        return len(self.pack) if self._chosen is None else len(self._chosen.array)
-
     def __repr__(self) -> str:
         shown = {k: v for k, v in self._options.items() if k != "path" and v is not None}
         options = "".join(f", {k}={v!r}" for k, v in shown.items() if v != _DEFAULTS.get(k))
@@ -227,6 +228,16 @@ class PackDataset(BatchedDataset):
     def options(self) -> dict[str, Any]:
         """All arguments, by name, as given."""
         return dict(self._options)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is shown of the samples, as plain numbers and text; for states of `Loader`."""
+        told = describing.described(self._options, self.pack.digest, len(self))
+        return {"seeded": self.seeded, "parts": [told]}
+
+    def _origin(self, index: int) -> Origin:
+        (position,) = self._positions(checked(len(self), [index])).tolist()
+        return Origin(self.pack, self.pack.row(position), self._maker.settings, self._several)
 
     @property
     def classes(self) -> list[str]:
@@ -306,16 +317,6 @@ class PackDataset(BatchedDataset):
         vars(made)["_maker"] = self._maker.copied()
         return made
 
-    def _matching(
-        self, label: selection.Labels | None, key: selection.Keys | None, meta: Mapping[str, Any]
-    ) -> np.ndarray:
-        part = selection.Searched(self.pack, self._positions(np.arange(len(self))), label)
-        return selection.matching([part], key, meta)[0]
-
-    @property
-    def _name(self) -> object:
-        return self.pack.path
-
     def __getitem__(self, index: int) -> Any:
         position = index
         if self._chosen is not None:
@@ -354,12 +355,6 @@ class PackDataset(BatchedDataset):
         made = self._maker.make(positions, draw, self._maker.threads(), out, device)
         return Gathered(made.columns, self._maker.replace(made, positions))
 
-    def _positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        if self._chosen is None:
-            return self.pack.positions(indices)
-        chosen: np.ndarray = self._chosen.array[np.asarray(indices, np.int64)]
-        return chosen
-
     @property
     def looks_ahead(self) -> bool:
         """Whether batches that tell the next ones are made sooner: for `Loader`."""
@@ -369,7 +364,7 @@ class PackDataset(BatchedDataset):
         if anew:
             self.pack.forget()
         for indices in batches:
-            self._maker.expect(self._positions(indices))
+            self._maker.expect(self._positions(indices), self._known_draw(indices))
 
     @property
     def _tallies(self) -> list[Tally]:

@@ -55,6 +55,7 @@ def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np
     if wanted.ndim != 1 or (len(wanted) and wanted.dtype.kind not in "iu"):
         raise OptionError(
             f"indices: {wanted.dtype} {wanted.shape}; expected a list of integers, or {size} bools"
+            "; for keys: where(key=[…]), or a table with a column key"
         )
     bad = wanted[(wanted < -size) | (wanted >= size)]
     if len(bad):

@@ -137,11 +137,13 @@ def matching(
 
 
 def none_has(
-    count: int, label: Labels | None, key: Keys | None, meta: Mapping[str, Any], where: object
-) -> OptionError:
+    count: int, expression: str | None, label: Labels | None, key: Keys | None,
+    meta: Mapping[str, Any], where: object,
+) -> OptionError:  # fmt: skip
     """The error if none of ``count`` samples matches."""
     wanted = {"label": label, "key": key, **meta}
-    asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
+    each = [f"{name}={value!r}" for name, value in wanted.items() if value is not None]
+    asked = ", ".join([*([] if expression is None else [repr(expression)]), *each])
     return OptionError(f"{where}: none of {count} samples has {asked}")
 
 
@@ -214,7 +216,10 @@ def _pattern(globs: list[str]) -> Callable[[str], Any] | None:
 def _keep_meta(sought: Sequence[_Sought], meta: Mapping[str, Any]) -> None:
     have = [(pack, rows) for pack, rows in sought if "meta_data" in pack.index_file]
     if not have:
-        raise OptionError(f"{next(iter(meta))}=: no metadata in {_paths(sought)}")
+        raise OptionError(
+            f"{next(iter(meta))}=: no metadata in {_paths(sought)}; expected a condition in SQL, "
+            "label= or key="
+        )
     seen: set[str] = set()
     tests = {name: v if callable(v) else _equals(v) for name, v in meta.items()}
 

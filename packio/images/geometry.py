@@ -73,7 +73,12 @@ def _pair(size: Size) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
-def _check_interpolation(name: str) -> None:
+def check_interpolation(name: str) -> None:
+    """Check the name of an interpolation.
+
+    Raises:
+        OptionError: there is no such interpolation.
+    """
     if name not in INTERPOLATIONS:
         raise OptionError(f"interpolation={name!r}: expected one of {', '.join(INTERPOLATIONS)}")
 
@@ -115,7 +120,7 @@ class RandomResizedCrop(_Sized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_interpolation(self.interpolation)
+        check_interpolation(self.interpolation)
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise OptionError(f"scale={self.scale!r}: expected 0 < low <= high <= 1")
         if not 0 < self.ratio[0] <= self.ratio[1]:
@@ -218,7 +223,7 @@ class Resize:
     draws = 0
 
     def __post_init__(self) -> None:
-        _check_interpolation(self.interpolation)
+        check_interpolation(self.interpolation)
         _pair(self.size)
         if self.max_size is not None and (
             not isinstance(self.size, int) or self.max_size <= self.size
@@ -268,7 +273,7 @@ class ResizeCenterCrop(_Sized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_interpolation(self.interpolation)
+        check_interpolation(self.interpolation)
         if not 0 < self.crop_pct <= 1:
             raise OptionError(f"crop_pct={self.crop_pct}: expected 0 < crop_pct <= 1")
 

@@ -13,29 +13,7 @@ import numpy as np
 import torch
 
 from packio.images import tensors
-from packio.images.frames import Frame, turns
-
-
-def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn stored pixels upright.
-
-    Args:
-        pixels: (H, W, C), as stored.
-        orientation: 1..8.
-
-    Returns:
-        (H, W, C), C-contiguous; the same array for orientation 1.
-
-    Source: Exif 2.32, table 4, tag 0112.
-    """
-    if orientation == 1:
-        return pixels
-    swapped, across, upside_down = turns(orientation)
-    if swapped:
-        pixels = pixels.transpose(1, 0, 2)
-    # a copy in any case: `ascontiguousarray` keeps negative strides of sides of one pixel
-    turned: np.ndarray = pixels[:: -1 if upside_down else 1, :: -1 if across else 1].copy()
-    return turned
+from packio.images.frames import Frame
 
 
 def render(

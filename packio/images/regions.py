@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -22,16 +22,15 @@ from packio.errors import DecodeError, MissingPackageError
 from packio.images import frames, native
 from packio.images.arithmetic import Condition, Integer, everywhere, nowhere
 from packio.images.decoders import Decoder, Described
-from packio.images.frames import Box, Frame, Placement
+from packio.images.frames import SPARE, Box, Frame, Placement, oriented
 from packio.images.jpeg.window import window
-from packio.images.pixels import oriented
 from packio.images.pixels import render as draw
 
 FIDELITIES = ("exact", "fast")
-_WORTH_CUTTING = 0.9  # of the image: a larger box is cut out of the decoded image
-# For 35 dB on each of the crops of tests/images/test_fidelity.py:
-_SPARE = 1.1  # pixels that scaled decoding has to leave along a side, for one of the output
-_SMOOTH_ENOUGH = 1.25  # as many for which bilinear interpolation needs no antialiasing
+WORTH_CUTTING = 0.9  # of the image: a larger box is cut out of the decoded image
+# Pixels for one of the output, for which bilinear interpolation needs no antialiasing: for 35 dB on
+# each of the crops of tests/images/test_fidelity.py, as `packio.images.frames.SPARE`.
+_SMOOTH_ENOUGH = 1.25
 
 
 class Need(NamedTuple):
@@ -45,6 +44,8 @@ class Need(NamedTuple):
         cuttable: Whether its JPEG has restart markers.
         fast: Whether fidelity is "fast".
         how: Interpolation.
+        level: Divisor of the level of the image that the output is made from; 1: the image itself.
+            Frame and box are those of the image all the same.
     """
 
     frame: Frame
@@ -55,6 +56,7 @@ class Need(NamedTuple):
     cuttable: bool
     fast: bool
     how: str
+    level: int = 1
 
 
 def needed(
@@ -116,21 +118,45 @@ def _made_by_core(
     points: bytes,
 ) -> np.ndarray | None:  # fmt: skip
     """What the native core makes of an image; None if it declines."""
-    frame, box, orientation, hflip, vflip, _, fast, how = need
-    if not native.takes(frame, how):
-        decoder.count_declined(native.OUTPUT)
-        return None
+    frame, box, orientation, hflip, vflip, _, _, how, level = need
     if out is None:
         channels = stored.channels if decoder.mode == "GRAY" else 3
         out = np.empty((channels, *frame[8:10]), np.uint8)
+    size = stored.height * level, stored.width * level  # of the image, or a few pixels more
     status = native.make(
-        data, (stored.height, stored.width), box, frame, out,
-        orientation=orientation, hflip=hflip, vflip=vflip, how=how,
-        points=points, scale=_scale(need) if fast else 1,
+        data, size, box, frame, out, orientation=orientation, hflip=hflip, vflip=vflip, how=how,
+        points=points, scale=scale_of(need), level=level,
     )  # fmt: skip
     if status:
         decoder.count_declined(status)
     return None if status else out
+
+
+def core_output(
+    decoder: Decoder, stored: Described, need: Need, out: np.ndarray | None
+) -> native.Output:
+    """An output as the native core takes it."""
+    frame, box, orientation, hflip, vflip, _, _, how, _ = need
+    if out is None:
+        channels = stored.channels if decoder.mode == "GRAY" else 3
+        out = np.empty((channels, *frame[8:10]), np.uint8)
+    return native.Output(box, frame, out, orientation, hflip, vflip, how)
+
+
+def core_declines(
+    data: bytes, stored: Described, need: Need, outputs: Sequence[native.Output], points: bytes
+) -> int:
+    """Make outputs by the native core. Returns 0, or why it declines: see `native.REASONS`.
+
+    Args:
+        data, stored, points: As of `make`.
+        need: Of one of the outputs; its level and its scale are those of all.
+        outputs: To make.
+    """
+    level = need.level
+    size = stored.height * level, stored.width * level  # of the image, or a few pixels more
+    scale = scale_of(need)
+    return native.make_all(data, size, outputs, points=points, scale=scale, level=level)
 
 
 class Cut(NamedTuple):
@@ -156,7 +182,7 @@ def decode(decoder: Decoder, data: bytes, stored: Described, need: Need) -> Deco
     Args:
         decoder: Of the mode that the output has.
         data: The encoded bytes, checked.
-        stored: What the index says of the whole image.
+        stored: What the index says of the whole image, or of the level.
         need: What an output needs of the image.
 
     Raises:
@@ -169,47 +195,13 @@ def decode(decoder: Decoder, data: bytes, stored: Described, need: Need) -> Deco
         pixels, scale = decoder.fast(piece, stored, scale)
     else:
         pixels = decoder(piece, stored)
-    part = Decoded(pixels, top, left, scale)
+    if piece is data and (scale != 1 or pixels.shape[:2] != (stored.height, stored.width)):
+        check_whole(pixels.shape[:2], stored, scale)
+    level = need.level
+    part = Decoded(pixels, level * top, level * left, level * scale)
     if piece is not data:
         _check_holds(part, stored, need.box)
-    elif scale != 1 or pixels.shape[:2] != (stored.height, stored.width):
-        check_whole(pixels.shape[:2], stored, scale)
     return part
-
-
-def decode_all(
-    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need]
-) -> list[Decoded]:
-    """Decode what several outputs need of one image: each by itself, or the whole once.
-
-    Raises:
-        DecodeError: see `decode`.
-    """
-    if len(needs) == 1 or is_each_by_itself(stored, needs, cuttable=needs[0].cuttable):
-        return [decode(decoder, data, stored, one) for one in needs]
-    pixels = decoder.fast(data, stored, 1)[0] if needs[0].fast else decoder(data, stored)
-    check_whole(pixels.shape[:2], stored)
-    return [of_pixels(pixels)] * len(needs)
-
-
-def is_each_by_itself(stored: Described, needs: Sequence[Need], *, cuttable: bool) -> bool:
-    """Tell whether it takes less time to decode an image once for each of several outputs.
-
-    Args:
-        stored: What the index says of the whole image.
-        needs: What the outputs need of the image.
-        cuttable: Whether a part of the image can be decoded.
-    """
-    area = sum(one.frame.height * one.frame.width for one in needs)
-    return cuttable and area < _WORTH_CUTTING * stored.height * stored.width
-
-
-def cut_all(data: bytes, stored: Described, needs: Sequence[Need]) -> list[Cut]:
-    """The bytes that several outputs need of one image: as `decode_all` takes them."""
-    cuttable = needs[0].cuttable
-    if len(needs) > 1 and not is_each_by_itself(stored, needs, cuttable=cuttable):
-        return [Cut(data, 0, 0)] * len(needs)
-    return [cut(data, stored, one) for one in needs]
 
 
 def of_pixels(pixels: np.ndarray) -> Decoded:
@@ -219,20 +211,56 @@ def of_pixels(pixels: np.ndarray) -> Decoded:
 
 def cut(data: bytes, stored: Described, need: Need) -> Cut:
     """Cut out the bytes that are needed, where that can be done and saves time; else all bytes."""
-    box = need.box
-    if need.cuttable and box[2] * box[3] < _WORTH_CUTTING * stored.height * stored.width:
+    box = _box_at(need)
+    if need.cuttable and box[2] * box[3] < WORTH_CUTTING * stored.height * stored.width:
         piece, top, left = window(data, box, (stored.height, stored.width))
         return Cut(cast("bytes", piece), top, left)  # a buffer, as good to decoders
     return Cut(data, 0, 0)
 
 
+def _box_at(need: Need) -> Box:
+    """The pixels of the level, or of the image, that show the box."""
+    if need.level == 1:
+        return need.box
+    top, left, height, width = need.box
+    first = top // need.level, left // need.level
+    high, broad = -(-(top + height) // need.level), -(-(left + width) // need.level)
+    return *first, high - first[0], broad - first[1]
+
+
+def scale_of(need: Need) -> int:
+    """At which part of its size a JPEG is decoded for an output: 1, 2, 4 or 8.
+
+    Under "fast" it is the largest that leaves some more pixels than are needed.
+    """
+    return _scale(need) if need.fast else 1
+
+
 def _scale(need: Need) -> int:
-    """The largest of 1, 2, 4 and 8 that leaves some more pixels than are needed."""
+    ratio = spare(need) / need.level
+    return next((s for s in (8, 4, 2) if ratio >= SPARE * s), 1)
+
+
+def spare(need: Need) -> float:
+    """Pixels of the box for one pixel of the output, along the side that has fewer.
+
+    0 if the output can only be made of the image as it is.
+    """
     f = need.frame
     if need.how not in ("bilinear", "bicubic"):
-        return 1
-    ratio = min(f.ratio or (f.height / f.to_height, f.width / f.to_width))
-    return next((s for s in (8, 4, 2) if ratio >= _SPARE * s), 1)
+        return 0.0
+    return min(f.ratio or (f.height / f.to_height, f.width / f.to_width))
+
+
+def smallest(need: Need, divisors: Iterable[int]) -> int | None:
+    """Divisor of the smallest level that has enough pixels for an output; None: none has.
+
+    Args:
+        need: What the output needs of the image.
+        divisors: Of the levels that there are, the smallest levels first.
+    """
+    pixels = spare(need)
+    return next((divisor for divisor in divisors if pixels >= SPARE * divisor), None)
 
 
 def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> None:
@@ -281,7 +309,7 @@ def render(part: Decoded, need: Need, out: np.ndarray | None) -> np.ndarray:
     Returns:
         The output.
     """
-    frame, _, orientation, hflip, vflip, _, fast, how = need
+    frame, _, orientation, hflip, vflip, _, fast, how, _ = need
     small = _resized_fast(part, need) if fast else None
     pixels = boxed(part, need) if small is None else small
     if small is not None:  # it is left to turn and to cut the image

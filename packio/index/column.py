@@ -12,6 +12,7 @@ import google_crc32c
 import numpy as np
 
 from packio.errors import IntegrityError
+from packio.index.far import Place, Span
 from packio.system.lengths import Length
 
 BLOCK = 1 << 20  # bytes that one checksum covers
@@ -30,15 +31,25 @@ def crc32c_of(pieces: Iterable[bytes]) -> int:
 
 
 class Column:
-    """One column: an array whose bytes are checked when they are first touched."""
+    """One column: an array whose bytes are checked when they are first touched.
 
-    __slots__ = ("_array", "_crcs", "_length", "_pending", "_row_bytes", "_where")
+    Args:
+        array: The column.
+        crcs: CRC32C of each MiB of its bytes.
+        where: What messages name.
+        length: The length that a mapped file has to keep.
+        place: Where the blocks come from, if the index is far away.
+    """
+
+    __slots__ = ("_array", "_crcs", "_length", "_pending", "_place", "_row_bytes", "_where")
     _pending: bytearray | None
 
     def __init__(
-        self, array: np.ndarray, crcs: np.ndarray, where: str, length: Length | None = None
-    ) -> None:
+        self, array: np.ndarray, crcs: np.ndarray, where: str, length: Length | None = None,
+        place: Place | None = None,
+    ) -> None:  # fmt: skip
         self._array, self._crcs, self._where, self._length = array, crcs, where, length
+        self._place = place
         self._row_bytes = array.strides[0] if array.ndim else array.itemsize
         # of each block 0 if it is not checked yet; None: all are. Threads may check one twice
         self._pending = bytearray(len(crcs)) if len(crcs) else None
@@ -59,9 +70,7 @@ class Column:
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Copy out some rows, checked. ``rows`` are within 0..len-1."""
         if self._pending is not None and len(rows):
-            first = rows * self._row_bytes
-            touched = np.unique(np.concatenate((first, first + self._row_bytes - 1)) // BLOCK)
-            self._check(touched.tolist())
+            self._check(self._touched(rows))
         taken: np.ndarray = self._array[rows]
         return taken
 
@@ -119,16 +128,40 @@ class Column:
         """The whole column, whose rows are correct once `span` has checked them."""
         return self._array.data
 
+    def lacking(self, rows: np.ndarray | None = None) -> list[Span]:
+        """Blocks of a column that is far away which were not looked at yet.
+
+        Args:
+            rows: Rows that they have, within 0..len-1; None: all.
+        """
+        if self._pending is None or self._place is None:
+            return []
+        blocks = range(len(self._crcs)) if rows is None else self._touched(rows)
+        return [self._span(block) for block in blocks if not self._pending[block]]
+
+    def _touched(self, rows: np.ndarray) -> list[int]:
+        """Numbers of the blocks that rows lie in."""
+        first = rows * self._row_bytes
+        touched = np.concatenate((first, first + self._row_bytes - 1)) // BLOCK
+        blocks: list[int] = np.unique(touched).tolist()
+        return blocks
+
+    def _span(self, block: int) -> Span:
+        assert self._place is not None  # noqa: S101 (for the type checker)
+        _, number, start = self._place
+        stop = min((block + 1) * BLOCK, self._array.nbytes)
+        return Span(number + block, start + block * BLOCK, start + stop)
+
     def _check(self, blocks: Iterable[int]) -> None:
         """Check those blocks that are not checked yet."""
         if (pending := self._pending) is None:
             return
-        whole = self._array.reshape(-1).view(np.uint8)
+        if not (blocks := [block for block in blocks if not pending[block]]):
+            return
+        if self._place is not None:
+            self._place.far.bring([self._span(block) for block in blocks])
         for block in blocks:
-            if pending[block]:
-                continue
-            part = whole[block * BLOCK : (block + 1) * BLOCK]
-            if crc32c(part) != self._crcs[block]:
+            if not (self._is_right(block) or self._is_right_anew(block)):
                 raise IntegrityError(
                     f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "
                     "following are damaged (CRC32C differs); restore the index or pack again"
@@ -136,3 +169,14 @@ class Column:
             pending[block] = 1
         if 0 not in pending:
             self._pending = None
+
+    def _is_right(self, block: int) -> bool:
+        part = self._array.reshape(-1).view(np.uint8)[block * BLOCK : (block + 1) * BLOCK]
+        return bool(crc32c(part) == self._crcs[block])
+
+    def _is_right_anew(self, block: int) -> bool:
+        """Whether a block is right once it has come again, as a machine may have lost power."""
+        if self._place is None:
+            return False
+        self._place.far.bring([self._span(block)], anew=True)
+        return self._is_right(block)

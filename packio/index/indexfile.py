@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -27,6 +27,8 @@ import numpy as np
 from packio.errors import IntegrityError, KeyNotFoundError
 from packio.index import layout, metadata, pieces
 from packio.index.column import BLOCK, Column, crc32c, crc32c_of
+from packio.index.columns import RAGGED
+from packio.index.far import Far
 from packio.index.layout import canonical_json
 from packio.index.metadata import VERSION
 from packio.index.pieces import Content
@@ -71,10 +73,11 @@ class Index:
     Args:
         path: Path of the index file.
         copy: A copy of the file on a disk of this machine, which is read instead; or None.
-        shard_path: Name of a shard's index → its path, if the indexes of the shards are not beside
-            the manifest, as at a URL.
+        shard: Name of a shard's index, and whether its descriptor stays open → the index, if the
+            indexes of the shards are not beside the manifest, as at a URL.
         is_one_of_many: Whether this is the index of one shard under a manifest.
         stays_open: Whether a descriptor of the file stays open if the file is mapped.
+        far: The bytes of the file, if they come from afar when they are needed; else None.
 
     Attributes:
         shards: The indexes of the shards, where the pack has one for each; else None.
@@ -92,13 +95,14 @@ class Index:
 
     def __init__(
         self, path: str | os.PathLike[str], copy: Path | None = None,
-        shard_path: Callable[[str], Path] | None = None, *, is_one_of_many: bool = False,
-        stays_open: bool = True,
+        shard: Callable[[str, bool], Index] | None = None, *, is_one_of_many: bool = False,
+        stays_open: bool = True, far: Far | None = None,
     ) -> None:  # fmt: skip
-        self.path = Path(path)
-        self._map, self.length = layout.content(
+        self.path = path if isinstance(path, Path) else Path(path)
+        self._far = far
+        self._map, self.length = (far.content, far.length) if far is not None else layout.content(
             copy or self.path, is_one_of_many=is_one_of_many, stays_open=stays_open
-        )
+        )  # fmt: skip
         self._bytes = np.frombuffer(self._map, np.uint8)
         header, start = layout.header_of(self._map, self.path)
         self._layout = layout.entries_of(header, len(self._map) - start, self.path)
@@ -107,23 +111,70 @@ class Index:
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
         head = bytes(self._map[:start])
         self.digest = hashlib.sha256(head + checksums.tobytes()).hexdigest()
-        columns = layout.checked_columns(arrays, checksums, head, self.path, self.length)
+        begins = {name: start + begin for name, (_, _, begin) in self._layout.items()}
+        columns = layout.checked_columns(
+            arrays, checksums, head, self.path, self.length, None if far is None else (far, begins)
+        )
         if self.metadata["version"] == 1:
             columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
         self.own_columns = columns  # of this file: those of a manifest, or of one shard
         self.shards: Shards | None = None
         if MARK in columns:
             check_shapes(columns, self.path, OF_FILES)
-            where = shard_path or self.path.parent.joinpath
-            self.shards = Shards(
-                columns, self.metadata, str(self.path),
-                lambda name, stays_open: Index(
-                    where(name), is_one_of_many=True, stays_open=stays_open
-                ),
-            )  # fmt: skip
+            self.shards = Shards(columns, self.metadata, str(self.path), shard or self._shard)
             columns = {**columns, **self.shards.columns()}
         self._columns = columns
         check_shapes(columns, self.path)
+
+    def _shard(self, name: str, stays_open: bool) -> Index:
+        """Open the index of a shard that is beside this manifest."""
+        return Index(self.path.parent / name, is_one_of_many=True, stays_open=stays_open)
+
+    def bring(self, columns: Iterable[Column], rows: np.ndarray | None = None) -> None:
+        """Have what several columns say of some rows come from afar at once, if it is far away.
+
+        Args:
+            columns: Columns of this index.
+            rows: (n,) within 0..len-1 of each of the columns; None: all.
+        """
+        if self._far is not None and (rows is None or len(rows)):
+            self._far.bring([span for column in columns for span in column.lacking(rows)])
+
+    def bring_ragged(self, name: str, rows: np.ndarray) -> None:
+        """Do as `bring` for values of different lengths.
+
+        Args:
+            name: Column of their offsets, as "key_offsets"; the values come, too.
+            rows: (n,) samples.
+        """
+        if self._far is None or not len(rows) or name not in self._columns:
+            return
+        starts = self._columns[name]
+        first, last = starts.take(np.concatenate((rows, rows + 1))).reshape(2, -1)
+        there = last > first
+        ends = np.concatenate((first[there], last[there] - 1))
+        data = RAGGED[name]
+        self.bring([c for n, c in self._columns.items() if n.split("/")[0] == data], ends)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this file."""
+        return len(self._map)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether blocks of the index come from afar when they are needed."""
+        return self._far is not None
+
+    def copy_to(self, path: Path) -> None:
+        """Write all bytes of this file, not of the shards' indexes, to another file, checked.
+
+        Raises:
+            IntegrityError: the file is damaged.
+            OSError: the other file cannot be written.
+        """
+        self.check()
+        path.write_bytes(self._map)
 
     def check_length(self, row: int = 0) -> None:
         """Check that the file that is mapped, for a row, has not been truncated: 0.7 µs.
@@ -240,6 +291,7 @@ class Index:
         Raises:
             IntegrityError: the table is damaged, or names a file outside the pack.
         """
+        self.bring(self._columns[name] for name in OF_FILES)
         offsets = self._columns["file_path_offsets"].array().tolist()
         names = self._columns["file_path_data"]
         paths = [names.span(*pair).tobytes() for pair in itertools.pairwise(offsets)]

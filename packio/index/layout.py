@@ -20,12 +20,13 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index.column import BLOCK, Column, crc32c
+from packio.index.far import Far, Place
 from packio.index.pieces import Content
 from packio.system import files
 from packio.system.lengths import Length, at_path
 from packio.system.mapping import mapped
 
-_MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
+MAX_HEADER = 100_000_000  # bytes, safetensors' own limit
 _MOST_DIMENSIONS = 8  # of a column
 _LONGEST = 1 << 40  # axis of a column
 _SHORTEST = 8  # bytes of an index
@@ -110,7 +111,7 @@ def content(
 def header_of(whole: bytes | memoryview, path: Path) -> tuple[dict[str, Any], int]:
     """The parsed header of an index file, and where its columns begin."""
     (size,) = struct.unpack_from("<Q", whole, 0)
-    if size > min(_MAX_HEADER, len(whole) - 8) or whole[8:9] != b"{":
+    if size > min(MAX_HEADER, len(whole) - 8) or whole[8:9] != b"{":
         raise NotAPackError(f"{path}: no safetensors header; not an index, or cut off in it")
     try:
         header = json.loads(bytes(whole[8 : 8 + size]))
@@ -159,8 +160,17 @@ def checked_columns(
     header: bytes,
     path: Path,
     length: Length | None,
+    far: tuple[Far, Mapping[str, int]] | None = None,
 ) -> dict[str, Column]:
-    """The columns with their checksums; the header is compared with its own."""
+    """The columns with their checksums; the header is compared with its own.
+
+    Args:
+        arrays: The columns, in the order of the file.
+        checksums, header: Of the file.
+        path: For messages.
+        length: The length that a mapped file has to keep.
+        far: What has blocks come, and where each column starts in the file; None: all are here.
+    """
     counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
     if checksums.shape != (1 + sum(counts.values()),) or checksums.dtype != np.uint32:
         raise NotAPackError(f"{path}: {len(checksums)} checksums do not fit the columns")
@@ -169,6 +179,7 @@ def checked_columns(
     columns, position = {}, 1
     for name, array in arrays.items():
         crcs = checksums[position : position + counts[name]]
-        columns[name] = Column(array, crcs, f"{path}, column {name}", length)
+        place = None if far is None else Place(far[0], position - 1, far[1][name])
+        columns[name] = Column(array, crcs, f"{path}, column {name}", length, place)
         position += counts[name]
     return columns

@@ -79,7 +79,7 @@ class _Lookup:
             return self._looked.get(0) or self._look(0, 0, len(self._index))
         number = self._shards.shard_of(row)
         if (found := self._looked.get(number)) is not None:
-            self._shards.check_length(row)
+            self._shards.check_shard(number)
             return found
         first, stop = self._shards.samples[number : number + 2].tolist()
         return self._look(number, first, stop - first)
@@ -127,9 +127,11 @@ class NumberColumns(_Lookup):
         return _Moved(own.unchecked(), base) if base else own.unchecked()
 
     def _check_part(self, looked: _Looked, part: int) -> None:
-        for column in looked.columns:
-            if column is not None:
-                column.span(part * _PART, min((part + 1) * _PART, len(column)))
+        there = [column for column in looked.columns if column is not None]
+        if self._shards is None:
+            self._index.bring(there, np.array([part * _PART]))
+        for column in there:
+            column.span(part * _PART, min((part + 1) * _PART, len(column)))
         looked.is_checked[part] = 1
 
 

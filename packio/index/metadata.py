@@ -117,6 +117,7 @@ def _is_recipe(value: Any) -> bool:
         encoding=_object("encode", encode=_is_text), check=_is_text, seekable=_is_flag,
         seek_points=_is_flag, is_mixed=_is_flag,
         stats=lambda count: count is None or _is_count(count),
+        levels=lambda levels: levels is None or _is_object(levels),
     )(value)  # fmt: skip
 
 
@@ -143,4 +144,7 @@ _EXPECTED: dict[str, tuple[_Check, str]] = {
     "plan": (_is_text, "a digest"),
     "merged": (_list_of(_is_text), "digests"),
     "remarks": (_list_of(_is_text), "lines of text"),
+    "selection": (
+        _object("pack", "digest", "samples", pack=_is_text, digest=_is_text, samples=_is_count),
+        "the pack that the samples were selected of, its digest and its number of samples"),
 }  # fmt: skip

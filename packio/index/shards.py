@@ -9,7 +9,10 @@ sample it has the table of all files, and columns with a row a shard:
 * ``shard_index_data`` uint8, ``shard_index_offsets`` int64: paths of the shards' indexes, relative
   to the manifest;
 * ``shard_lengths`` (S, C) int64: lengths of the C columns that the metadata list as ``columns``,
-  each as [name, dtype, further axes].
+  each as [name, dtype, further axes];
+* optional ``shard_keys_data`` uint8, ``shard_keys_offsets`` (2S+1) int64: the least and the
+  greatest key of each shard, empty in a shard without samples. A key is looked for in the shards
+  that may have it: in one of them if the samples were packed in the order of their keys.
 
 `joined` makes of them the columns of the whole pack. A shard's index is mapped when a row of it is
 first touched, so that a pack of any size opens at once.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -30,12 +34,13 @@ from packio.index import columns
 from packio.index.column import Column
 from packio.index.columns import RAGGED
 from packio.index.joined import JoinedColumn, JoinedKeyOrder, JoinedOffsets
+from packio.system import files
+from packio.system.caching import cached_property
 
 if TYPE_CHECKING:
     from packio.index.indexfile import Index
 
 MARK = "shard_samples"  # the column that tells a manifest from the index of one shard
-_MOST_OPEN = 64  # shards whose indexes keep a descriptor each
 _PER_SHARD = {
     MARK: "<i8", "shard_first_file": "<i8", "shard_digest": "u1", "shard_index_offsets": "<i8",
     "shard_index_data": "u1", "shard_lengths": "<i8",
@@ -75,6 +80,8 @@ class Shards:
             is_by_sample = np.array_equal(lengths[:, i], arrays[MARK])
             self._edges[name] = self.samples if is_by_sample else _edges(lengths[:, i])
         self._indexes: list[Index | None] = [None] * len(self.paths)
+        self._keys = _keys_of_shards(table, len(self.paths), where)
+        self._most_open = files.spare_descriptors() // 4  # indexes that keep a descriptor each
 
     def __len__(self) -> int:
         return len(self._indexes)
@@ -92,7 +99,7 @@ class Shards:
         """
         found = self._indexes[number]
         if found is None:  # two threads may open the same one
-            found = self._opened(self.paths[number], len(self) <= _MOST_OPEN)
+            found = self._opened(self.paths[number], len(self) <= self._most_open)
             if found.digest != self._digests[number].tobytes().hex():
                 raise IntegrityError(
                     f"{found.path}: not the index that {self.where} was made with; restore it, "
@@ -105,7 +112,11 @@ class Shards:
 
     def check_length(self, row: int) -> None:
         """Check that the index that has a row was not truncated while it was open."""
-        found = self._indexes[self.shard_of(row)]
+        self.check_shard(self.shard_of(row))
+
+    def check_shard(self, number: int) -> None:
+        """Check that the index of a shard was not truncated while it was open."""
+        found = self._indexes[number]
         if found is not None and found.length is not None:
             found.length.check()
 
@@ -124,9 +135,21 @@ class Shards:
                 made[name] = JoinedColumn(self, name, dtype, tail, edges, bases)
         return made
 
+    @cached_property
+    def _ranges(self) -> list[tuple[bytes, bytes] | None]:
+        """The least and the greatest key of each shard; None of a shard without samples."""
+        counts = np.diff(self.samples).tolist()
+        if self._keys is not None:
+            data, starts = self._keys[0].tobytes(), self._keys[1].tolist()
+            keys = [data[a:b] for a, b in itertools.pairwise(starts)]
+            pairs = zip(keys[::2], keys[1::2], strict=True)
+            return [pair if n else None for n, pair in zip(counts, pairs, strict=True)]
+        return [_least_and_greatest(self.index(i)) if n else None for i, n in enumerate(counts)]
+
     def find(self, key: bytes) -> int | None:
         """Row of the sample with this key; None if there is none."""
-        for number in range(len(self)):
+        may_have = [i for i, r in enumerate(self._ranges) if r and r[0] <= key <= r[1]]
+        for number in may_have:
             shard = self.index(number)
             rank = shard.rank(key)
             if rank < len(shard):
@@ -137,7 +160,14 @@ class Shards:
 
     def rank(self, key: bytes) -> int:
         """How many keys come before this one in bytewise order."""
-        return sum(self.index(number).rank(key) for number in range(len(self)))
+        total = 0
+        for number, (found, count) in enumerate(
+            zip(self._ranges, np.diff(self.samples).tolist(), strict=True)
+        ):
+            if found is None or key <= found[0]:
+                continue
+            total += count if key > found[1] else self.index(number).rank(key)
+        return total
 
     def rows_from(self, key: bytes) -> Iterator[int]:
         """The rows whose keys are this one or come after it, in the order of their keys."""
@@ -198,12 +228,15 @@ def table(
                 kinds[name] = [name, column.dtype.str, *column.shape[1:]]
     names = sorted(kinds)
     data, starts = columns.ragged([os.fsencode(path) for path in paths])
+    keys, of_keys = columns.ragged([key for index in indexes for key in _least_and_greatest(index)])
     made: dict[str, np.ndarray] = {
         MARK: np.array([len(index) for index in indexes], np.int64),
         "shard_first_file": np.array(first_files, np.int64),
         "shard_digest": np.frombuffer(
             b"".join(bytes.fromhex(index.digest) for index in indexes), np.uint8
         ).reshape(-1, 32),
+        "shard_keys_data": keys,
+        "shard_keys_offsets": of_keys,
         "shard_index_data": data,
         "shard_index_offsets": starts,
         "shard_lengths": np.array(
@@ -213,10 +246,37 @@ def table(
     return made, [kinds[name] for name in names]
 
 
+def _keys_of_shards(
+    table: Mapping[str, Column], count: int, where: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The columns of the least and the greatest keys of the shards, if the manifest has them.
+
+    Raises:
+        NotAPackError: they do not add up.
+    """
+    if "shard_keys_data" not in table or "shard_keys_offsets" not in table:
+        return None
+    data, starts = (table[f"shard_keys_{name}"].array() for name in ("data", "offsets"))
+    if not (
+        data.dtype.str == "|u1" and starts.dtype.str == "<i8" and data.ndim == 1
+        and starts.shape == (2 * count + 1,) and starts[0] == 0 and starts[-1] == len(data)
+        and np.all(np.diff(starts) >= 0)
+    ):  # fmt: skip
+        raise NotAPackError(f"{where}: its table of keys does not add up")
+    return data, starts
+
+
 def _edges(counts: np.ndarray) -> np.ndarray:
     edges = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=edges[1:])
     return edges
+
+
+def _least_and_greatest(index: Index) -> tuple[bytes, bytes]:
+    if not len(index):
+        return b"", b""
+    order = index.column("key_order")
+    return index.key(order.item(0)), index.key(order.item(len(index) - 1))
 
 
 def _length(index: Index, name: str) -> int:

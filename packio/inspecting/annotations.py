@@ -43,6 +43,7 @@ import numpy as np
 from packio.errors import OptionError
 from packio.images.encodings import RAW
 from packio.packs.opening import Pack
+from packio.sample import levels
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE
 
@@ -67,7 +68,7 @@ def annotations_of(
     there = [name for name in ANNOTATIONS if _COLUMNS[name] in pack.index_file]
     if fields is None:
         say_label = not _told_by_folders(pack, chosen())
-        others = len(pack.fields) > 1 or set(there) - {"label"}
+        others = len(levels.others(pack.fields)) > 1 or set(there) - {"label"}
         return there if say_label or others else []
     for name in fields:
         if name not in pack.fields and name not in ANNOTATIONS:

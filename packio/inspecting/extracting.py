@@ -32,6 +32,7 @@ from packio.inspecting.annotations import (
 )
 from packio.inspecting.tree import Tree, check_place
 from packio.packs import opening
+from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 from packio.storage import workshop
@@ -91,7 +92,8 @@ def extract(
         classes: Names of classes to extract; None extracts all.
         split: Name of the split to extract; None extracts all.
         fields: Names of fields, and any of "label", "split", "boxes" and "meta". None extracts
-            everything; labels that the folders' names say are then not written again.
+            everything but levels, which packing makes again; labels that the folders' names say
+            are then not written again.
         overwrite: Replace a folder that is not empty, with everything in it.
         progress: Called with a `Progress` about ten times a second, and at the end.
 
@@ -130,7 +132,8 @@ class _Extraction:
         self._chosen = functools.partial(selected, pack, classes, split)
         self._began, self._called = time.monotonic(), 0.0
         self._annotations = annotations_of(pack, self._chosen, fields)
-        self._fields = [n for n in pack.fields if fields is None or n in fields]
+        names = levels.others(pack.fields) if fields is None else fields
+        self._fields = [name for name in pack.fields if name in names]
         self._others = [name for name in self._fields if name != IMAGE]
         self._has_table = bool(self._others or self._annotations)
         self._samples = self._total = self._total_bytes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import MissingPackageError
-from packio.images import encodings, native
+from packio.images import bucketing, encodings, native
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE
 from packio.packs.opening import Pack
 from packio.sample.fields import PIXELS
@@ -28,11 +29,12 @@ def describe(pack: Pack) -> dict[str, Any]:
     """
     metadata, index = pack.metadata, pack.index_file
     length = index.column("image/length").array()
-    index_bytes = index.path.stat().st_size
+    index_bytes = index.nbytes
     per_sample = round(index_bytes / max(len(pack), 1), 1)
     return {
         "path": str(pack.path),
         "format": metadata["format"],
+        "selection": metadata.get("selection"),
         "access": metadata.get("access", "range"),
         "samples": len(pack),
         "bytes": int(length.sum()),
@@ -57,6 +59,26 @@ def describe(pack: Pack) -> dict[str, Any]:
         "versions": {"index": metadata["version"], **metadata.get("versions", {})},
         "digest": pack.digest,
     }
+
+
+def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
+    """Say what aspect-ratio buckets get of a pack, by its index alone.
+
+    Args:
+        pack: The pack; images count as their Exif orientation turns them.
+        buckets: As of `packio.images.bucketing.parsed`.
+
+    Returns:
+        Values that JSON takes. "sizes": of each size "size" (height, width), "images", "enlarged",
+        "lost_mean" and "lost_worst", see `packio.Bucket`. "all": the same of all together.
+
+    Raises:
+        OptionError: the buckets cannot be, or an image has no size.
+    """
+    from packio.datasets import bucket_statistics  # imports torch
+
+    found = bucket_statistics.described(pack, bucketing.parsed(buckets))
+    return {"sizes": list(map(dataclasses.asdict, found)), "all": bucket_statistics.total(found)}
 
 
 def _spread(values: np.ndarray) -> dict[str, float] | None:

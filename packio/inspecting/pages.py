@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
 import jinja2
+
+from packio.errors import OutputError, OutputExistsError
+
+_START = b"<!doctype html>"  # as page.html
 
 
 def make_page(folder: Path, values: dict[str, Any]) -> str:
@@ -35,6 +40,44 @@ def make_page(folder: Path, values: dict[str, Any]) -> str:
     )
     page = templates.get_template("page.html")
     return page.render({**values, "policy": policy, "style": style, "script": text})
+
+
+def check_place(path: Path) -> None:
+    """Check that a page may be written to a place.
+
+    Raises:
+        OutputExistsError: something is there that is no HTML page.
+        OutputError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_START)).lower()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror}; expected a place for an HTML file") from error
+    if start and start != _START:
+        raise OutputExistsError(f"{path}: is there, and no HTML page; choose another name")
+
+
+def write_page(path: Path, text: bytes) -> None:
+    """Write a page; it appears when it is complete.
+
+    Raises:
+        OutputError: writing fails.
+    """
+    temporary = path.with_name(f".packio-sheet-{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OutputError(f"{path}: {error.strerror}") from error
+
+
+def readable(name: bytes) -> str:
+    """Text of a key or a name; bytes that are not UTF-8 become escapes."""
+    return name.decode("utf-8", "backslashreplace")
 
 
 def _digest(text: str) -> str:

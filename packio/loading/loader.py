@@ -15,10 +15,13 @@ from packio.datasets.coming import announced
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.decoders._cuda import numbered
+from packio.loading.bucketing import BucketSampler
 from packio.loading.devices import DevicePrefetcher
-from packio.loading.epochs import Epoch, EpochBatches, Epochs, drawing, with_places
+from packio.loading.epochs import Epochs
+from packio.loading.places import drawing, with_places
 from packio.loading.prefetching import prefetch
 from packio.loading.processes import Workers
+from packio.loading.running import Epoch, EpochBatches
 from packio.loading.sampling import LoaderOrder
 from packio.system import workers
 
@@ -39,6 +42,12 @@ class Loader:
     sampler and dataset. `state_dict` tells the position of the iteration that handed out a batch
     last.
 
+    A step is a batch of each rank. Steps are counted from 0 in each epoch, also in an epoch that
+    was resumed. A step of ``skip`` keeps its number and its samples, and is not handed out, on no
+    rank; all other batches are what they would be. A state says what is left out. A loader leaves
+    out what its ``skip`` says and what a state says that it has loaded. It refuses a state whose
+    run has trained on steps of ``skip``.
+
     Args:
         dataset: A map-style dataset; datasets of packio make whole batches at once.
         batch_size: Samples in a batch.
@@ -46,7 +55,8 @@ class Loader:
         window: Shards that are read at a time, in random order; None: samples of all shards. For
             packs whose shards are far away; see `ShuffleSampler`. Only with ``shuffle``.
         sampler: Yields the indices of one epoch at each iteration.
-        batch_sampler: Yields lists of indices. Excludes batch_size, shuffle, sampler and drop_last.
+        batch_sampler: Yields lists of indices, as `BucketSampler`. Excludes batch_size, shuffle,
+            sampler and drop_last.
         num_workers: Worker processes; 0 makes batches in threads of this process.
         threads: Threads that decode a batch of a packio dataset; None leaves it to the dataset.
         drop_last: Leave out a last batch that is smaller than the others.
@@ -59,6 +69,8 @@ class Loader:
         generator: Gives the seed of the order if there is one process, and the workers' seeds.
         persistent_workers, timeout, worker_init_fn, multiprocessing_context: As in torch's
             DataLoader; only with workers.
+        skip: Steps to leave out: (epoch, first, last) each, batches first to last of that epoch, as
+            ``packio replay`` shows them; see below.
         device: Device that batches are copied to before they are used; None leaves them in memory.
             A dataset with ``decoder="nvjpeg"`` decodes the JPEGs of a batch there at once, if there
             is no ``collate_fn``.
@@ -92,6 +104,7 @@ class Loader:
         pin_memory: bool | str = "auto",
         order_seed: int | None = None,
         window: int | None = None,
+        skip: Sequence[tuple[int, int, int]] | None = None,
         generator: torch.Generator | None = None,
         persistent_workers: bool = False,
         timeout: float = 0,
@@ -121,7 +134,7 @@ class Loader:
         self.generator, self.timeout = generator, timeout
         self.persistent_workers, self.worker_init_fn = persistent_workers, worker_init_fn
         self.multiprocessing_context = multiprocessing_context
-        self._epochs = Epochs(dataset, sampler, batch_sampler)
+        self._epochs = Epochs(dataset, sampler, batch_sampler, skip or ())
         self.device = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
         if self.device is not None:
@@ -148,7 +161,7 @@ class Loader:
         )  # fmt: skip
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Batches of a whole epoch, those that ``skip`` leaves out included."""
         return len(self._epochs)
 
     def __iter__(self) -> Iterator[Any]:
@@ -287,6 +300,9 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
             given["batch_sampler"] is not None
             and (given["sampler"] is not None or given["batch_size"] != 1
                  or given["shuffle"] or given["drop_last"])
+        ),
+        "sampler= yields batches: give it as batch_sampler=": (
+            isinstance(given["sampler"], BucketSampler)
         ),
         "sampler= and batch_sampler= exclude shuffle=, order_seed= and window=": (
             (given["sampler"] is not None or given["batch_sampler"] is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,24 @@ class MixedSampler(ResumableSampler):
     def order(self) -> dict[str, Any]:
         """What the order depends on, beside the epoch."""
         return {**super().order, "sizes": self.sizes, "weights": self.weights}
+
+    @classmethod
+    def of_order(
+        cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
+    ) -> MixedSampler:
+        """Make the sampler of an order; see `ResumableSampler.of_order`."""
+        sizes = [len(n) for n in getattr(data, "datasets", [data])]
+        if sizes != list(order["sizes"]):
+            raise OptionError(
+                f"the state mixes datasets of {order['sizes']} samples; these have {sizes}: give "
+                "the same datasets, in the same order"
+            )
+        made = cls(
+            data if hasattr(data, "datasets") else sizes, order["weights"], order["seed"],
+            samples_per_epoch=order["samples"], rank=0, world_size=1, drop_last=drop_last,
+        )  # fmt: skip
+        made.check(order)
+        return made
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         owners, turns = np.empty_like(positions), np.empty_like(positions)

@@ -6,7 +6,7 @@ thousand.
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 from packio.batches import draws
@@ -92,6 +92,18 @@ class ShuffleSampler(ResumableSampler):
         mine = {"shuffle": self.shuffle, "window": self.window, "shards": shards}
         order = {**super().order, **mine}
         return order if self.shuffle else {n: order[n] for n in order if n != "seed"}
+
+    @classmethod
+    def of_order(
+        cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
+    ) -> ShuffleSampler:
+        """Make the sampler of an order; see `ResumableSampler.of_order`."""
+        made = ShuffleSampler(
+            data, order.get("seed", 0), shuffle=order.get("shuffle", True),
+            window=order.get("window"), rank=0, world_size=1, drop_last=drop_last,
+        )  # fmt: skip
+        made.check(order)
+        return made
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if not self.shuffle:
@@ -204,6 +216,18 @@ class RepeatAugSampler(ResumableSampler):
         """What the order depends on, beside the epoch."""
         mine = {"shuffle": self.shuffle, "repeats": self.repeats, "size": self._size}
         return {**super().order, **mine}
+
+    @classmethod
+    def of_order(
+        cls, order: Mapping[str, Any], data: Any, *, drop_last: bool = False
+    ) -> RepeatAugSampler:
+        """Make the sampler of an order; see `ResumableSampler.of_order`."""
+        made = cls(
+            data, order["repeats"], order["seed"], samples_per_epoch=order["samples"],
+            shuffle=order["shuffle"], rank=0, world_size=1, drop_last=drop_last,
+        )  # fmt: skip
+        made.check(order)
+        return made
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         places = positions // self.repeats

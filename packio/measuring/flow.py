@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from packio.batches.draws import Drawn
+
 _ENDLESS = 1 << 30
 
 
@@ -32,11 +34,17 @@ class Order:
         return left or next(self._source)
 
     def regrouped(self, size: int) -> list[Any]:
-        """Take so many indices. What is left of a batch, the next batch begins with."""
+        """Take so many indices. What is left of a batch, the next batch begins with.
+
+        Indices that carry sizes, those of a `packio.BucketSampler`, get the size of the first.
+        """
         while len(self._left) < size:
             self._left = self._left + next(self._source)
         taken, self._left = self._left[:size], self._left[size:]
-        return taken
+        first = taken[0] if taken else None
+        if not isinstance(first, Drawn) or first.size is None:
+            return taken
+        return [Drawn(int(i), i.epoch, i.position, first.size) for i in taken]
 
 
 class Flow:

@@ -20,7 +20,7 @@ import numpy as np
 from packio.errors import OptionError, UnfinishedPackError
 from packio.index import indexfile
 from packio.packing import sourcing
-from packio.packing.plan import existing, growth, planning
+from packio.packing.plan import existing, growth, levelled, planning
 from packio.packing.publish import adding
 from packio.packing.run.running import Means, Run
 from packio.packs import opening
@@ -79,8 +79,8 @@ def append(
 ) -> AppendReport:
     """Add the new samples of a source to a pack of shards. A second run adds nothing more.
 
-    New samples are chosen and made by the recipe of the pack: its encoding, patterns, limit and
-    splits. Labels go by class name; new classes get the numbers that follow.
+    New samples are chosen and made by the recipe of the pack: its encoding, levels, patterns, limit
+    and splits. Labels go by class name; new classes get the numbers that follow.
 
     Args:
         path: A pack that is a folder of shards.
@@ -158,6 +158,8 @@ def _opened(out: Path) -> opening.Pack:
 
 
 def _check_sharded(pack: opening.Pack) -> None:
+    if chosen := pack.metadata.get("selection"):
+        raise OptionError(f"{pack.path}: a selection; append to its pack, {chosen['pack']}")
     names = [str(shard["name"]) for shard in pack.metadata["shards"]]
     if pack.path.is_dir() and "." not in names and pack.index_file.path.parent == pack.path:
         return
@@ -191,7 +193,7 @@ def _listed(
         allow_empty=True, scratch=sourcing.scratch(out), fields=wanted_fields(fields),
         options={**before, **options},
     )  # fmt: skip
-    return listed(reader, source, context)
+    return levelled.bare(listed(reader, source, context))
 
 
 def _largest(pack: opening.Pack) -> int:

@@ -13,8 +13,9 @@ from packio.sources import _packs
 
 
 def convert(
-    source: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any
-) -> PackReport:
+    source: str | os.PathLike[str], out: str | os.PathLike[str], *,
+    index: str | os.PathLike[str] | None = None, **options: Any,
+) -> PackReport:  # fmt: skip
     """Turn a pack into another format. Bytes, labels, keys and all else of a sample are kept.
 
     No image is decoded, unless an option asks for another encoding.
@@ -22,6 +23,7 @@ def convert(
     Args:
         source: A pack.
         out: The pack to make; its suffix says the format.
+        index: Path or URL of the source's index, if it is not beside the source.
         options: As `pack` takes. ``split="train"`` converts the samples of this split only; shares
             draw new splits.
 
@@ -30,7 +32,7 @@ def convert(
         OptionError: the pack has no such split.
         PackioError: see `pack`.
     """
-    with opening.open(source) as opened:
+    with opening.open(source, index=index) as opened:
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
             classes = sourcing.class_names(options.pop("classes_from", None))

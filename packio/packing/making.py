@@ -16,7 +16,8 @@ from packio.errors import DecodeError, OptionError
 from packio.index.indexfile import INDEX_NAME
 from packio.packing import sourcing
 from packio.packing.images import encode as encoding
-from packio.packing.plan import advising, existing, planning
+from packio.packing.images.levels import Levels
+from packio.packing.plan import advising, existing, levelled, planning
 from packio.packing.publish import remote
 from packio.packing.report import PackReport, listing_told
 from packio.packing.run.journal import Journal
@@ -50,6 +51,9 @@ def pack(
     check: str = "header",
     max_errors: int | None = None,
     stats: int | None = None,
+    levels: int | str | None = None,
+    levels_quality: int | None = None,
+    levels_crop: int | None = None,
     fields: Mapping[str, Any] | None = None,
     resume: bool = True,
     overwrite: bool = False,
@@ -95,6 +99,12 @@ def pack(
         max_errors: Stop when more images than this are bad.
         stats: Measure mean and standard deviation of the channels on this many images, and keep
             them in the index; 0 measures all images.
+        levels: Store smaller JPEGs of each large image beside it, at most this number, from which
+            ``fidelity="fast"`` makes crops; "auto": those that pay; 0: none. None: none, or those
+            that a pack as the source has. See ``docs/levels.md``.
+        levels_quality: Quality of these JPEGs, 1 to 100; None: 85.
+        levels_crop: Side of the crops that training takes, pixels; None: 224. The smallest level
+            has a short side of 1.4 to 2.8 times as many pixels.
         fields: Named fields to take from the source. Name → column of a table, name of a value in
             a dataset, folder or suffix beside images; or (column, kind), with a kind of "image",
             "mask", "array", "text" or "bytes".
@@ -134,7 +144,7 @@ def pack(
     plan = _planned(
         source, out, format, source_kind, classes_from, options, skip=skip, check=check,
         seekable=seekable, seek_points=seek_points, shards=shards, shard_size=shard_size,
-        stats=stats, fields=fields,
+        stats=stats, fields=fields, levels=Levels.asked(levels, levels_quality, levels_crop),
         found=listing_told(progress, began),
     )  # fmt: skip
     means = Means(
@@ -172,12 +182,16 @@ def dry_run(
     shard_size: int | str | None = None,
     classes_from: str | os.PathLike[str] | Sequence[str] | None = None,
     check: str = "header",
+    levels: int | str | None = None,
+    levels_quality: int | None = None,
+    levels_crop: int | None = None,
     fields: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> advising.DryRun:
     """Report what `pack` would do with the same arguments, and how other encodings compare.
 
     Nothing is written. Some of the images, drawn at random, are decoded, and encoded in a few ways.
+    With `levels`, the report tells what they cost and bring.
 
     Raises:
         SourceError, OptionError: see `pack`.
@@ -189,7 +203,7 @@ def dry_run(
     plan = _planned(
         source, absolute(out), format, source_kind, classes_from, options, skip=True,
         check=check, seekable=False, seek_points=False, shards=shards, shard_size=shard_size,
-        stats=None, fields=fields,
+        stats=None, fields=fields, levels=Levels.asked(levels, levels_quality, levels_crop),
     )  # fmt: skip
     return advising.dry_run(plan)
 
@@ -198,7 +212,8 @@ def _planned(
     source: Any, out: Path, format_: str | None, source_kind: str | None, classes_from: Any,
     options: dict[str, Any], *, skip: bool, check: str, seekable: bool,
     seek_points: bool, shards: int, shard_size: int | None, stats: int | None,
-    fields: Mapping[str, Any] | None = None, found: Callable[[int], None] = lambda _: None,
+    fields: Mapping[str, Any] | None = None, levels: Levels | None = None,
+    found: Callable[[int], None] = lambda _: None,
 ) -> planning.Plan:  # fmt: skip
     """List the source, and fix everything that decides the bytes of the pack."""
     encoding.refuse_unused(options)
@@ -210,6 +225,7 @@ def _planned(
     recipe = dataclasses.replace(
         recipe, check=check, seekable=seekable, stats=stats, seek_points=seek_points
     )
+    listing, recipe = levelled.asked(listing, recipe, levels)
     Treatment.of(recipe)  # refuses values that make no sense
     return planning.make(listing, format_name, recipe, shards=shards, shard_size=shard_size)
 

@@ -154,6 +154,11 @@ def _format(out: Path, opened: Sequence[opening.Pack]) -> Format:
     if len(names) > 1:
         raise OptionError(f"packs of different formats, {', '.join(sorted(names))}: copy them")
     container: Format = registry.load("formats", names.pop())
+    for one in opened:
+        if "selection" in one.metadata:
+            raise OptionError(
+                f"{one.path}: a selection, which has no files to link: copy its samples, by='copy'"
+            )
     if not container.caps.writes or not all(map(_is_ours, opened)):
         raise OptionError("packs that others wrote are not linked: copy them")
     if out.suffix.lower() not in container.caps.suffixes:

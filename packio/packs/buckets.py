@@ -182,9 +182,12 @@ def _in_folder(url: Url) -> Bucket:
         if form is not None:
             found.setdefault(form, []).append(name)
     if not found:
-        what = f"{len(listed)} objects, no container" if listed else "nothing there, or no list"
+        if listed:
+            what = f"{len(listed)} objects, no container that packio knows"
+        else:
+            what = "nothing is there, or the service lists no folders; check the URL"
         raise NotAPackError(
-            f"{url}: {what} that packio knows; name the objects by braces: {url}/{{000..127}}.tar"
+            f"{url}: {what}; name several objects by braces: {url}/{{000..127}}.tar"
         )
     if len(found) > 1:
         shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))

@@ -23,6 +23,7 @@ _KINDS = {
     "remote": "indexes of packs at URLs",
     "near": "indexes of packs on network file systems",
     "indexes": "indexes of containers without one",
+    "selections": "indexes of selections",
     "folders": "listings of image folders",
     "seen": "images that were checked",
     "uploads": "unfinished uploads",

@@ -8,10 +8,30 @@ from packio.errors import IntegrityError
 from packio.formats import Format
 from packio.index.indexfile import Index
 from packio.packs import buckets
+from packio.storage import filesystems, remote
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
-from packio.storage.remote import RemoteFiles
+from packio.storage.remote_files import RemoteFiles
 from packio.storage.urls import Url
+
+
+def index_of_pack(path: Path, root: Path) -> Index:
+    """Open the index of a pack: a copy near by, if it is far away, or block by block.
+
+    Args:
+        path, root: As `packio.packs.locating.located` returns them.
+
+    Raises:
+        NotAPackError, VersionError, IntegrityError, ReadError: see `Index`.
+    """
+    if isinstance(root, Url):
+        return remote.opened(path, root)
+
+    def shard(name: str, stays_open: bool) -> Index:
+        near = filesystems.shard_index(root, name)
+        return Index(near, is_one_of_many=True, stays_open=stays_open)
+
+    return Index(path, filesystems.nearby(path), shard)
 
 
 def of_pack(
@@ -34,7 +54,7 @@ def of_pack(
     names, sizes = [name for name, _, _ in files], [size for _, size, _ in files]
     if isinstance(root, Url):
         return RemoteFiles(root, names, sizes, buckets.tags(index))
-    if pack.is_file() and pack.name not in names:
+    if pack.is_file() and pack.name not in names and "selection" not in index.metadata:
         raise IntegrityError(
             f"{index.path}: lists {', '.join(names[:1]) or 'no file'}, not {pack.name}: the pack "
             f"was renamed (packio reindex {pack} makes the index fit), or the index is another "

@@ -25,6 +25,7 @@ from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.packs import isolation, remote_indexing, restoring, seeking, shard_classes
 from packio.packs.collecting import Collected
+from packio.packs.querying import selections
 from packio.packs.recognising import Container, files_of, find
 from packio.storage import urls
 from packio.storage.urls import Url
@@ -162,7 +163,8 @@ def _reindex_files(path: Path, place: Path | None, reading: Reading, *, seek_poi
     container = find(path)
     if container is None:
         _unread.refuse(path)
-        raise NotAPackError(f"{path}: no container that packio knows")
+        more = "; a selection has no index of its own: select again" * selections.is_selection(path)
+        raise NotAPackError(f"{path}: no container that packio knows{more}")
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
     index = place or index
     restored, loss = restoring.restored(index, container, reading)

@@ -235,7 +235,7 @@ def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
             with path.open("xb") as out:
                 if file.check not in (_written(file, bodies, out, lock), _UNKNOWN):
                     raise IntegrityError(f"{pack.path}: {file.name} is damaged; see packio verify")
-    shutil.copyfile(pack.index_file.path, part / INDEX_NAME)
+    pack.index_file.copy_to(part / INDEX_NAME)
     if Index(part / INDEX_NAME).digest != pack.digest:
         raise IntegrityError(f"{pack.path}: has changed while it was copied; open it anew")
 

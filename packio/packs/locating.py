@@ -41,6 +41,10 @@ def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
+    if is_selection(path):
+        if reading is not None:
+            raise OptionError(f"{path}: a selection; its pack has an index already")
+        return selection(path)
     if stat.S_ISREG(_file_kind(index) or 0):
         if reading is not None:
             raise OptionError(f"{path}: has an index already; make it anew with packio.reindex")
@@ -52,14 +56,43 @@ def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
     return indexing.cached(path, reading or Reading())
 
 
+def is_selection(path: Path) -> bool:
+    """Tell whether a file is a selection of samples of another pack."""
+    from packio.packs.querying import selections
+
+    return not isinstance(path, Url) and selections.is_selection(path)
+
+
+def selection(
+    path: Path, pack: str | os.PathLike[str] | None = None, *, by_key: bool = False
+) -> tuple[Path, Path]:
+    """What `located` returns, of a selection; see `packio.packs.querying.selected`.
+
+    Raises:
+        OptionError: the file is no selection.
+    """
+    from packio.packs.querying import selected
+
+    if not is_selection(path):
+        raise OptionError(f"{path}: no selection; pack= and by_key= are of selections only")
+    return selected.located(path, None if pack is None else urls.absolute(pack), by_key=by_key)
+
+
 def asked(
-    path: str | os.PathLike[str], index: str | os.PathLike[str] | None, reading: Reading
-) -> tuple[Path, Path] | None:
+    path: str | os.PathLike[str], index: str | os.PathLike[str] | None, reading: Reading,
+    pack: str | os.PathLike[str] | None = None, by_key: bool = False,
+) -> tuple[Path, Path] | None:  # fmt: skip
     """What `located` returns, if the user says where the index is or how to read; else None.
+
+    Args:
+        path, index, pack, by_key: As of `packio.open`.
+        reading: How to read a container without an index.
 
     Raises:
         OptionError: the user says both.
     """
+    if pack is not None or by_key:
+        return selection(urls.absolute(path), pack, by_key=by_key)
     if index is None:
         return located(files.absolute(path), reading) if reading.names() else None
     if reading.names():
@@ -73,11 +106,23 @@ def _at_url(url: Url) -> tuple[Path, Url]:
     except UnfinishedPackError:
         raise
     except NotAPackError as error:
+        if not _is_something(url):
+            raise NoSuchPackError(
+                f"{url}: nothing is there, and no index beside it; check the URL"
+            ) from error
         command = f"packio reindex {shlex.quote(os.fspath(url))}"
         raise NotAPackError(
             f"{error}; if others wrote it, index it once: {command} (with --index FILE where you "
             "may not write; open it with index=FILE then)"
         ) from error
+
+
+def _is_something(url: Url) -> bool:
+    """Whether there is an object or a folder at a URL, or at the first of several."""
+    try:
+        return urls.info(braces.expanded(os.fspath(url))[0]) is not None
+    except Exception:  # noqa: BLE001 (each service has errors of its own; it may be there)
+        return True
 
 
 def with_index(path: Path, index: Path) -> tuple[Path, Path]:
@@ -97,12 +142,13 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
         with urls.errors_as(ReadError, index):
             if not urls.is_file(index):
                 raise NotAPackError(f"{index}: no such index; {command}")
-        found = remote.shard_index(index.parent, index.name)
+        found = remote.index_at(index)
+        metadata = remote.opened(found, Url(index.parent)).metadata
     else:
         found = index
         if not stat.S_ISREG(_file_kind(found) or 0):
             raise NotAPackError(f"{index}: no such index; {command}")
-    metadata = Index(found).metadata
+        metadata = Index(found).metadata
     names = [shard["name"] for shard in metadata["shards"]] + metadata.get(buckets.EMPTY, [])
     if isinstance(path, Url):
         is_folder = path.name not in names and not _has_braces(path)
@@ -161,7 +207,11 @@ def has_index(path: Path) -> bool:
     if isinstance(url := urls.place(path), Url):
         return remote.has_index(url)
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
-    return os.path.isfile(path / INDEX_NAME) or (os.path.isfile(path) and os.path.isfile(beside))
+    return (
+        os.path.isfile(path / INDEX_NAME)
+        or (os.path.isfile(path) and os.path.isfile(beside))
+        or is_selection(path)
+    )
 
 
 def _file_kind(path: Path) -> int | None:

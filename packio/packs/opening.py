@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, overload
 
 from packio.errors import IntegrityError, OptionError
 from packio.formats import Reading
-from packio.index.indexfile import SPLIT_RECORD, UNCHECKED, Index, crc32c
+from packio.index.indexfile import SPLIT_RECORD, UNCHECKED, crc32c
 from packio.packs import locating
-from packio.packs.files import check_identity, of_pack
+from packio.packs.files import check_identity, index_of_pack, of_pack
 from packio.packs.rows import Row
 from packio.packs.table import PackTable
+from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.packed import Sample, made
 from packio.sample.record import IMAGE, MASK, Field, Record
-from packio.storage import filesystems, ram, remote, urls
+from packio.storage import ram, urls
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
-from packio.storage.remote import RemoteFiles
+from packio.storage.remote_files import RemoteFiles
 from packio.storage.urls import Url
 from packio.system import caching
 
@@ -45,28 +46,32 @@ def open(  # noqa: A001 (public name)
     label: str | None = None,
     layout: str | None = None,
     index: str | os.PathLike[str] | None = None,
+    pack: str | os.PathLike[str] | None = None,
+    by_key: bool = False,
 ) -> Pack:
     """Open a pack.
 
     Args:
-        path: A pack: a directory with ``index.packio`` in it, or a file with ``<name>.packio``
-            beside it, or the URL of either, as ``s3://bucket/train.tar``. A container without an
-            index is walked once, and its index is kept in the user's cache. Several containers of
-            one format are one pack: a folder of them, or braces, as ``shards/{000..127}.tar``.
+        path: A pack: a directory with ``index.packio`` in it, a file with ``<name>.packio`` beside
+            it, a selection, or the URL of a pack, as ``s3://bucket/train.tar``. A container without
+            an index is walked once; the user's cache keeps its index. Several containers of one
+            format are one pack: a folder of them, or braces, as ``shards/{000..127}.tar``.
         access: "range" reads byte ranges of files; the name of the format, as "lmdb", reads by the
             library of the format. None takes the access that the index recommends.
         image, label, layout: How to read a container without an index; see `packio.reindex`.
         index: Path or URL of an index that is not beside its container; see `packio.reindex`.
+        pack: Of a selection (`packio.select`): the pack that it is of, if that was moved.
+        by_key: Of a selection: if the pack has changed, take the samples with the same keys.
 
     Raises:
         NotAPackError: there is nothing at the path, or no pack.
         OptionError: `image`, `label` or `layout` is given beside an index, or names nothing there.
         UnfinishedPackError: packing into this path was interrupted or is going on.
-        IntegrityError: index and files do not belong together, or are damaged.
+        IntegrityError: index and files do not belong together, or are damaged, or have changed.
         VersionError: a newer packio wrote the index.
     """
     reading = Reading(image=image, label=label, layout=layout)
-    return Pack(path, access=access, located=locating.asked(path, index, reading))
+    return Pack(path, access=access, located=locating.asked(path, index, reading, pack, by_key))
 
 
 class Pack(PackTable, Sequence[Sample]):
@@ -89,10 +94,7 @@ class Pack(PackTable, Sequence[Sample]):
         self._absolute = urls.absolute(path)  # a later chdir changes nothing
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         index_path, root = located or locating.located(self._absolute)
-        shard_path = functools.partial(
-            (remote if isinstance(root, Url) else filesystems).shard_index, root
-        )
-        index = Index(index_path, filesystems.nearby(index_path), shard_path)
+        index = index_of_pack(index_path, root)
         if expect_digest is not None and index.digest != expect_digest:
             raise IntegrityError(f"{index_path}: has changed since this object was made; open anew")
         super().__init__(urls.place(path), index)
@@ -104,7 +106,7 @@ class Pack(PackTable, Sequence[Sample]):
         self._readers = self._own_readers(root)
         self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
         self._slots = {name: i * self._count for i, name in enumerate(self.fields)}
-        self._others = [name for name in self.fields if name not in (IMAGE, MASK)]
+        self._others = [n for n in levels.others(self.fields) if n not in (IMAGE, MASK)]
         more = any(name in index for name in ("split", "boxes", "meta_data"))
         self._has_belongings = more or len(self.fields) > 1
 
@@ -120,8 +122,8 @@ class Pack(PackTable, Sequence[Sample]):
         self._by_record = recommended != "range"  # then the column offset has record numbers
         if self.access == "range" and not self._by_record:
             return []
-        if isinstance(root, Url):
-            raise OptionError(f"access={self.access!r}: a pack at a URL is read by 'range' only")
+        if isinstance(root, Url) or ("selection" in metadata and not self._by_record):
+            raise OptionError(f"access={self.access!r}: {self.path} is read by 'range' only")
         if self.access != name or not self.format.caps.reads_by_library:
             known = repr(name) if self._by_record else f"'range' and {name!r}"
             raise OptionError(f"access={self.access!r}: a {name} pack has {known}")
@@ -282,17 +284,16 @@ class Pack(PackTable, Sequence[Sample]):
         row = self.row(index, name)
         return None if row.offset < 0 and name != IMAGE else self.read(row, name)
 
-    def record(self, index: int) -> Record[Field]:
-        """The record of a sample, all of it, as packing takes it.
+    def record(self, index: int, *, with_levels: bool = True) -> Record[Field]:
+        """The record of a sample, all of it or all but levels, as packing takes it.
 
         Raises:
             IntegrityError: the bytes are not those that were packed.
         """
         position = self._position(index)
-        values = {name: self.field(name, position) for name in self.fields}
-        split = None
-        if self._splits:
-            split = self.index_file.column("split").item(position)
+        names = self.fields if with_levels else levels.others(self.fields)
+        values = {name: self.field(name, position) for name in names}
+        split = self.index_file.column("split").item(position) if self._splits else None
         boxes, labels = self.boxes(position)
         columns = {} if labels is None else {"labels": labels}
         return Record(

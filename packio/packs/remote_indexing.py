@@ -37,13 +37,21 @@ from packio.packs.collecting import Collected
 from packio.packs.heads import CollectedHeads
 from packio.packs.parts import Part
 from packio.storage import objects, urls
-from packio.storage.objects import AnyObject, Facts, OpenUrl, SkippedObject, StreamedObject
+from packio.storage.objects import (
+    AnyObject,
+    EnoughError,
+    Facts,
+    OpenUrl,
+    SkippedObject,
+    StreamedObject,
+)
 from packio.storage.urls import Url
 from packio.system import cache, files, locks
 from packio.system.pools import ThreadPool
 
 SKIPPED_BYTES = 1 << 20  # mean bytes of a sample from which on objects are skipped through
 _LOOKED_AT = 16  # samples that tell the mean
+_LOOKS = 64  # requests that they may take: there may be thousands of other members before them
 _REQUESTS = 16  # of all workers, ahead of what is read
 
 if TYPE_CHECKING:
@@ -132,12 +140,15 @@ def _is_skipped(bucket: Bucket, form: Format, reading: Reading) -> bool:
     name, facts = next(iter(bucket.facts.items()))
     if facts.size < SKIPPED_BYTES:
         return False
-    found = SkippedObject(bucket.root / name, facts.size, threading.Event())
+    found = SkippedObject(bucket.root / name, facts.size, threading.Event(), _LOOKS)
     with objects.opened_once(found) as url:
-        ends = [
-            max(place.offset + place.length for place in record.fields.values())
-            for record in itertools.islice(form.scan(url, reading), _LOOKED_AT)
-        ]
+        try:
+            ends = [
+                max(place.offset + place.length for place in record.fields.values())
+                for record in itertools.islice(form.scan(url, reading), _LOOKED_AT)
+            ]
+        except EnoughError:  # what a request has skipped on average decides then
+            return found.reached / found.requests >= SKIPPED_BYTES
     return bool(ends) and max(ends) / len(ends) >= SKIPPED_BYTES
 
 

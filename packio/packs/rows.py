@@ -121,6 +121,7 @@ class RowTable:
         if len(positions) < FEW or self._are_far_apart(positions):
             return RowList(map(self.row, positions.tolist()))
         self._index.check_length()
+        self._index.bring(self._columns.values(), positions)
         columns = [
             self._columns[name].take(positions) if name in self._columns
             else np.full(len(positions), absent)

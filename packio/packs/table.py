@@ -16,8 +16,9 @@ from packio import registry
 from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
 from packio.formats import Format
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE, Index, Keys
-from packio.index.lookup import KeyBytes
+from packio.index.lookup import KeyBytes, NumberColumns
 from packio.packs.rows import Row, RowList, RowTable
+from packio.sample import levels
 from packio.sample.facts import Facts
 from packio.sample.record import IMAGE
 
@@ -34,7 +35,10 @@ class PackTable:
         index_file: The index.
         format: The format of the shards.
         fields: Kind of each named field: "image", "mask", "array", "text" or "bytes".
+        levels: Divisor → name of the fields that are levels of the images, the smallest first.
         box_columns: Names of the columns that boxes have, as "labels" and "crowd".
+        meta_kinds: Name in the samples' metadata → types of its values, as far as a query has found
+            them; see `packio.packs.querying.expressions`.
     """
 
     def __init__(self, path: Path, index: Index) -> None:
@@ -47,10 +51,13 @@ class PackTable:
         self._keys = KeyBytes(index)
         self._label = index.column("label") if "label" in index else None
         self._label_is_int = self._label is not None and len(self._label.shape) == 1
+        self._int_label = NumberColumns([self._label] if self._label is not None else [], index)
         self.fields = index.fields
+        self.levels = levels.among(self.fields)
         self._tables = {name: RowTable(index, name) for name in self.fields}
         self.box_columns = index.box_columns
         self._box_columns = [n for n in self.box_columns if n != "labels"]
+        self.meta_kinds: dict[str, frozenset[str]] = {}
         self._splits: list[str] = index.metadata.get("splits", []) if "split" in index else []
 
     def __len__(self) -> int:
@@ -93,6 +100,15 @@ class PackTable:
             OptionError: the pack has no field of this name.
         """
         return self._table(name).rows(self.positions(indices))
+
+    def bring(self, name: str, positions: np.ndarray) -> None:
+        """Have what the index says of some samples come at once, if the index is far away.
+
+        Args:
+            name: "key", "meta", "seek" (seek points) or "box".
+            positions: (N,) of the samples, 0..len-1.
+        """
+        self.index_file.bring_ragged(f"{name}_offsets", positions)
 
     def facts(self, name: str, index: int) -> Facts:
         """What the index says of the pixels of a field of kind image or mask."""
@@ -216,7 +232,7 @@ class PackTable:
             return None
         position = self._position(index)
         if self._label_is_int:
-            return self._label.item(position)
+            return next(self._int_label(position))
         vector: np.ndarray = self._label.span(position, position + 1)[0].copy()
         return vector
 

@@ -16,6 +16,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from packio.errors import DecodeError, OptionError
+from packio.sample import levels
 from packio.sample.record import Field
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def check_name(name: str) -> str:
     Raises:
         OptionError: the name is taken, or is not made of letters, digits, ``_`` and ``-``.
     """
+    if levels.divisor_of(name):
+        raise OptionError(f"{name!r} cannot name a field: it names a level, which --levels makes")
     if not _NAME.fullmatch(name) or name in RESERVED:
         raise OptionError(
             f"{name!r} cannot name a field: expected a letter or _, then letters, digits, _ or -, "

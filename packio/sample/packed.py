@@ -71,7 +71,7 @@ class Sample:
             DecodeError: the bytes are damaged, or do not fit the mode.
         """
         from packio.images.decoders import Decoder
-        from packio.images.pixels import oriented
+        from packio.images.frames import oriented
 
         pixels = Decoder(decoder, mode)(self.data, self)
         return oriented(pixels, self.orientation) if exif_orientation else pixels

@@ -37,6 +37,7 @@ class Recipe:
         check: "header" or "decode": how each image was checked.
         seekable: Whether JPEGs got restart markers.
         seek_points: Whether the index says where the decoding of a JPEG may begin.
+        levels: Options of `packio.packing.images.levels.Levels`; None: nothing is said of levels.
         writing: Options of the container's writer.
         stats: How many images were measured; 0 for all of them, None for none.
         is_mixed: Whether the pack was merged of packs with different recipes. No further sample can
@@ -53,6 +54,7 @@ class Recipe:
     stats: int | None = None
     seek_points: bool = True
     is_mixed: bool = False
+    levels: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object without the values that are the defaults."""
@@ -93,7 +95,13 @@ class Recipe:
             writing=later.writing,
             stats=later.stats,
             seek_points=later.seek_points,
+            levels=self._levels(later),
         )
+
+    def _levels(self, later: Recipe) -> Mapping[str, Any] | None:
+        """Levels of the later one, if it says something of them. None if it takes them away."""
+        levels = self.levels if later.levels is None else later.levels
+        return levels if levels and levels.get("count") else None
 
     def _patterns(self, later: Recipe) -> dict[str, Any]:
         """Patterns of both: a sample is left out if any of them leaves it out."""
@@ -133,15 +141,17 @@ def _both(one: Recipe, other: Recipe) -> Recipe:
         return one
     same_source = (one.source, one.reading) == (other.source, other.reading)
     made = [
-        (r.as_json().get("encoding"), r.check, r.seekable, _plain(r.choice), r.is_mixed)
+        (r.as_json().get("encoding"), r.check, r.seekable, _plain(r.choice), _plain(r.levels),
+         r.is_mixed)
         for r in (one, other)
-    ]
+    ]  # fmt: skip
     return dataclasses.replace(
         one,
         source=one.source if same_source else "merge",
         reading=one.reading if same_source else {},
         writing=one.writing if one.writing == other.writing else {},
         stats=one.stats if one.stats == other.stats else None,
+        levels=one.levels if _plain(one.levels) == _plain(other.levels) else None,
         is_mixed=made[0] != made[1] or one.is_mixed,
     )
 

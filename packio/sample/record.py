@@ -103,7 +103,11 @@ class Record(Generic[Value]):
 
     def with_fields(self, **fields: Value) -> Record[Value]:
         """The same record with some fields added or replaced."""
-        return dataclasses.replace(self, fields={**self.fields, **fields})
+        return self.replaced_fields({**self.fields, **fields})
+
+    def replaced_fields(self, fields: Mapping[str, Value]) -> Record[Value]:
+        """The same record with other fields."""
+        return dataclasses.replace(self, fields=fields)
 
 
 def image_record(

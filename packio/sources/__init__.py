@@ -232,7 +232,8 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
         raise OptionError(f"{', '.join(unknown)}: no option of {source.name}")
     if context.fields and not source.takes_fields:
         raise OptionError(
-            f"fields={sorted(context.fields)}: the source {source.name} gives no named fields"
+            f"fields={sorted(context.fields)}: the source {source.name} gives no named fields; "
+            "pack a table (.csv, .jsonl) with a column of paths and a column for each field"
         )
     return source.listing(what, context)
 

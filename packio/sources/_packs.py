@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from packio.errors import DecodeError, IntegrityError, OptionError
 from packio.packs.opening import Pack
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import Relabelling, all_classes, check_named
-from packio.sources import Listing
+from packio.sources import Listing, ReadRecord
 from packio.sources._rows import ListedRows, each
 
 
@@ -61,7 +62,7 @@ def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> Pack
         _labels(packs, moves), names,
         splits=splits, split_names=split_names,
         rows=ListedRows({"position": np.arange(edges[-1])}, digest),
-        open=functools.partial(each, _read, tuple(packs), tuple(moves), edges),
+        open=Reading(tuple(packs), tuple(moves), edges),
         packs=tuple(packs),
     )  # fmt: skip
 
@@ -142,18 +143,37 @@ def _split_kind(pack: Pack) -> str:
     return "names" if _splits_of(pack) else "none"
 
 
-def _read(
-    packs: tuple[Pack, ...], moves: tuple[Relabelling, ...], edges: list[int], rows: ListedRows,
-    position: int,
-) -> Record[Field]:  # fmt: skip
-    """Read a sample of one of the packs."""
-    row = int(rows.columns["position"][position])
-    number = bisect.bisect_right(edges, row) - 1
-    try:
-        record = packs[number].record(row - edges[number])
-    except IntegrityError as error:
-        raise DecodeError(str(error)) from error
-    return moves[number].record(without_unknown(record))
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What reads the samples of packs: `Listing.open`.
+
+    Args:
+        packs: The packs.
+        moves: The change of labels of each.
+        edges: Where the samples of each pack begin, and the end.
+        with_levels: Whether to read the levels of images, which others may replace.
+    """
+
+    packs: tuple[Pack, ...]
+    moves: tuple[Relabelling, ...]
+    edges: list[int]
+    with_levels: bool = True
+
+    def __call__(self, rows: Any) -> AbstractContextManager[ReadRecord]:
+        """Open the packs, for some rows of the listing."""
+        return each(self._read, rows)
+
+    def _read(self, rows: ListedRows, position: int) -> Record[Field]:
+        """Read a sample of one of the packs."""
+        row = int(rows.columns["position"][position])
+        number = bisect.bisect_right(self.edges, row) - 1
+        try:
+            record = self.packs[number].record(
+                row - self.edges[number], with_levels=self.with_levels
+            )
+        except IntegrityError as error:
+            raise DecodeError(str(error)) from error
+        return self.moves[number].record(without_unknown(record))
 
 
 def without_unknown(record: Record[Field]) -> Record[Field]:

@@ -17,6 +17,7 @@ import numpy as np
 from packio.errors import DecodeError, SourceError
 from packio.sample.facts import Facts
 from packio.sample.fields import check_kind, check_name
+from packio.sample.levels import divisor_of
 from packio.sample.record import IMAGE, Field, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
 from packio.sources._class_folders import class_names
@@ -74,7 +75,7 @@ def _parsed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         head = json.loads((folder / HEAD).read_text("utf-8"))
         for name, kind in head["fields"].items():
             check_kind(kind)
-            if name != IMAGE:
+            if name != IMAGE and divisor_of(name) is None:
                 check_name(name)
         for name in ("classes", "splits"):
             if not all(isinstance(text, str) for text in head[name]):

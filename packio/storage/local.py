@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, ReadError
-from packio.system.files import read_at
+from packio.system.files import read_at, spare_descriptors
 from packio.system.locks import ForkSafeLock
 
-_MOST_OPEN = 64  # files; well below the usual limit of 1,024 descriptors a process
+_LEAST_OPEN = 64  # files of a pack that may stay open, however many packs there are
 
 
 def warn_of_missing(path: Path) -> None:
@@ -41,10 +43,11 @@ class _Descriptor:
 
 
 class LocalFiles:
-    """Files that are opened at their first read; at most 64 stay open.
+    """Files that are opened at their first read, of which so many stay open as the system allows.
 
-    The file that has been open for longest is closed first. Safe in threads and after a fork, as
-    pread moves no position. Pickles without its open files.
+    All packs of a process share a quarter of its descriptors (`files.spare_descriptors`), and each
+    has 64 at least. The file that has been open for longest is closed first. Safe in threads and
+    after a fork, as pread moves no position. Pickles without its open files.
 
     Args:
         root: Folder that the paths are relative to.
@@ -56,6 +59,7 @@ class LocalFiles:
         self._root, self._paths, self._sizes = root, list(paths), list(sizes)
         self._open: OrderedDict[int, _Descriptor] = OrderedDict()
         self._lock = ForkSafeLock()
+        _all.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         return LocalFiles, (self._root, self._paths, self._sizes)
@@ -156,10 +160,27 @@ class LocalFiles:
             handle = self._open.get(file)
             if handle is None:
                 try:
-                    handle = _Descriptor(self.path(file))
+                    handle = self._new(file)
                 except OSError as error:
                     raise ReadError(f"{self.path(file)}: {error.strerror}") from error
                 self._open[file] = handle
-                if len(self._open) > _MOST_OPEN:
-                    self._open.popitem(last=False)  # closed when its last reader lets go of it
+                self._close_all_but(max(_LEAST_OPEN, spare_descriptors() // max(len(_all), 1)))
             return handle
+
+    def _new(self, file: int) -> _Descriptor:
+        """Open a file; if too many are open, close half of them first."""
+        path = self.path(file)
+        try:
+            return _Descriptor(path)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._open:
+                raise
+        self._close_all_but(len(self._open) // 2)
+        return _Descriptor(path)
+
+    def _close_all_but(self, most: int) -> None:
+        while len(self._open) > most:
+            self._open.popitem(last=False)  # closed when its last reader lets go of it
+
+
+_all: weakref.WeakSet[LocalFiles] = weakref.WeakSet()  # of this process, which share descriptors

@@ -22,6 +22,7 @@ from packio.storage.urls import Url
 from packio.system.pools import ThreadPool
 
 WINDOW = 16 << 10  # bytes that a small read takes at once: a tar header and the head of an image
+_WIDEST = 1 << 20  # bytes of a window where nothing is skipped: each that follows is twice as long
 _PIECE = 4 << 20  # bytes of a request that reads ahead
 _KEPT = 16 << 20  # bytes of pieces that stay, for a reader that looks back
 _WINDOWS = 16  # windows that stay
@@ -166,25 +167,48 @@ class StreamedObject:
         self._kept.clear()
 
 
+class EnoughError(ReadError):
+    """A look at an object has taken as many requests as it may take."""
+
+
 class SkippedObject:
     """An object of which small parts are read. Not for several threads.
 
     Args:
         url, size, stopped: As for `StreamedObject`.
+        most: Requests that are allowed; None: any number.
+
+    Attributes:
+        requests: That were made.
+        reached: End of the last range that was asked for.
     """
 
     reads_all = False
 
-    def __init__(self, url: Url, size: int, stopped: threading.Event) -> None:
-        self.url, self.size, self._stopped = url, size, stopped
+    def __init__(
+        self, url: Url, size: int, stopped: threading.Event, most: int | None = None
+    ) -> None:
+        self.url, self.size, self._stopped, self._most = url, size, stopped, most
+        self.requests = self.reached = 0
+        self._width = WINDOW
         self._windows: OrderedDict[int, bytes] = OrderedDict()  # by their beginnings
 
     def read(self, length: int, offset: int) -> bytes:
-        """Read a range within the object; see `StreamedObject.read`."""
+        """Read a range within the object; see `StreamedObject.read`.
+
+        Raises:
+            EnoughError: it would take more requests than are allowed.
+        """
         for start, window in reversed(self._windows.items()):
             if start <= offset and offset + length <= start + len(window):
                 return window[offset - start : offset - start + length]
-        window = _fetched(self, offset, min(max(length, WINDOW), self.size - offset), self._stopped)
+        if self.requests == self._most:
+            raise EnoughError(f"{self.url}: {self.requests} requests reach to byte {self.reached}")
+        is_near = self.requests and self.reached <= offset + length < self.reached + self._width
+        self._width = min(2 * self._width, _WIDEST) if is_near else WINDOW
+        wanted = min(max(length, self._width), self.size - offset)
+        window = _fetched(self, offset, wanted, self._stopped)
+        self.requests, self.reached = self.requests + 1, offset + wanted
         self._windows[offset] = window
         while len(self._windows) > _WINDOWS:
             self._windows.popitem(last=False)

@@ -1,28 +1,46 @@
-"""A pack at a URL: the index is copied into the user's cache, the files are read by byte range."""
+"""A pack at a URL: where its index is, and how the index comes into the user's cache.
+
+An index of up to 64 MB is copied whole when the pack is opened. A longer one is read by blocks
+(`packio.storage.blocks`).
+"""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import hashlib
 import os
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError, UnfinishedPackError
-from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX
-from packio.storage import filesystems, flight, local, requests, urls
-from packio.storage.flight import Flight, Landing, Range
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
+from packio.storage import filesystems, urls
+from packio.storage.blocks import FarIndex
 from packio.storage.urls import Url
 from packio.system import cache
 
-_SIGNED = 256  # files at most whose URLs are signed at opening, before workers are forked
-_FEW = 4  # files whose sizes are asked for one by one; of more files, the folder is listed
+# Bytes of an index that is copied whole: half a second over 1 Gbit/s. A column of such an index has
+# so few blocks that a batch of random samples would need nearly all of them anyway.
+WHOLE = 64 << 20
+_BLOCKS = ".blocks"  # suffix in the cache of an index that is read by blocks
+
+
+class IndexUrl(Url):
+    """The URL of an index that is read by blocks.
+
+    Attributes:
+        found: What the service said of the index; None: it was not asked yet.
+    """
+
+    found: Mapping[str, Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IndexUrl, (str(self),)
 
 
 def located(url: Url) -> tuple[Path, Url]:
-    """Return the index of the pack at a URL, in the user's cache, and the root of its paths.
+    """Return the index of the pack at a URL, and the root of its paths; see `opened`.
 
     Raises:
         NotAPackError, UnfinishedPackError: there is none.
@@ -37,7 +55,7 @@ def located(url: Url) -> tuple[Path, Url]:
                 refused = error
                 continue
             if found is not None and found["type"] == "file":
-                return _downloaded(index, found), root
+                return _index(index, found), root
         if refused is not None:
             raise refused
         if urls.is_file(marker(url)):
@@ -76,10 +94,70 @@ def cached_index(url: Url, found: Mapping[str, Any]) -> Path:
     return cache.folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
 
 
+def opened(index: Path, root: Url) -> Index:
+    """Open the index of a pack at a URL.
+
+    Args:
+        index: In the user's cache, or an `IndexUrl`; see `located`.
+        root: URL that the pack's paths are relative to.
+
+    Raises:
+        NotAPackError, VersionError, IntegrityError, ReadError: see `packio.index.indexfile.Index`.
+    """
+    shard = functools.partial(_shard, root)
+    if not isinstance(index, IndexUrl):
+        return Index(index, filesystems.nearby(index), shard)
+    with urls.errors_as(ReadError, index):
+        found = index.found or _asked(index)
+        path = cached_index(index, found).with_suffix(_BLOCKS)
+        return Index(index, None, shard, far=FarIndex(index, found, path))
+
+
+def _shard(root: Url, name: str, stays_open: bool) -> Index:
+    """Open the index of one shard of a pack at a URL.
+
+    Raises:
+        IntegrityError: there is no such index.
+        ReadError: the service does not answer.
+    """
+    path = index_at(root / name)
+    if isinstance(path, IndexUrl):
+        return opened(path, root)
+    return Index(path, is_one_of_many=True, stays_open=stays_open)
+
+
+def index_at(url: Url) -> Path:
+    """Where to open an index that is at a URL: in the user's cache, or an `IndexUrl`.
+
+    Raises:
+        IntegrityError: there is no such index.
+        ReadError: the service does not answer.
+    """
+    with urls.errors_as(ReadError, url):
+        return _index(url, _asked(url))
+
+
+def _asked(url: Url) -> Mapping[str, Any]:
+    found = urls.info(url)
+    if found is None or found["type"] != "file":
+        raise IntegrityError(f"{url}: missing; the manifest of the pack lists this index")
+    return found
+
+
+def _index(url: Url, found: Mapping[str, Any]) -> Path:
+    """A copy of an index, made if it is not there, or the URL of one that is too long to copy."""
+    has_version, size = bool(urls.version(found)), found.get("size")
+    if has_version and (path := cached_index(url, found)).is_file():
+        return path
+    if has_version and isinstance(size, int) and size > WHOLE:
+        far = IndexUrl(url)
+        far.found = found
+        return far
+    return _downloaded(url, found)
+
+
 def _downloaded(url: Url, found: Mapping[str, Any]) -> Path:
     path = cached_index(url, found)
-    if path.is_file() and urls.version(found):
-        return path
     fs, name = urls.filesystem(url)
     data = urls.read(fs, name, 0, found.get("size"), is_end=True)
 
@@ -92,182 +170,3 @@ def _downloaded(url: Url, found: Mapping[str, Any]) -> Path:
     except PackioError as error:
         raise type(error)(str(error).replace(str(path), str(url), 1)) from error
     return path
-
-
-def shard_index(root: Url, name: str) -> Path:
-    """Path of the index of one shard of a pack at a URL, in the user's cache.
-
-    Raises:
-        IntegrityError: there is no such index.
-        ReadError: the service does not answer.
-    """
-    url = root / name
-    with urls.errors_as(ReadError, url):
-        found = urls.info(url)
-        if found is None or found["type"] != "file":
-            raise IntegrityError(f"{url}: missing; the manifest of the pack lists this index")
-        return _downloaded(url, found)
-
-
-class RemoteFiles:
-    """The files of a pack at URLs. Safe in threads and after fork; pickles.
-
-    Args:
-        root: URL that the paths are relative to.
-        paths: Of the files.
-        sizes: Bytes of each file; a read beyond the end is refused.
-        tags: Path → entity tag of the version that is read; a file without one is not compared.
-    """
-
-    def __init__(
-        self, root: Url, paths: Sequence[str], sizes: Sequence[int],
-        tags: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        self._root, self._paths, self._sizes = root, list(paths), list(sizes)
-        self._tags = dict(tags or {})
-        self._client = requests.client(root)
-        self._flight = Flight(self._range)
-        self._landings: Mapping[Range, Landing] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return RemoteFiles, (self._root, self._paths, self._sizes, self._tags)
-
-    def check(self, is_read: Callable[[int], bool]) -> None:
-        """Compare the size of every file with the index, if the service tells sizes.
-
-        Args:
-            is_read: As `packio.storage.local.LocalFiles.check` has it.
-
-        Raises:
-            IntegrityError: a file is missing, or has another size.
-            ReadError: the service does not answer.
-        """
-        with urls.errors_as(ReadError, self._root), contextlib.suppress(PermissionError):
-            if len(self._paths) > _FEW:
-                found = urls.below(self._root)
-                if not found:  # many HTTP servers do not list folders
-                    return
-            else:
-                found = {n: e for n in self._paths if (e := urls.info(self._root / n)) is not None}
-            for number, (name, expected) in enumerate(zip(self._paths, self._sizes, strict=True)):
-                if name not in found and not is_read(number):
-                    local.warn_of_missing(self._root / name)
-                    continue
-                if name not in found:
-                    raise IntegrityError(f"{self._root / name}: missing; the index lists this file")
-                size = found[name].get("size")
-                if size not in (None, expected) and is_read(number):
-                    raise IntegrityError(
-                        f"{self._root / name}: {size} bytes, the index says {expected}; changed, "
-                        "or of another pack"
-                    )
-            self._know(found)
-
-    def _know(self, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the versions of the files, and let their URLs be signed before workers are forked.
-
-        Args:
-            found: Path → what the service says of the file.
-        """
-        tags = {n: str(found[n].get("ETag", "")) for n in self._paths if n in found}
-        self._tags |= {n: tag for n, tag in tags.items() if tag.startswith('"')}  # no weak ones
-        if self._client is not None and len(self._paths) <= _SIGNED:
-            with contextlib.suppress(requests.RefusedError):  # reading will say so
-                for name in self._paths:
-                    self._client.know(self._root / name)
-
-    def read(self, file: int, offset: int, length: int) -> bytes:
-        """Read one range, or wait for it if it is on its way.
-
-        Args:
-            file: Number of the file.
-            offset, length: Bytes.
-
-        Raises:
-            IntegrityError: the range reaches beyond the file, or the file was replaced.
-            ReadError: several attempts to read the range failed.
-        """
-        wanted = file, offset, length
-        if not length or not self._has(wanted):
-            return self._nothing(wanted)
-        with urls.errors_as(ReadError, f"{self.path(file)}, byte {offset}"):
-            landing = self._landings.get(wanted)
-            if landing is not None:
-                return landing.part(offset, length)
-            return self._range(file, offset, offset + length)
-
-    def _has(self, wanted: Range) -> bool:
-        file, offset, length = wanted
-        return file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]
-
-    def _nothing(self, wanted: Range) -> bytes:
-        if self._has(wanted):
-            return b""
-        file, offset, length = wanted
-        raise IntegrityError(
-            f"{self._root}: the index asks for {length} bytes at {offset} of file {file}, where "
-            "there are none; restore the index or pack again"
-        )
-
-    def _range(self, file: int, start: int, stop: int) -> bytes:
-        """Ask for a range, by plain HTTP if that works, else by fsspec."""
-        url = self.path(file)
-        if self._client is not None:
-            try:
-                tag = self._tags.get(self._paths[file])
-                return self._client.read(url, start, stop, tag, self._sizes[file])
-            except requests.RefusedError as error:
-                self._client = None
-                warnings.warn(f"{error}: it is read more slowly, by fsspec", stacklevel=2)
-        return urls.read(*urls.filesystem(url), start, stop - start)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether `expect` does anything."""
-        return self._client is not None
-
-    def expect(self, ranges: Iterable[Range]) -> None:
-        """Ask for ranges that will be read later, all at the same time; see `fetched`."""
-        if self._client is not None:
-            self._flight.expect(r for r in ranges if r[2] and self._has(r))
-
-    def forget(self, ranges: Iterable[Range] | None = None) -> None:
-        """Do not keep what was expected and will not be read; None: nothing that was expected."""
-        self._flight.drop(ranges)
-
-    def fetched(self, ranges: Sequence[Range]) -> RemoteFiles:
-        """Return the same files with some ranges on their way, or there already.
-
-        A range that does not come is read alone when `read` asks for it, if fsspec reads.
-        """
-        wanted = [r for r in ranges if r[2] and self._has(r)]
-        files = object.__new__(RemoteFiles)  # which copy.copy would make anew
-        files.__dict__.update(self.__dict__)
-        # a copy's `_flight` calls this object's `_range`, so that all copies learn of a refusal
-        files._landings = self._flight.taken(wanted) if self._client else self._together(wanted)
-        return files
-
-    def _together(self, ranges: Sequence[Range]) -> Mapping[Range, Landing]:
-        """Let fsspec read ranges, all at the same time."""
-        pieces, bodies = flight.pieces(ranges), []
-        with contextlib.suppress(Exception):  # `read` will raise the error
-            at = {piece.file: urls.filesystem(self.path(piece.file)) for piece in pieces}
-            if pieces:
-                bodies = at[pieces[0].file][0].cat_ranges(
-                    [at[piece.file][1] for piece in pieces], [piece.start for piece in pieces],
-                    [piece.stop for piece in pieces], on_error="return",
-                )  # fmt: skip
-        return {
-            wanted: flight.landed(piece, body)
-            for piece, body in zip(pieces, bodies, strict=False)
-            if isinstance(body, bytes) and len(body) == piece.stop - piece.start
-            for wanted in piece.ranges
-        }
-
-    def path(self, file: int) -> Url:
-        """URL of a file."""
-        return self._root / self._paths[file]
-
-    def close(self) -> None:
-        """Close nothing: the connections are the process's."""
-        self._flight.drop()

@@ -36,6 +36,11 @@ _FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
     NotImplementedError, ImportError, TypeError,
 )  # fmt: skip
+_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})  # of botocore
+_CREDENTIALS = (
+    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a public bucket is read "
+    """without, under FSSPEC_S3='{"anon": true}'"""
+)
 # Names that services give to an object's version, the best first.
 _STAMPS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "Last-Modified", "last_modified",
            "updated", "mtime", "created")  # fmt: skip
@@ -97,8 +102,8 @@ def retried(work: Callable[[], T]) -> T:
             return work()
         except _FINAL:
             raise
-        except Exception:  # each service has errors of its own
-            if time.monotonic() - began > _PATIENCE:
+        except Exception as error:  # each service has errors of its own
+            if time.monotonic() - began > _PATIENCE or _lacks_credentials(error):
                 raise
         time.sleep(random.uniform(wait / 2, wait))
     return work()
@@ -117,7 +122,12 @@ def errors_as(kind: type[PackioError], where: object) -> Iterator[None]:
     except PackioError:
         raise
     except Exception as error:
-        raise kind(f"{where}: {str(error) or type(error).__name__}") from error
+        advice = f"; {_CREDENTIALS}" if _lacks_credentials(error) else ""
+        raise kind(f"{where}: {str(error) or type(error).__name__}{advice}") from error
+
+
+def _lacks_credentials(error: BaseException) -> bool:
+    return type(error).__name__ in _NO_CREDENTIALS
 
 
 def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:

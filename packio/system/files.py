@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import io
 import os
+import resource
 import shutil
 import stat
 from pathlib import Path
 
 from packio.errors import ReadError
 from packio.system.pools import ThreadPool
+
+_MANY = 1 << 16  # files, where there is no limit
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
@@ -34,6 +37,15 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
             break
         data += more
     return data
+
+
+def spare_descriptors() -> int:
+    """Files that packs may keep open in this process: a quarter of the limit (``ulimit -n``).
+
+    The rest is for torch, whose workers hand over tensors by descriptors, and for everybody else.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MANY if soft == resource.RLIM_INFINITY else min(soft // 4, _MANY)
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:

@@ -25,6 +25,9 @@ _RESIZING: list[Geometry] = [
     packio.ResizeCenterCrop((70, 30), 0.9, interpolation="nearest"),
     packio.RandomResizedCrop(24, interpolation="nearest"),
     packio.RandomResizedCrop((60, 40), scale=(0.01, 0.5), interpolation="nearest"),
+    packio.BucketCrop((30, 20), interpolation="nearest"),
+    packio.BucketCrop((16, 48), small="pad", interpolation="nearest"),
+    packio.BucketCrop((64, 36), "center", "pad", "nearest"),
 ]  # fmt: skip
 _FIELDS = ("image", "boxes", "box_labels", "index")
 

@@ -42,6 +42,8 @@ GEOMETRIES: dict[str, Any] = {
     "resize": packio.Resize((50, 41)),
     "resize center crop": packio.ResizeCenterCrop(48),
     "resize center crop, not square": packio.ResizeCenterCrop((31, 64), crop_pct=0.5),
+    "bucket": packio.BucketCrop((64, 48)),
+    "bucket, padded": packio.BucketCrop((200, 170), small="pad"),
     "resize to a side": packio.Resize(40),
     "as it is": None,
 }

@@ -28,6 +28,9 @@ _CROPS: list[Geometry | None] = [
     packio.ResizeCenterCrop((70, 30), 0.9, interpolation="nearest"),
     packio.RandomResizedCrop(17, interpolation="nearest"),
     packio.RandomResizedCrop((40, 9), scale=(0.01, 0.5), interpolation="nearest"),
+    packio.BucketCrop((30, 20), interpolation="nearest"),
+    packio.BucketCrop((16, 48), small="pad", interpolation="nearest"),
+    packio.BucketCrop((64, 36), "center", "pad", "nearest"),
 ]  # fmt: skip
 _FLIPS = [(0.0, 0.0), (0.5, 0.5)]
 

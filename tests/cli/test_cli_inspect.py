@@ -6,6 +6,7 @@ import base64
 import collections
 import io
 import json
+import math
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 import packio
 from packio.cli import _output, ls
@@ -332,6 +333,43 @@ def _spread(values: list[int]) -> dict[str, float]:
     return {"min": min(values), "median": float(np.median(values)), "max": max(values)}
 
 
+def test_info_says_what_buckets_get_and_cut_away(
+    photos_pack: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    """As a plain script that opens the files and turns them upright."""
+    sizes, each = [(96, 64), (80, 80), (64, 96), (200, 10)], collections.defaultdict(list)
+    for path in (p for p in image_folder.rglob("*") if p.is_file()):
+        image = ImageOps.exif_transpose(Image.open(path))
+        ratio = math.log(image.width / image.height)
+        size = min(sizes, key=lambda size: abs(ratio - math.log(size[1] / size[0])))
+        scale = max(size[0] / image.height, size[1] / image.width)
+        lost = 1 - size[0] * size[1] / (image.height * image.width * scale**2)
+        each[size].append((lost, scale > 1))
+    text = ",".join(f"{h}x{w}" for h, w in sizes)
+    said = json.loads(_packio("info", photos_pack, "--buckets", text, "--json").stdout)["buckets"]
+    assert [tuple(bucket["size"]) for bucket in said["sizes"]] == sizes
+    for bucket in said["sizes"]:
+        own = each[tuple(bucket["size"])]
+        shares = [lost for lost, _ in own] or [0.0]
+        assert bucket["images"] == len(own)
+        assert bucket["enlarged"] == sum(is_small for _, is_small in own)
+        assert bucket["lost_mean"] == pytest.approx(np.mean(shares), abs=0.01)  # whole pixels
+        assert bucket["lost_worst"] == pytest.approx(max(shares), abs=0.03)
+    assert said["all"]["images"] == sum(map(len, each.values())) == 25
+    everything = [lost for own in each.values() for lost, _ in own]
+    assert said["all"]["lost_mean"] == pytest.approx(np.mean(everything), abs=0.01)
+    plain = _packio("info", photos_pack, "--buckets", text).stdout.decode()
+    assert "1 size without an image" in plain
+    assert f"{len(each[80, 80])} images, lost " in plain
+    code, coloured = _on_terminal("info", photos_pack, "--buckets", "area=6400,step=16")
+    assert code == 0
+    assert b"80x80" in coloured
+    for wrong in ("80", "area=x", "80x80,area=4", "area=100"):
+        done = _packio("info", photos_pack, "--buckets", wrong)
+        assert done.returncode == 2
+        assert b"Traceback" not in done.stderr
+
+
 def test_info_is_plain_text_in_a_pipe_and_coloured_on_a_terminal(
     photos_pack: pathlib.Path,
 ) -> None:
@@ -357,3 +395,42 @@ def test_help_has_an_example(command: str) -> None:
     done = _packio(command, "--help")
     assert done.returncode == 0
     assert f"Example: packio {command} ".encode() in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("info", ()), ("ls", ()), ("cat", ("{key}",)), ("verify", ("-q",)),
+        ("view", ("-o", "{folder}/sheet.html")), ("extract", ("{folder}/out",)),
+        ("convert", ("{folder}/out.h5",)), ("doctor", ("--seconds", "1", "--num-workers", "0")),
+    ],
+)  # fmt: skip
+def test_commands_that_read_take_an_index_that_is_elsewhere(
+    command: str, more: tuple[str, ...], tmp_path: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    packio.pack(image_folder, tmp_path / "x.tar")
+    key = packio.open(tmp_path / "x.tar").key(3)
+    elsewhere = tmp_path / "elsewhere" / "moved.packio"
+    elsewhere.parent.mkdir()
+    (tmp_path / "x.tar.packio").rename(elsewhere)
+    rest = [text.format(folder=tmp_path, key=key) for text in more]
+    option = "--index-file" if command == "cat" else "--index"
+    env = {**os.environ, "PACKIO_CACHE_DIR": str(tmp_path / "cache")}
+    packio_ = [sys.executable, "-m", "packio", command, str(tmp_path / "x.tar"), *rest, option]
+
+    def run(index: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*packio_, index], check=False, capture_output=True, env=env, timeout=600
+        )
+
+    done = run(str(elsewhere))
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "cache" / "indexes").exists()  # nobody has made another index
+    if command == "cat":
+        assert done.stdout == (image_folder / key).read_bytes()
+    if command == "convert":
+        assert len(packio.open(tmp_path / "out.h5")) == 25
+    if command == "info":
+        missing = run("nowhere")
+        assert missing.returncode == packio.errors.NotAPackError.exit_code
+        assert b"no such index" in missing.stderr

@@ -21,13 +21,13 @@ def _is_told(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def test_while_a_command_runs() -> None:
-    _is_told(_ended(f"def fail(*_): {_CTRL_C}", "packio.open = fail"))
+    _is_told(_ended(f"def fail(*_, **__): {_CTRL_C}", "packio.open = fail"))
 
 
 def test_with_an_error_of_packio_while_it_is_cleaned_up() -> None:
     _is_told(
         _ended(
-            "def fail(*_):",
+            "def fail(*_, **__):",
             f"    try: {_CTRL_C}",
             "    finally: raise packio.PackioError('it cannot be cleaned up')",
             "packio.open = fail",
@@ -38,7 +38,7 @@ def test_with_an_error_of_packio_while_it_is_cleaned_up() -> None:
 def test_with_another_error_while_it_is_cleaned_up() -> None:
     _is_told(
         _ended(
-            "def fail(*_):",
+            "def fail(*_, **__):",
             f"    try: {_CTRL_C}",
             "    except KeyboardInterrupt as error: raise RuntimeError from error",
             "packio.open = fail",
@@ -60,7 +60,7 @@ def test_before_the_command_begins() -> None:
 
 def test_after_the_command_nothing_is_said() -> None:
     done = _ended(
-        "packio.open = lambda path: sys.exit(0)",
+        "packio.open = lambda path, **_: sys.exit(0)",
         "import atexit",
         f"atexit.register(lambda: {_CTRL_C})",
     )
@@ -70,7 +70,7 @@ def test_after_the_command_nothing_is_said() -> None:
 def test_an_ignored_one_stays_ignored() -> None:
     done = _ended(
         "signal.signal(signal.SIGINT, signal.SIG_IGN)",
-        f"def fail(*_): {_CTRL_C}; sys.exit(7)",
+        f"def fail(*_, **__): {_CTRL_C}; sys.exit(7)",
         "packio.open = fail",
         "import atexit",
         f"atexit.register(lambda: {_CTRL_C})",

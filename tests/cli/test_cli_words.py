@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import packio
+import packio.cli
 from packio import registry
 from packio.cli import _output
 from packio.cli import _packing_options as group
@@ -34,6 +36,13 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
 def unboxed(text: str) -> str:
     """The words that typer puts into boxes."""
     return " ".join(text.replace("│", " ").split())
+
+
+def test_help_has_no_brackets_that_rich_would_take_as_style() -> None:
+    """Rich shows "pip install 'packio[query]'" as "pip install 'packio'"."""
+    for path in pathlib.Path(packio.cli.__path__[0]).glob("*.py"):
+        run_ = getattr(importlib.import_module(f"packio.cli.{path.stem}"), "run", None)
+        assert not re.search(r"\w\[[a-z]+\]", getattr(run_, "__doc__", None) or ""), path.name
 
 
 @pytest.fixture(scope="module")

@@ -34,10 +34,13 @@ def job(tmp_path: pathlib.Path, image_folder: pathlib.Path) -> Callable[..., Job
     commands.mkdir()
     (commands / "packio").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m packio "$@"\n')
     (commands / "packio").chmod(0o755)
+    (commands / "activate").touch()  # tmp_path is the virtual environment
+    (commands / "sbatch").write_text('#!/bin/sh\necho "$@" >>submitted\necho 4711\n')
+    (commands / "sbatch").chmod(0o755)
     (text,) = _BLOCK.findall(_PAGE.read_text())
     numbers = itertools.count()
 
-    def start(number: int | None = None, **changes: str) -> Job:
+    def start(number: int | None = None, *, submitted: bool = True, **changes: str) -> Job:
         changed = text
         for old, new in changes.items():
             assert old in changed
@@ -45,7 +48,9 @@ def job(tmp_path: pathlib.Path, image_folder: pathlib.Path) -> Callable[..., Job
         script = tmp_path / f"pack-{next(numbers)}.sbatch"  # bash reads it while it runs
         script.write_text(changed)
         environment = {n: v for n, v in os.environ.items() if not n.startswith("SLURM_")}
-        environment |= {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1"}
+        environment |= {"PATH": f"{commands}:{os.environ['PATH']}", "VENV": str(tmp_path)}
+        if submitted:
+            environment |= {"SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_ID": "4711"}
         if number is not None:
             environment |= {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": "1"}
         return subprocess.Popen(
@@ -61,6 +66,18 @@ def _end(job: Job) -> tuple[int, str]:
     return job.returncode, told
 
 
+def test_the_script_submits_itself_as_an_array_and_its_end(
+    job: Callable[..., Job], tmp_path: pathlib.Path
+) -> None:
+    code, told = _end(job(submitted=False))
+    assert (code, told) == (0, "")
+    script = tmp_path / "pack-0.sbatch"
+    assert (tmp_path / "submitted").read_text().splitlines() == [
+        f"--parsable --array=1-{_PARTS} {script}", f"--dependency=afterok:4711 {script}",
+    ]  # fmt: skip
+    assert not (tmp_path / "train.tar.packio-tmp").exists()
+
+
 @pytest.mark.timeout(600)
 def test_the_array_and_its_end_make_what_one_run_makes(
     job: Callable[..., Job], tmp_path: pathlib.Path
@@ -68,6 +85,8 @@ def test_the_array_and_its_end_make_what_one_run_makes(
     assert [_end(j)[0] for j in [job(i) for i in (1, 2)]] == [0, 0]  # at the same time
     code, told = _end(job())
     assert (code, "shards are not written yet" in told) == (74, True)
+    assert "--part 3/8" in told
+    assert "sbatch --array=3,4,5,6,7,8" in told
     killed = job(3)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()

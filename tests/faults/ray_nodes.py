@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".tar", ".lmdb", ".tfrecord", ".h5")
 _HEALTH = {"health_check_period_ms": 1000}  # a node that is killed is missed after 5 of them
+_FOLDER_VARIABLE = "RAY_TMPDIR"
 _REMOVALS = 100
 _NODE_SECONDS = 120  # for a node to join, on a busy machine
 
@@ -50,9 +51,18 @@ class Nodes:
             "num_cpus": 0, "temp_dir": self._folder, "include_dashboard": False,
             "_system_config": _HEALTH,
         }  # fmt: skip
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
-        self.address: str = self._cluster.address
+        # in it Ray notes which cluster is this machine's; processes with other clusters have others
+        (Path(self._folder) / "ray").mkdir()
+        self._before = os.environ.get(_FOLDER_VARIABLE)
+        os.environ[_FOLDER_VARIABLE] = self._folder
         self._apart: list[subprocess.Popen[bytes]] = []
+        self._cluster: Any = None
+        try:
+            self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        except BaseException:
+            self.close()
+            raise
+        self.address: str = self._cluster.address
 
     def add(self, processors: int = 1) -> Any:
         """Add a node."""
@@ -70,6 +80,7 @@ class Nodes:
         command = [*APART, "sh", "-c", f"{start} --num-cpus={processors}"]
         known = len(self._alive())
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+        del environment[_FOLDER_VARIABLE]  # another machine's
         self._apart.append(
             subprocess.Popen(
                 command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -103,7 +114,12 @@ class Nodes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self._cluster.shutdown()
+        if self._cluster is not None:
+            self._cluster.shutdown()
+        if self._before is None:
+            os.environ.pop(_FOLDER_VARIABLE, None)
+        else:
+            os.environ[_FOLDER_VARIABLE] = self._before
         for _ in range(_REMOVALS):  # processes that are ending still write logs
             shutil.rmtree(self._folder, ignore_errors=True)
             if not os.path.lexists(self._folder):

@@ -461,7 +461,7 @@ def test_images_and_labels_are_named(tmp_path: Path, suffix: str) -> None:
 def test_a_name_that_is_not_there_lists_what_is(tmp_path: Path, suffix: str, option: str) -> None:
     path = tmp_path / f"a{suffix}"
     _NAMED[suffix](path)
-    names = {"image": "train/frames", option: "train/none"}
+    names: dict[str, Any] = {"image": "train/frames", option: "train/none"}
     with pytest.raises(errors.OptionError, match=rf"{option}='train/none'.*frames.*\(10, 8, 6, 3"):
         packio.open(path, **names)
 
@@ -490,7 +490,8 @@ def test_features_of_tfrecords_are_names(tmp_path: Path) -> None:
     _check(path, "range", image="photo", label="kind")
     with packio.open(path, image="photo", label="") as pack:
         assert pack.labels is None
-    for names in ({"image": "none"}, {"image": "photo", "label": "none"}):
+    wrong: list[dict[str, Any]] = [{"image": "none"}, {"image": "photo", "label": "none"}]
+    for names in wrong:
         with pytest.raises(errors.OptionError, match=r"'none' is not in it.*kind, label, photo"):
             packio.open(path, **names)
     with pytest.raises(errors.NotAPackError, match=r"photo.*image="):

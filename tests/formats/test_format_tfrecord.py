@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
@@ -20,7 +21,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+import packio
 from packio import errors
 from packio.formats import Written
 from packio.formats.tfrecord import FORMAT, framing
@@ -458,6 +461,54 @@ def test_scan_reads_protobufs_examples_of_common_keys(tmp_path: Path, example_cl
     assert (first.boxes, first.box_labels) == (((50, 50, 100, 100),), (3,))
     assert _read(path, second.offset, second.length) == b"PNG"
     assert (second.label, second.key, second.boxes) == ((0.0, 1.0, 1.0), b"b.png", None)
+
+
+def test_boxes_as_tensorflow_datasets_writes_them(tmp_path: Path, example_class: Any) -> None:
+    """ymin, xmin, ymax, xmax as fractions, one box after the other; no size but the image's own."""
+    held = io.BytesIO()
+    Image.new("RGB", (200, 100), (9, 90, 200)).save(held, "JPEG")
+    written = []
+    for boxes in ([[0.5, 0.25, 1.0, 0.5], [0.0, 0.0, 0.25, 1.0]], []):
+        example = example_class()
+        feature = example.features.feature
+        feature["image"].bytes_list.value.append(held.getvalue())
+        feature["image/filename"].bytes_list.value.append(b"%d.jpg" % len(boxes))
+        feature["objects/bbox"].float_list.value.extend([x for box in boxes for x in box])
+        feature["objects/label"].int64_list.value.extend([17, 3][: len(boxes)])
+        feature["objects/is_crowd"].int64_list.value.extend([0, 1][: len(boxes)])
+        feature["objects/area"].float_list.value.extend([1250.5, 5000.0][: len(boxes)])
+        feature["objects/pose"].bytes_list.value.extend([b"left", b"right"][: len(boxes)])
+        for name in ("label", "is_crowd"):
+            feature[f"objects/{name}"].int64_list.SetInParent()
+        for name in ("bbox", "area"):
+            feature[f"objects/{name}"].float_list.SetInParent()
+        written.append(_framed(example.SerializeToString()))
+    (tmp_path / "coco-train.tfrecord-00000-of-00001").write_bytes(b"".join(written))
+
+    pack = packio.open(tmp_path / "coco-train.tfrecord-00000-of-00001")
+
+    assert pack[0].boxes is not None
+    assert pack[0].boxes.tolist() == [[50, 50, 100, 100], [0, 0, 200, 25]]
+    columns = {name: values.tolist() for name, values in pack[0].box_columns.items()}
+    assert columns == {"crowd": [0, 1], "area": [1250.5, 5000.0]}
+    assert pack[0].box_labels is not None
+    assert pack[0].box_labels.tolist() == [17, 3]
+    assert pack[1].boxes is not None
+    assert pack[1].boxes.shape == (0, 4)
+    again = tmp_path / "again.tar"
+    packio.convert(tmp_path / "coco-train.tfrecord-00000-of-00001", again)
+    converted = packio.open(again)[0].boxes
+    assert converted is not None
+    assert converted.tolist() == pack[0].boxes.tolist()
+
+
+def test_a_box_of_tensorflow_datasets_has_four_numbers(tmp_path: Path, example_class: Any) -> None:
+    example = example_class()
+    example.features.feature["image"].bytes_list.value.append(b"PNG")
+    example.features.feature["objects/bbox"].float_list.value.extend([0.5, 0.25, 1.0])
+    (tmp_path / "x.tfrecord").write_bytes(_framed(example.SerializeToString()))
+    with pytest.raises(packio.IntegrityError, match="3 numbers, expected 4 a box"):
+        packio.open(tmp_path / "x.tfrecord")
 
 
 _IMAGE = _feature(b"image/encoded", b"DATA")

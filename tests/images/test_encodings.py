@@ -122,7 +122,7 @@ def test_orientation_turns_as_pillow_does(kind: str, value: int) -> None:
 
 
 def _assert_turned_like_pillow(data: bytes) -> None:
-    from packio.images.pixels import oriented
+    from packio.images.frames import oriented
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of tags with too many values

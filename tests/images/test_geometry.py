@@ -17,6 +17,7 @@ from packio.errors import OptionError
 from packio.images import frames, regions
 from packio.images import pixels as rendering
 from packio.images.accepting import accepted
+from packio.images.bucket_crop import BucketCrop
 from packio.images.frames import Frame
 from packio.images.geometry import (
     INTERPOLATIONS,
@@ -244,7 +245,7 @@ def test_orientation_as_pillows(orientation: int) -> None:
     image = Image.fromarray(pixels)
     image.getexif()[0x0112] = orientation
     expected = np.asarray(ImageOps.exif_transpose(image))
-    turned = rendering.oriented(pixels, orientation)
+    turned = frames.oriented(pixels, orientation)
     np.testing.assert_array_equal(turned, expected)
     assert turned.flags.c_contiguous
 
@@ -321,6 +322,9 @@ def test_what_evaluation_does_not_show_is_not_looked_at() -> None:
         ResizeCenterCrop((96, 64), 0.9, "bicubic"),
         ResizeCenterCrop(40, 1.0, "nearest"),
         RandomCrop((20, 40), 4),
+        BucketCrop((64, 96)),
+        BucketCrop((300, 200), small="pad", interpolation="bicubic"),
+        BucketCrop((224, 224), "center", "pad", "nearest"),
     ],
 )
 @pytest.mark.parametrize("fast", [False, True])
@@ -351,7 +355,7 @@ def test_the_frames_of_a_batch_are_those_of_its_images(crop: Any, fast: bool) ->
 @pytest.mark.parametrize("size", [(50, 1), (1, 50), (1, 1)])
 def test_a_turned_line_can_be_resized(size: tuple[int, int], orientation: int) -> None:
     """PyTorch refuses negative strides, also along a side of one pixel."""
-    turned = rendering.oriented(picture(*size), orientation)
+    turned = frames.oriented(picture(*size), orientation)
     assert min(turned.strides) > 0
     assert rendering.resize(turned, (4, 4), "bilinear").shape == (4, 4, 3)
 

@@ -44,6 +44,7 @@ GEOMETRIES: dict[str, Any] = {
     "larger center crop": packio.CenterCrop(320),
     "resize": packio.Resize((50, 40)),
     "resize center crop": packio.ResizeCenterCrop(48),
+    "bucket, padded": packio.BucketCrop((120, 200), small="pad"),
     "as it is": None,
 }
 _PATTERNS = (0xA5, 0x3C)

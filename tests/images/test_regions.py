@@ -17,8 +17,8 @@ from packio.errors import DecodeError, MissingPackageError, OptionError
 from packio.images import frames
 from packio.images.decoders import Decoder
 from packio.images.encodings import read_facts
+from packio.images.frames import oriented
 from packio.images.geometry import Geometry
-from packio.images.pixels import oriented
 
 CROPS: dict[str, Any] = {
     "rrc": packio.RandomResizedCrop(48),

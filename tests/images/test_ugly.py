@@ -48,7 +48,7 @@ _EXCEPTIONS = {
 def _packio(data: bytes) -> np.ndarray:
     from packio.images import encodings
     from packio.images.decoders import Decoder, Stored
-    from packio.images.pixels import oriented
+    from packio.images.frames import oriented
 
     facts = encodings.read_facts(data)
     stored = Stored(facts.encoding, facts.height, facts.width, facts.channels, facts.dtype)

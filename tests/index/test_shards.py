@@ -19,6 +19,7 @@ from packio.index.joined import JoinedColumn
 from packio.index.lookup import KeyBytes, NumberColumns
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
+from packio.system import files
 
 FACTS = Facts("jpeg", 7, 9, 3, "uint8", 1, progressive=False)
 COUNTS = (5, 0, 1, 9, 3)  # samples of each shard: one is empty
@@ -156,7 +157,7 @@ def test_rows_come_in_the_order_of_their_keys(pair: tuple[Index, Index]) -> None
 def test_many_shards_keep_no_descriptor_each(
     pair: tuple[Index, Index], most: int, more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "_MOST_OPEN", most)
+    monkeypatch.setattr(files, "spare_descriptors", lambda: 4 * most)
     before = len(os.listdir("/proc/self/fd"))
     index = Index(pair[1].path)
     labels = index.column("label").array()
@@ -173,6 +174,62 @@ def test_keys_are_found_in_any_shard(pair: tuple[Index, Index]) -> None:
     with pytest.raises(KeyNotFoundError):
         sharded.find(b"nowhere")
     assert sharded.files()[2 * 3 + 1][0] == "3.b"
+
+
+def _without_ranges(index: Index) -> Index:
+    """The same under a manifest as packio wrote it before it kept keys of shards there."""
+    table = {n: c.array() for n, c in index.own_columns.items() if "_keys_" not in n}
+    path = index.path.with_name("older.packio")
+    indexfile.write(path, table, index.metadata)
+    return Index(path)
+
+
+def test_a_key_is_looked_for_only_where_it_may_be(
+    pair: tuple[Index, Index], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, edge = pair[0], 0
+    each = []
+    for count in COUNTS:
+        each.append(sorted(whole.key(row) for row in range(edge, edge + count)))
+        edge += count
+    wanted = each[2][0]  # of the shard with one sample
+    may_have = [i for i, keys in enumerate(each) if keys and keys[0] <= wanted <= keys[-1]]
+    opened: list[int] = []
+    fresh = Index(pair[1].path)
+    assert fresh.shards is not None
+    index_of = fresh.shards.index
+
+    def watched(number: int) -> Index:
+        opened.append(number)
+        return index_of(number)
+
+    monkeypatch.setattr(fresh.shards, "index", watched)
+    assert fresh.find(wanted) == whole.find(wanted)
+    assert {*opened} <= {*may_have}
+    opened.clear()
+    with pytest.raises(KeyNotFoundError):
+        fresh.find(b"zzz")
+    assert not opened
+
+
+def test_a_manifest_without_ranges_of_keys_finds_the_same(pair: tuple[Index, Index]) -> None:
+    whole, older = pair[0], _without_ranges(pair[1])
+    for row in range(len(whole)):
+        assert older.find(whole.key(row)) == row
+        assert older.rank(whole.key(row)) == whole.rank(whole.key(row))
+    with pytest.raises(KeyNotFoundError):
+        older.find(b"nowhere")
+
+
+@pytest.mark.parametrize("change", [lambda s: s[:-1], lambda s: s + 1, lambda s: s[::-1].copy()])
+def test_ranges_of_keys_that_do_not_add_up_are_refused(
+    pair: tuple[Index, Index], change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    table = {n: c.array() for n, c in pair[1].own_columns.items()}
+    table["shard_keys_offsets"] = change(table["shard_keys_offsets"])
+    indexfile.write(pair[1].path, table, pair[1].metadata)
+    with pytest.raises(NotAPackError, match="table of keys"):
+        Index(pair[1].path)
 
 
 @pytest.mark.usefixtures("pair")
@@ -233,13 +290,14 @@ def test_digests_differ_where_a_shard_does(
 def test_the_index_of_a_shard_that_shrinks_while_it_is_open_is_an_error(
     pair: tuple[Index, Index], most_open: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "_MOST_OPEN", most_open)
-    sharded = pair[1]
+    monkeypatch.setattr(files, "spare_descriptors", lambda: 4 * most_open)
+    sharded = Index(pair[1].path)
     numbers, keys = NumberColumns([sharded.column("image/height")], sharded), KeyBytes(sharded)
     row = len(sharded) - 1  # of the last shard
+    last_key = pair[0].key(row)
     ways: list[Callable[[], object]] = [
         lambda: list(numbers(row)), lambda: bytes(keys(row)), lambda: sharded.key(row),
-        lambda: sharded.column("label").take(np.array([row])), lambda: sharded.find(b"x"),
+        lambda: sharded.column("label").take(np.array([row])), lambda: sharded.find(last_key),
     ]  # fmt: skip
     for way in ways[:-1]:
         way()

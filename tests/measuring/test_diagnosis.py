@@ -465,6 +465,25 @@ def test_the_flow_goes_on_over_the_epochs_and_regroups() -> None:
     assert list(Flow(Order(list))) == []
 
 
+def test_a_loop_over_buckets_is_diagnosed(tmp_path: pathlib.Path) -> None:
+    r = np.random.default_rng(0)
+    sides = [(20, 30), (30, 20)] * 20
+    noise = [{"image": r.integers(0, 256, (*s, 3), np.uint8), "label": 0} for s in sides]
+    packio.pack(noise, tmp_path / "a.tar")
+    ds = packio.TarDataset(tmp_path / "a.tar", crop=packio.BucketCrop(), seed=3)
+    sampler = packio.BucketSampler(ds, [(8, 12), (12, 8)], batch_size=4)
+    order = Order(lambda: sampler)
+    for _ in range(8):  # across batches: the indices get one size
+        assert ds.gather(order.regrouped(7))[0].shape[0] == 7
+    shapes = []
+    said = packio.doctor(
+        packio.Loader(ds, batch_sampler=sampler), lambda batch: shapes.append(batch[0].shape[2:]),
+        seconds=QUICK,
+    )  # fmt: skip
+    assert (said.measured.stages.decode or 0) > 0
+    assert set(shapes) == {(8, 12), (12, 8)}
+
+
 def test_no_loop_takes_what_another_loop_has_read() -> None:
     order = Order(lambda: [[i, i + 1] for i in range(0, 100, 2)])
     flows = [Flow(order), Flow(order, size=3), Flow(order)]

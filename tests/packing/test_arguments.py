@@ -42,6 +42,7 @@ def test_sizes_may_be_written_as_on_the_command_line(source: pathlib.Path) -> No
         ({"shards": "2"}, "shards='2': expected an int"),
         ({"shards": 2.5}, "shards=2.5: expected an int"),
         ({"num_workers": "4"}, "num_workers='4': expected an int"),
+        ({"resize": 128}, "resize=128: expected short=PIXELS"),
         ({"quality": 70}, "quality=70 means nothing where images are kept as they are"),
         ({"subsampling": "4:4:4", "encode": "keep"}, "subsampling='4:4:4' means nothing where"),
     ],

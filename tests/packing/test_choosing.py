@@ -140,7 +140,7 @@ def test_duplicates_are_told_and_dropped(
     shutil.copy(names[3], twin)
     report = packio.pack(source, tmp_path / "a.tar", dedupe="report")
     assert report.packed == 26
-    assert any("1 samples have the bytes of an earlier one" in w for w in report.warnings)
+    assert any("samples with the bytes of an earlier one: 1," in w for w in report.warnings)
     report = packio.pack(source, tmp_path / "b.tar", dedupe="drop")
     assert (report.found, report.packed, len(report.skipped)) == (26, 25, 1)
     assert "the same bytes as" in report.skipped[0].reason

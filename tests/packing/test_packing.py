@@ -794,6 +794,14 @@ def test_what_others_wrote_is_packed_as_it_is(tmp_path: pathlib.Path) -> None:
     assert [s.data for s in pack] == [png(i + 1) for i in range(3)]
 
 
+def test_a_dry_run_knows_the_size_of_images_that_stay_as_they_are(tmp_path: pathlib.Path) -> None:
+    source = made.image_tree(tmp_path / "s", 70, 2, most=9, seed=1)
+    held = sum(path.stat().st_size for path in source.rglob("*.png"))
+    kept, *others = dry_run(source, tmp_path / "x.tar").advice  # 64 of 70 are looked at
+    assert kept.bytes == held
+    assert all(other.bytes != held for other in others)
+
+
 def test_a_dry_run_says_that_it_looked_at_a_part(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,6 +170,48 @@ def test_another_plan_begins_anew_and_parts_of_it_are_refused(
     assert os.listdir(tmp_path) == ["x.tar"]
 
 
+def test_finishing_names_the_parts_that_are_missing(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(small, out, shards=SHARDS, part=(3, 3))
+    wanted = r"4 of 5 .*--part 1/3, --part 2/3 instead of --finish \(Slurm: sbatch --array=1,2\)"
+    for _ in range(2):  # finishing forgets nothing
+        with pytest.raises(OutputError, match=wanted):
+            packio.pack(small, out, shards=SHARDS, finish=True)
+    packio.pack(small, out, shards=SHARDS, part=(1, 3))
+    with pytest.raises(OutputError, match=r"2 of 5 .*with --part 2/3 instead"):
+        packio.pack(small, out, shards=SHARDS, finish=True)
+    packio.pack(small, out, shards=SHARDS, part=(2, 3))
+    assert packio.pack(small, out, shards=SHARDS, finish=True).resumed == SHARDS
+    assert os.listdir(tmp_path) == ["x.tar"]
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_file_that_changes_between_parts_is_never_packed_half_old_half_new(
+    small: pathlib.Path, tmp_path: pathlib.Path, grows: bool
+) -> None:
+    source, out = shutil.copytree(small, tmp_path / "s"), tmp_path / "x.tar"
+    packio.pack(source, out, shards=SHARDS, part=(1, 2))
+    first = min(source.rglob("*.png"))  # of shard 0, which is of part 1
+    data = bytearray(first.read_bytes())
+    data[-1] ^= 1
+    time.sleep(0.01)
+    first.write_bytes(data + b"more" * grows)
+    if grows:  # the sizes are part of the plan
+        with pytest.raises(OutputExistsError, match="files, format or shards"):
+            packio.pack(source, out, shards=SHARDS, part=(2, 2))
+        with pytest.raises(OutputExistsError, match="files, format or shards"):
+            packio.pack(source, out, shards=SHARDS, finish=True)
+        return
+    packio.pack(source, out, shards=SHARDS, part=(2, 2))
+    with pytest.raises(OutputError, match=r"1 of 5 .*--part 1/2 instead"):
+        packio.pack(source, out, shards=SHARDS, finish=True)
+    packio.pack(source, out, shards=SHARDS, part=(1, 2))
+    packio.pack(source, out, shards=SHARDS, finish=True)
+    assert packio.open(out)[0].data == bytes(data)
+
+
 def test_no_resume_begins_anew(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "x.tar"
     packio.pack(small, out, shards=SHARDS, part=(1, 2))

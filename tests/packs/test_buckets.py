@@ -267,6 +267,25 @@ def test_heads_of_images_tell_what_whole_images_tell(tmp_path: Path) -> None:
     assert all(map(torch.equal, one, other))
 
 
+@pytest.mark.parametrize(("each", "most"), [(1_000, 64), (30_000, 64)])
+def test_members_before_the_images_are_not_asked_for_one_by_one(
+    each: int, most: int, web: WebServer, tmp_path: Path
+) -> None:
+    texts = [(f"{i:05d}.txt", b"t" * each) for i in range(6_000_000 // each)]
+    images = [(f"z{i}.jpg", encoded(noise(i))) for i in range(3)]
+    web.objects["/many.tar"] = tar_of([*texts, *images])
+    url, index = f"{web.url}/many.tar", tmp_path / "many.packio"
+    packio.reindex(url, index=index)
+    assert [s.data for s in packio.open(url, index=index)] == [data for _, data in images]
+    asked = read_of(web.log, "many.tar")
+    assert len(asked) <= most + 10
+    web.log.clear()
+    packio.reindex(url, index=tmp_path / "heads.packio", headers_only=True)
+    heads = packio.open(url, index=tmp_path / "heads.packio")
+    assert [s.data for s in heads] == [data for _, data in images]
+    assert len(read_of(web.log, "many.tar")) <= (20 if each < 16_000 else len(texts) + 20)
+
+
 def test_a_damaged_image_is_left_out_with_its_reason(tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
     members = [("0.jpg", encoded(noise(0))), ("1.jpg", b"no image" * 5000)]

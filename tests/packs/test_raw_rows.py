@@ -50,11 +50,12 @@ _CROPS: list[Geometry | None] = [
     None, packio.RandomCrop(7), packio.RandomCrop((11, 13)), packio.RandomCrop((11, 13), padding=4),
     packio.RandomCrop((20, 5), padding=1), packio.RandomCrop(3, padding=30), packio.CenterCrop(8),
     packio.CenterCrop((15, 10)), packio.Resize((11, 13)), _Shifted(),
+    packio.BucketCrop((30, 20), "center", "pad"),
 ]  # fmt: skip
 _RESIZING: list[Geometry] = [
     packio.RandomResizedCrop(16), packio.Resize(7), packio.ResizeCenterCrop(6),
     packio.RandomResizedCrop((5, 9), interpolation="bicubic"),
-    packio.Resize((22, 4), interpolation="nearest"),
+    packio.Resize((22, 4), interpolation="nearest"), packio.BucketCrop((8, 13)),
 ]  # fmt: skip
 
 

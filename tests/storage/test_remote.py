@@ -25,6 +25,7 @@ from packio.errors import (
     IntegrityError,
     LockedError,
     MissingPackageError,
+    NoSuchPackError,
     NotAPackError,
     OptionError,
     OutputError,
@@ -430,3 +431,28 @@ def test_a_source_behind_faults_is_packed_whole_or_not_at_all(
     with pytest.raises(BadImagesError, match="cannot be read"):
         packio.pack(f"s3://{s3.bucket}/train", tmp_path / "y.tar", on_error="skip")
     assert not (tmp_path / "y.tar").exists()
+
+
+@pytest.mark.parametrize("url", ["memory://nowhere/x.tar", "memory://nowhere/{000..002}.tar"])
+def test_a_url_with_nothing_at_it_says_so_first(url: str, memory: Any) -> None:
+    memory.pipe_file("/somewhere/x.tar", b"no pack")
+    with pytest.raises(NoSuchPackError, match=r"x?\.tar: nothing is there.*check the URL"):
+        packio.open(url)
+    with pytest.raises(NotAPackError, match=r"no pack.*packio reindex memory://somewhere/x\.tar"):
+        packio.open("memory://somewhere/x.tar")
+
+
+def test_missing_credentials_are_told_at_once_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exceptions = pytest.importorskip("botocore.exceptions")
+    asked = []
+
+    def refuse(*_: object) -> None:
+        asked.append(1)
+        raise exceptions.NoCredentialsError
+
+    monkeypatch.setattr(urls, "filesystem", refuse)
+    with pytest.raises(ReadError, match=r"AWS_PROFILE.*FSSPEC_S3='\{\"anon\": true\}'"):
+        packio.open("s3://bucket/x.tar")
+    assert len(asked) == 1

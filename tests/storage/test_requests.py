@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -13,6 +15,7 @@ import pytest
 import packio
 from packio.errors import IntegrityError, ReadError
 from packio.storage import requests, urls
+from packio.storage.remote_files import RemoteFiles
 from packio.storage.requests import Client
 from packio.storage.urls import Url
 
@@ -192,3 +195,18 @@ def test_what_a_signed_url_cannot_do_is_left_to_fsspec(
     assert requests.client(Url("s3://bucket/x")) is not None
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     assert requests.client(Url("s3://bucket/x")) is None
+
+
+def test_a_service_that_refuses_warns_once_for_all_objects(web: RangeServer) -> None:
+    names = [f"{i}.bin" for i in range(8)]
+    for name in names:
+        (web.folder / name).write_bytes(DATA)
+    files = RemoteFiles(Url(web.url), names, [len(DATA)] * 8)
+    web.fault = lambda *_: "403"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        ahead = files.fetched([(i, 10, 5) for i in range(8)])
+        for i in range(8):
+            with contextlib.suppress(ReadError):
+                ahead.read(i, 10, 5)
+    assert len([w for w in told if "read more slowly" in str(w.message)]) == 1

@@ -34,7 +34,7 @@ bytes of framing; DALI and the package tfrecord want it.
 
 Others' files are read if the records are Examples with an encoded image in them, under one of the
 names that `packio.formats.tfrecord.fields` lists. Boxes are taken from them where height and width
-are there, too.
+are there, too, and from ``objects/bbox`` of TensorFlow Datasets with its columns of numbers.
 
 Sources: tensorflow/core/lib/io/record_writer.h (framing), models/research/slim/datasets/
 build_imagenet_data.py and research/deeplab/datasets/build_data.py (keys), tools/tfrecord2idx of

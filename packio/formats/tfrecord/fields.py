@@ -13,6 +13,7 @@ from packio.formats import Reading
 from packio.formats.tfrecord.framing import Framed
 from packio.formats.wire import Malformed
 from packio.formats.wire.protobuf import BYTES, FLOAT, INT64, Example, Range, varint
+from packio.images.encodings import read_facts
 from packio.sample.fields import KINDS
 from packio.sample.record import IMAGE, MASK, Field, Place, Record
 
@@ -23,6 +24,9 @@ _LABEL, _BOXES = b"image/class/label", b"packio/boxes"
 _OBJECT = b"image/object/"  # a column of the boxes
 _COLUMNS = {"labels": b"class/label", "crowd": b"is_crowd"}  # the others: as they are called
 _BOX_SIDES = tuple(b"image/object/bbox/" + side for side in (b"xmin", b"ymin", b"xmax", b"ymax"))
+_FLAT_BOXES = b"objects/bbox"  # of TensorFlow Datasets: ymin, xmin, ymax, xmax of box after box
+_FLAT = b"objects/"  # its columns
+_FLAT_NAMES = {"label": "labels", "is_crowd": "crowd"}  # the others: as they are called
 _SIZE = (b"image/width", b"image/height")
 _KEY, _META = b"packio/key", b"packio/meta"
 _FORMATS = {"array": b"NPY", "text": b"TEXT", "bytes": b"BYTES"}  # kind of a field → its format
@@ -71,7 +75,7 @@ def record_of(frame: Framed, file: str, where: str, reading: Reading) -> Record[
         for name, kind, (start, stop) in _fields(example, image)
     }
     meta, key = _first(example, (_META,)), _key(example)
-    boxes, columns = _boxes(example, where)
+    boxes, columns = _boxes(example, image, where)
     return Record(
         b"%d" % frame.number if key is None else key, fields, label, None, boxes, columns,
         meta and frame.data[meta[0] : meta[1]],
@@ -139,14 +143,19 @@ def _label(example: Example, names: Sequence[bytes]) -> int | np.ndarray | None:
     return None
 
 
-def _boxes(example: Example, where: str) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """The boxes and their columns. Files of others have no column but the labels."""
+def _boxes(
+    example: Example, image: Range, where: str
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """The boxes and their columns, as packio, the Object Detection API, or TFDS wrote them."""
     names = {_OBJECT + _COLUMNS["labels"]: "labels"}
     if _BOXES in example.features:
         boxes = _stored(example)
         names |= {key: _column_name(key) for key in example.features if _is_column(key)}
     elif all(name in example.features for name in (*_BOX_SIDES, *_SIZE)):
         boxes = _scaled(example, where)
+    elif _FLAT_BOXES in example.features:
+        boxes = _flat(example, image, where)
+        names = _flat_names(example, len(boxes))
     else:
         return None, {}
     columns = {}
@@ -187,6 +196,36 @@ def _scaled(example: Example, where: str) -> np.ndarray:
     scale = np.array([width[0], height[0]] * 2, np.float64)
     boxes: np.ndarray = (np.array(sides, np.float64).T * scale).astype(np.float32)
     return boxes
+
+
+def _flat(example: Example, image: Range, where: str) -> np.ndarray:
+    """Boxes from fractions of the image's sides, which its header tells.
+
+    Source: TensorFlow Datasets 4.9, ``features.BBoxFeature``.
+    """
+    fractions = np.array(example.numbers(_FLAT_BOXES) or [], np.float64)
+    if len(fractions) % 4:
+        raise IntegrityError(
+            f"{where}: objects/bbox has {len(fractions)} numbers, expected 4 a box"
+        )
+    facts = read_facts(example.data[image[0] : image[1]])
+    scale = np.array([facts.width, facts.height] * 2, np.float64)
+    boxes: np.ndarray = (fractions.reshape(-1, 4)[:, [1, 0, 3, 2]] * scale).astype(np.float32)
+    return boxes
+
+
+def _flat_names(example: Example, count: int) -> dict[bytes, str]:
+    """Features that have one number a box, and the columns that they become."""
+    names = {}
+    for key in example.features:
+        last = key[len(_FLAT) :]
+        if not key.startswith(_FLAT) or key == _FLAT_BOXES or b"/" in last:
+            continue
+        numbers = example.numbers(key)
+        if numbers is not None and len(numbers) == count:
+            name = last.decode("utf-8", "replace")
+            names[key] = _FLAT_NAMES.get(name, name)
+    return names
 
 
 def features(record: Record[Field], texts: Sequence[bytes]) -> list[Feature]:

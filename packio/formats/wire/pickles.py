@@ -242,6 +242,7 @@ _NAMING: dict[str, _Action] = {
     "GLOBAL": lambda m, name: m.name(*name.split(" ", 1)),
     "STACK_GLOBAL": lambda m, _: m.name(*[m.pop(), m.pop()][::-1]),
     "REDUCE": lambda m, _: m.call(m.pop(), m.pop()),
+    "NEWOBJ": lambda m, _: m.call(m.pop(), m.pop()),  # a class with arguments; the same here
     "BUILD": lambda m, _: m.build(),
     "BINPERSID": lambda m, _: m.persistent(),
 }

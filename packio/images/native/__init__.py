@@ -1,4 +1,4 @@
-"""The native core: a JPEG's bytes to the planes of an output in one call, written in C.
+"""The native core: a JPEG's bytes to the planes of outputs in one call, written in C.
 
 It decodes only what an output needs, resizes, turns and mirrors it: about three times as fast as
 a library's decoder and PyTorch's resizing, with the same pixels bit for bit. What is much larger
@@ -14,22 +14,25 @@ import functools
 import pathlib
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     from packio.images.frames import Box, Frame
 
-_VERSION = 3  # of the functions below
+_VERSION = 5  # of the functions below
 _MADE = 0
-KIND, OUTPUT = 1, 4
-# Why an image was declined, by status.
+KIND, OUTPUT, LEVEL = 1, 4, 6
+# Why an image was declined, by status; the last one is no status of the core.
 REASONS = ("made", "kind of JPEG", "damaged or doubtful", "not the size in the index",
-           "kind of output", "memory")  # fmt: skip
-_METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3}
+           "kind of output", "memory", "bad level")  # fmt: skip
+_METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3, "area": 4}
 _UNRESIZED = 2
-_REQUEST = struct.Struct("@Qdd17i")  # as Request in core.h
+_REQUEST = struct.Struct("@Qdd18i")  # as Request in core.h
+_AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 
 
@@ -47,8 +50,8 @@ def _library() -> ctypes.CDLL | str:
     library.packio_new_scratch.restype = ctypes.c_void_p
     library.packio_free_scratch.argtypes = [ctypes.c_void_p]
     library.packio_make.argtypes = [
-        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p,
-        ctypes.c_int64,
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int64,
+        ctypes.c_char_p, ctypes.c_int64,
     ]  # fmt: skip
     library.packio_find_points.argtypes = [
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64,
@@ -100,44 +103,83 @@ def _memories() -> _Memories:
     return _Memories()
 
 
-def takes(frame: Frame, how: str) -> bool:
-    """Tell whether the core makes such outputs."""
-    return how in _METHODS or not frame.resizes
+class Output(NamedTuple):
+    """An output to make of a JPEG.
 
-
-def make(
-    data: bytes, size: tuple[int, int], box: Box, frame: Frame, out: np.ndarray, *,
-    orientation: int = 1, hflip: bool = False, vflip: bool = False, how: str = "nearest",
-    points: bytes = b"", scale: int = 1,
-) -> int:  # fmt: skip
-    """Make an output of a JPEG.
-
-    Args:
-        data: The JPEG.
-        size: (height, width) that it must have, pixels.
+    Attributes:
         box: The box of the frame, in the stored image.
-        frame: What becomes of the box; `takes` it.
+        frame: What becomes of the box.
         out: (C, out_height, out_width) uint8, contiguous, C 1 or 3; a gray image fills three
             planes alike. Its contents mean nothing unless the image was made.
         orientation: To turn the box by, 1..8.
         hflip, vflip: Mirror the output left-right, top-bottom.
         how: Interpolation.
+    """
+
+    box: Box
+    frame: Frame
+    out: np.ndarray
+    orientation: int = 1
+    hflip: bool = False
+    vflip: bool = False
+    how: str = "nearest"
+
+
+def make(
+    data: bytes, size: tuple[int, int], box: Box, frame: Frame, out: np.ndarray, *,
+    orientation: int = 1, hflip: bool = False, vflip: bool = False, how: str = "nearest",
+    points: bytes = b"", scale: int = 1, level: int = 1,
+) -> int:  # fmt: skip
+    """Make an output of a JPEG: as `make_all`, of one `Output` with these attributes."""
+    request = _request(
+        size, scale, level, box, frame, out, orientation=orientation, hflip=hflip, vflip=vflip,
+        how=how,
+    )  # fmt: skip
+    memory = _memories().own
+    status: int = memory.make(memory.pointer, request, 1, data, len(data), points, len(points))
+    return status
+
+
+def _request(
+    size: tuple[int, int], scale: int, level: int, box: Box, frame: Frame, out: np.ndarray, *,
+    orientation: int, hflip: bool, vflip: bool, how: str,
+) -> bytes:  # fmt: skip
+    """An output as the core takes it: see Request in core.h."""
+    return _REQUEST.pack(
+        out.__array_interface__["data"][0], *(frame.ratio or _AS_SIZES), *size, *box, orientation,
+        (1 if hflip else 0) + (2 if vflip else 0), *frame[4:10], len(out),
+        _METHODS.get(how, _UNRESIZED), scale, level,
+    )  # fmt: skip
+
+
+def make_all(
+    data: bytes, size: tuple[int, int], outputs: Sequence[Output], *, points: bytes = b"",
+    scale: int = 1, level: int = 1,
+) -> int:  # fmt: skip
+    """Make outputs of a JPEG, which is decoded once: the part that holds the boxes of all.
+
+    Args:
+        data: The JPEG.
+        size: (height, width) of the stored image, pixels. The JPEG must have it, or a level's.
+        outputs: 1 to 16.
         points: As `seek_points` found them; empty: there are none.
         scale: 1; or 2, 4 or 8, to decode at 1/scale of the size, less exactly. Such an image can
             be resized bilinear or bicubic.
+        level: 1; or the divisor of the level that the JPEG is (`packio.sample.levels`). Size, boxes
+            and frames are those of the stored image all the same.
 
     Returns:
         0, or an index of `REASONS`: the image was declined.
     """
-    f = frame
-    ratio: tuple[Any, Any] = f.ratio or (0.0, 0.0)
-    request = _REQUEST.pack(
-        out.__array_interface__["data"][0], *ratio, *size, *box, orientation,
-        (1 if hflip else 0) + (2 if vflip else 0), *f[4:10], len(out),
-        _METHODS.get(how, _UNRESIZED), scale,
+    requests = b"".join(
+        _request(
+            size, scale, level, one.box, one.frame, one.out, orientation=one.orientation,
+            hflip=one.hflip, vflip=one.vflip, how=one.how,
+        )
+        for one in outputs
     )  # fmt: skip
-    memory = _memories().own
-    status: int = memory.make(memory.pointer, request, data, len(data), points, len(points))
+    memory, count = _memories().own, len(outputs)
+    status: int = memory.make(memory.pointer, requests, count, data, len(data), points, len(points))
     return status
 
 

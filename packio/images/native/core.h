@@ -1,7 +1,8 @@
 /* packio's native core: the bytes of a JPEG in, the planes of an output out.
 
    The pixels are those of libjpeg-turbo (its accurate integer DCT, smooth upsampling) and of
-   PyTorch's resizing, with antialiasing or to the nearest pixel, bit by bit. The core does what
+   PyTorch's resizing, with antialiasing, to means of areas or to the nearest pixel, bit by bit. The
+   core does what
    photographs are: baseline JPEGs of 8 bits, gray or YCbCr with 4:4:4, 4:2:2 or 4:2:0. Whatever is
    unusual or damaged it declines, and its caller decodes that image in another way. If asked, it
    decodes at 1/2, 1/4 or 1/8 of the size, less exactly.
@@ -43,13 +44,13 @@ enum Status {
     MEMORY = 5,   /* none left */
 };
 
-enum Method { BILINEAR = 0, BICUBIC = 1, UNRESIZED = 2, NEAREST = 3 };
+enum Method { BILINEAR = 0, BICUBIC = 1, UNRESIZED = 2, NEAREST = 3, AREA = 4 };
 
 /* One output to make of an image. `packio.images.native` packs the same fields in the same order. */
 typedef struct {
     uint8_t *out;                /* (channels, out_height, out_width); all of it is written */
     double ratio_y, ratio_x;     /* rows, columns of the box that become one; 0: as the sizes say */
-    int32_t height, width;       /* that the JPEG must have, pixels */
+    int32_t height, width;       /* of the stored image, pixels */
     int32_t top, left;           /* of the box, in the stored image */
     int32_t box_height, box_width;
     int32_t orientation;         /* 1..8, to turn the box by before it is resized */
@@ -59,6 +60,8 @@ typedef struct {
     int32_t out_height, out_width;
     int32_t channels, method;
     int32_t scale;               /* 1; 2, 4 or 8: decode at 1/2, 1/4, 1/8 of the size, less exactly */
+    int32_t level;               /* 1: the JPEG is the stored image; a power of 2 up to 64: it is a
+                                    level, with sides of 1/level of the image's, rounded up */
 } Request;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.
@@ -140,7 +143,9 @@ typedef struct {
     int precision;        /* bits behind the point of a weight */
     int begin, end;       /* inputs that are needed */
     int *start, *size;    /* (count) of each output's inputs */
-    int16_t *weights;     /* (count, taps), 0 behind an output's size; NULL: an output is its input */
+    int16_t *weights;     /* (count, taps), 0 behind an output's size; NULL: an output is its input,
+                             or the mean of its inputs */
+    int is_mean;
 } Axis;
 
 /* What is needed of a JPEG, and where its samples go. */

@@ -1,15 +1,16 @@
-/* The functions that Python calls to make an output of an image, and to find seek points. */
+/* The functions that Python calls to make outputs of an image, and to find seek points. */
 
 #include "core.h"
 
 EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
-EXPORTED int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size,
-                         const uint8_t *points, int64_t points_size);
+EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
+                         int64_t size, const uint8_t *points, int64_t points_size);
 EXPORTED int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size,
                                     uint8_t *points, int64_t room);
 
-enum { VERSION = 3 };
+enum { VERSION = 5 };
+enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactly */
 enum { BYTES_A_POINT = 3300, FEWEST_MCUS = 8 };  /* from one seek point to the next */
 
 static const Kernels *kernels = &packio_portable;
@@ -51,7 +52,8 @@ static int check(const Request *r) {
     if (r->orientation < 1 || r->orientation > 8) return REQUEST;
     if (r->channels != 1 && r->channels != 3) return REQUEST;
     if (r->scale != 1 && r->scale != 2 && r->scale != 4 && r->scale != 8) return REQUEST;
-    if (r->scale != 1 && r->method != BILINEAR && r->method != BICUBIC) return REQUEST;
+    if (r->level < 1 || r->level > 64 || (r->level & (r->level - 1))) return REQUEST;
+    if (r->scale * r->level != 1 && r->method != BILINEAR && r->method != BICUBIC) return REQUEST;
     if (r->out_height < 1 || r->out_width < 1) return REQUEST;
     if (r->to_height < 1 || r->to_width < 1 || r->to_height > most || r->to_width > most)
         return REQUEST;
@@ -61,8 +63,8 @@ static int check(const Request *r) {
     return MADE;
 }
 
-/* How a side of the stored box lies in an image that is decoded at 1/scale of its size: the first
-   pixel, how many, and how much of the first and of the last one is not of the box. */
+/* How a side of the stored box lies in pixels of 1/scale of the size: the first pixel, how many,
+   and how much of the first and of the last one is not of the box. */
 static int part_of(int start, int length, int scale, int *count, double *before, double *behind) {
     int first = start / scale, end = (start + length + scale - 1) / scale;
     *count = end - first;
@@ -73,15 +75,15 @@ static int part_of(int start, int length, int scale, int *count, double *before,
 
 /* The sides of the box and of the output, and where the box lies. */
 static void measure(const Request *r, const Jpeg *jpeg, Region *region, Side *down, Side *across) {
-    int swapped = r->orientation >= 5, scale = r->scale;
+    int swapped = r->orientation >= 5, scale = r->scale, all = scale * r->level;
     double before[2], behind[2];
     *region = (Region){.across = scale == 1 ? jpeg->across : 1, .down = scale == 1 ? jpeg->down : 1};
     for (int c = 0; c < 3; c++) { /* chroma that is decoded smaller is made as large as luma */
         region->high[c] = 8 / scale * (c && scale > 1 ? jpeg->down : 1);
         region->broad[c] = 8 / scale * (c && scale > 1 ? jpeg->across : 1);
     }
-    region->top = part_of(r->top, r->box_height, scale, &region->box_height, &before[0], &behind[0]);
-    region->left = part_of(r->left, r->box_width, scale, &region->box_width, &before[1], &behind[1]);
+    region->top = part_of(r->top, r->box_height, all, &region->box_height, &before[0], &behind[0]);
+    region->left = part_of(r->left, r->box_width, all, &region->box_width, &before[1], &behind[1]);
     region->box_top = region->top;
     region->bottom = region->top + region->box_height;
     region->right = region->left + region->box_width;
@@ -91,12 +93,12 @@ static void measure(const Request *r, const Jpeg *jpeg, Region *region, Side *do
                      .to = r->to_width, .out_start = r->out_left, .out = r->out_width};
     down->resizes = down->length != down->to;
     across->resizes = across->length != across->to;
-    if (scale == 1) return;
+    if (all == 1) return;
     int height = swapped ? r->box_width : r->box_height;
     int width = swapped ? r->box_height : r->box_width, o = r->orientation;
     down->resizes = across->resizes = 1;
-    down->ratio = (r->ratio_y > 0 ? r->ratio_y : (double)height / r->to_height) / scale;
-    across->ratio = (r->ratio_x > 0 ? r->ratio_x : (double)width / r->to_width) / scale;
+    down->ratio = (r->ratio_y > 0 ? r->ratio_y : (double)height / r->to_height) / all;
+    across->ratio = (r->ratio_x > 0 ? r->ratio_x : (double)width / r->to_width) / all;
     down->offset = (o == 3 || o == 4 || o == 7 || o == 8 ? behind : before)[swapped];
     across->offset = (o == 2 || o == 3 || o == 6 || o == 7 ? behind : before)[!swapped];
 }
@@ -130,35 +132,98 @@ static int place(Scratch *scratch, const Jpeg *jpeg, int scale, Region *region) 
     return MADE;
 }
 
-/* Make an output of a JPEG, with seek points if points_size > 0. A status. */
-int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, int64_t size,
-                const uint8_t *points, int64_t points_size) {
+enum { MOST_OUTPUTS = 16 };
+
+/* How an output is made: where its pixels lie, and how they are resized. */
+typedef struct {
+    Region region;
+    Side rows, columns;
+    Axis down, across;
+} Plan;
+
+/* How several outputs of a JPEG are made, each by itself. A status. */
+static int plan_outputs(Scratch *scratch, const Jpeg *jpeg, const Request *requests, int count,
+                        Plan *plans) {
+    size_t sides = 0, used = 0;
+    for (int i = 0; i < count; i++) {
+        const Side *rows = &plans[i].rows, *columns = &plans[i].columns;
+        measure(requests + i, jpeg, &plans[i].region, &plans[i].rows, &plans[i].columns);
+        sides += (size_t)(rows->length + rows->out) + (size_t)(columns->length + columns->out);
+    }
+    if (!packio_reserve(&scratch->axes, 256 * sides + 64 * 1024 * (size_t)count)) return MEMORY;
+    for (int i = 0; i < count; i++) {
+        Plan *plan = plans + i;
+        Side *rows = &plan->rows, *columns = &plan->columns;
+        Axis *down = &plan->down, *across = &plan->across;
+        int method = requests[i].method;
+        if (method == AREA) rows->resizes = columns->resizes = rows->resizes || columns->resizes;
+        int status = axis_of(&scratch->axes, &used, rows, method, down);
+        if (!status) status = axis_of(&scratch->axes, &used, columns, method, across);
+        if (status) return status;
+        if (down->is_mean && (int64_t)down->taps * across->taps > EXACT_SUMS) return REQUEST;
+        if (down->is_mean && rows->to == 1 && columns->to == 1)
+            return REQUEST; /* PyTorch's other mean */
+        if (requests[i].orientation == 1) {
+            Region *region = &plan->region;
+            region->bottom = region->top + down->end;
+            region->right = region->left + across->end;
+            region->top += down->begin;
+            region->left += across->begin;
+        }
+    }
+    return MADE;
+}
+
+/* The region that holds those of all plans, and memory for its samples, which they share. */
+static int share(Scratch *scratch, const Jpeg *jpeg, int scale, Plan *plans, int count,
+                 Region *all) {
+    *all = plans[0].region;
+    for (int i = 1; i < count; i++) {
+        all->top = at_most(all->top, plans[i].region.top);
+        all->left = at_most(all->left, plans[i].region.left);
+        all->bottom = at_least(all->bottom, plans[i].region.bottom);
+        all->right = at_least(all->right, plans[i].region.right);
+    }
+    int status = place(scratch, jpeg, scale, all);
+    if (status) return status;
+    for (int i = 0; i < count; i++) {
+        Region own = plans[i].region, *region = &plans[i].region;
+        *region = *all;
+        region->top = own.top, region->left = own.left;
+        region->bottom = own.bottom, region->right = own.right;
+        region->box_top = own.box_top;
+        region->box_height = own.box_height, region->box_width = own.box_width;
+    }
+    return MADE;
+}
+
+/* Make outputs of a JPEG, which is decoded once, with seek points if points_size > 0. All requests
+   are for the same image, scale and level. A status. */
+int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
+                int64_t size, const uint8_t *points, int64_t points_size) {
     Jpeg jpeg;
     Region region;
-    Axis down, across;
     Pair pairs[3];
-    Side rows, columns;
-    int status = check(request);
+    Plan plans[MOST_OUTPUTS];
+    const Request *first = requests;
+    if (count < 1 || count > MOST_OUTPUTS) return REQUEST;
+    int status = MADE;
+    for (int i = 0; i < count && !status; i++) {
+        const Request *r = requests + i;
+        status = check(r);
+        if (r->height != first->height || r->width != first->width) status = REQUEST;
+        if (r->scale != first->scale || r->level != first->level) status = REQUEST;
+    }
     if (!status) status = packio_header(data, (size_t)size, &jpeg);
     if (status) return status;
-    if (jpeg.height != request->height || jpeg.width != request->width) return SIZE;
-    if (request->channels < jpeg.components) return KIND;
+    if (jpeg.height != (first->height - 1) / first->level + 1) return SIZE;
+    if (jpeg.width != (first->width - 1) / first->level + 1) return SIZE;
+    for (int i = 0; i < count; i++)
+        if (requests[i].channels < jpeg.components) return KIND;
     if (jpeg.across == 2 && jpeg.width <= 4) return KIND; /* libjpeg repeats such chroma */
 
-    measure(request, &jpeg, &region, &rows, &columns);
-    size_t used = 0, sides = (size_t)(rows.length + rows.out) + (size_t)(columns.length + columns.out);
-    if (!packio_reserve(&scratch->axes, 256 * sides + 64 * 1024)) return MEMORY;
-    status = axis_of(&scratch->axes, &used, &rows, request->method, &down);
-    if (!status) status = axis_of(&scratch->axes, &used, &columns, request->method, &across);
-    if (status) return status;
-
-    if (request->orientation == 1) {
-        region.bottom = region.top + down.end;
-        region.right = region.left + across.end;
-        region.top += down.begin;
-        region.left += across.begin;
-    }
-    status = place(scratch, &jpeg, request->scale, &region);
+    status = plan_outputs(scratch, &jpeg, requests, count, plans);
+    if (!status) status = share(scratch, &jpeg, first->scale, plans, count, &region);
     if (!status) status = packio_tables(scratch, &jpeg, pairs);
     if (status) return status;
     int r0 = 1 << 30, r1 = 0, c0 = 1 << 30, c1 = 0, in_turn;
@@ -169,10 +234,13 @@ int packio_make(Scratch *scratch, const Request *request, const uint8_t *data, i
         c0 = at_most(c0, region.x0[c] / broad);
         c1 = at_least(c1, (region.x1[c] - 1) / broad);
     }
-    int count = packio_tasks(scratch, &jpeg, points, (size_t)points_size, r0, r1, c0, c1, &in_turn);
-    if (count <= 0) return count ? -count : DAMAGED;
-    status = kernels->decode(scratch, &jpeg, pairs, &region, scratch->tasks.memory, count, in_turn);
-    return status ? status : kernels->render(scratch, &jpeg, &region, request, &down, &across);
+    int found = packio_tasks(scratch, &jpeg, points, (size_t)points_size, r0, r1, c0, c1, &in_turn);
+    if (found <= 0) return found ? -found : DAMAGED;
+    status = kernels->decode(scratch, &jpeg, pairs, &region, scratch->tasks.memory, found, in_turn);
+    for (int i = 0; i < count && !status; i++)
+        status = kernels->render(scratch, &jpeg, &plans[i].region, requests + i, &plans[i].down,
+                                 &plans[i].across);
+    return status;
 }
 
 /* Find the seek points of a JPEG. The bytes that they have, at most `room`: 0 if it needs none,

@@ -39,11 +39,9 @@ static void *part_of(Buffer *memory, size_t *used, size_t bytes) {
 static int nearest(Buffer *memory, size_t *used, int length, int to, int first, int count,
                    Axis *axis) {
     float ratio = (float)length / (float)to;
-    axis->count = count;
-    axis->taps = 1;
+    *axis = (Axis){.count = count, .taps = 1};
     axis->start = part_of(memory, used, (size_t)count * sizeof(int));
     axis->size = part_of(memory, used, (size_t)count * sizeof(int));
-    axis->weights = NULL;
     if (!axis->start || !axis->size) return MEMORY;
     for (int i = 0; i < count; i++) {
         int place = (int)((float)(first + i) * ratio);
@@ -55,19 +53,38 @@ static int nearest(Buffer *memory, size_t *used, int length, int to, int first, 
     return MADE;
 }
 
+/* Each output is the mean of the inputs that it touches.
+
+   Source: PyTorch 2.13, AdaptivePooling.h, start_index and end_index. */
+static int area(Buffer *memory, size_t *used, int length, int to, int first, int count, Axis *axis) {
+    *axis = (Axis){.count = count, .is_mean = 1};
+    axis->start = part_of(memory, used, (size_t)count * sizeof(int));
+    axis->size = part_of(memory, used, (size_t)count * sizeof(int));
+    if (!axis->start || !axis->size) return MEMORY;
+    for (int i = 0; i < count; i++) {
+        int64_t place = first + i;
+        axis->start[i] = (int)(place * length / to);
+        axis->end = (int)(((place + 1) * length + to - 1) / to);
+        axis->size[i] = axis->end - axis->start[i];
+        if (axis->size[i] > axis->taps) axis->taps = axis->size[i];
+    }
+    axis->begin = axis->start[0];
+    return MADE;
+}
+
 int packio_axis(Buffer *memory, size_t *used, const Side *side, int method, int first, int count,
                 Axis *axis) {
     const int length = side->length, to = side->to;
     const double ratio = side->ratio;
     if (method == NEAREST) return nearest(memory, used, length, to, first, count, axis);
+    if (method == AREA) return area(memory, used, length, to, first, count, axis);
     double scale = ratio > 0 ? 1 / (1 / ratio) : (double)length / to, largest = 0;
     double inverse = scale >= 1 ? 1 / scale : 1, reach = method == BICUBIC ? 2 : 1;
     if (scale >= 1) reach *= scale;
     if (!(reach < 1 << 20)) return REQUEST;
     int taps = rounded_up(reach) * 2 + 1;
     size_t all = (size_t)count * (size_t)taps;
-    axis->count = count;
-    axis->taps = taps;
+    *axis = (Axis){.count = count, .taps = taps};
     axis->start = part_of(memory, used, (size_t)count * sizeof(int));
     axis->size = part_of(memory, used, (size_t)count * sizeof(int));
     axis->weights = part_of(memory, used, all * sizeof(int16_t));

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from packio.datasets.selection import selected
-from packio.errors import OptionError, OutputError, OutputExistsError, PackioError
+from packio.errors import OptionError, PackioError
 from packio.images.decoders import MAX_PIXELS
 from packio.inspecting.gallery.thumbnails import make_mask_thumbnail, make_thumbnail
-from packio.inspecting.pages import make_page
+from packio.inspecting.pages import check_place, make_page, readable, write_page
 from packio.packs import opening
 from packio.packs.rows import Row
+from packio.sample import levels
 from packio.sample.fields import PIXELS, decode
 from packio.sample.record import IMAGE
 from packio.system import processors
@@ -35,7 +36,6 @@ from packio.system.pools import ThreadPool
 from packio.system.progress import Progress, ProgressCallback
 
 _DENSITY = 2  # pixels of a thumbnail for one pixel of the page, for fine screens and enlarging
-_START = b"<!doctype html>"  # as page.html
 _SHOWN_TEXT = 2000  # characters of a text or of metadata that are shown
 _AHEAD = 32  # thumbnails that are made at a time
 
@@ -94,13 +94,13 @@ def write_contact_sheet(
     if limit < 1 or size < 1:
         raise OptionError(f"limit={limit}, size={size}: expected at least 1")
     path = Path(out)
-    _check_place(path)
+    check_place(path)
     chunks = list(selected(pack, classes, split))
     indices = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
     chosen = indices[np.linspace(0, len(indices) - 1, min(limit, len(indices))).astype(np.int64)]
     entries = list(_entries(pack, chosen, size, progress))
     text = make_page(Path(__file__).parent, _values(pack, entries, len(indices), size)).encode()
-    _write(path, text)
+    write_page(path, text)
     broken = sum(entry["error"] is not None for entry in entries)
     return SheetReport(path, len(entries), len(indices), broken, len(text))
 
@@ -117,36 +117,9 @@ def _values(
         f"digest {pack.digest[:12]}",
     ]
     return {
-        "title": _readable(os.fsencode(pack.path.resolve().name)), "facts": facts, "size": size,
-        "data": {"classes": [_readable(os.fsencode(c)) for c in pack.classes], "samples": entries},
+        "title": readable(os.fsencode(pack.path.resolve().name)), "facts": facts, "size": size,
+        "data": {"classes": [readable(os.fsencode(c)) for c in pack.classes], "samples": entries},
     }  # fmt: skip
-
-
-def _readable(name: bytes) -> str:
-    """Text of a key or a name; bytes that are not UTF-8 become escapes."""
-    return name.decode("utf-8", "backslashreplace")
-
-
-def _check_place(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_START)).lower()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise OutputError(f"{path}: {error.strerror}; expected a place for an HTML file") from error
-    if start and start != _START:
-        raise OutputExistsError(f"{path}: is there, and no HTML page; choose another name")
-
-
-def _write(path: Path, text: bytes) -> None:
-    temporary = path.with_name(f".packio-sheet-{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(text)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"{path}: {error.strerror}") from error
 
 
 def _entries(
@@ -186,7 +159,7 @@ def _entry(pack: opening.Pack, index: int, size: int) -> dict[str, Any]:
     label = pack.label(index)
     return {
         "index": index,
-        "key": _readable(pack.key_bytes(index)),
+        "key": readable(pack.key_bytes(index)),
         "classes": _classes(label),
         "label": label.tolist() if isinstance(label, np.ndarray) else label,
         "width": row.width,
@@ -215,7 +188,7 @@ def _tried(make: Callable[[], Any]) -> tuple[Any, str | None]:
         told = str(error)
     except Exception as error:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
         told = f"{type(error).__name__}: {error}"
-    return None, _readable(os.fsencode(told))
+    return None, readable(os.fsencode(told))
 
 
 def _text_of(data: bytes | None) -> str | None:
@@ -230,15 +203,15 @@ def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]
     if boxes is not None and len(boxes):
         ids = [] if labels is None else labels.tolist()
         names = [pack.classes[i] if 0 <= i < len(pack.classes) else str(i) for i in ids]
-        told = ", ".join(_readable(os.fsencode(name)) for name in names)
+        told = ", ".join(readable(os.fsencode(name)) for name in names)
         yield {"name": "boxes", "text": f"{len(boxes)}: {told}" if told else str(len(boxes))}
     if (meta := pack.meta(index)) is not None:
         yield {"name": "metadata", "text": json.dumps(meta)[:_SHOWN_TEXT]}
-    for name in pack.fields:
+    for name in levels.others(pack.fields):
         if name != IMAGE:
             shown, error = _tried(functools.partial(_field, pack, name, index, size * _DENSITY))
             if error is not None or shown is not None:
-                yield {"name": _readable(os.fsencode(name)), **(shown or {"text": error})}
+                yield {"name": readable(os.fsencode(name)), **(shown or {"text": error})}
 
 
 def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, str | None] | None:

@@ -54,6 +54,24 @@ def make_thumbnail(
     return file.getvalue()
 
 
+def make_pixels_thumbnail(pixels: np.ndarray, edge: int) -> bytes:
+    """Make a JPEG of at most ``edge`` pixels a side.
+
+    Args:
+        pixels: (C, H, W), of 1, 3 or 4 channels and any type; more than 8 bits are stretched.
+        edge: Pixels.
+    """
+    from PIL import Image
+
+    shown = pixels if pixels.dtype == np.uint8 else _stretched(pixels)
+    shown = np.ascontiguousarray(shown[:3].transpose(1, 2, 0))
+    image = Image.fromarray(shown[..., 0] if shown.shape[2] < 3 else shown)
+    image.thumbnail((edge, edge))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()
+
+
 def make_mask_thumbnail(data: bytes, edge: int, facts: Facts) -> bytes:
     """Decode a mask and make an upright PNG of at most ``edge`` pixels a side.
 

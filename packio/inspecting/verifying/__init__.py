@@ -29,6 +29,8 @@ from packio.inspecting.verifying.findings import (
 from packio.inspecting.verifying.index import check_index, located, opened
 from packio.inspecting.verifying.rebuilding import Rebuilt, rebuild
 from packio.inspecting.verifying.structure import walk
+from packio.packs import locating
+from packio.packs.querying import selections
 from packio.storage import urls
 from packio.system import processors
 from packio.system.files import absolute
@@ -44,6 +46,7 @@ def verify(
     decode: bool = False,
     structure: bool | Literal["always"] = True,
     rebuild_index: bool = False,
+    index: str | os.PathLike[str] | None = None,
     num_workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> VerifyReport:
@@ -57,6 +60,7 @@ def verify(
         rebuild_index: If the index is missing or damaged, make a new index from the container,
             after every sample of the container was read and decoded without an error. Warnings say
             what the container cannot restore. An index whose checksums are right is left alone.
+        index: Path or URL of the index, if it is not beside the pack.
         num_workers: Threads; None takes one for each processor, at most 16.
         progress: Called with a `Progress` about ten times a second, from any of the threads.
 
@@ -80,23 +84,58 @@ def verify(
             f"{os.fspath(path)}: a pack at a URL is not verified; reading it checks each sample. "
             "Copy the pack to a disk, and verify the copy"
         )
-    path, whole = Path(path), absolute(path)
-    index_path, threads = located(whole), num_workers or min(16, processors.usable())
-    made = Rebuilt()
+    if index is not None and rebuild_index:
+        raise OptionError("index= and rebuild_index= exclude each other; see packio.reindex")
+    path, whole, root = Path(path), absolute(path), None
+    threads, made = num_workers or min(16, processors.usable()), Rebuilt()
+    if index is not None:
+        index_path, root = locating.with_index(whole, urls.absolute(index))
+    elif locating.is_selection(whole):
+        return _of_selection(path, whole, threads, progress, decode=decode, rebuild=rebuild_index)
+    else:
+        index_path = located(whole)
     if rebuild_index:
         made = rebuild(whole, index_path, threads, Meter(0, progress, began))
     damages = made.damages
     try:
-        index = opened(index_path)
+        known = opened(index_path)
     except (NotAPackError, IntegrityError, VersionError) as error:
         damages = damages or (of_file(index_path.name, without(error, index_path)),)
     if damages:
         seconds = time.monotonic() - began
         return VerifyReport(path, "", 0, 0, 0, damages, made.warnings, seconds)
-    found = Findings(index, whole, Meter(len(index), progress, began))
+    found = Findings(known, whole, Meter(len(known), progress, began), root)
     size = _check(found, threads, decode=decode and not made.done, structure=structure)
+    return _report(path, found, size, made, began)
+
+
+def _of_selection(
+    path: Path, whole: Path, threads: int, progress: ProgressCallback | None, *,
+    decode: bool, rebuild: bool,
+) -> VerifyReport:  # fmt: skip
+    """Check a selection, the samples that it names, and all files of its pack."""
+    began = time.monotonic()
+    if rebuild:
+        raise OptionError(f"{path}: a selection has no index to rebuild; rebuild that of its pack")
+    try:
+        selection = selections.read(whole)
+        selection.positions()
+        selection.keys()
+        index_path, root = locating.selection(whole)
+        if isinstance(root, urls.Url):
+            raise OptionError(f"{path}: its pack is at a URL, and is not verified there")
+        index = opened(index_path)
+    except (NotAPackError, IntegrityError, VersionError) as error:
+        damages = (of_file(path.name, without(error, whole)),)
+        return VerifyReport(path, "", 0, 0, 0, damages, (), time.monotonic() - began)
+    found = Findings(index, whole, Meter(len(index), progress, began), root)
+    size = _check(found, threads, decode=decode, structure=False)
+    return _report(path, found, size, Rebuilt(), began)
+
+
+def _report(path: Path, found: Findings, size: int, made: Rebuilt, began: float) -> VerifyReport:
     return VerifyReport(
-        path, str(index.metadata.get("format")), len(index), len(found.table), size,
+        path, str(found.index.metadata.get("format")), len(found.index), len(found.table), size,
         tuple(found.sorted_damages()), (*made.warnings, *found.warnings),
         time.monotonic() - began, made.done,
     )  # fmt: skip

@@ -113,8 +113,9 @@ class Findings:
         stopped: An interrupt came, or the callback failed.
     """
 
-    def __init__(self, index: Index, path: Path, meter: Meter) -> None:
-        self.index, self.path, self.root, self.meter = index, path, index.path.parent, meter
+    def __init__(self, index: Index, path: Path, meter: Meter, root: Path | None = None) -> None:
+        self.index, self.path, self.meter = index, path, meter
+        self.root = index.path.parent if root is None else root
         self.table: list[tuple[str, int, bytes]] = []
         self.shards: list[tuple[str, range]] = []
         self.format: Format | None = None

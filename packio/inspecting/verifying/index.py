@@ -71,7 +71,9 @@ def check_bytes(found: Findings) -> bool:
 
 def _check_owner(found: Findings) -> bool:
     name, names = found.path.name, {name for name, _, _ in found.table}
-    if found.index.path.name == INDEX_NAME or name in names:
+    is_selection = "selection" in found.index.metadata
+    is_folder = found.index.path.name == INDEX_NAME or found.root == found.path
+    if is_folder or name in names or is_selection:
         return True
     found.tell_of_index(f"does not list {name}; the index of another pack")
     return False

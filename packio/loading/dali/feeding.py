@@ -17,8 +17,8 @@ from packio.batches.framing import Framing, Settings, by_position
 from packio.errors import DecodeError
 from packio.images import regions
 from packio.images.encodings import PNG_MAGIC
+from packio.images.frames import oriented
 from packio.images.jpeg import header as jpeg_header
-from packio.images.pixels import oriented
 from packio.images.regions import Need
 from packio.index.indexfile import SEEKABLE
 from packio.packs.opening import Pack

@@ -40,6 +40,8 @@ def problem(pack: Pack, crop: Any) -> str | None:
         return f"DALI has no reader for {name}"
     if isinstance(pack.path, Url):
         return "DALI reads local files"
+    if "selection" in pack.metadata:
+        return "DALI would read the whole pack, not the selection"
     if name == "lmdb" and any(s.get("values") != "datum" for s in pack.metadata["shards"]):
         return "DALI reads an LMDB of Datums only (packio pack --values datum)"
     absent = [path for path in _indexes(pack) if not path.is_file()]

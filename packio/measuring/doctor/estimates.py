@@ -17,6 +17,7 @@ import packio
 from packio.datasets.kinds import FolderDataset
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
+from packio.images.bucket_crop import BucketCrop
 from packio.measuring.bench import load
 from packio.measuring.bench.rounds import in_turns
 from packio.measuring.doctor.findings import shares
@@ -64,7 +65,9 @@ def of_packing(
     decoding, reading = parts.get(Cause.DECODE, 0.0), parts.get(Cause.STORAGE, 0.0)
     each = measured.stages.decode or 0.0
     if isinstance(dataset, PackDataset) and not isinstance(dataset, FolderDataset):
-        if decoding < _WORTH or not dataset.options["crop"]:
+        crop = dataset.options["crop"]
+        follows = isinstance(crop, BucketCrop) and crop.size is None  # each batch has a size
+        if decoding < _WORTH or crop is None or follows:
             return []
         say("what packing otherwise would bring")
         images = _count(seconds, each, 64)

@@ -20,6 +20,7 @@ from packio.packing.images import coco_entries, colours, encoders, resizing
 from packio.packing.images.encoders import Metadata
 from packio.sample.facts import Facts
 from packio.sample.fields import PIXELS
+from packio.sample.recipe import Recipe
 from packio.sample.record import IMAGE, Field, Record
 
 if TYPE_CHECKING:
@@ -308,13 +309,13 @@ class Encoding:
         return encoders.bmp(image)
 
 
-def versions(options: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of the libraries that encoded images anew; none if all images were kept.
+def versions(recipe: Recipe) -> dict[str, str]:
+    """Versions of the libraries that encoded images or levels; none if all images were kept.
 
     Args:
-        options: As `Encoding.as_options` gives them.
+        recipe: Of the run.
     """
-    if Encoding(**options) == Encoding():
+    if Encoding(**recipe.encoding) == Encoding() and not (recipe.levels or {}).get("count"):
         return {}
     import PIL
     from PIL import features

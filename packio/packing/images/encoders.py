@@ -73,8 +73,18 @@ def upright_exif(exif: bytes) -> bytes:
     return exif
 
 
-def jpeg(image: Image.Image, quality: int, subsampling: str, metadata: Metadata) -> bytes:
+def jpeg(
+    image: Image.Image, quality: int, subsampling: str, metadata: Metadata, *, restart_rows: int = 0
+) -> bytes:
     """Encode L or RGB as baseline JPEG.
+
+    Args:
+        image: The pixels.
+        quality: 1 to 100.
+        subsampling: One of `SUBSAMPLINGS`.
+        metadata: Exif and colour profile.
+        restart_rows: Rows of blocks from one restart marker to the next, so that a part can be
+            decoded; 0: there are no markers.
 
     simplejpeg takes the same time and releases the GIL. But below quality 96 it uses the fast
     transform of libjpeg-turbo, which costs 0.1 dB at quality 90 and 0.6 dB at 95.
@@ -83,6 +93,7 @@ def jpeg(image: Image.Image, quality: int, subsampling: str, metadata: Metadata)
     return _saved(
         image, "JPEG", quality=quality, subsampling=subsampling, icc_profile=metadata.icc,
         exif=exif if len(_EXIF) < len(exif) <= _SEGMENT else b"", comment=b"",
+        restart_marker_rows=restart_rows,
     )  # fmt: skip
 
 

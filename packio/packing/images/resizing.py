@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,13 +43,13 @@ class Rule(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def parse(text: str) -> Rule:
+def parse(text: Any) -> Rule:
     """Parse "short=256", "long=512", "max-pixels=250000" or "exact=WIDTHxHEIGHT".
 
     Raises:
         OptionError: the text is no such rule.
     """
-    match = _RULE.fullmatch(text)
+    match = _RULE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise OptionError(
             f"resize={text!r}: expected short=PIXELS, long=PIXELS, max-pixels=NUMBER or "

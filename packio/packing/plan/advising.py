@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from packio.packing.images.encode import Encoding
 from packio.packing.plan.planning import Plan
 from packio.packing.run.reading import Read, Treatment, read_one
 from packio.sample.record import Field
+
+if TYPE_CHECKING:
+    from packio.packing.plan.level_advice import LevelsAdvice
 
 _SAMPLE = 64  # images that are looked at
 _ROUNDS = 3  # in which all of them are decoded; the fastest round counts
@@ -63,6 +66,7 @@ class DryRun:
         warnings: One line each, as which columns were guessed.
         looked_at: Number of images that were looked at.
         advice: An estimate for each encoding.
+        levels: What levels cost and bring; None if the plan has none.
     """
 
     kind: str
@@ -76,6 +80,7 @@ class DryRun:
     warnings: tuple[str, ...]
     looked_at: int
     advice: tuple[Advice, ...]
+    levels: LevelsAdvice | None = None
 
 
 def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
@@ -106,8 +111,18 @@ def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
         problems=tuple((key.decode("utf-8", "surrogateescape"), text) for key, text in problems),
         warnings=tuple(listing.warnings),
         looked_at=len(reads),
-        advice=tuple(_advice(plain, c, len(listing.keys)) for c in candidates) if plain else (),
+        advice=tuple(_advice(plain, c, listing.sizes) for c in candidates) if plain else (),
+        levels=_of_levels(reads, treatment, len(listing.keys)),
     )
+
+
+def _of_levels(reads: Sequence[Read], treatment: Treatment, images: int) -> LevelsAdvice | None:
+    if treatment.levels is None:
+        return None
+    from packio.packing.plan import level_advice  # makes crops, for which it imports torch
+
+    records = [read.record for read in reads if read.problem is None]
+    return level_advice.advice(records, treatment.levels, images)
 
 
 def _kind_of_labels(labels: object, classes: Sequence[str]) -> str:
@@ -118,18 +133,22 @@ def _kind_of_labels(labels: object, classes: Sequence[str]) -> str:
     return f"vector of {np.asarray(labels).shape[1]}"
 
 
-def _advice(reads: Sequence[Read], encoding: Encoding, images: int) -> Advice:
+def _advice(reads: Sequence[Read], encoding: Encoding, sizes: Sequence[int]) -> Advice:
+    images = len(sizes)
     encoded: list[Field] = []
+    as_listed = min(sizes) >= 0  # whether all images stay as large as the source says
     began = time.perf_counter()
     for r in reads:
         try:
             encoded.append(encoding(r.record).image)
         except DecodeError:
             continue
+        as_listed &= len(encoded[-1].data) == sizes[r.position]
     seconds = time.perf_counter() - began
     mean = statistics.fmean(len(image.data) for image in encoded) if encoded else 0.0
+    total = sum(sizes) if as_listed else round(mean * images)
     return Advice(
-        encoding.as_options(), round(mean * images), _decoded_per_second(encoded),
+        encoding.as_options(), total, _decoded_per_second(encoded),
         seconds / max(len(reads), 1) * images, len(reads) - len(encoded),
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from packio.errors import OptionError, SourceError
 from packio.packing.plan import duplicates
 from packio.sources import Listing
 
-DEDUPE = (None, "report", "drop")
+DEDUPE = (None, "report", "drop", "near")
 _SHOWN = 3  # paths in a warning
 _MOST_SEED = 2**127 - 1  # the salt of a hash, 16 bytes
 _GOLDEN = 0.618033988749895  # multiples of it, modulo 1, are spread evenly
@@ -33,6 +33,8 @@ class Choice:
     Attributes:
         include, exclude: Patterns of keys, as ``*.jpg`` or ``cats/*``; ``*`` also matches slashes.
         dedupe: "report": warn about samples with the same bytes; "drop": keep the first of them.
+            "near": keep the first of images that look alike, too, which decodes all images; needs
+            ``pip install 'packio[duplicates]'``.
         shuffle: Seed of the order; None keeps the order of the source.
         limit: Take this many samples from the beginning.
         split: Share of each named split, as {"train": 0.9, "val": 0.1}, exact in each class. So a
@@ -51,7 +53,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.dedupe not in DEDUPE:
-            raise OptionError(f"dedupe={self.dedupe!r}: expected 'report' or 'drop'")
+            raise OptionError(f"dedupe={self.dedupe!r}: expected 'report', 'drop' or 'near'")
         if self.limit is not None and self.limit < 1:
             raise OptionError(f"limit={self.limit}: expected at least 1")
         for name, seed in (("shuffle", self.shuffle), ("seed", self.seed)):
@@ -103,7 +105,9 @@ class Choice:
         found = len(listing.keys)
         listing = self._matching(listing)
         if self.dedupe is not None:
-            listing = duplicates.deduplicated(listing, drop=self.dedupe == "drop")
+            listing = duplicates.deduplicated(listing, drop=self.dedupe != "report")
+        if self.dedupe == "near":
+            listing = duplicates.without_near(listing)
         if self.shuffle is not None:
             listing = listing.take(_order(listing.keys, self.shuffle))
         if self.limit is not None:
@@ -131,7 +135,9 @@ class Choice:
         old_first = sorted(range(len(listing.keys)), key=lambda i: listing.keys[i] not in known)
         listing = listing.take(old_first)  # of samples with the same bytes the first stays
         if self.dedupe is not None:
-            listing = duplicates.deduplicated(listing, drop=self.dedupe == "drop")
+            listing = duplicates.deduplicated(listing, drop=self.dedupe != "report")
+        if self.dedupe == "near":
+            listing = duplicates.without_near(listing)
         new = [i for i, key in enumerate(listing.keys) if key not in known]
         there = len(listing.keys) - len(new)
         listing = listing.take(new)

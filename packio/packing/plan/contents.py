@@ -11,6 +11,7 @@ import numpy as np
 from packio.index import indexfile
 from packio.packing.plan import seen
 from packio.packing.run.reading import Treatment, read_ahead
+from packio.sample import levels
 from packio.sample.record import Field, Record
 from packio.sources import Listing
 
@@ -60,7 +61,8 @@ def _differing(
             yield listing.keys[i]
         elif row is None or now == seen.UNKNOWN or now != known[row]:
             suspects.append(i)
-    part, treatment = listing.take(suspects), dataclasses.replace(treatment, seek_points=False)
+    part = listing.take(suspects)  # levels are made of the image, and not compared
+    treatment = dataclasses.replace(treatment, seek_points=False, levels=None)
     threads = treatment.threads
     for chunk in read_ahead(part, range(len(suspects)), threads=threads, treatment=treatment):
         for read in chunk:
@@ -82,7 +84,7 @@ def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:
 
 def _as_packed(record: Record[Field], row: int, index: indexfile.Index) -> bool:
     """Tell whether a sample, treated as it was then, has the bytes and annotations of a row."""
-    for name in index.fields.keys() | record.fields.keys():
+    for name in levels.others(index.fields.keys() | record.fields.keys()):
         field = record.fields.get(name)
         has = f"{name}/offset" in index and index.column(f"{name}/offset").item(row) >= 0
         if has != (field is not None):

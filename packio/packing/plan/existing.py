@@ -136,4 +136,4 @@ def of_pack(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
 
 def pack_bytes(pack: opening.Pack) -> int:
     """Bytes of all files of a pack, the index included."""
-    return sum(size for _, size, _ in pack.index_file.files()) + pack.index_file.path.stat().st_size
+    return sum(size for _, size, _ in pack.index_file.files()) + pack.index_file.nbytes

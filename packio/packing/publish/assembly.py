@@ -237,7 +237,7 @@ def _metadata(
             "found": found + carried.skipped, "packed": packed,
             "skipped": left_out + carried.skipped,
         },
-        {**carried.versions, **encode.versions(plan.own.encoding)},
+        {**carried.versions, **encode.versions(plan.own)},
         plan=plan.digest,
         splits=None if listing.splits is None else listing.split_names,
         statistics=carried.statistics if plan.own.stats is None else None,

@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _PLAN = "plan"
 _TALLY = "tally"
+_PART = "part-{}-of-{}"
 _POLL_SECONDS = 0.2
 # NFS keeps what it knows of a folder for as long. Source: nfs(5), acdirmax.
 _NETWORK_SECONDS = 60.0
@@ -125,8 +126,24 @@ class Journal:
             if finished is not None:
                 kept |= {self._record(number).name, finished.metadata["attempt"]}
         for path in list(self.folder.iterdir()):
-            if path.name not in kept:
+            if path.name not in kept and not path.name.startswith(_PART[:5]):
                 files.remove(path)
+
+    def note_part(self, part: tuple[int, int]) -> None:
+        """Note that a part was begun, for the run that finishes."""
+        self.folder.joinpath(_PART.format(*part)).touch()
+
+    def parts_of(self, missing: Sequence[int]) -> tuple[list[int], int] | None:
+        """Parts that shards belong to, and the number of all parts; None if nobody noted it.
+
+        Args:
+            missing: Numbers of the shards.
+        """
+        noted = {int(path.name.rpartition("-")[2]) for path in self.folder.glob(_PART[:5] + "*")}
+        if len(noted) != 1:  # none, or several divisions
+            return None
+        (count,) = noted
+        return sorted({number % count + 1 for number in missing}), count
 
     def tally(self, part: tuple[int, int] | None) -> Tally:
         """The counters of the run, or of a part of it."""

@@ -16,6 +16,8 @@ from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_raw, read_facts
 from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
+from packio.packing.images.levels import Levels
+from packio.sample import levels
 from packio.sample.facts import UNKNOWN, Facts
 from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
@@ -49,12 +51,14 @@ class Treatment:
         check: "header" reads the header of each image; "decode" decodes each image whole.
         seekable: Put restart markers into JPEGs, without loss, so that a part can be decoded.
         seek_points: Find where the decoding of a JPEG may begin.
+        levels: Levels that images get. None: levels of an image that stays as it is stay, too.
     """
 
     encoding: Encoding = dataclasses.field(default_factory=Encoding)
     check: str = "header"
     seekable: bool = False
     seek_points: bool = True
+    levels: Levels | None = None
 
     def __post_init__(self) -> None:
         if self.check not in CHECKS:
@@ -64,8 +68,9 @@ class Treatment:
     def of(recipe: Recipe) -> Treatment:
         """The treatment that a recipe describes."""
         return Treatment(
-            Encoding(**recipe.encoding), recipe.check, recipe.seekable, recipe.seek_points
-        )
+            Encoding(**recipe.encoding), recipe.check, recipe.seekable, recipe.seek_points,
+            Levels.of(recipe.levels),
+        )  # fmt: skip
 
     @property
     def decodes(self) -> bool:
@@ -74,6 +79,7 @@ class Treatment:
             self.check == "decode"
             or self.encoding != Encoding()
             or self.seekable
+            or self.levels is not None
             or (self.seek_points and not native.why_not())
         )
 
@@ -90,7 +96,7 @@ class Treatment:
         if self.check == "decode":
             for name, field in record.fields.items():
                 _decode(name, field)
-        record = self.encoding(record)
+        record = self._encoded(record)
         before, facts = record.image.data, record.facts
         if self.seekable and facts.encoding == "jpeg" and not facts.progressive:
             data = make_seekable(before, check=True)
@@ -99,6 +105,14 @@ class Treatment:
                     image=Field("image", data, facts._replace(seekable=True))
                 )
         return self._with_points(record)
+
+    def _encoded(self, record: Record[Field]) -> Record[Field]:
+        """The record with its image encoded, and with levels of this image."""
+        bare = levels.without(record)
+        encoded = self.encoding(bare)
+        if encoded.image is bare.image:
+            encoded = record
+        return encoded if self.levels is None else self.levels(encoded)
 
     def _with_points(self, record: Record[Field]) -> Record[Field]:
         image, facts = record.image, record.facts

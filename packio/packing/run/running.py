@@ -106,6 +106,8 @@ class Run:
         """
         journal = Journal(shop.shards, self.plan, self.out)
         journal.begin(alone=self.means.part is None)
+        if self.means.part is not None:
+            journal.note_part(self.means.part)
         shop.built.mkdir(exist_ok=True)
         mine = self._mine()
         missing = self._missing(mine, shop, journal)
@@ -163,7 +165,7 @@ class Run:
         if missing and self.means.finish:
             raise OutputError(
                 f"{self.out}: {len(missing)} of {len(mine)} shards are not written yet "
-                f"(number {missing[0]} first); run the parts that are missing"
+                f"(number {missing[0]} first); {_advice(journal.parts_of(missing))}"
             )
         return missing
 
@@ -358,3 +360,21 @@ def _bad_images(
     error = BadImagesError(f"{out}: not packed, {what}:{lines}{more}")
     error.skipped = tuple(shown)
     return error
+
+
+def _advice(found: tuple[list[int], int] | None) -> str:
+    """How to write the shards that are missing.
+
+    Args:
+        found: As `Journal.parts_of` returns it.
+    """
+    if found is None:
+        return "run the parts that are missing with --part i/n, and the same options"
+    parts, count = found
+    shown = ", ".join(f"--part {i}/{count}" for i in parts[:_SHOWN])
+    more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+    numbers = ",".join(map(str, parts))
+    return (
+        f"run the same command with {shown}{more} instead of --finish (Slurm: sbatch "
+        f"--array={numbers}), then --finish again"
+    )

@@ -123,7 +123,7 @@ def _read(samples: Listing) -> list[int | str]:
 
 
 def _versions(recipe: Recipe) -> dict[str, str]:
-    told = {"packio": __version__, **encode.versions(recipe.encoding)}
+    told = {"packio": __version__, **encode.versions(recipe)}
     if recipe.seek_points:  # which only the core finds
         told["the native core"] = "missing" if native.why_not() else "compiled"
     return told

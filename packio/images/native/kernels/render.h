@@ -67,11 +67,17 @@ static int render(Scratch *scratch, const Jpeg *jpeg, const Region *region, cons
 
     Across plan = {0};
     int shown = across->count, resizes_across = across->taps > 0, resizes_down = down->taps > 0;
-    if (resizes_across) {
+    int is_mean = across->is_mean;
+    uint32_t *sums = NULL;
+    if (is_mean) {
+        sums = packio_reserve(&scratch->taps, (size_t)(across->end - across->begin) * sizeof *sums);
+        if (!sums) return MEMORY;
+    } else if (resizes_across) {
         int status = plan_across(&scratch->taps, across, h_mirrored, &plan);
         if (status) return status;
     }
-    size_t stride = ((size_t)shown + SPARE) & ~(size_t)31, plane = 0;
+    int kept_columns = is_mean ? across->end - across->begin : shown;
+    size_t stride = ((size_t)kept_columns + SPARE) & ~(size_t)31, plane = 0;
     size_t kept = resizes_down ? (size_t)(down->end - down->begin) : 1;
     plane = stride * kept + SPARE;
     uint8_t *small = packio_reserve(&scratch->small, plane * (size_t)planes);
@@ -91,7 +97,9 @@ static int render(Scratch *scratch, const Jpeg *jpeg, const Region *region, cons
         for (int p = 0; p < planes; p++) {
             to[p] = small + (size_t)p * plane;
             if (resizes_down) to[p] += (size_t)(y - down->begin) * stride;
-            if (resizes_across)
+            if (is_mean)
+                memcpy(to[p], row[p], (size_t)kept_columns);
+            else if (resizes_across)
                 resize_row(&plan, row[p], to[p]);
             else
                 copy_row(row[p], to[p], shown, h_mirrored);
@@ -104,7 +112,9 @@ static int render(Scratch *scratch, const Jpeg *jpeg, const Region *region, cons
             for (int p = 0; p < planes; p++) {
                 uint8_t *out = request->out + (size_t)p * out_plane +
                                (size_t)out_y * (size_t)out_width + first_column;
-                if (resizes_down)
+                if (is_mean)
+                    average(down, across, made, h_mirrored, small + (size_t)p * plane, stride, sums, out);
+                else if (resizes_down)
                     resize_down(down, made, small + (size_t)p * plane, stride, out, shown);
                 else
                     memcpy(out, to[p], (size_t)shown);

@@ -185,6 +185,28 @@ static void resize_down(const Axis *axis, int i, const uint8_t *in, size_t strid
 #endif
 }
 
+/* Output i of the axis down, of means: rows of `in`, the first of which is the axis' first needed
+   one, unresized. `sums` has room for such a row. Source: PyTorch 2.13, AdaptiveAvgPoolKernel.cpp:
+   the sum, then divided by the rows and by the columns, in single precision. */
+static void average(const Axis *down, const Axis *across, int i, int mirrored, const uint8_t *in,
+                    size_t stride, uint32_t *sums, uint8_t *out) {
+    const uint8_t *from = in + (size_t)(down->start[i] - down->begin) * stride;
+    const int width = across->end - across->begin, high = down->size[i];
+    for (int x = 0; x < width; x++) sums[x] = from[x];
+    for (int y = 1; y < high; y++) {
+        from += stride;
+        for (int x = 0; x < width; x++) sums[x] += from[x];
+    }
+    for (int k = 0; k < across->count; k++) {
+        const uint32_t *at = sums + across->start[k] - across->begin;
+        uint32_t sum = 0;
+        for (int x = 0; x < across->size[k]; x++) sum += at[x];
+        float mean = (float)sum / (float)high / (float)across->size[k];
+        const float whole = 1 << 23; /* added, it leaves no bits behind the point: half to even */
+        out[mirrored ? across->count - 1 - k : k] = (uint8_t)(mean + whole - whole);
+    }
+}
+
 /* Copy a row, perhaps mirrored. */
 static void copy_row(const uint8_t *in, uint8_t *out, int count, int mirrored) {
     if (!mirrored) memcpy(out, in, (size_t)count);

@@ -1,0 +1,186 @@
+"""``packio replay``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from packio.cli import _options as option
+from packio.cli._output import counted, escaped, print_json
+from packio.cli._progress import ProgressLine
+
+if TYPE_CHECKING:
+    from packio.images.frames import Placement
+    from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, ReplayedSample
+
+
+def _span(text: str) -> tuple[int, int]:
+    """Turn "1200" or "1200-1210" into the first step and the last one."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+        raise typer.BadParameter(f"{text!r}: expected a step or first-last, as 1200-1210")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _crop(text: str) -> Any:
+    """Turn "224", "CenterCrop:224x192" or "none" into a crop."""
+    from packio.images import geometry
+
+    if text.lower() == "none":
+        return (None,)
+    match = re.fullmatch(r"(?:(\w+):)?(\d+)(?:x(\d+))?", text.strip())
+    kind = getattr(geometry, match[1] or "RandomResizedCrop", None) if match else None
+    if match is None or not isinstance(kind, type) or not hasattr(kind, "draws"):
+        raise typer.BadParameter(
+            f"{text!r}: expected 224, 224x192 (height x width), CenterCrop:224, none, …; other "
+            "options of crops are known to states of packio.Loader, and in Python"
+        )
+    size = int(match[2])
+    return (kind(size if match[3] is None else (size, int(match[3]))),)
+
+
+def run(
+    packs: Annotated[
+        list[Path],
+        typer.Argument(metavar="PACK…", help="The pack; several, in order, of a ConcatPacks."),
+    ],
+    steps: Annotated[
+        Any,
+        typer.Option(parser=_span, metavar="A-B",
+                     help="Steps A to B, or one step; counted from 0 in each epoch."),
+    ],
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Checkpoint with the loader's state: torch.save, JSON."),
+    ] = None,
+    state_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which state, if FILE has several, as loaders.train."),
+    ] = None,
+    epoch: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Epoch (default: that of the state).")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Batches of one rank (default: of all).")
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of ranks, if no state says it.")
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Samples of a rank's batch, if no state says it."),
+    ] = None,
+    drop_last: Annotated[
+        bool | None,
+        typer.Option("--drop-last/--keep-last", help="Whether a smaller last batch was left out."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Seed of crops and flips: of the dataset.")
+    ] = None,
+    order_seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Seed of the order (default: --seed; 0 of several ranks)."),
+    ] = None,
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="Without a state: nothing was shuffled.")
+    ] = False,
+    window: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Without a state: window= of the Loader.")
+    ] = None,
+    crop: Annotated[
+        Any,
+        typer.Option(parser=_crop, metavar="SIZE",
+                     help="Crop, if no state says it: 224 (RandomResizedCrop), CenterCrop:224, …"),
+    ] = None,
+    hflip: Annotated[
+        float | None, typer.Option(metavar="P", help="Probability of mirroring left-right.")
+    ] = None,
+    vflip: Annotated[
+        float | None, typer.Option(metavar="P", help="Probability of mirroring top-bottom.")
+    ] = None,
+    split: option.Split = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page of the very crops.")
+    ] = None,
+    size: Annotated[
+        int, typer.Option(min=16, max=1024, metavar="PIXELS", help="Longer side on the page.")
+    ] = 128,
+    as_json: option.Json = False,
+    quiet: option.Quiet = False,
+) -> None:  # fmt: skip
+    """Show which samples were in some steps of a training run, with which crops and flips.
+
+    No log is needed: order, crops and flips follow from seeds, epoch and position. The checkpoint
+    is what you saved with torch.save around loader.state_dict(), alone or beside the model; packio
+    reads its numbers and unpickles nothing. A state of packio.Loader says everything. A state of a
+    sampler says the order; then give --batch-size, --seed and --crop. To leave bad steps out:
+    packio.Loader(…, skip=[(epoch, first, last)]).
+
+    Example: packio replay train.lmdb --state checkpoint.pt --steps 1200-1210 --html spike.html
+
+    Example: packio replay train.lmdb --state checkpoint.pt --epoch 3 --steps 17 --rank 5
+
+    Example: packio replay train.lmdb --seed 7 --epoch 3 --batch-size 256 --world-size 8
+    --steps 1200-1210 --crop 224 --hflip 0.5 --json
+    """
+    from packio.inspecting.replaying import replay
+
+    given = {"hflip": hflip, "vflip": vflip, "split": split}
+    options = {name: value for name, value in given.items() if value is not None}
+    if crop is not None:
+        options["crop"] = crop[0]
+    found = replay(
+        packs, steps, state=state, state_name=state_name, epoch=epoch, rank=rank,
+        world_size=world_size, batch_size=batch_size, drop_last=drop_last, seed=seed,
+        order_seed=order_seed, shuffle=not in_order, window=window, **options,
+    )  # fmt: skip
+    if html is not None:
+        with ProgressLine(quiet=quiet) as progress:
+            written = found.write_page(html, size=size, progress=progress)
+    if as_json:
+        print_json(found.as_dict())
+    elif html is not None and not quiet:
+        count = sum(len(batch.samples) for batch in found.batches)
+        print(f"{escaped(str(html))}: {counted(count, 'sample')} in "
+              f"{counted(len(found.batches), 'batch')}, {written / 1e6:,.2f} MB")  # fmt: skip
+    elif html is None:
+        _print(found)
+
+
+def _print(found: Replay) -> None:
+    for batch in found.batches:
+        sys.stdout.write(_heading(batch) + "\n")
+        sys.stdout.writelines(f"{_line(sample)}\n" for sample in batch.samples)
+
+
+def _heading(batch: ReplayedBatch) -> str:
+    left_out = ", left out by skip=" if batch.left_out else ""
+    crops = "" if batch.crops_known else "; crops are not known: say --crop and --seed"
+    return (
+        f"epoch {batch.epoch}, step {batch.step}, rank {batch.rank}: "
+        f"{counted(len(batch.samples), 'sample')}{left_out}{crops}"
+    )
+
+
+def _line(sample: ReplayedSample) -> str:
+    crops = "  ".join(_crop_text(placement) for placement in sample.placements or ())
+    name = escaped(sample.class_name) if sample.class_name is not None else "-"
+    key = "-" if sample.key is None else escaped(sample.key)
+    return (
+        f"{sample.slot:>5}  {sample.position:>9}  {sample.index:>9}  {crops or '-'}  {name}  {key}"
+    )
+
+
+def _crop_text(placement: Placement) -> str:
+    """A crop as WxH+LEFT+TOP, then the size of the output, then its flips."""
+    f = placement.frame
+    at = f"{f.width}x{f.height}+{f.left}+{f.top}"
+    to = f">{f.to_width}x{f.to_height}" if f.resizes else ""
+    shown = (f.out_top, f.out_left, f.out_height, f.out_width) == (0, 0, f.to_height, f.to_width)
+    out = "" if shown else f"@{f.out_width}x{f.out_height}{f.out_left:+}{f.out_top:+}"
+    flips = "h" * bool(placement.hflip) + "v" * bool(placement.vflip)
+    return f"{at}{to}{out}" + (f" {flips}" if flips else "")

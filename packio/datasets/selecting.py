@@ -1,0 +1,132 @@
+"""Save a selection of a pack's samples: by an expression, by the keys of another, or as chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from packio.errors import OptionError
+from packio.packs import opening
+from packio.packs.querying import expressions, keys, selections
+from packio.storage import urls
+from packio.storage.folder import FolderFiles
+from packio.system.files import absolute
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SelectionReport:
+    """What was selected.
+
+    Attributes:
+        out: The selection.
+        pack: The pack that it is of.
+        selected: Number of samples in the selection.
+        samples: Number of samples in the pack.
+    """
+
+    out: Path
+    pack: Path
+    selected: int
+    samples: int
+
+
+def select(
+    pack: opening.Pack | str | os.PathLike[str],
+    expression: str | None = None,
+    *,
+    out: str | os.PathLike[str],
+    keys_of: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+) -> SelectionReport:
+    """Save a selection of a pack: a small file that opens as a pack of the chosen samples.
+
+    The file has positions and keys, and the digest of the pack's index. `packio.open`, datasets,
+    `packio.pack`, `packio.convert` and the commands take it as a pack. The samples stay where they
+    are: the file names the pack by its relative path.
+
+    Args:
+        pack: An open pack, or the path of one; it may be a selection.
+        expression: A condition of SQL, as ``"width >= 512 AND label = 'cat'"``; see
+            ``docs/queries.md``. Needs ``pip install 'packio[query]'``.
+        out: The selection to write, as ``cats.selection``.
+        keys_of: A selection, of this pack or of another, as of the same one before it changed; take
+            the samples that have its keys. With an expression: those of them that match.
+        overwrite: Replace a selection.
+
+    Raises:
+        OptionError: neither an expression nor a selection is given; the expression is none; or no
+            sample matches.
+        KeyNotFoundError: the pack lacks some of the keys.
+        OutputExistsError: ``out`` exists.
+        CannotCreateError: it cannot be written.
+    """
+    if isinstance(pack, (str, os.PathLike)):
+        with opening.open(pack) as opened:
+            return select(opened, expression, out=out, keys_of=keys_of, overwrite=overwrite)
+    if expression is None and keys_of is None:
+        raise OptionError(
+            f"{pack.path}: say what to select: an expression, or keys_of='old.selection'"
+        )
+    found = np.arange(len(pack))
+    if keys_of is not None:
+        found = _with_keys(pack, absolute(keys_of))
+    if expression is not None:
+        found = np.intersect1d(found, expressions.matching(pack, expression))
+        if not len(found):
+            raise OptionError(f"{pack.path}: none of {len(pack)} samples has {expression!r}")
+    return save(pack, found, out, expression=expression, overwrite=overwrite)
+
+
+def _with_keys(pack: opening.Pack, other: Path) -> np.ndarray:
+    if not selections.is_selection(other):
+        raise OptionError(f"{other}: no selection; keys_of= takes a file that packio select wrote")
+    data, ends = selections.read(other).keys()
+    text = data.tobytes()
+    wanted = [text[a:b] for a, b in itertools.pairwise(ends.tolist())]
+    return np.unique(keys.positions(pack.index_file, wanted, pack.path))
+
+
+def save(
+    pack: opening.Pack, positions: np.ndarray, out: str | os.PathLike[str], *,
+    expression: str | None = None, overwrite: bool = False,
+) -> SelectionReport:  # fmt: skip
+    """Save samples at some positions of a pack as a selection.
+
+    Args:
+        pack: The pack.
+        positions: (n,) int64; in any order, which is not kept.
+        out, expression, overwrite: As of `select`.
+
+    Raises:
+        OptionError: a sample is there twice, or none is there; or the pack is an image folder.
+    """
+    if isinstance(pack.storage, FolderFiles):
+        raise OptionError(
+            f"{pack.path}: an image folder; a selection is of a pack: packio pack makes one"
+        )
+    if not len(positions):
+        raise OptionError(f"{os.fspath(out)}: no samples to select")
+    steps = np.diff(positions)
+    if (steps <= 0).any():
+        ascending = np.unique(positions)
+        if len(ascending) != len(positions):
+            raise OptionError(
+                f"{os.fspath(out)}: {len(positions) - len(ascending)} samples are there more than "
+                "once; a selection has each sample once"
+            )
+        positions = ascending
+        warnings.warn(
+            f"{os.fspath(out)}: a selection has its samples in the order of the pack; the order of "
+            "this dataset is not kept",
+            stacklevel=3,
+        )
+    place, source = absolute(out), urls.absolute(pack.path)
+    selections.write(
+        place, pack.index_file, source, positions, expression=expression, overwrite=overwrite
+    )
+    return SelectionReport(Path(out), pack.path, len(positions), len(pack))

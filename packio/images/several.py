@@ -1,0 +1,137 @@
+"""Several outputs of one image, as the views of a sample: decode as few pixels as will do.
+
+Entropy-coded data of one place are decoded once, whatever number of outputs shows the place. But
+where outputs show places that lie apart, each place is decoded by itself, because less lies in all
+of them than in the box that holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from packio.images import native, regions
+from packio.images.decoders import Decoder, Described
+from packio.images.regions import Cut, Decoded, Need
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def make(
+    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need],
+    outs: Sequence[np.ndarray | None], points: bytes = b"",
+) -> list[np.ndarray]:  # fmt: skip
+    """Make outputs of an image, each as `packio.images.regions.make` would.
+
+    Without the native core, a library decodes each box by itself or the whole image once.
+
+    Args:
+        decoder, data, stored, points: As of `packio.images.regions.make`.
+        needs: What each output needs of the image; all of one level.
+        outs: Where each goes, or None.
+
+    Returns:
+        The outputs. Under "fast" the pixels of an image that the core declines may differ from
+        those of an output that is made alone.
+
+    Raises:
+        DecodeError: see `packio.images.regions.decode`.
+    """
+    if len(needs) == 1:
+        return [regions.make(decoder, data, stored, needs[0], outs[0], points)]
+    made: dict[int, np.ndarray] = {}  # by view
+    if decoder.core_takes(stored):
+        made = _by_core(decoder, data, stored, needs, outs, points)
+    elif decoder.has_core and stored.encoding == "jpeg":
+        decoder.count_declined(native.KIND)
+    left = [view for view in range(len(needs)) if view not in made]
+    if left:
+        parts = decode_all(decoder, data, stored, [needs[view] for view in left])
+        for view, part in zip(left, parts, strict=True):
+            made[view] = regions.render(part, needs[view], outs[view])
+    return [made[view] for view in range(len(needs))]
+
+
+def _by_core(
+    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need],
+    outs: Sequence[np.ndarray | None], points: bytes,
+) -> dict[int, np.ndarray]:  # fmt: skip
+    """What the native core makes, by view; not what it declines."""
+    outputs = [
+        regions.core_output(decoder, stored, need, out)
+        for need, out in zip(needs, outs, strict=True)
+    ]
+    made: dict[int, np.ndarray] = {}
+    waiting = _together(needs, cuttable=bool(points) or needs[0].cuttable)
+    while waiting:
+        views = waiting.pop()
+        given = [outputs[view] for view in views]
+        status = regions.core_declines(data, stored, needs[views[0]], given, points)
+        if not status:
+            made.update({view: outputs[view].out for view in views})
+        elif status == native.OUTPUT and len(views) > 1:
+            waiting += [[view] for view in views]  # it makes all but one of them, perhaps
+        else:
+            decoder.count_declined(status)
+    return made
+
+
+def _together(needs: Sequence[Need], *, cuttable: bool) -> list[list[int]]:
+    """Which views are decoded together, so that least is decoded in all.
+
+    Args:
+        needs: Of the views.
+        cuttable: Whether a part of the JPEG can be decoded without what is before it.
+    """
+    by_scale: dict[int, list[int]] = {}
+    for view, need in enumerate(needs):
+        by_scale.setdefault(regions.scale_of(need), []).append(view)
+    found: list[list[int]] = []
+    for views in by_scale.values():
+        at_once = not cuttable or _is_less_at_once([needs[view] for view in views])
+        found += [views] if at_once else [[view] for view in views]
+    return found
+
+
+def _is_less_at_once(needs: Sequence[Need]) -> bool:
+    """Whether the box that holds all boxes has fewer pixels than all boxes have together."""
+    boxes = [need.box for need in needs]
+    height = max(b[0] + b[2] for b in boxes) - min(b[0] for b in boxes)
+    width = max(b[1] + b[3] for b in boxes) - min(b[1] for b in boxes)
+    return height * width < sum(b[2] * b[3] for b in boxes)
+
+
+def decode_all(
+    decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need]
+) -> list[Decoded]:
+    """Decode what several outputs need of one image: each by itself, or the whole once.
+
+    Raises:
+        DecodeError: see `packio.images.regions.decode`.
+    """
+    if len(needs) == 1 or is_each_by_itself(stored, needs, cuttable=needs[0].cuttable):
+        return [regions.decode(decoder, data, stored, one) for one in needs]
+    pixels = decoder.fast(data, stored, 1)[0] if needs[0].fast else decoder(data, stored)
+    regions.check_whole(pixels.shape[:2], stored)
+    return [Decoded(pixels, 0, 0, needs[0].level)] * len(needs)
+
+
+def is_each_by_itself(stored: Described, needs: Sequence[Need], *, cuttable: bool) -> bool:
+    """Tell whether it takes less time to decode an image once for each of several outputs.
+
+    Args:
+        stored: What the index says of the whole image, or of the level that all are made of.
+        needs: What the outputs need of the image.
+        cuttable: Whether a part of the image can be decoded.
+    """
+    area = sum(one.frame.height * one.frame.width for one in needs) / needs[0].level ** 2
+    return cuttable and area < regions.WORTH_CUTTING * stored.height * stored.width
+
+
+def cut_all(data: bytes, stored: Described, needs: Sequence[Need]) -> list[Cut]:
+    """The bytes that several outputs need of one image: as `decode_all` takes them."""
+    cuttable = needs[0].cuttable
+    if len(needs) > 1 and not is_each_by_itself(stored, needs, cuttable=cuttable):
+        return [Cut(data, 0, 0)] * len(needs)
+    return [regions.cut(data, stored, one) for one in needs]

@@ -1,0 +1,234 @@
+"""Steps of a run: where in an epoch each step begins, and which steps are left out.
+
+A step is one batch of each rank. Steps are counted in each epoch, from 0, also over interruptions.
+Batch size and number of ranks may change when a run is resumed, even in the middle of an epoch. The
+steps between two such changes are a stretch. A state has the stretches of its whole run, a few
+numbers each, so the samples of any earlier step can be computed from the state.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from packio.errors import OptionError
+
+_MOST = 1 << 62  # positions of an epoch; those carried over from another epoch are negative
+
+
+class Stretch(NamedTuple):
+    """Steps of one size: from this step on, up to the next stretch, epochs that follow included.
+
+    Attributes:
+        epoch, step: The first step.
+        position: First position of that step in the order of the epoch.
+        batch_size: Positions that a rank takes in a step: samples, or 1 if the sampler's positions
+            are batches.
+        world_size: Ranks.
+    """
+
+    epoch: int
+    step: int
+    position: int
+    batch_size: int
+    world_size: int
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step, of all ranks together."""
+        return self.batch_size * self.world_size
+
+    def position_of(self, step: int) -> int:
+        """First position of a step of this stretch."""
+        return self.position + (step - self.step) * self.samples
+
+    def step_at(self, position: int) -> int:
+        """The first step that begins at a position, or after it."""
+        return self.step - (self.position - position) // self.samples
+
+
+class Span(NamedTuple):
+    """Steps of an epoch that are left out.
+
+    Attributes:
+        epoch: Number of the epoch.
+        first, last: The first step and the last one.
+    """
+
+    epoch: int
+    first: int
+    last: int
+
+
+Start = Callable[[int, int], int]  # epoch, number of ranks → first position of the epoch
+
+
+def at_zero(epoch: int, world_size: int) -> int:  # noqa: ARG001 (of a `Start`)
+    """The first position of an epoch whose positions count from 0."""
+    return 0
+
+
+def of_step(stretches: Sequence[Stretch], epoch: int, step: int, start: Start = at_zero) -> Stretch:
+    """Find the stretch that a step belongs to.
+
+    Args:
+        stretches: Of the run, one at least.
+        epoch, step: The step; one before the first stretch is taken to have that stretch's size.
+        start: Where epochs begin.
+    """
+    found = [s for s in stretches if s[:2] <= (epoch, step)]
+    return _in_epoch(found[-1] if found else stretches[0], epoch, start)
+
+
+def of_position(
+    stretches: Sequence[Stretch], epoch: int, position: int, start: Start = at_zero
+) -> Stretch:
+    """Find the stretch that a position belongs to, as `of_step`."""
+    found = [s for s in stretches if (s.epoch, s.position) <= (epoch, position)]
+    return _in_epoch(found[-1] if found else stretches[0], epoch, start)
+
+
+def _in_epoch(stretch: Stretch, epoch: int, start: Start) -> Stretch:
+    if stretch.epoch == epoch:
+        return stretch
+    return stretch._replace(epoch=epoch, step=0, position=start(epoch, stretch.world_size))
+
+
+def continued(
+    stretches: Sequence[Stretch], epoch: int, position: int, batch_size: int, world_size: int,
+    start: Start = at_zero,
+) -> tuple[Stretch, ...]:  # fmt: skip
+    """Add what begins at a position; steps that were once taken after it are forgotten.
+
+    Args:
+        stretches: Of the run so far.
+        epoch, position: Where the next step begins.
+        batch_size, world_size: Of the next steps.
+        start: Where epochs begin.
+    """
+    kept = [s for s in stretches if (s.epoch, s.position) < (epoch, position)]
+    whole = Stretch(epoch, 0, start(epoch, world_size), batch_size, world_size)
+    before = of_position(kept, epoch, position, start) if kept else whole
+    step = before.step_at(position)
+    same = before[3:] == whole[3:] and before.position_of(step) == position
+    if not same:
+        kept.append(whole._replace(step=step, position=position))
+    return tuple(kept) if kept else (whole,)
+
+
+def read_stretches(values: Iterable[Sequence[int]]) -> tuple[Stretch, ...]:
+    """Read the stretches of a state.
+
+    Raises:
+        OptionError: they make no sense.
+    """
+    found = tuple(
+        Stretch(*_counts(v, len(Stretch._fields), "stretches", least=-_MOST)) for v in values
+    )
+    sizes = [min(s.epoch, s.step, s.batch_size - 1, s.world_size - 1) for s in found]
+    if min(sizes, default=0) < 0 or list(found) != sorted(found):
+        raise OptionError(f"stretches={[list(s) for s in found]}: expected ascending steps")
+    return found
+
+
+def read_spans(values: Iterable[Sequence[int]] | None, name: str = "skip") -> tuple[Span, ...]:
+    """Read spans of steps; those that touch or overlap become one.
+
+    Args:
+        values: (epoch, first, last) each.
+        name: What an error calls them.
+
+    Raises:
+        OptionError: they are no such spans.
+    """
+    found = [Span(*_counts(v, len(Span._fields), name)) for v in values or ()]
+    for span in found:
+        if span.first > span.last:
+            raise OptionError(f"{name}={tuple(span)}: expected a first step up to the last step")
+    merged: list[Span] = []
+    for span in sorted(found):
+        last = merged[-1] if merged else None
+        if last is not None and last.epoch == span.epoch and span.first <= last.last + 1:
+            merged[-1] = last._replace(last=max(last.last, span.last))
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def _counts(value: Any, many: int, name: str, *, least: int = 0) -> tuple[int, ...]:
+    try:
+        numbers = tuple(value)
+    except TypeError:
+        numbers = ()
+    if len(numbers) != many or any(type(n) is not int or n < least for n in numbers):
+        expected = "(epoch, first step, last step)" if many == len(Span._fields) else "a stretch"
+        raise OptionError(f"{name}: {value!r}; expected {expected}, integers of at least 0")
+    return numbers
+
+
+def is_left_out(spans: Iterable[Span], epoch: int, step: int) -> bool:
+    """Tell whether a step is in one of some spans."""
+    return any(s.epoch == epoch and s.first <= step <= s.last for s in spans)
+
+
+def before(spans: Iterable[Span], epoch: int, step: int) -> list[Span]:
+    """The parts of spans that lie before a step."""
+    cut = [s._replace(last=min(s.last, step - 1)) if s.epoch == epoch else s for s in spans]
+    return [s for s in cut if s.epoch <= epoch and s.first <= s.last]
+
+
+def joined(
+    asked: Sequence[Span], loaded: Sequence[Span], epoch: int, step: int
+) -> tuple[Span, ...]:
+    """Put the spans of a loader and of a state that it loads together: both are left out.
+
+    Args:
+        asked: Of the loader.
+        loaded: Of the state.
+        epoch, step: Where the state goes on.
+
+    Raises:
+        OptionError: the loader leaves steps out that the run of the state has trained on.
+    """
+    for span in before(asked, epoch, step):
+        if not any(s.epoch == span.epoch and s.first <= span.first and span.last <= s.last
+                   for s in loaded):  # fmt: skip
+            raise OptionError(
+                f"skip={tuple(span)}: the state goes on at step {step} of epoch {epoch}, and its "
+                f"run has trained on these steps; load a state from before step {span.first} of "
+                f"epoch {span.epoch}, or leave this span out of skip="
+            )
+    return read_spans([*asked, *loaded])
+
+
+def check_size(was: Stretch, spans: Sequence[Span], now: Stretch, step: int) -> None:
+    """Check that steps which a state leaves out, and which are still to come, keep their size.
+
+    Args:
+        was: What the state's steps were.
+        spans: That the state leaves out.
+        now, step: The steps that follow, and the first of them.
+
+    Raises:
+        OptionError: steps have another number of samples now.
+    """
+    ahead = [s for s in spans if (s.epoch, s.last) >= (now.epoch, step)]
+    if ahead and was.samples != now.samples:
+        raise OptionError(
+            f"the state leaves out {[tuple(s) for s in ahead]}, steps of {was.samples} samples; "
+            f"here steps have {now.samples} (batch size times ranks): keep {was.samples} until "
+            "they are passed, or set state['left_out'] = [] and say skip= in steps of this size"
+        )
+
+
+def warn_if_beyond(spans: Iterable[Span], now: Stretch, count: int) -> None:
+    """Warn of spans that begin where an epoch of so many samples has ended."""
+    total = now.step_at(count)
+    for span in spans:
+        if span.epoch == now.epoch and span.first >= total:
+            warnings.warn(
+                f"skip={tuple(span)}: epoch {span.epoch} has {total} steps, 0 to {total - 1}; "
+                "steps are counted from 0 in each epoch",
+                stacklevel=4,
+            )

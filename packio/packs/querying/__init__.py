@@ -1,0 +1,1 @@
+"""Queries: the index of a pack as Arrow columns, SQL expressions over them, and selections."""

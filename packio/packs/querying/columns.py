@@ -1,0 +1,260 @@
+r"""The index of a pack as Arrow columns: what `packio.export` writes and `where` asks about.
+
+A row is a sample. The columns, as far as the pack has what they tell:
+
+* ``index`` int64: position in the pack; ``key`` text: bytes that are not UTF-8 are shown as
+  ``\xNN``;
+* ``label`` int64, or a list of float32; ``class`` text: the name of the label, null without one;
+  of a label vector the list of the names whose entries are above 0;
+* ``split`` text;
+* ``bytes``, ``height``, ``width``, ``orientation``, ``channels``, ``encoding`` of the field image;
+  ``<field>_bytes`` and so on of other images and masks; ``<field>_bytes`` of other fields.
+  Null where a sample has no such field, or the index does not know;
+* ``boxes``: a list of [x_min, y_min, x_max, y_max], float32, in pixels; ``box_labels``,
+  ``box_classes`` and ``box_<column>``: lists with an entry for each box;
+* ``meta``: the metadata as JSON text; see `packio.packs.querying.metadata`.
+
+Numbers and keys are views of the mapped index, so that a column costs little until it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from packio import registry
+from packio.errors import IntegrityError
+from packio.images import encodings
+from packio.packs.table import PackTable
+from packio.sample.fields import PIXELS
+from packio.sample.record import IMAGE
+
+EXTRA = "query"  # of packio, which installs pyarrow and DuckDB
+META = "meta"
+_ROWS = 1 << 17  # of a batch
+_OF_PIXELS = ("height", "width", "orientation", "channels", "encoding")
+
+_Make = Callable[[int, int], Any]  # first row, row behind the last → pyarrow.Array
+
+
+class ArrowColumns:
+    """The columns of a pack, made in pieces when they are asked for.
+
+    Args:
+        pack: The pack.
+
+    Attributes:
+        names: Names of all columns, in order; `META` last, if there are metadata.
+
+    Raises:
+        MissingPackageError: pyarrow is not installed.
+    """
+
+    def __init__(self, pack: PackTable) -> None:
+        self._pack, self._index = pack, pack.index_file
+        self._arrow: Any = registry.require("pyarrow", EXTRA)
+        self._made: dict[str, tuple[Any, _Make]] = {}
+        self._class_names = self._arrow.array([text_of(name) for name in pack.classes], "string")
+        self._add_names()
+        for name, kind in pack.fields.items():
+            self._add_field(name, kind)
+        if "boxes" in self._index:
+            self._add_boxes()
+        if "meta_data" in self._index:
+            self._add(META, "large_string", partial(self._texts, META))
+        self.names = tuple(self._made)
+
+    def schema(self, names: Sequence[str]) -> Any:
+        """The pyarrow.Schema of some columns."""
+        return self._arrow.schema([(name, self._made[name][0]) for name in names])
+
+    def batch(self, names: Sequence[str], start: int, stop: int) -> Any:
+        """Some columns of the samples start..stop-1, a pyarrow.RecordBatch.
+
+        Raises:
+            IntegrityError: the index is damaged there.
+        """
+        self._index.check_length(start)
+        arrays = [self._made[name][1](start, stop) for name in names]
+        return self._arrow.record_batch(arrays, schema=self.schema(names))
+
+    def batches(self, names: Sequence[str], rows: int = _ROWS) -> Iterator[Any]:
+        """All samples, in batches of at most so many rows."""
+        for start in range(0, len(self._pack), rows):
+            yield self.batch(names, start, min(start + rows, len(self._pack)))
+
+    def _add(self, name: str, kind: Any, make: _Make) -> None:
+        while name in self._made:  # as box_bytes of a field and of a column of boxes
+            name += "_"
+        self._made[name] = (getattr(self._arrow, kind)() if isinstance(kind, str) else kind, make)
+
+    def _add_names(self) -> None:
+        """Add index, key, label, class and split."""
+        arrow = self._arrow
+        self._add("index", "int64", lambda a, b: arrow.array(np.arange(a, b)))
+        self._add("key", "large_string", partial(self._texts, "key"))
+        if "label" in self._index:
+            is_number = len(self._index.column("label").shape) == 1
+            listed = arrow.list_(arrow.float32())
+            self._add("label", "int64" if is_number else listed, self._labels)
+            if self._pack.classes:
+                kind = self._dictionary() if is_number else arrow.list_(arrow.string())
+                self._add("class", kind, self._classes)
+        if "split" in self._index:
+            splits = self._pack.metadata.get("splits", [])
+            names = arrow.array([text_of(name) for name in splits], "string")
+            self._add("split", self._dictionary(), lambda a, b: self._named(
+                names, self._index.column("split").span(a, b)
+            ))  # fmt: skip
+
+    def _dictionary(self) -> Any:
+        return self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
+
+    def _named(self, names: Any, codes: np.ndarray) -> Any:
+        """Names of codes; null where a code has none."""
+        codes = codes.astype(np.int64, copy=False)
+        unknown = (codes < 0) | (codes >= len(names))
+        numbers = self._arrow.array(np.where(unknown, 0, codes).astype(np.int32), mask=unknown)
+        return self._arrow.DictionaryArray.from_arrays(numbers, names)
+
+    def _labels(self, start: int, stop: int) -> Any:
+        labels = self._index.column("label").span(start, stop)
+        if labels.ndim == 1:
+            return self._arrow.array(labels)
+        ends = np.arange(len(labels) + 1) * labels.shape[1]
+        return self._listed(ends, self._arrow.array(labels.reshape(-1)))
+
+    def _classes(self, start: int, stop: int) -> Any:
+        labels = self._index.column("label").span(start, stop)
+        if labels.ndim == 1:
+            return self._named(self._class_names, labels)
+        rows, numbers = np.nonzero(labels[:, : len(self._class_names)] > 0)
+        ends = np.searchsorted(rows, np.arange(len(labels) + 1))
+        return self._listed(ends, self._named(self._class_names, numbers).dictionary_decode())
+
+    def _listed(self, ends: np.ndarray, values: Any) -> Any:
+        return self._arrow.ListArray.from_arrays(ends.astype(np.int32), values)
+
+    def _add_field(self, name: str, kind: str) -> None:
+        prefix = "" if name == IMAGE else f"{name}_"
+        self._add(f"{prefix}bytes", "int64", partial(self._of_field, name, "length"))
+        for part in _OF_PIXELS if kind in PIXELS else ():
+            if f"{name}/{part}" not in self._index:
+                continue
+            if part == "encoding":
+                self._add(prefix + part, self._dictionary(), partial(self._encodings, name))
+                continue
+            dtype = self._index.column(f"{name}/{part}").dtype
+            kind_of_part = self._arrow.from_numpy_dtype(dtype)
+            self._add(prefix + part, kind_of_part, partial(self._of_field, name, part))
+
+    def _absent(self, name: str, start: int, stop: int) -> np.ndarray | None:
+        """Which samples lack a field, (n,) bool; None: every sample has an image."""
+        if name == IMAGE:
+            return None
+        absent: np.ndarray = self._index.column(f"{name}/offset").span(start, stop) < 0
+        return absent
+
+    def _of_field(self, name: str, part: str, start: int, stop: int) -> Any:
+        values, absent = (
+            self._index.column(f"{name}/{part}").span(start, stop), self._absent(name, start, stop)
+        )  # fmt: skip
+        if part in _OF_PIXELS:  # 0: not known
+            unknown = values == 0
+            absent = unknown if absent is None else absent | unknown
+        if absent is None or not absent.any():
+            return self._arrow.array(values)
+        return self._arrow.array(values, mask=absent)
+
+    def _encodings(self, name: str, start: int, stop: int) -> Any:
+        codes = self._index.column(f"{name}/encoding").span(start, stop).astype(np.int64)
+        absent = self._absent(name, start, stop)
+        if absent is not None:
+            codes[absent] = -1
+        known = sorted(encodings.NAMES)
+        places = np.full(256, -1)
+        places[known] = np.arange(len(known))
+        names = self._arrow.array([encodings.NAMES[code] for code in known], "string")
+        return self._named(names, np.where(codes < 0, -1, places[codes]))
+
+    def _add_boxes(self) -> None:
+        arrow = self._arrow
+        edges = arrow.list_(arrow.list_(arrow.float32()))
+        self._add("boxes", edges, partial(self._of_boxes, "boxes"))
+        for name in self._pack.box_columns:
+            column = f"boxes/{name}"
+            kind = arrow.list_(arrow.from_numpy_dtype(self._index.column(column).dtype))
+            self._add(f"box_{name}", kind, partial(self._of_boxes, column))
+        if "labels" in self._pack.box_columns and self._pack.classes:
+            self._add("box_classes", arrow.list_(arrow.string()), self._box_classes)
+
+    def _ends(self, column: str, start: int, stop: int) -> np.ndarray:
+        """N+1 offsets of the values of some samples, ascending."""
+        ends = self._index.column(column).span(start, stop + 1)
+        if (ends[1:] < ends[:-1]).any():
+            raise IntegrityError(
+                f"{self._index.path}: column {column} does not ascend; restore the index or pack "
+                "again"
+            )
+        return ends
+
+    def _of_boxes(self, column: str, start: int, stop: int) -> Any:
+        ends = self._ends("box_offsets", start, stop)
+        values = self._index.column(column).span(int(ends[0]), int(ends[-1]))
+        flat = self._arrow.array(values.reshape(-1))
+        if values.ndim == 2:
+            flat = self._listed(np.arange(len(values) + 1) * values.shape[1], flat)
+        return self._listed(ends - ends[0], flat)
+
+    def _box_classes(self, start: int, stop: int) -> Any:
+        ends = self._ends("box_offsets", start, stop)
+        labels = self._index.column("boxes/labels").span(int(ends[0]), int(ends[-1]))
+        names = self._named(self._class_names, labels)  # Arrow reads no lists of dictionaries
+        return self._listed(ends - ends[0], names.dictionary_decode())
+
+    def _texts(self, column: str, start: int, stop: int) -> Any:
+        """Keys or metadata as text: null where there are none, without a copy if all is UTF-8."""
+        ends = self._ends(f"{column}_offsets", start, stop)
+        data = self._index.column(f"{column}_data").span(int(ends[0]), int(ends[-1]))
+        ends = ends - ends[0]
+        absent = None
+        if column == META and (is_empty := ends[1:] == ends[:-1]).any():
+            packed = np.packbits(~is_empty, bitorder="little")
+            absent = self._arrow.py_buffer(packed)
+        made = self._arrow.LargeStringArray.from_buffers(
+            stop - start, self._arrow.py_buffer(ends), self._arrow.py_buffer(data), absent
+        )
+        try:
+            made.validate(full=True)
+        except self._arrow.ArrowInvalid:
+            return self._mended(column, ends, data.tobytes())
+        return made
+
+    def _mended(self, column: str, ends: np.ndarray, data: bytes) -> Any:
+        """Texts that are not UTF-8, shown as far as they are."""
+        pairs = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        if column != META:
+            texts: list[str | None]
+            texts = [data[a:b].decode("utf-8", "backslashreplace") for a, b in pairs]
+            return self._arrow.array(texts, self._arrow.large_string())
+        try:
+            found = [data[a:b].decode("utf-8", "surrogatepass") for a, b in pairs]
+        except UnicodeDecodeError as error:
+            raise IntegrityError(
+                f"{self._index.path}: metadata that are not UTF-8 ({error}); restore the index or "
+                "pack again"
+            ) from error
+        texts = [text.encode("utf-8", "replace").decode() if text else None for text in found]
+        return self._arrow.array(texts, self._arrow.large_string())
+
+
+def text_of(name: str) -> str:
+    r"""Text whose bytes need not be UTF-8, as Arrow takes it: such bytes are shown as ``\xNN``."""
+    try:
+        return os.fsencode(name).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a character that UTF-16 writes as two
+        return name.encode("utf-8", "backslashreplace").decode()

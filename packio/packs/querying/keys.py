@@ -1,0 +1,98 @@
+"""Positions of many keys in an index, and the keys at many positions."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from packio.errors import KeyNotFoundError, OptionError
+from packio.index.indexfile import Index
+
+_FEW = 1000  # keys that are found one by one, by bisection; of more, all keys are gone through
+_ROWS = 1 << 16
+_SHOWN = 3
+
+
+def positions(
+    index: Index, wanted: Sequence[bytes], where: object, *, shown: bool = False
+) -> np.ndarray:
+    r"""Positions of some keys, (n,) int64, in their order.
+
+    Args:
+        index: Of the pack.
+        wanted: The keys.
+        where: What a message names.
+        shown: Whether keys may be as Arrow's text has them: bytes that are not UTF-8 as ``\xNN``.
+
+    Raises:
+        KeyNotFoundError: the pack lacks some of them; the message has the first.
+    """
+    places: dict[bytes, int] = {}
+    if len(wanted) <= _FEW:
+        for key in dict.fromkeys(wanted):
+            try:
+                places[key] = index.find(key)
+            except KeyNotFoundError:
+                continue
+    else:
+        asked, first = set(wanted), 0
+        for chunk in _chunks(index):
+            places |= {key: first + i for i, key in enumerate(chunk) if key in asked}
+            first += len(chunk)
+    missing = [key for key in wanted if key not in places]
+    if shown and missing:
+        places |= _meant(index, missing)
+        missing = [key for key in missing if key not in places]
+    if missing:
+        first_ones = ", ".join(repr(os.fsdecode(key)) for key in missing[:_SHOWN])
+        raise KeyNotFoundError(
+            f"{where}: {len(missing)} of {len(wanted)} keys are not in the pack: {first_ones}"
+        )
+    return np.array([places[key] for key in wanted], np.int64)
+
+
+def _meant(index: Index, missing: Sequence[bytes]) -> dict[bytes, int]:
+    r"""Positions of keys that are not UTF-8 by their text, in which their bytes are ``\xNN``."""
+    asked = {key for key in missing if b"\\x" in key}
+    found: dict[bytes, int] = {}
+    first = 0
+    for chunk in _chunks(index) if asked else ():
+        for i, key in enumerate(chunk):
+            if not key.isascii() and (text := shown_as(key)) in asked:
+                found.setdefault(text, first + i)
+        first += len(chunk)
+    return found
+
+
+def shown_as(key: bytes) -> bytes:
+    r"""A key as Arrow's text has it: bytes that are not UTF-8 as ``\xNN``."""
+    return key.decode("utf-8", "backslashreplace").encode()
+
+
+def _chunks(index: Index) -> Iterator[list[bytes]]:
+    """All keys, in lists."""
+    for start in range(0, len(index), _ROWS):
+        ends = index.column("key_offsets").span(start, min(start + _ROWS, len(index)) + 1).tolist()
+        data = index.column("key_data").span(ends[0], ends[-1]).tobytes()
+        yield [data[a - ends[0] : b - ends[0]] for a, b in itertools.pairwise(ends)]
+
+
+def check(index: Index, places: np.ndarray, expected: Sequence[bytes], where: object) -> None:
+    r"""Compare the keys at some positions with those that a table has.
+
+    An expected key may be as Arrow's text has it: bytes that are not UTF-8 as ``\xNN``.
+
+    Raises:
+        OptionError: they differ.
+    """
+    for place, key in zip(places.tolist(), expected, strict=True):
+        own = index.key(place)
+        if own != key and shown_as(own) != key:
+            raise OptionError(
+                f"{where}: sample {place} has the key {os.fsdecode(own)!r}, the table says "
+                f"{os.fsdecode(key)!r}: the table is of another pack, or the pack has changed; "
+                "leave the column index out to go by keys"
+            )

@@ -1,0 +1,217 @@
+"""The index of a selection: the rows of its samples out of the pack's index.
+
+It is made once, piece by piece, and kept in the user's cache (``selections``), under the digests of
+the selection and of the pack's index. All else of the pack, as its files and its format, is that of
+the whole pack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio import __version__
+from packio.errors import (
+    CannotCreateError,
+    IntegrityError,
+    KeyNotFoundError,
+    NotAPackError,
+    OptionError,
+    PackioError,
+)
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.index.columns import RAGGED
+from packio.index.indexfile import INDEX_SUFFIX, Index
+from packio.index.pieces import Content
+from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
+from packio.packs import locating
+from packio.packs.files import index_of_pack
+from packio.packs.querying import keys, selections
+from packio.packs.querying.gathering import Gathered
+from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
+from packio.storage.urls import Url
+from packio.system import cache, locks
+
+# Metadata of a pack that are not true of some of its samples, or that only a manifest has.
+_OF_THE_WHOLE = ("plan", "merged", "statistics", "columns", "remarks")
+_SHOWN = 12  # digits of a digest
+
+
+def located(
+    path: Path, pack: Path | None = None, *, by_key: bool = False
+) -> tuple[Path, Path]:  # fmt: skip
+    """The index of a selection, and the folder that the paths in the index are relative to.
+
+    Args:
+        path: Of the selection, absolute.
+        pack: Path or URL of the pack, absolute; None: where the selection says.
+        by_key: Take the samples by their keys if the pack has changed.
+
+    Raises:
+        NotAPackError: the pack is not there, or is a selection itself.
+        IntegrityError: the pack has changed, and `by_key` is False; or the selection is damaged.
+        KeyNotFoundError: the pack has changed, and lacks some of the keys.
+    """
+    selection = selections.read(path)
+    whole = pack or selection.pack_path
+    if not isinstance(whole, Url) and selections.is_selection(whole):
+        raise NotAPackError(
+            f"{path}: a selection of {whole}, which is a selection; expected a pack"
+        )
+    index, root = _opened(whole, path)
+    if index.digest == selection.index_digest:
+        by_key = False
+        if len(index) != selection.samples:
+            raise IntegrityError(
+                f"{path}: says that {whole} has {selection.samples} samples, it has {len(index)}; "
+                "the file is forged or damaged: select again"
+            )
+    elif not by_key:
+        raise IntegrityError(
+            f"{path}: a selection of {whole}, which is another pack now (digest "
+            f"{index.digest[:_SHOWN]}…, the selection says {selection.index_digest[:_SHOWN]}…); "
+            f"select again, or take the samples by their keys: packio select {whole} --keys-of "
+            f"{path.name} -o NEW, packio.open(…, by_key=True)"
+        )
+    name = os.fspath(whole) if pack is not None else selection.pack
+    asked = f"{__version__}\0{selection.digest}\0{index.digest}\0{by_key}\0{name}"
+    digest = hashlib.sha256(asked.encode("utf-8", "surrogateescape")).hexdigest()
+    place = cache.folder("selections") / f"{digest}{INDEX_SUFFIX}"
+    try:
+        if not _is_own(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with locks.file_lock(place.with_suffix(".lock")):  # of many at once, one makes it
+                if not _is_own(place):  # again: another process may have made it
+                    _write(place, selection, index, whole, name, by_key=by_key)
+    except PackioError:
+        raise
+    except OSError as error:
+        raise CannotCreateError(
+            f"{error.filename or place}: {error.strerror}; the index of {path} goes there; name "
+            "another folder by PACKIO_CACHE_DIR"
+        ) from error
+    return place, root
+
+
+def _opened(whole: Path, path: Path) -> tuple[Index, Path]:
+    """The index of the pack behind a selection, and its root."""
+    try:
+        found, root = locating.located(whole)
+    except NotAPackError as error:
+        raise type(error)(
+            f"{error}; {path} is a selection of it: say where the pack is by packio.open("
+            f"{path.name!r}, pack=…)"
+        ) from error
+    return index_of_pack(found, root), root
+
+
+def _is_own(place: Path) -> bool:
+    """Whether the index is there and whole; a crash of the machine may have cut it off."""
+    try:
+        if place.stat().st_uid != os.geteuid():
+            return False
+        Index(place)
+    except (FileNotFoundError, PackioError):
+        return False
+    return True
+
+
+def _write(
+    place: Path, selection: Selection, index: Index, whole: Path, name: str, *, by_key: bool
+) -> None:
+    """Write the index of a selection."""
+    if by_key:
+        positions = _by_key(selection, index, whole)
+    else:
+        positions = selection.positions()
+        _check_keys(selection, Gathered(index, positions), whole)
+    said = {
+        "pack": name, "digest": index.digest, "samples": len(index),
+        "expression": selection.expression,
+    }  # fmt: skip
+    indexfile.write(place, _columns(index, positions), _metadata(index, positions, said))
+
+
+def _by_key(selection: Selection, index: Index, whole: Path) -> np.ndarray:
+    data, ends = selection.keys()
+    text = data.tobytes()
+    wanted = [text[a:b] for a, b in itertools.pairwise(ends.tolist())]
+    try:
+        found = np.sort(keys.positions(index, wanted, whole))
+    except KeyNotFoundError as error:
+        raise KeyNotFoundError(
+            f"{selection.path}: the pack has changed, and lacks samples: {error}; select again"
+        ) from error
+    if (found[1:] == found[:-1]).any():
+        raise IntegrityError(f"{selection.path}: has a key twice; select again")
+    return found
+
+
+def _check_keys(selection: Selection, gathered: Gathered, whole: Path) -> None:
+    """Compare the keys of a selection with those of the pack.
+
+    Raises:
+        IntegrityError: they differ.
+    """
+    data, ends = selection.keys()
+    for expected, column in (
+        (ends, gathered.offsets("key_offsets")), (data, gathered.data("key_data"))
+    ):  # fmt: skip
+        first = 0
+        for piece in column:
+            if not np.array_equal(expected[first : first + len(piece)], piece):
+                break
+            first += len(piece)
+        else:
+            if first == len(expected):
+                continue
+        raise IntegrityError(
+            f"{selection.path}: its keys are not those of the samples in {whole}; the file is "
+            "forged or damaged: select again"
+        )
+
+
+def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
+    """The columns of some samples."""
+    gathered = Gathered(index, positions)
+    result: dict[str, Content] = {}
+    ragged = set(RAGGED.values())
+    for name in index.column_names:
+        column, part = index.column(name), name.partition("/")[0]
+        if name.startswith("file_"):
+            result[name] = column.array()
+        elif name in RAGGED:
+            result[name] = gathered.offsets(name)
+        elif name in ragged or part in ragged:
+            result[name] = gathered.data(name)
+        elif name.startswith("shard_") or name in ("key_order", RAW_BLOCKS, SOURCE_COLUMN):
+            continue
+        elif column.shape[0] == len(index):
+            result[name] = gathered.column(name)
+    data, starts = (gathered.data("key_data").array(), gathered.offsets("key_offsets").array())
+    ordered, all_differ = made.of_joined_keys(data, starts)
+    if not all_differ:
+        raise IntegrityError(f"{index.path}: has a key twice; make it anew: packio reindex")
+    return result | ordered | {SOURCE_COLUMN: positions}
+
+
+def _metadata(index: Index, positions: np.ndarray, said: dict[str, Any]) -> dict[str, Any]:
+    metadata = {n: v for n, v in index.metadata.items() if n not in _OF_THE_WHOLE}
+    shards = metadata.get("shards", [])
+    ends = np.cumsum([shard["samples"] for shard in shards], dtype=np.int64)
+    if len(ends) and int(ends[-1]) != len(index):
+        raise OptionError(f"{index.path}: its shards do not have the {len(index)} samples it has")
+    counts = np.diff(np.searchsorted(positions, ends), prepend=0).tolist()
+    return metadata | {
+        "version": indexfile.VERSION,
+        "fields": index.fields,
+        "shards": [{**s, "samples": n} for s, n in zip(shards, counts, strict=True)],
+        "counts": {"found": len(positions), "packed": len(positions), "skipped": 0},
+        MARK: said,
+    }

@@ -1,0 +1,257 @@
+"""Selections: files that name some samples of a pack, and are packs without bytes of their own.
+
+A selection is a safetensors file, as an index is (`packio.index.indexfile`): columns and their
+checksums. Samples are in the order of the pack, each once. The columns:
+
+* ``positions`` int64: of the samples in the pack, ascending;
+* ``key_data`` uint8, ``key_offsets`` int64: their keys, end to end, and N+1 offsets;
+* ``checksums`` uint32: CRC32C of the header, then of each 1 MiB of every other column.
+
+The header's ``__metadata__`` has one key, ``packio``, canonical JSON: ``selection`` (version of
+this format: 1), ``pack`` (path of the pack, relative to the folder of the selection, or its URL),
+``digest`` (of the pack's index, `Index.digest`), ``samples`` (of the whole pack), ``expression``
+(what was selected, if it was an expression) and ``versions``.
+
+To open a selection, packio takes the rows of its samples out of the pack's index, once, into an
+index in the user's cache; see `packio.packs.querying.selected`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio import __version__
+from packio.errors import (
+    CannotCreateError,
+    IntegrityError,
+    NotAPackError,
+    OptionError,
+    OutputExistsError,
+    VersionError,
+)
+from packio.index import indexfile, layout
+from packio.index.column import Column
+from packio.index.indexfile import Index
+from packio.packs.querying import gathering
+from packio.storage import urls
+from packio.storage.urls import Url
+
+VERSION = 1
+MARK = "selection"  # in the metadata of a selection, and of the index that is made of it
+SOURCE_COLUMN = "selected_positions"  # of the index that is made of a selection
+_COLUMNS = {"positions": "<i8", "key_offsets": "<i8", "key_data": "u1"}
+_START = b'{"__metadata__":{"packio":"'  # of the header of what packio writes
+_LONGEST_HEADER = 1 << 20  # bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """A selection, read.
+
+    Attributes:
+        path: Of the file.
+        pack: Path of the pack as the file has it: relative to the folder of the file; or a URL.
+        index_digest: Digest of the pack's index.
+        samples: Of the whole pack.
+        expression: What was selected; None: not by an expression.
+        digest: Hexadecimal SHA-256 that identifies the selection.
+        columns: Positions and keys.
+    """
+
+    path: Path
+    pack: str
+    index_digest: str
+    samples: int
+    expression: str | None
+    digest: str
+    columns: dict[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.columns["positions"])
+
+    @property
+    def pack_path(self) -> Path:
+        """Path of the pack, absolute; or its URL."""
+        place = urls.place(self.pack)
+        if isinstance(place, Url):
+            return place
+        return _pack_from(self.path.parent, self.pack)
+
+    def positions(self) -> np.ndarray:
+        """Positions of the samples in the pack, checked.
+
+        Raises:
+            IntegrityError: they are not within the pack, or do not ascend.
+        """
+        found = self.columns["positions"].array()
+        if len(found) and (
+            found[0] < 0 or found[-1] >= self.samples or (found[1:] <= found[:-1]).any()
+        ):
+            raise IntegrityError(
+                f"{self.path}: its positions do not ascend within 0..{self.samples - 1}; the file "
+                "is forged or damaged: select again"
+            )
+        return found
+
+    def keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """The keys end to end, and N+1 offsets, checked.
+
+        Raises:
+            IntegrityError: they do not add up.
+        """
+        ends, data = self.columns["key_offsets"].array(), self.columns["key_data"].array()
+        if (
+            len(ends) != len(self) + 1 or ends[0] != 0 or ends[-1] != len(data)
+            or (ends[1:] < ends[:-1]).any()
+        ):  # fmt: skip
+            raise IntegrityError(f"{self.path}: its keys do not add up; select again")
+        return data, ends
+
+
+def is_selection(path: Path) -> bool:
+    """Tell whether a file is a selection, by its header."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        with path.open("rb") as file:
+            head = file.read(8 + len(_START))
+            size = int.from_bytes(head[:8], "little")
+            if head[8:] != _START or size > _LONGEST_HEADER:
+                return False
+            header = json.loads(head[8:] + file.read(size - len(_START)))
+        return MARK in json.loads(header["__metadata__"]["packio"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def read(path: Path) -> Selection:
+    """Read a selection. Damage in a column is told when its bytes are touched.
+
+    Raises:
+        NotAPackError: the file is no selection.
+        VersionError: a newer packio wrote it.
+        IntegrityError: it is damaged.
+        ReadError: it cannot be read.
+    """
+    whole, length = layout.content(path, is_one_of_many=False)
+    header, start = layout.header_of(whole, path)
+    entries = layout.entries_of(header, len(whole) - start, path)
+    said = _metadata(header, path)
+    data = np.frombuffer(whole, np.uint8)
+    arrays = {}
+    for name, (dtype, shape, begin) in entries.items():
+        first = start + begin
+        count = int(np.prod(shape, dtype=np.int64))
+        part = data[first : first + count * dtype.itemsize]
+        arrays[name] = part.view(dtype).reshape(shape) if count else np.zeros(shape, dtype)
+    checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
+    head = bytes(whole[:start])
+    columns = layout.checked_columns(arrays, checksums, head, path, length)
+    for name, code in _COLUMNS.items():
+        if name not in columns or columns[name].dtype != code or len(columns[name].shape) != 1:
+            raise NotAPackError(f"{path}: column {name} is missing, or of another type")
+    digest = hashlib.sha256(head + checksums.tobytes()).hexdigest()
+    return Selection(
+        path, said["pack"], said["digest"], said["samples"], said.get("expression"), digest,
+        columns,
+    )  # fmt: skip
+
+
+def _metadata(header: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The metadata of a selection, checked."""
+    try:
+        said = json.loads(header["__metadata__"]["packio"])
+        version = said[MARK]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotAPackError(f"{path}: no selection of packio's ({error})") from error
+    if type(version) is int and version > VERSION:
+        raise VersionError(
+            f"{path}: selection version {version}, this packio reads up to {VERSION}; update it: "
+            "pip install -U packio"
+        )
+    pack, count = said.get("pack"), said.get("samples")
+    is_right = (
+        type(version) is int and version >= 1 and isinstance(pack, str) and isinstance(
+            said.get("digest"), str) and type(count) is int and 0 <= count < 1 << 63
+        and isinstance(said.get("expression"), str | None)
+    )  # fmt: skip
+    if not is_right or pack in ("", ".", "..") or "\0" in pack or pack.startswith("/"):
+        raise NotAPackError(
+            f"{path}: its metadata are not those of a selection; expected the relative path of a "
+            "pack, the digest of its index and its number of samples; select again"
+        )
+    return said  # type: ignore[no-any-return]  # parsed JSON
+
+
+def write(
+    out: Path, index: Index, pack: Path, positions: np.ndarray, *, expression: str | None = None,
+    overwrite: bool = False,
+) -> str:  # fmt: skip
+    """Write a selection, all of it or nothing.
+
+    Args:
+        out: The file to make; absolute.
+        index: Of the pack; it may be one made of another selection, with another pack behind it.
+        pack: Path of the pack, absolute; or its URL.
+        positions: Of the samples, ascending, each once.
+        expression: What was selected.
+        overwrite: Replace a selection.
+
+    Returns:
+        The digest of the selection.
+
+    Raises:
+        OutputExistsError: ``out`` exists, and is no selection, or is not to be replaced.
+        CannotCreateError: it cannot be written.
+    """
+    if os.path.lexists(out) and not (overwrite and is_selection(out)):
+        what = "say overwrite=True" if is_selection(out) else "it is no selection"
+        raise OutputExistsError(f"{out}: exists; choose another name, or {what}")
+    digest, samples = index.digest, len(index)
+    keys = gathering.Gathered(index, positions)
+    columns = {"key_data": keys.data("key_data"), "key_offsets": keys.offsets("key_offsets")}
+    if MARK in index.metadata:
+        if SOURCE_COLUMN not in index:
+            raise IntegrityError(f"{index.path}: no column {SOURCE_COLUMN}; open the pack anew")
+        before = index.metadata[MARK]
+        digest, samples = before["digest"], before["samples"]
+        pack = urls.place(_pack_from(pack.parent, before["pack"]))
+        if isinstance(urls.place(before["pack"]), Url):
+            pack = urls.place(before["pack"])
+        positions = index.column(SOURCE_COLUMN).take(positions)
+    place = os.fspath(pack) if isinstance(pack, Url) else _relative(pack, out)
+    metadata = {
+        MARK: VERSION, "pack": place, "digest": digest, "samples": samples,
+        "expression": expression, "versions": {"packio": __version__},
+    }  # fmt: skip
+    try:
+        return indexfile.write(out, {"positions": positions, **columns}, metadata)
+    except OSError as error:
+        raise CannotCreateError(f"{out}: {error.strerror or error}") from error
+
+
+def _pack_from(folder: Path, name: str) -> Path:
+    """Path of a pack whose path from a folder is known; links may lead to the folder."""
+    found = Path(os.path.normpath(folder / name))
+    through_links = Path(os.path.realpath(folder / name))
+    return through_links if through_links.exists() and not found.exists() else found
+
+
+def _relative(pack: Path, out: Path) -> str:
+    """Path of a pack from the folder of a selection."""
+    found = os.path.relpath(pack, out.parent)
+    if os.path.realpath(out.parent / found) != os.path.realpath(pack):  # a link leads to the folder
+        found = os.path.relpath(os.path.realpath(pack), os.path.realpath(out.parent))
+    if os.path.realpath(pack) == os.path.realpath(out):
+        raise OptionError(f"{out}: is the pack itself; choose another name")
+    if found == ".":
+        raise OptionError(f"{out}: lies within the pack {pack}; choose another place")
+    return found

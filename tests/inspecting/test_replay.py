@@ -1,0 +1,565 @@
+"""Replayed steps are the batches that runs recorded: their keys, and their pixels.
+
+A recorded run keeps nothing but what its batches had in them. Pixels are compared with crops that
+the test makes of the images itself, as the replayed frames say.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import pickle
+import random
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
+
+import packio
+from packio.errors import OptionError, StateError
+from packio.loading import ranks
+
+HERE = pathlib.Path(__file__)
+COUNT, OTHERS, BATCH, SIDE = 50, 20, 4, 16
+PACKIO = [sys.executable, "-m", "packio"]
+
+
+def image(name: str, number: int) -> np.ndarray:
+    """Noise of a size of its own, (H, W, 3) uint8 RGB."""
+    r = np.random.default_rng([ord(name), number])
+    return r.integers(0, 256, (20 + number % 13, 18 + number % 7, 3), np.uint8)
+
+
+def source(name: str, count: int) -> list[dict[str, Any]]:
+    return [{"image": image(name, i), "label": i % 3, "key": f"{name}/{i}.png"}
+            for i in range(count)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> list[pathlib.Path]:
+    """A pack of four shards, and another pack."""
+    folder = tmp_path_factory.mktemp("replay")
+    return [
+        packio.pack(source("a", COUNT), folder / "a.tar", shards=4).out,
+        packio.pack(source("b", OTHERS), folder / "b.lmdb").out,
+    ]
+
+
+def dataset(pack: Any, **options: Any) -> packio.PackDataset:
+    how: dict[str, Any] = {"crop": packio.RandomResizedCrop(SIDE), "hflip": 0.5, "vflip": 0.3,
+                           "seed": 7, "fields": ("image", "key")}  # fmt: skip
+    return packio.PackDataset(pack, **{**how, **options})
+
+
+Batch = tuple[Any, list[str]]  # images, keys
+
+
+def epochs(loader: Any, many: int = 2) -> list[list[Batch]]:
+    return [list(loader) for _ in range(many)]
+
+
+def crop_of(placement: Any, key: str) -> torch.Tensor:
+    """The pixels that a placement takes of the image with a key, made without packio."""
+    name, number = re.fullmatch(r"(\w)/(\d+)\.png", key).groups()  # type: ignore[union-attr]  # every key matches
+    f = placement.frame
+    box = image(name, int(number))[f.top : f.top + f.height, f.left : f.left + f.width]
+    pixels = torch.from_numpy(np.ascontiguousarray(box.transpose(2, 0, 1)))[None]
+    if (f.height, f.width) != (f.to_height, f.to_width):
+        size = (f.to_height, f.to_width)
+        pixels = torch.nn.functional.interpolate(pixels, size, mode="bilinear", antialias=True)
+    out = torch.zeros(1, 3, f.out_height, f.out_width, dtype=torch.uint8)
+    for y, x in itertools.product(range(f.out_height), range(f.out_width)):
+        inside = 0 <= y + f.out_top < f.to_height and 0 <= x + f.out_left < f.to_width
+        if inside:
+            out[..., y, x] = pixels[..., y + f.out_top, x + f.out_left]
+    out = out.flip(-1) if placement.hflip else out
+    return (out.flip(-2) if placement.vflip else out)[0]
+
+
+def assert_is(replayed: Any, recorded: Batch) -> None:
+    """A replayed batch has the keys and the pixels of a recorded batch."""
+    images, keys = recorded
+    assert [sample.key for sample in replayed.samples] == list(keys)
+    views = images if isinstance(images, list) else [images]
+    for slot, (sample, key) in enumerate(zip(replayed.samples, keys, strict=True)):
+        assert sample.slot == slot
+        assert len(sample.placements) == len(views)
+        for placement, pixels in zip(sample.placements, views, strict=True):
+            assert torch.equal(crop_of(placement, key), pixels[slot]), (key, placement)
+
+
+Made = tuple[packio.Loader, Any]  # a loader, and what is replayed: paths, or the dataset
+
+
+def _threads(packs: list[pathlib.Path]) -> Made:
+    return packio.Loader(dataset(packs[0]), BATCH, shuffle=True), packs[0]
+
+
+def _workers(packs: list[pathlib.Path]) -> Made:
+    return packio.Loader(dataset(packs[0]), BATCH, shuffle=True, num_workers=2), packs[0]
+
+
+def _dropping(packs: list[pathlib.Path]) -> Made:
+    return packio.Loader(dataset(packs[0]), BATCH, shuffle=True, drop_last=True), packs[0]
+
+
+def _in_order(packs: list[pathlib.Path]) -> Made:
+    return packio.Loader(dataset(packs[0]), BATCH), packs[0]
+
+
+def _views(packs: list[pathlib.Path]) -> Made:
+    views = [packio.RandomResizedCrop((SIDE, 12), (0.3, 1.0)), packio.RandomCrop(10, 2)]
+    return packio.Loader(dataset(packs[0], crop=None, views=views), BATCH, shuffle=True), packs[0]
+
+
+def _padded(packs: list[pathlib.Path]) -> Made:
+    data = dataset(packs[0], crop=packio.RandomCrop((24, 12), padding=3), vflip=0)
+    return packio.Loader(data, BATCH, shuffle=True), packs[0]
+
+
+def _evaluated(packs: list[pathlib.Path]) -> Made:
+    data = dataset(packs[0], crop=packio.ResizeCenterCrop(SIDE), hflip=0, vflip=0)
+    return packio.Loader(data, BATCH, shuffle=True), packs[0]
+
+
+def _window(packs: list[pathlib.Path]) -> Made:
+    return packio.Loader(dataset(packs[0]), BATCH, shuffle=True, window=2), packs[0]
+
+
+def _mixed(packs: list[pathlib.Path]) -> Made:
+    both = packio.ConcatPacks([dataset(packs[0]), dataset(packs[1], hflip=0)], seed=5)
+    sampler = packio.MixedSampler(both, [1, 2], seed=9, samples_per_epoch=43)
+    return packio.Loader(both, BATCH, sampler=sampler), packs
+
+
+def _repeated(packs: list[pathlib.Path]) -> Made:
+    data = dataset(packs[0])
+    return packio.Loader(data, BATCH, sampler=packio.RepeatAugSampler(data, 3, seed=2)), packs[0]
+
+
+def _part(packs: list[pathlib.Path]) -> Made:
+    data = dataset(packs[0]).where(key="a/?.png")
+    return packio.Loader(data, BATCH, shuffle=True), data
+
+
+def _subset(packs: list[pathlib.Path]) -> Made:
+    data = Subset(dataset(packs[0]), range(3, 40, 2))
+    return packio.Loader(data, BATCH, shuffle=True), data
+
+
+def _buckets(packs: list[pathlib.Path]) -> Made:
+    data = dataset(packs[0], crop=packio.BucketCrop())
+    sizes = [(16, 16), (20, 12), (24, 10)]
+    sampler = packio.BucketSampler(data, sizes, batch_size=BATCH, seed=4)
+    return packio.Loader(data, batch_sampler=sampler), packs[0]
+
+
+RUNS: list[Callable[[list[pathlib.Path]], Made]] = [
+    _threads, _workers, _dropping, _in_order, _views, _padded, _evaluated, _window, _mixed,
+    _repeated, _part, _subset, _buckets,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__[1:])
+def test_every_step_of_a_run_is_replayed(
+    run: Callable[[list[pathlib.Path]], Made], packs: list[pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    """From a checkpoint in the middle of the second epoch, alone; and loaded again."""
+    loader, data = run(packs)
+    recorded = [list(loader), []]
+    for batch in loader:
+        recorded[1].append(batch)
+        if len(recorded[1]) == 2:
+            torch.save({"model": torch.zeros(2), "loader": loader.state_dict()}, tmp_path / "c.pt")
+    for epoch, batches in enumerate(recorded):
+        last = len(batches) - 1
+        replay = packio.replay(data, (0, last), state=tmp_path / "c.pt", epoch=epoch)
+        assert [(b.epoch, b.step, b.rank) for b in replay.batches] == [
+            (epoch, step, 0) for step in range(last + 1)
+        ]
+        for replayed, batch in zip(replay.batches, batches, strict=True):
+            assert_is(replayed, batch)
+        with pytest.raises(OptionError, match=f"epoch {epoch} has {last + 1} steps"):
+            packio.replay(data, last + 1, state=tmp_path / "c.pt", epoch=epoch)
+    again = packio.replay(loader, 1, epoch=1).load(1)
+    images = [again[0]] if isinstance(again[0], torch.Tensor) else again[0]
+    seen = recorded[1][1][0]
+    pairs = zip(images, [seen] if isinstance(seen, torch.Tensor) else seen, strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_dataloader_with_workers_and_a_sampler_is_replayed(
+    packs: list[pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    """The sampler's state says the order; the rest is said by arguments, or by the dataset."""
+    data = dataset(packs[0])
+    sampler = packio.ShuffleSampler(data, seed=3)
+    loader: Any = DataLoader(data, BATCH, sampler=sampler, num_workers=2, collate_fn=packio.collate)
+    recorded = epochs(loader)
+    torch.save({"sampler": sampler.state_dict(len(sampler))}, tmp_path / "c.pt")
+    of_path: dict[str, Any] = {
+        "seed": 7,
+        "crop": packio.RandomResizedCrop(SIDE),
+        "hflip": 0.5,
+        "vflip": 0.3,
+    }
+    ways: list[tuple[Any, dict[str, Any]]] = [(packs[0], of_path), (data, {})]
+    for given, options in ways:
+        replay = packio.replay(
+            given, range(13), state=tmp_path / "c.pt", epoch=1, batch_size=BATCH, **options
+        )
+        for replayed, batch in zip(replay.batches, recorded[1], strict=True):
+            assert_is(replayed, batch)
+    with pytest.raises(OptionError, match="batch_size=None"):
+        packio.replay(data, 0, state=tmp_path / "c.pt")
+    where: dict[str, Any] = {"state": tmp_path / "c.pt", "batch_size": BATCH}
+    with pytest.raises(OptionError, match="seed=None"):
+        packio.replay(packs[0], 0, **where, crop=packio.RandomResizedCrop(SIDE))
+    assert not packio.replay(packs[0], 0, **where).batches[0].crops_known
+
+
+def test_a_run_is_replayed_without_any_state(packs: list[pathlib.Path]) -> None:
+    recorded = epochs(packio.Loader(dataset(packs[0]), BATCH, shuffle=True, window=3))
+    replay = packio.replay(
+        packs[0], (2, 12), epoch=1, seed=7, batch_size=BATCH, window=3, hflip=0.5, vflip=0.3,
+        crop=packio.RandomResizedCrop(SIDE),
+    )  # fmt: skip
+    for replayed, batch in zip(replay.batches, recorded[1][2:], strict=True):
+        assert_is(replayed, batch)
+    with pytest.raises(OptionError, match="epoch=None"):
+        packio.replay(packs[0], 0, seed=7, batch_size=BATCH)
+    with pytest.raises(OptionError, match="seed=None"):
+        packio.replay(packs[0], 0, epoch=1, batch_size=BATCH)
+
+
+def test_two_ranks_are_replayed_from_the_state_of_one(
+    packs: list[pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    """Two real processes, which resume in the middle of an epoch with another batch size."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                   "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    running = [
+        subprocess.Popen(
+            [sys.executable, HERE, packs[0], tmp_path], env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=600)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], "\n".join(said)
+    for rank in range(2):
+        recorded = torch.load(tmp_path / f"recorded-{rank}.pt", weights_only=True)
+        assert len(recorded) == 3 + 5  # 24 of 50 samples, then 26 in steps of 6
+        replay = packio.replay(packs[0], (0, 7), state=tmp_path / "state.pt", rank=rank)
+        assert {b.rank for b in replay.batches} == {rank}
+        for replayed, batch in zip(replay.batches, recorded, strict=True):
+            assert_is(replayed, batch)
+    both = packio.replay(packs[0], 4, state=tmp_path / "state.pt")
+    assert [(b.step, b.rank) for b in both.batches] == [(4, 0), (4, 1)]
+    with pytest.raises(OptionError, match="rank=2: there were 2 ranks"):
+        packio.replay(packs[0], 4, state=tmp_path / "state.pt", rank=2)
+
+
+def _rank(pack: str, folder: str) -> None:
+    """What a process of the two records: its own batches, and rank 0 a state near the end."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    first = packio.Loader(dataset(pack), BATCH, shuffle=True)
+    recorded = list(itertools.islice(first, 3))
+    second = packio.Loader(dataset(pack), 3, shuffle=True)
+    second.load_state_dict(first.state_dict())
+    for batch in second:
+        recorded.append(batch)
+        if rank == 0 and len(recorded) == 7:
+            torch.save(second.state_dict(), f"{folder}/state.pt")
+    torch.save([(images, list(keys)) for images, keys in recorded], f"{folder}/recorded-{rank}.pt")
+
+
+class Told(Dataset[tuple[int, int, int]]):
+    """Gives each index back, with the epoch and the position that it carries."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: Any) -> tuple[int, int, int]:
+        return int(index), index.epoch, index.position
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_a_state_knows_all_steps_of_a_run_that_was_resumed_often(case: int) -> None:
+    """With other batch sizes and numbers of ranks each time; every step that counts is compared."""
+    r = random.Random(case)
+    recorded: dict[tuple[int, int, int], Any] = {}  # epoch, step, rank → what the batch had
+    state = None
+    skip = [(0, 4, 5)] if case % 2 else None
+    for _ in range(5):
+        world, size = r.choice([(1, 4), (2, 2), (4, 1)] if skip else [(1, 3), (2, 2), (3, 1)])
+        loaders = []
+        for rank in range(world):
+            sampler = packio.ShuffleSampler(COUNT, 3, rank=rank, world_size=world)
+            loaders.append(packio.Loader(Told(), size, sampler=sampler, skip=skip))
+            if state is not None:
+                loaders[-1].load_state_dict(state)
+        for _ in range(r.randint(1, 2)):
+            running = [iter(loader) for loader in loaders]
+            for _ in range(r.choice((2, 5, 1000))):
+                batches = [next(it, None) for it in running]
+                if None in batches:
+                    break
+                told = loaders[0].state_dict()  # of the last batch of an epoch: of the next one
+                for rank, batch in enumerate(batches):
+                    assert batch is not None
+                    epoch = int(batch[1][0])
+                    step = told["step"] - 1 if told["epoch"] == epoch else -1
+                    recorded[epoch, step, rank] = batch
+            state = loaders[0].state_dict()
+    where = state["epoch"], state["step"]  # type: ignore[index]  # it is a state by now
+    for (epoch, step, rank), batch in recorded.items():
+        if step < 0 or (epoch, step) >= where:
+            continue
+        replay = packio.replay(Told(), step, state=state, epoch=epoch, rank=rank, seed=0)
+        (one,) = replay.batches
+        found = [[s.index for s in one.samples], [s.drawn.epoch for s in one.samples],
+                 [s.position for s in one.samples]]  # fmt: skip
+        assert found == [part.tolist() for part in batch]
+        assert not one.left_out
+
+
+@pytest.mark.parametrize("leftovers", ["carry", "drop", "short"])
+@pytest.mark.parametrize("same_size", [False, True])
+def test_buckets_of_two_ranks_are_replayed(
+    leftovers: str, same_size: bool, packs: list[pathlib.Path]
+) -> None:
+    """Epochs differ in length where leftovers are carried; the state is of the last epoch."""
+    recorded: dict[tuple[int, int, int], Batch] = {}
+    for rank in range(2):
+        data = dataset(packs[0], crop=packio.BucketCrop(position="center"))
+        sampler = packio.BucketSampler(
+            data, [(16, 16), (20, 12), (24, 10)], batch_size=3, seed=4, leftovers=leftovers,
+            same_size=same_size, rank=rank, world_size=2,
+        )  # fmt: skip
+        loader = packio.Loader(data, batch_sampler=sampler, skip=[(1, 1, 2)])
+        for epoch in range(3):
+            batches = list(loader)
+            steps = [s for s in range(len(batches) + 2) if epoch != 1 or s not in (1, 2)]
+            for step, batch in zip(steps, batches, strict=False):
+                recorded[epoch, step, rank] = batch
+    state = loader.state_dict()  # of rank 1, behind the last epoch
+    for (epoch, step, rank), batch in recorded.items():
+        replay = packio.replay(packs[0], step, state=state, epoch=epoch, rank=rank)
+        assert_is(replay.batches[0], batch)
+
+
+def test_a_step_that_was_left_out_is_shown_as_such(packs: list[pathlib.Path]) -> None:
+    whole = epochs(packio.Loader(dataset(packs[0]), BATCH, shuffle=True), 1)[0]
+    loader = packio.Loader(dataset(packs[0]), BATCH, shuffle=True, skip=[(0, 1, 2)])
+    next(iter(loader))
+    replay = packio.replay(packs[0], (0, 3), state=loader.state_dict())
+    assert [b.left_out for b in replay.batches] == [False, True, True, False]
+    for replayed, batch in zip(replay.batches, whole, strict=False):
+        assert_is(replayed, batch)
+
+
+def test_crops_that_nothing_says_are_not_guessed(packs: list[pathlib.Path]) -> None:
+    loader = packio.Loader(dataset(packs[0]), BATCH, shuffle=True)
+    recorded = next(iter(loader))
+    state = loader.state_dict()
+    del state["dataset"]  # as of an older packio
+    replay = packio.replay(packs[0], 0, state=state)
+    (batch,) = replay.batches
+    assert [s.key for s in batch.samples] == list(recorded[1])
+    assert (batch.crops_known, {s.placements for s in batch.samples}) == (False, {None})
+    with pytest.raises(OptionError, match="crops are not known"):
+        replay.load(0)
+    crop = packio.RandomResizedCrop(SIDE)
+    said = packio.replay(packs[0], 0, state=state, crop=crop, hflip=0.5, vflip=0.3)
+    assert_is(said.batches[0], recorded)
+
+
+def test_ranks_with_seeds_of_their_own_are_not_guessed(
+    packs: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "current", lambda: (1, 2))
+    loader = packio.Loader(dataset(packs[0], seed=None), BATCH, shuffle=True)
+    recorded = next(iter(loader))
+    replay = packio.replay(packs[0], 0, state=loader.state_dict())
+    assert [batch.crops_known for batch in replay.batches] == [False, True]
+    assert_is(replay.batches[1], recorded)
+
+
+# ---- states, and what is no state ----
+
+
+def test_a_state_is_found_wherever_it_is(packs: list[pathlib.Path], tmp_path: pathlib.Path) -> None:
+    loader = packio.Loader(dataset(packs[0]), BATCH, shuffle=True)
+    next(iter(loader))
+    state = loader.state_dict()
+    keys = [s.key for s in packio.replay(packs[0], 3, state=state).batches[0].samples]
+    (tmp_path / "s.json").write_text(json.dumps({"a": [1, {"b": state}]}))
+    loops = {"train": state, "test": {**state, "epoch": 5}}
+    several = {"loops": loops, "lr": np.float64(0.1), "args": random.Random(0),
+               "optimizer": torch.optim.SGD([torch.zeros(2)])}  # fmt: skip
+    torch.save(several, tmp_path / "c.pt")
+    found = [
+        packio.replay(packs[0], 3, state=tmp_path / "s.json"),
+        packio.replay(packs[0], 3, state=tmp_path / "c.pt", state_name="loops.train"),
+        packio.replay(packs[0], 3, state={"x": state}),
+    ]
+    assert [[s.key for s in replay.batches[0].samples] for replay in found] == [keys] * 3
+    with pytest.raises(StateError, match=r"'loops\.train', 'loops\.test'; say which"):
+        packio.replay(packs[0], 3, state=tmp_path / "c.pt")
+    with pytest.raises(StateError, match=r"under 'loop'; there is 'loops\.train'"):
+        packio.replay(packs[0], 3, state=tmp_path / "c.pt", state_name="loop")
+
+
+class _Bomb:
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_checkpoint_is_never_unpickled(packs: list[pathlib.Path], tmp_path: pathlib.Path) -> None:
+    state = packio.Loader(dataset(packs[0]), BATCH).state_dict()
+    bomb = _Bomb(tmp_path / "exploded")
+    torch.save({"loader": state, "bomb": bomb}, tmp_path / "c.pt")
+    packio.replay(packs[0], 0, state=tmp_path / "c.pt")
+    (tmp_path / "p.pt").write_bytes(pickle.dumps({"loader": state, "bomb": bomb}))
+    with pytest.raises(StateError, match="neither a file of torch"):
+        packio.replay(packs[0], 0, state=tmp_path / "p.pt")
+    assert not bomb.path.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"epoch": "1"}, {"epoch": -1}, {"stretches": [[0, 0, 0, 0, 1]]}, {"stretches": 3},
+     {"stretches": [[1, 2]]}, {"left_out": [[3, 2, 1]]}, {"order": 7},
+     {"order": {"sampler": "Sampler"}}, {"order": {"sampler": "MixedSampler"}}, {"seed": "x"},
+     {"order": {"sampler": "ShuffleSampler", "seed": 1, "samples": 3}}],
+)  # fmt: skip
+def test_a_state_that_makes_no_sense_is_refused(
+    packs: list[pathlib.Path], damage: dict[str, Any]
+) -> None:
+    state = packio.Loader(dataset(packs[0]), BATCH, shuffle=True).state_dict()
+    with pytest.raises((OptionError, StateError)):
+        packio.replay(packs[0], 0, state={**state, **damage})
+
+
+def test_a_run_of_another_sampler_or_pack_is_refused(packs: list[pathlib.Path]) -> None:
+    data = dataset(packs[0])
+    foreign = packio.Loader(data, BATCH, sampler=RandomSampler(data)).state_dict()
+    with pytest.raises(OptionError, match="not packio's"):
+        packio.replay(packs[0], 0, state=foreign)
+    own = packio.Loader(data, BATCH, shuffle=True).state_dict()
+    with pytest.raises(OptionError, match=r"20 samples; the state is of a dataset of 50"):
+        packio.replay(packs[1], 0, state=own)
+    with pytest.raises(OptionError, match="2 packs; the state is of 1"):
+        packio.replay(packs, 0, state=own)
+    with pytest.raises(OptionError, match="another order"):
+        packio.replay(data, 0, state=own, sampler=packio.ShuffleSampler(data, 8))
+    with pytest.raises(OptionError, match="the dataset that was handed over says it"):
+        packio.replay(data, 0, state=own, crop=packio.CenterCrop(3))
+
+
+def test_another_pack_of_the_same_samples_is_a_warning(
+    packs: list[pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    loader = packio.Loader(dataset(packs[0]), BATCH, shuffle=True)
+    recorded = next(iter(loader))
+    other = packio.convert(packs[0], tmp_path / "other.h5").out
+    with pytest.warns(UserWarning, match="not the pack of the state"):
+        replay = packio.replay(other, 0, state=loader.state_dict())
+    assert_is(replay.batches[0], recorded)
+
+
+# ---- the command ----
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    packs: list[pathlib.Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[pathlib.Path, list[Batch]]:
+    loader = packio.Loader(dataset(packs[0]), BATCH, shuffle=True)
+    recorded = list(itertools.islice(loader, 4))
+    path = tmp_path_factory.mktemp("state") / "c.pt"
+    torch.save(loader.state_dict(), path)
+    return path, recorded
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PACKIO, "replay", *map(str, arguments)],
+        check=False, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+
+
+def test_the_command_prints_lines_and_json(
+    packs: list[pathlib.Path], checkpoint: tuple[pathlib.Path, list[Batch]]
+) -> None:
+    path, recorded = checkpoint
+    done = command(packs[0], "--state", path, "--steps", "2-3")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "epoch 0, step 2, rank 0: 4 samples"
+    assert [line.split()[-1] for line in lines if not line.startswith("epoch")] == [
+        *recorded[2][1], *recorded[3][1],
+    ]  # fmt: skip
+    told = json.loads(command(packs[0], "--state", path, "--steps", "2", "--json").stdout)
+    (batch,) = told["batches"]
+    expected = packio.replay(packs[0], 2, state=path).batches[0]
+    assert [s["key"] for s in batch["samples"]] == list(recorded[2][1])
+    for sample, ours in zip(batch["samples"], expected.samples, strict=True):
+        (crop,), (placement,) = sample["crops"], ours.placements or ()
+        frame = placement.frame
+        assert (crop["top"], crop["left"], crop["height"], crop["width"]) == frame[:4]
+        assert (crop["hflip"], crop["vflip"]) == (placement.hflip, placement.vflip)
+        assert (sample["index"], sample["position"]) == (ours.index, ours.position)
+
+
+def test_the_command_needs_no_state(
+    packs: list[pathlib.Path], checkpoint: tuple[pathlib.Path, list[Batch]]
+) -> None:
+    arguments = ("--steps", 2, "--json")
+    of_state = command(packs[0], "--state", checkpoint[0], *arguments)
+    said = command(packs[0], *arguments, "--seed", 7, "--epoch", 0, "--batch-size", BATCH,
+                   "--crop", SIDE, "--hflip", 0.5, "--vflip", 0.3)  # fmt: skip
+    assert json.loads(said.stdout)["batches"] == json.loads(of_state.stdout)["batches"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--steps", "13"), 2, "epoch 0 has 13 steps, 0 to 12"),
+        (("--steps", "5-3"), 2, "expected a step or first-last"),
+        (("--steps", "1", "--crop", "Nothing:3"), 2, "expected 224"),
+        (("--steps", "1", "--rank", "1"), 2, "--rank 1: there were 1 ranks"),
+        (("--steps", "1", "--state", "none.pt"), 74, "none.pt: No such file"),
+        (("--steps", "1", "--state", HERE), 65, "neither a file of torch.save"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    packs: list[pathlib.Path], checkpoint: tuple[pathlib.Path, list[Batch]],
+    arguments: tuple[object, ...], code: int, said: str,
+) -> None:  # fmt: skip
+    given = arguments if "--state" in arguments else ("--state", checkpoint[0], *arguments)
+    done = command(packs[0], *given)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+if __name__ == "__main__":
+    _rank(*sys.argv[1:])

@@ -633,7 +633,7 @@ def test_several_formats_and_formats_of_disks_are_refused(s3: Proxy) -> None:
     url = put(s3, {"x.h5": b"\x89HDF\r\n\x1a\n" + bytes(600)}, "other")
     with pytest.raises(NotAPackError, match="hdf5, which packio indexes on a disk only"):
         packio.reindex(f"{url}/x.h5")
-    with pytest.raises(NotAPackError, match="nothing there"):
+    with pytest.raises(NotAPackError, match="nothing is there"):
         packio.reindex(f"{url}/no.tar")
 
 

@@ -132,7 +132,9 @@ class Framing:
         self, settings: Settings, rows: RowList, columns: Sequence[Placement] = (),
         each_placement: Sequence[Sequence[Placement]] | None = None,
     ) -> None:  # fmt: skip
-        self.settings, self.rows, self.columns = settings, rows, columns
+        self.settings: Settings = settings
+        self.rows: RowList = rows
+        self.columns: Sequence[Placement] = columns
         if each_placement is not None:
             self.each_placement = each_placement
 

@@ -61,7 +61,7 @@ class ConcatPacks(BatchedDataset):
     def __init__(
         self, datasets: Iterable[PackDataset], *, labels: str = "same", seed: int | None = None
     ) -> None:
-        self.datasets = tuple(datasets)
+        self.datasets: tuple[PackDataset, ...] = tuple(datasets)
         _check_kinds(self.datasets)
         first, self._labels = self.datasets[0], labels
         packs = [d.pack for d in self.datasets]

@@ -42,7 +42,9 @@ class JoinedPacks:
     def __init__(self, packs: Sequence[Pack], moves: Sequence[Relabelling]) -> None:
         self._packs, self._moves = packs, moves
         self._ends = np.cumsum([len(pack) for pack in packs])
-        self.starts = [int(end) - len(pack) for end, pack in zip(self._ends, packs, strict=True)]
+        self.starts: list[int] = [
+            int(end) - len(pack) for end, pack in zip(self._ends, packs, strict=True)
+        ]
 
     def key(self, index: int) -> str:
         """Key of a sample."""

@@ -45,13 +45,15 @@ class Maker:
         self, pack: Pack, settings: Settings, *, output: str, dtype: torch.dtype,
         threads: int | str, skip: bool,
     ) -> None:  # fmt: skip
-        self.pack, self.settings, self.skip = pack, settings, skip
-        self.is_random = settings.is_random
+        self.pack: Pack = pack
+        self.settings: Settings = settings
+        self.skip: bool = skip
+        self.is_random: bool = settings.is_random
         self._output, self._dtype, self._wanted_threads = output, dtype, threads
         self._is_little = images.are_little(pack)
         self._images = [name for name, kind in settings.fields.items() if kind == "image"]
         self._threads: Threads | None = None
-        self.tally = Tally()
+        self.tally: Tally = Tally()
 
     def copied(self) -> Maker:
         """The same with counts of its own, in the same epoch."""

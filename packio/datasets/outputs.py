@@ -105,8 +105,8 @@ class Outputs:
 
     def __init__(self, pack: Annotations, fields: Fields, output: str, *, several: bool) -> None:
         self._pack, self._fields, self._output, self._several = pack, fields, output, several
-        self.has_tensors = output == "tensor"
-        self.has_one_tensor = self.has_tensors and not several
+        self.has_tensors: bool = output == "tensor"
+        self.has_one_tensor: bool = self.has_tensors and not several
 
     def columns(
         self, made: FieldColumns, positions: np.ndarray, but: Container[str] = ()

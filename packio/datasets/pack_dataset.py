@@ -189,8 +189,9 @@ class PackDataset(PackPart):
         self._is_part = False  # whether of what was chosen only some are left
         # mapped here, so that forked workers share the map, and what has been checked in it
         _ = self.pack.raw_rows
-        self.transform, self.target_transform = transform, target_transform
-        self.transforms = transforms
+        self.transform: Callable[[Any], Any] | None = transform
+        self.target_transform: Callable[[Any], Any] | None = target_transform
+        self.transforms: Callable[[Any, Any], Any] | None = transforms
         self._fields = sample_fields.of_pack(fields, self.pack)
         settings = Settings(
             self._options["views"] or (self._options["crop"],), hflip, vflip,

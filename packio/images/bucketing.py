@@ -88,7 +88,7 @@ class Buckets:
     """
 
     def __init__(self, sizes: Iterable[Sequence[int]]) -> None:
-        self.sizes = tuple(map(checked, sizes))
+        self.sizes: tuple[Size, ...] = tuple(map(checked, sizes))
         if not 0 < len(self.sizes) <= MOST or len(set(self.sizes)) < len(self.sizes):
             raise OptionError(
                 f"sizes={_shown(self.sizes)}: expected 1 to {MOST} different (height, width)"

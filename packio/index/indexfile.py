@@ -36,6 +36,7 @@ from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
 from packio.system.caching import cached_property
+from packio.system.lengths import Length
 
 __all__ = [
     "BLOCK",
@@ -98,8 +99,9 @@ class Index:
         shard: Callable[[str, bool], Index] | None = None, *, is_one_of_many: bool = False,
         stays_open: bool = True, far: Far | None = None,
     ) -> None:  # fmt: skip
-        self.path = path if isinstance(path, Path) else Path(path)
+        self.path: Path = path if isinstance(path, Path) else Path(path)
         self._far = far
+        self.length: Length | None
         self._map, self.length = (far.content, far.length) if far is not None else layout.content(
             copy or self.path, is_one_of_many=is_one_of_many, stays_open=stays_open
         )  # fmt: skip
@@ -110,7 +112,7 @@ class Index:
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
         checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
         head = bytes(self._map[:start])
-        self.digest = hashlib.sha256(head + checksums.tobytes()).hexdigest()
+        self.digest: str = hashlib.sha256(head + checksums.tobytes()).hexdigest()
         begins = {name: start + begin for name, (_, _, begin) in self._layout.items()}
         columns = layout.checked_columns(
             arrays, checksums, head, self.path, self.length, None if far is None else (far, begins)

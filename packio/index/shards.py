@@ -64,13 +64,16 @@ class Shards:
         self, table: Mapping[str, Column], metadata: Mapping[str, Any], where: str,
         opened: Callable[[str, bool], Index],
     ) -> None:  # fmt: skip
-        self.where, self._opened = where, opened
+        self.where: str = where
+        self._opened = opened
         _check(table, metadata, where)
         arrays = {name: table[name].array() for name in _PER_SHARD}
-        self.paths = _Paths(arrays["shard_index_data"], arrays["shard_index_offsets"], where)
-        self.samples = _edges(arrays[MARK])
+        self.paths: Sequence[str] = _Paths(
+            arrays["shard_index_data"], arrays["shard_index_offsets"], where
+        )
+        self.samples: np.ndarray = _edges(arrays[MARK])
         self.starts: list[int] = self.samples[:-1].tolist()
-        self.first_files = arrays["shard_first_file"]
+        self.first_files: np.ndarray = arrays["shard_first_file"]
         self._digests = arrays["shard_digest"]
         self._kinds = {name: (np.dtype(code), tuple(tail)) for name, code, *tail in
                        metadata["columns"]}  # fmt: skip

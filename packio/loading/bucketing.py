@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from packio.batches.draws import Drawn
+from packio.datasets.bucket_statistics import Bucket
 from packio.errors import OptionError
 from packio.images.bucketing import chosen
 from packio.loading.bucket_blocks import LEFTOVERS, Blocks, assigned, split
@@ -94,9 +95,13 @@ class BucketSampler(Resumable[list[Drawn]]):
         if leftovers not in LEFTOVERS:
             raise OptionError(f"leftovers={leftovers!r}: expected one of {', '.join(LEFTOVERS)}")
         found = assigned(data, chosen(sizes, area, step, max_ratio), drop_small=drop_small)
-        self._found, self.buckets = found, found.buckets
-        self.batch_size, self.leftovers, self.same_size = batch_size, leftovers, same_size
-        self.shuffle, self.drop_small = shuffle, drop_small
+        self._found = found
+        self.buckets: tuple[Bucket, ...] = found.buckets
+        self.batch_size: int = batch_size
+        self.leftovers: str = leftovers
+        self.same_size: bool = same_size
+        self.shuffle: bool = shuffle
+        self.drop_small: bool = drop_small
         super().__init__(
             len(found.order), seed, epoch=epoch, rank=rank, world_size=world_size,
             drop_last=leftovers != "short",

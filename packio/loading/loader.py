@@ -116,26 +116,33 @@ class Loader:
         normalize: tuple[Sequence[float], Sequence[float]] | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.options = {k: v for k, v in locals().items() if k != "self"}
+        self.options: dict[str, Any] = {k: v for k, v in locals().items() if k != "self"}
         decodes = getattr(dataset, "decodes_batches", False)
         _check_options(self.options, decodes=decodes)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
         dataset = with_places(dataset)
-        self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
+        self.dataset: Any = dataset
+        self.batch_size: int = batch_size
+        self.num_workers: int = num_workers
         if sampler is None and batch_sampler is None:
             alone = _seed(dataset, generator)
             sampler = LoaderOrder(dataset, order_seed, alone, shuffle=shuffle, window=window)
         if batch_sampler is None:
             batch_sampler = EpochBatches(cast("Any", sampler), batch_size, drop_last)
-        self.sampler, self.batch_sampler, self._collate = sampler, batch_sampler, collate_fn
+        self.sampler: Iterable[int] | None = sampler
+        self.batch_sampler: Iterable[Sequence[int]] = batch_sampler
+        self._collate = collate_fn
         # accelerate's skip_first_batches makes a DataLoader of these, to resume
-        self.drop_last, self.collate_fn = drop_last, collate_fn or packio_collate
-        self.generator, self.timeout = generator, timeout
-        self.persistent_workers, self.worker_init_fn = persistent_workers, worker_init_fn
-        self.multiprocessing_context = multiprocessing_context
+        self.drop_last: bool = drop_last
+        self.collate_fn: Callable[[list[Any]], Any] = collate_fn or packio_collate
+        self.generator: torch.Generator | None = generator
+        self.timeout: float = timeout
+        self.persistent_workers: bool = persistent_workers
+        self.worker_init_fn: Callable[[int], None] | None = worker_init_fn
+        self.multiprocessing_context: Any = multiprocessing_context
         self._epochs = Epochs(dataset, sampler, batch_sampler, skip or ())
-        self.device = None if device is None else torch.device(device)
+        self.device: torch.device | None = None if device is None else torch.device(device)
         self._send: Callable[[Iterable[Any]], Iterable[Any]] = iter
         if self.device is not None:
             self._send = functools.partial(
@@ -145,12 +152,12 @@ class Loader:
             )  # fmt: skip
             self._send([])  # checks the arguments now
         on_gpu = self.device is not None and self.device.type == "cuda"
-        self.pin_memory = on_gpu if pin_memory == "auto" else bool(pin_memory)
+        self.pin_memory: bool = on_gpu if pin_memory == "auto" else bool(pin_memory)
         self._decoding = self.device if decodes else None
         self._ahead = prefetch_factor
         if prefetch_factor is None and (num_workers or _runs_only_packio(dataset, collate_fn)):
             self._ahead = _AHEAD
-        self.prefetch_factor = self._ahead if num_workers else None
+        self.prefetch_factor: int | None = self._ahead if num_workers else None
         self._idle: Workers | None = None  # persistent workers between two epochs
         self._new_workers = functools.partial(
             Workers, dataset, num_workers=num_workers, pin_memory=self.pin_memory,

@@ -56,10 +56,11 @@ class MixedSampler(ResumableSampler):
         world_size: int | None = None,
         drop_last: bool = False,
     ) -> None:
-        self.sizes = [n if isinstance(n, int) else len(n) for n in getattr(data, "datasets", data)]
+        each = getattr(data, "datasets", data)
+        self.sizes: list[int] = [n if isinstance(n, int) else len(n) for n in each]
         places = getattr(data, "places", None)  # if the datasets' samples take turns
         self._at = None if places is None else np.argsort(places)
-        self.weights = [float(weight) for weight in weights]
+        self.weights: list[float] = [float(weight) for weight in weights]
         _check(self.sizes, self.weights)
         count = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
         if count < 0:
@@ -67,7 +68,7 @@ class MixedSampler(ResumableSampler):
         super().__init__(
             count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
-        self.shares = shares(self.weights, count)
+        self.shares: list[int] = shares(self.weights, count)
         self._starts = [0, *itertools.accumulate(self.sizes)]
         nothing = np.empty(0, np.int64)
         self._latest_block = (-1, -1, -1), (nothing, nothing)  # number, epoch and seed; its turns

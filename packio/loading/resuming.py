@@ -80,7 +80,10 @@ class Resumable(DistributedSampler[Taken_co]):
         self, count: int, seed: int, *, epoch: int, rank: int | None, world_size: int | None,
         drop_last: bool,
     ) -> None:  # fmt: skip
-        self.count, self.seed, self.epoch, self.drop_last = count, seed, epoch, drop_last
+        self.count: int = count
+        self.seed: int = seed
+        self.epoch: int = epoch
+        self.drop_last: bool = drop_last
         self._given = rank, world_size
         self._begun: int | None = None  # first position of the next pass; None: of its epoch
         self._told = 0  # world size when the length was asked for last; 0: it was not

@@ -75,7 +75,8 @@ class ShuffleSampler(ResumableSampler):
         super().__init__(
             length(data), seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
-        self.shuffle, self.window = shuffle, window
+        self.shuffle: bool = shuffle
+        self.window: int | None = window
         self._windows = None
         if window is not None:
             if type(window) is not int or window < 1 or not shuffle:
@@ -209,7 +210,9 @@ class RepeatAugSampler(ResumableSampler):
         super().__init__(
             count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
-        self.repeats, self.shuffle, self._size = repeats, shuffle, size
+        self.repeats: int = repeats
+        self.shuffle: bool = shuffle
+        self._size = size
 
     @property
     def order(self) -> dict[str, Any]:

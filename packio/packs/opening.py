@@ -90,7 +90,7 @@ class Pack(PackTable, Sequence[Sample]):
         expect_digest: str | None = None, located: tuple[Path, Path] | None = None,
         kept: RamCache | None = None,
     ) -> None:  # fmt: skip
-        self.path = urls.place(path)
+        self.path: Path = urls.place(path)
         self._absolute = urls.absolute(path)  # a later chdir changes nothing
         self._elsewhere = located  # the index, and the folder that its paths are relative to
         index_path, root = located or locating.located(self._absolute)
@@ -102,7 +102,7 @@ class Pack(PackTable, Sequence[Sample]):
         self._files = of_pack(index, self.format, root, self._absolute)
         self._files.check(self._is_read)
         check_identity(index, self.format, self._shards, root)
-        self.access = access or index.metadata.get("access", "range")
+        self.access: str = access or index.metadata.get("access", "range")
         self._readers = self._own_readers(root)
         self._numbers, self._names = self._tables[IMAGE].numbers, self._tables[IMAGE].names
         self._slots = {name: i * self._count for i, name in enumerate(self.fields)}

@@ -90,7 +90,7 @@ class RowTable:
         if not found.keys() >= set(needed) or {len(c) for c in found.values()} != {len(index)}:
             raise IntegrityError(f"{self._where}: columns are missing, or of another length")
         self._columns, self._index = found, index
-        self.numbers = NumberColumns(list(found.values()), index)
+        self.numbers: NumberColumns = NumberColumns(list(found.values()), index)
         self._at = None if len(found) == len(_NAMES) else [_NAMES.index(n) for n in found]
 
     def row(self, position: int) -> Row:

@@ -42,8 +42,9 @@ class PackTable:
     """
 
     def __init__(self, path: Path, index: Index) -> None:
-        self.path, self.index_file = path, index
-        self.format = _format(index)
+        self.path: Path = path
+        self.index_file: Index = index
+        self.format: Format = _format(index)
         self._shards = _shards(index)
         self._count = len(index)
         whole = {"found": self._count, "packed": self._count, "skipped": 0}
@@ -52,10 +53,10 @@ class PackTable:
         self._label = index.column("label") if "label" in index else None
         self._label_is_int = self._label is not None and len(self._label.shape) == 1
         self._int_label = NumberColumns([self._label] if self._label is not None else [], index)
-        self.fields = index.fields
-        self.levels = levels.among(self.fields)
+        self.fields: dict[str, str] = index.fields
+        self.levels: dict[int, str] = levels.among(self.fields)
         self._tables = {name: RowTable(index, name) for name in self.fields}
-        self.box_columns = index.box_columns
+        self.box_columns: tuple[str, ...] = index.box_columns
         self._box_columns = [n for n in self.box_columns if n != "labels"]
         self.meta_kinds: dict[str, frozenset[str]] = {}
         self._splits: list[str] = index.metadata.get("splits", []) if "split" in index else []

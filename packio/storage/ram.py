@@ -80,7 +80,8 @@ class RamCache:
     """
 
     def __init__(self, samples: int, kinds: int, room: int, descriptor: int) -> None:
-        self._samples, self._kinds, self.room = samples, kinds, room
+        self._samples, self._kinds = samples, kinds
+        self.room: int = room
         self._descriptor, self._begin = descriptor, table_bytes(samples, kinds)
         closing = weakref.finalize(self, os.close, descriptor)
         closing.atexit = False  # threads may still read at exit; the system closes the file

@@ -64,8 +64,11 @@ class Workshop:
     """
 
     def __init__(self, out: Path, folder: Path) -> None:
-        self.out, self.folder, self.built = out, folder, folder / BUILT
-        self.shards, self.keep = folder / SHARDS, True
+        self.out: Path = out
+        self.folder: Path = folder
+        self.built: Path = folder / BUILT
+        self.shards: Path = folder / SHARDS
+        self.keep: bool = True
 
     @staticmethod
     def of(out: Path, suffix: str = UNFINISHED_SUFFIX) -> Workshop:

@@ -192,10 +192,14 @@ class Decoder:
     ) -> None:
         if mode not in MODES:
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
-        self.name, self.mode, self.max_pixels = name, mode, max_pixels
-        self.fallbacks = 0  # images that Pillow decoded because the chosen decoder could not
-        self.declined = [0] * len(native.REASONS)
-        self.has_core = name in ("auto", NATIVE) and mode in _CHANNELS and not native.why_not()
+        self.name: str = name
+        self.mode: str = mode
+        self.max_pixels: int = max_pixels
+        self.fallbacks: int = 0  # images that Pillow decoded because the chosen decoder could not
+        self.declined: list[int] = [0] * len(native.REASONS)
+        self.has_core: bool = (
+            name in ("auto", NATIVE) and mode in _CHANNELS and not native.why_not()
+        )
         self._lock = ForkSafeLock()
         self._chosen: dict[str, DecoderPlugin] = {}  # by encoding
         self._batching: DecoderPlugin | None = None  # the plugin, if it decodes batches

@@ -126,11 +126,11 @@ class DaliLoader:
         normalize: tuple[Sequence[float], Sequence[float]] | None = None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        self.device = _device(device)
+        self.device: torch.device = _device(device)
         _check_options({**locals(), "device": self.device})
         graphs.module("")  # raises now if DALI is not installed
-        self.pack = pack if isinstance(pack, Pack) else opening.open(pack)
-        self.reader = "packio" if reader == "auto" else reader
+        self.pack: Pack = pack if isinstance(pack, Pack) else opening.open(pack)
+        self.reader: str = "packio" if reader == "auto" else reader
         drawn = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self.replaced = 0
         count = processors.share() if threads == "auto" else int(threads)

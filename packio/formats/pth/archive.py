@@ -338,8 +338,10 @@ def _may_have_state(value: Any) -> bool:
 def _find_any(name: str) -> Callable[..., Any]:
     if name == "collections.defaultdict":
         return lambda *_: {}
+    if name == "collections.Counter":  # its keys may be anything
+        return functools.partial(_opaque, name)
     return _find(name) or functools.partial(_opaque, name)
 
 
 _NAMES = pickles.Names(_find, _persistent, _may_have_state)
-_LENIENT = pickles.Names(_find_any, _persistent, lambda _: True)
+_LENIENT = pickles.Names(_find_any, _persistent, lambda _: True, Opaque)

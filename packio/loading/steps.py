@@ -103,14 +103,16 @@ def continued(
 
     Args:
         stretches: Of the run so far.
-        epoch, position: Where the next step begins.
+        epoch, position: Where the next step begins. 0 and less is the first step of an epoch: after
+            that step, the position is above 0.
         batch_size, world_size: Of the next steps.
-        start: Where epochs begin.
+        start: Where epochs begin, if no epoch of other sizes precedes them.
     """
-    kept = [s for s in stretches if (s.epoch, s.position) < (epoch, position)]
+    first = -_MOST if position <= 0 else position
+    kept = [s for s in stretches if (s.epoch, s.position) < (epoch, first)]
     whole = Stretch(epoch, 0, start(epoch, world_size), batch_size, world_size)
     before = of_position(kept, epoch, position, start) if kept else whole
-    step = before.step_at(position)
+    step = 0 if position <= 0 else before.step_at(position)
     same = before[3:] == whole[3:] and before.position_of(step) == position
     if not same:
         kept.append(whole._replace(step=step, position=position))

@@ -244,3 +244,14 @@ def test_equal_sizes_make_one_stretch_however_often_a_run_is_resumed() -> None:
     for epoch, position in ((0, 0), (0, 24), (1, 0), (4, 8), (4, 24), (5, 0)):
         stretches = steps.continued(stretches, epoch, position, 4, 2)
     assert stretches == (Stretch(0, 0, 0, 4, 2),)
+
+
+def test_an_epoch_begins_with_step_0_wherever_the_epoch_before_ended() -> None:
+    """Carried over, batches of buckets begin elsewhere after a run of other ranks."""
+    stretches = steps.continued((), 0, 0, 1, 3, lambda epoch, ranks: -epoch % ranks)
+    for position in (0, -2, -1):
+        again = steps.continued(stretches, 5, position, 1, 3, lambda epoch, ranks: -1)
+        assert steps.of_step(again, 5, 0, lambda epoch, ranks: -1).position_of(0) == position
+        assert steps.of_position(again, 5, position, lambda *_: -1).step_at(position) == 0
+        stretches = steps.continued(again, 5, position + 6, 1, 3, lambda epoch, ranks: -1)
+        assert steps.of_position(stretches, 5, position + 6, lambda *_: -1).step_at(position + 6) == 2

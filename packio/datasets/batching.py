@@ -224,7 +224,11 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
 
     @property
     def description(self) -> dict[str, Any]:
-        """What is shown of the samples, as plain numbers and text; for states of `Loader`."""
+        """What is shown of the samples, as plain numbers and text; for states of `Loader`.
+
+        "seeded": whether a seed was given. "part": whether some samples were chosen, so that
+        indices are no positions in the packs. "parts": of each pack; see `describing.described`.
+        """
         raise NotImplementedError
 
     @property

@@ -111,8 +111,10 @@ class ConcatPacks(BatchedDataset):
     @property
     def description(self) -> dict[str, Any]:
         """What is shown of the samples, as plain numbers and text; for states of `Loader`."""
-        parts = [part for d in self.datasets for part in d.description["parts"]]
-        return {"seeded": self.seeded, "parts": parts}
+        each = [d.description for d in self.datasets]
+        part = self._order is not None or any(told["part"] for told in each)
+        parts = [part for told in each for part in told["parts"]]
+        return {"seeded": self.seeded, "part": part, "parts": parts}
 
     def _origin(self, index: int) -> Origin:
         (place,) = self._placed(checked(len(self), [index])).tolist()

@@ -234,7 +234,7 @@ class PackDataset(PackPart):
     def description(self) -> dict[str, Any]:
         """What is shown of the samples, as plain numbers and text; for states of `Loader`."""
         told = describing.described(self._options, self.pack.digest, len(self))
-        return {"seeded": self.seeded, "parts": [told]}
+        return {"seeded": self.seeded, "part": self._is_part, "parts": [told]}
 
     def _origin(self, index: int) -> Origin:
         (position,) = self._positions(checked(len(self), [index])).tolist()

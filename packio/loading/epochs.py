@@ -37,6 +37,7 @@ class Epochs:
         skip: Iterable[Sequence[int]] = (),
     ) -> None:  # fmt: skip
         self._dataset, self._batches = drawing(dataset), batches
+        self._is_subset = self._dataset is not dataset
         inner = batches.sampler if is_plain(batches) else sampler
         self._order: _Own | ForeignOrder
         if is_plain(batches) and isinstance(inner, ResumableSampler):
@@ -92,6 +93,8 @@ class Epochs:
         state = self._order.state(latest if running else None)
         left_out = [list(span) for span in self._order.left_out]
         own = getattr(self._dataset, "description", None)
+        if own is not None and self._is_subset:
+            own = {**own, "part": True}
         told = {} if own is None else {"dataset": own}
         return {"seed": seed, "rank": ranks.current()[0], **state, "left_out": left_out, **told}
 

@@ -7,6 +7,7 @@ the test makes of the images itself, as the replayed frames say.
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import functools
 import itertools
@@ -533,6 +534,41 @@ def test_another_pack_of_the_same_samples_is_a_warning(
     with pytest.warns(UserWarning, match="not the pack of the state"):
         replay = packio.replay(other, 0, state=loader.state_dict())
     assert_is(replay.batches[0], recorded)
+
+
+def test_a_part_is_never_taken_for_the_whole_pack(packs: list[pathlib.Path]) -> None:
+    """Parts of as many samples as the pack, in another order: only the dataset itself tells it."""
+    mixed = random.Random(1).sample(range(COUNT), COUNT)
+    both = packio.ConcatPacks([dataset(packs[0]), dataset(packs[1])])
+    parts = [
+        (packs[0], dataset(packs[0]).subset(mixed)),
+        (packs[0], Subset(dataset(packs[0]), mixed)),
+        (packs, both.subset(list(range(COUNT + OTHERS))[::-1])),
+        (packs, packio.ConcatPacks([dataset(packs[0]).subset(mixed), dataset(packs[1])])),
+    ]
+    for paths, part in parts:
+        loader = packio.Loader(part, BATCH, shuffle=True)
+        recorded = next(iter(loader))
+        state = loader.state_dict()
+        with pytest.raises(OptionError, match="hand the dataset over in Python"):
+            packio.replay(paths, 0, state=state)
+        assert_is(packio.replay(part, 0, state=state).batches[0], recorded)
+
+
+def test_another_dataset_than_that_of_the_state_is_a_warning(packs: list[pathlib.Path]) -> None:
+    loader = packio.Loader(dataset(packs[0]), BATCH, shuffle=True)
+    next(iter(loader))
+    state = json.loads(json.dumps(loader.state_dict()))
+    packio.replay(dataset(packs[0]), 0, state=state)
+    for other, names in (
+        (dataset(packs[0], hflip=0.1, crop=packio.CenterCrop(3)), "crop, hflip differ"),
+        (dataset(packs[1]), "digest, samples differ"),
+    ):
+        with (
+            pytest.warns(UserWarning, match=names),
+            contextlib.suppress(OptionError),  # the order is not of so many samples
+        ):
+            packio.replay(other, 0, state=state)
 
 
 # ---- the command ----

@@ -134,14 +134,23 @@ def _dataset(data: Data, options: dict[str, Any], state: states.State | None) ->
         return _opened(data, options, state)
     if options:
         raise OptionError(f"{next(iter(options))}=: the dataset that was handed over says it")
-    return with_places(data.dataset if isinstance(data, Loader) else data), True
+    dataset = with_places(data.dataset if isinstance(data, Loader) else data)
+    own = getattr(drawing(dataset), "description", None)
+    if own is not None and state is not None and state.dataset is not None:
+        _warn_of_others(own["parts"], _parts(state))
+    return dataset, True
 
 
 def _opened(
     paths: Sequence[_Path], options: dict[str, Any], state: states.State | None
 ) -> tuple[Any, bool]:
     """Open packs with the options that the state says, and with those given."""
-    parts = [] if state is None or state.dataset is None else state.dataset.get("parts", [])
+    parts = _parts(state)
+    if state is not None and state.dataset is not None and state.dataset.get("part") is True:
+        raise OptionError(
+            "the state is of a part of its packs, made by where, subset or torch's Subset, and does "
+            "not say which: hand the dataset over in Python, packio.replay(dataset, …)"
+        )
     if parts and len(parts) != len(paths):
         raise OptionError(f"{len(paths)} packs; the state is of {len(parts)}: give them in order")
     known, each = bool(parts) or not {"crop", "views"}.isdisjoint(options), []
@@ -154,6 +163,24 @@ def _opened(
         each.append(PackDataset(path, **{**together, **told, **options}))
     _check_packs(each, parts)
     return (each[0] if len(each) == 1 else ConcatPacks(each)), known
+
+
+def _parts(state: states.State | None) -> Sequence[Mapping[str, Any]]:
+    """What a state says of each of its packs; nothing if it says nothing."""
+    return () if state is None or state.dataset is None else state.dataset.get("parts", ())
+
+
+def _warn_of_others(own: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]]) -> None:
+    """Warn where a dataset that was handed over is not as the state says."""
+    names = {n for ours, theirs in zip(own, told, strict=False)
+             for n in ours.keys() & theirs.keys() if ours[n] != theirs[n]}  # fmt: skip
+    names |= {"number of packs"} if len(own) != len(told) else set()
+    if names:
+        warnings.warn(
+            f"the dataset that was handed over is not that of the state: {', '.join(sorted(names))}"
+            " differ; the samples and crops of the dataset are shown",
+            stacklevel=4,
+        )
 
 
 def _check_packs(datasets: Sequence[PackDataset], parts: Sequence[Mapping[str, Any]]) -> None:

@@ -123,8 +123,8 @@ class RandomResizedCrop(_Sized):
         check_interpolation(self.interpolation)
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise OptionError(f"scale={self.scale!r}: expected 0 < low <= high <= 1")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise OptionError(f"ratio={self.ratio!r}: expected 0 < low <= high")
+        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
+            raise OptionError(f"ratio={self.ratio!r}: expected 0 < low <= high, both finite")
 
     @cached_property
     def _log_ratio(self) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -55,11 +56,11 @@ def sampler_of(order: Mapping[str, Any], data: Any, *, drop_last: bool = False) 
         if isinstance(kind, type) and hasattr(kind, "of_order"):
             try:
                 made: Replayable = kind.of_order(order, data, drop_last=drop_last)
-            except (KeyError, TypeError, ValueError) as error:
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 if isinstance(error, OptionError):
                     raise
                 raise OptionError(
-                    f"order={dict(order)}: no order of a {name}: {error!r}"
+                    f"order={reprlib.repr(dict(order))}: no order of a {name}: {error!r}"
                 ) from error
             return made
     raise OptionError(

@@ -8,6 +8,7 @@ numbers each, so the samples of any earlier step can be computed from the state.
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from packio.errors import OptionError
 
 _MOST = 1 << 62  # positions of an epoch; those carried over from another epoch are negative
+_MOST_RANKS = 1 << 20
 
 
 class Stretch(NamedTuple):
@@ -128,9 +130,11 @@ def read_stretches(values: Iterable[Sequence[int]]) -> tuple[Stretch, ...]:
     found = tuple(
         Stretch(*_counts(v, len(Stretch._fields), "stretches", least=-_MOST)) for v in values
     )
-    sizes = [min(s.epoch, s.step, s.batch_size - 1, s.world_size - 1) for s in found]
+    sizes = [min(s.epoch, s.step, s.batch_size - 1, s.world_size - 1, _MOST_RANKS - s.world_size,
+                 s.position + s.world_size - 1) for s in found]  # fmt: skip
     if min(sizes, default=0) < 0 or list(found) != sorted(found):
-        raise OptionError(f"stretches={[list(s) for s in found]}: expected ascending steps")
+        shown = reprlib.repr([list(s) for s in found])
+        raise OptionError(f"stretches={shown}: expected ascending steps")
     return found
 
 
@@ -163,9 +167,11 @@ def _counts(value: Any, many: int, name: str, *, least: int = 0) -> tuple[int, .
         numbers = tuple(value)
     except TypeError:
         numbers = ()
-    if len(numbers) != many or any(type(n) is not int or n < least for n in numbers):
+    if len(numbers) != many or any(type(n) is not int or not least <= n <= _MOST for n in numbers):
         expected = "(epoch, first step, last step)" if many == len(Span._fields) else "a stretch"
-        raise OptionError(f"{name}: {value!r}; expected {expected}, integers of at least 0")
+        raise OptionError(
+            f"{name}: {reprlib.repr(value)}; expected {expected}, integers of at least 0"
+        )
     return numbers
 
 

@@ -12,6 +12,7 @@ import enum
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import pickle
@@ -30,6 +31,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 import packio
 from packio.errors import OptionError, StateError
+from packio.inspecting import replaying
 from packio.loading import ranks
 
 HERE = pathlib.Path(__file__)
@@ -507,6 +509,97 @@ def test_a_state_that_makes_no_sense_is_refused(
     state = packio.Loader(dataset(packs[0]), BATCH, shuffle=True).state_dict()
     with pytest.raises((OptionError, StateError)):
         packio.replay(packs[0], 0, state={**state, **damage})
+
+
+HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
+    (("order", "seed"), "x"), (("order", "seed"), None), (("order", "seed"), 1.5),
+    (("order", "shuffle"), b"x"), (("order", "samples"), 10**30), (("order", "samples"), math.nan),
+    (("epoch",), 10**30), (("seed",), 1.5),
+    (("stretches",), [[0, 0, 0, 1, 1 << 61]]), (("stretches",), [[0, 0, -(1 << 61), 1, 1]]),
+    (("stretches",), [[0, 0, -1, 4, 2]]), (("stretches",), [[0, 10**30, 0, 1, 1]]),
+    (("stretches",), [math.nan]), (("left_out",), [[0, 0, math.inf]]),
+    (("dataset", "parts"), 7), (("dataset", "parts"), [None]), (("dataset", "parts"), ["x"]),
+    (("dataset", "parts", 0, "samples"), "x"), (("dataset", "parts", 0, "samples"), []),
+    (("dataset", "parts", 0, "hflip"), "x"), (("stretches",), [[0, 1 << 62, 0, 1, 1]]),
+    (("dataset", "parts", 0, "crop"), 7), (("dataset", "parts", 0, "crop"), {"name": []}),
+    (("dataset", "parts", 0, "crop"), {"name": "Geometry"}),
+    (("dataset", "parts", 0, "crop", "scale"), []), (("dataset", "parts", 0, "views"), True),
+    (("dataset", "parts", 0, "crop", "ratio", 1), math.inf),
+    (("epoch",), functools.reduce(lambda inner, _: [inner], range(5000), [])),
+    (("stretches",), functools.reduce(lambda inner, _: [inner], range(5000), [])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_a_state_of_hostile_values_is_refused_in_short(
+    number: int, packs: list[pathlib.Path]
+) -> None:
+    names, value = HOSTILE[number]
+    state = packio.Loader(dataset(packs[0]), BATCH, shuffle=True).state_dict()
+    inner: Any = state
+    for name in names[:-1]:
+        inner = inner[name]
+    inner[names[-1]] = value
+    with pytest.raises((OptionError, StateError)) as caught:
+        packio.replay(packs[0], (0, 2), state=state)
+    assert len(str(caught.value)) < 1000
+
+
+def test_long_names_and_many_states_are_told_in_short(packs: list[pathlib.Path]) -> None:
+    state = packio.Loader(dataset(packs[0]), BATCH).state_dict()
+    many = {"n" * 1_000_000: {i: dict(state) for i in range(2000)}}
+    with pytest.raises(StateError, match="and 990 more; say which") as caught:
+        packio.replay(packs[0], 0, state=many)
+    assert len(str(caught.value)) < 5000
+    deep = functools.reduce(lambda inner, _: {"x": inner}, range(200_000), state)
+    with pytest.raises(StateError, match="no state"):
+        packio.replay(packs[0], 0, state=deep)
+
+
+@pytest.mark.parametrize("steps", [(1,), "3", 1.5, (2, 1), range(0), range(1, -3, -1), None])
+def test_steps_that_make_no_sense_are_refused(packs: list[pathlib.Path], steps: Any) -> None:
+    with pytest.raises(OptionError, match="expected a step from 0 on"):
+        packio.replay(packs[0], steps, seed=1, epoch=0, batch_size=4)
+
+
+@pytest.mark.parametrize("name", ["epoch", "rank", "world_size", "batch_size", "seed"])
+def test_numbers_that_make_no_sense_are_refused(packs: list[pathlib.Path], name: str) -> None:
+    given = {"seed": 1, "epoch": 0, "batch_size": 4}
+    for value in (1.5, "1") + ((-1,) if name != "seed" else ()):
+        with pytest.raises(OptionError, match=f"{name}=.*expected an int"):
+            packio.replay(packs[0], 0, **{**given, name: value})
+
+
+def test_numbers_of_numpy_are_numbers(packs: list[pathlib.Path]) -> None:
+    given = {"seed": 1, "epoch": 1, "batch_size": 4}
+    expected = packio.replay(packs[0], 2, **given).as_dict()
+    found = packio.replay(packs[0], np.int64(2), **{n: np.int64(v) for n, v in given.items()})
+    assert json.loads(json.dumps(found.as_dict())) == json.loads(json.dumps(expected))
+
+
+def test_the_end_of_an_epoch_is_looked_for_first(
+    packs: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(replaying, "samples_of", lambda *_, **__: made.append(1))
+    for steps in ((0, 10**12), range(10**12, -1, -1)):
+        with pytest.raises(OptionError, match="epoch 0 has 13 steps"):
+            packio.replay(packs[0], steps, seed=1, epoch=0, batch_size=4)
+    assert not made
+
+
+def test_a_state_of_a_bucket_sampler_says_the_batch_size(packs: list[pathlib.Path]) -> None:
+    data = dataset(packs[0], crop=packio.BucketCrop())
+    sampler = packio.BucketSampler(data, [(12, 12), (16, 10)], batch_size=3, seed=4)
+    recorded = list(DataLoader(data, batch_sampler=sampler, collate_fn=packio.collate))
+    sampler.set_epoch(0)
+    for given in ({}, {"batch_size": 3}):
+        for how in ({"state": sampler.state_dict()}, {"sampler": sampler, "epoch": 0}):
+            replay = packio.replay(data, (0, 4), **how, **given)
+            for batch, (_, keys) in zip(replay.batches, recorded, strict=False):
+                assert [s.key for s in batch.samples] == list(keys)
+    with pytest.raises(OptionError, match="batches have 3 samples"):
+        packio.replay(data, 0, state=sampler.state_dict(), batch_size=8)
 
 
 def test_a_run_of_another_sampler_or_pack_is_refused(packs: list[pathlib.Path]) -> None:

@@ -7,19 +7,16 @@ step of any rank can be computed from a state of the loader, or from what the st
 from __future__ import annotations
 
 import copy
+import operator
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from packio.datasets.batching import BatchedDataset
-from packio.datasets.concat import ConcatPacks
-from packio.datasets.describing import options_of
-from packio.datasets.pack_dataset import PackDataset
-from packio.errors import OptionError
-from packio.inspecting.replaying import states
+from packio.errors import OptionError, PackioError, StateError
+from packio.inspecting.replaying import packs, states
 from packio.inspecting.replaying.replayed import Replay, ReplayedBatch, samples_of
 from packio.loading import steps as spans
 from packio.loading.loader import Loader
@@ -89,11 +86,19 @@ def replay(
         StateError: the checkpoint holds no state.
         NotAPackError, NoSuchPackError: see `packio.open`.
     """
+    span = _range(steps)
+    epoch, rank, world_size, batch_size, seed, order_seed = (
+        _whole(*each) for each in (
+            ("epoch", epoch, 0), ("rank", rank, 0), ("world_size", world_size, 1),
+            ("batch_size", batch_size, 1), ("seed", seed, None), ("order_seed", order_seed, None),
+        )
+    )  # fmt: skip
     loader = data if isinstance(data, Loader) else None
     if loader is not None and state is None:
         state = loader.state_dict()
     read = None if state is None else states.read(state, state_name)
     dataset, known = _dataset(data, options, read)
+    batch_size = _of_batches(batch_size, sampler, read)
     sizes = _stretches(read, epoch, batch_size, world_size)
     epoch = read.epoch if epoch is None and read is not None else epoch
     if epoch is None:
@@ -107,9 +112,10 @@ def replay(
         drop_last = read is not None and read.drop_last
     left_out = () if read is None else read.left_out
     run = _Run(_seeded(dataset, seed), chosen, sizes, left_out, epoch, drop_last)
+    _check_end(run, max(span[0], span[-1]))
     batches = tuple(
         _batch(run, step, one, crops=known and only in (None, one))
-        for step in _range(steps)
+        for step in span
         for one in _ranks(rank, spans.of_step(sizes, epoch, step, chosen.start_of))
     )
     return Replay(run.dataset, epoch, batches, chosen.order, seed)
@@ -129,80 +135,48 @@ class _Run(NamedTuple):
 def _dataset(data: Data, options: dict[str, Any], state: states.State | None) -> tuple[Any, bool]:
     """The dataset, and whether its crops are those of the run."""
     if isinstance(data, (str, os.PathLike)):
-        return _opened([data], options, state)
+        return packs.opened([data], options, state)
     if isinstance(data, (list, tuple)):
-        return _opened(data, options, state)
+        return packs.opened(data, options, state)
     if options:
         raise OptionError(f"{next(iter(options))}=: the dataset that was handed over says it")
     dataset = with_places(data.dataset if isinstance(data, Loader) else data)
     own = getattr(drawing(dataset), "description", None)
-    if own is not None and state is not None and state.dataset is not None:
-        _warn_of_others(own["parts"], _parts(state))
+    if own is not None:
+        packs.warn_of_others(own["parts"], state)
     return dataset, True
 
 
-def _opened(
-    paths: Sequence[_Path], options: dict[str, Any], state: states.State | None
-) -> tuple[Any, bool]:
-    """Open packs with the options that the state says, and with those given."""
-    parts = _parts(state)
-    if state is not None and state.dataset is not None and state.dataset.get("part") is True:
-        raise OptionError(
-            "the state is of a part of its packs, made by where, subset or torch's Subset, and does "
-            "not say which: hand the dataset over in Python, packio.replay(dataset, …)"
-        )
-    if parts and len(parts) != len(paths):
-        raise OptionError(f"{len(paths)} packs; the state is of {len(parts)}: give them in order")
-    known, each = bool(parts) or not {"crop", "views"}.isdisjoint(options), []
-    for path, part in zip(paths, parts or [{}] * len(paths), strict=True):
-        crops = {"crop", "views"} & options.keys()
-        told = options_of({**part, "crop": None, "views": None} if crops else part) if part else {}
-        if crops:
-            told.pop("crop", None)
-        together = {} if len(paths) == 1 else {"fields": "image"}
-        each.append(PackDataset(path, **{**together, **told, **options}))
-    _check_packs(each, parts)
-    return (each[0] if len(each) == 1 else ConcatPacks(each)), known
-
-
-def _parts(state: states.State | None) -> Sequence[Mapping[str, Any]]:
-    """What a state says of each of its packs; nothing if it says nothing."""
-    return () if state is None or state.dataset is None else state.dataset.get("parts", ())
-
-
-def _warn_of_others(own: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]]) -> None:
-    """Warn where a dataset that was handed over is not as the state says."""
-    names = {n for ours, theirs in zip(own, told, strict=False)
-             for n in ours.keys() & theirs.keys() if ours[n] != theirs[n]}  # fmt: skip
-    names |= {"number of packs"} if len(own) != len(told) else set()
-    if names:
-        warnings.warn(
-            f"the dataset that was handed over is not that of the state: {', '.join(sorted(names))}"
-            " differ; the samples and crops of the dataset are shown",
-            stacklevel=4,
-        )
-
-
-def _check_packs(datasets: Sequence[PackDataset], parts: Sequence[Mapping[str, Any]]) -> None:
-    """Check that packs are those of the state, as far as the state says; warn of other digests.
+def _whole(name: str, value: Any, least: int | None) -> int | None:
+    """An argument that is a whole number, or None.
 
     Raises:
-        OptionError: a dataset has another number of samples.
+        OptionError: it is something else, or too small.
     """
-    for dataset, part in zip(datasets, parts, strict=False):
-        if part.get("samples", len(dataset)) != len(dataset):
-            raise OptionError(
-                f"{dataset.pack.path}: {len(dataset):,} samples; the state is of a dataset of "
-                f"{part['samples']:,}: give the same pack and split, or hand the dataset over in "
-                "Python, if it was a part of a pack"
-            )
-        if part.get("digest", dataset.pack.digest) != dataset.pack.digest:
-            warnings.warn(
-                f"{dataset.pack.path}: not the pack of the state, whose digest is "
-                f"{str(part['digest'])[:12]}; keys and crops are right if it holds the same "
-                "samples in the same order, as after packio convert",
-                stacklevel=4,
-            )
+    if value is None:
+        return None
+    try:
+        found = operator.index(value)
+    except TypeError as error:
+        raise OptionError(f"{name}={value!r}: expected an int") from error
+    if least is not None and found < least:
+        raise OptionError(f"{name}={found}: expected an int of at least {least}")
+    return found
+
+
+def _of_batches(size: int | None, sampler: Any, state: states.State | None) -> int | None:
+    """What a rank takes in a step: 1 if the sampler's positions are batches, else samples.
+
+    Raises:
+        OptionError: the sampler makes batches of another size.
+    """
+    order = {} if state is None else state.order
+    own = order.get("batch_size") if sampler is None else getattr(sampler, "batch_size", None)
+    if own is None:
+        return size
+    if size not in (None, own):
+        raise OptionError(f"batch_size={size}: the sampler's batches have {own} samples")
+    return None if state is not None and state.stretches else 1
 
 
 def _stretches(
@@ -218,10 +192,7 @@ def _stretches(
         world_size = start.world_size if world_size is None else world_size
     if batch_size is None:
         raise OptionError("batch_size=None: no state says it; say batch_size=")
-    world_size = 1 if world_size is None else world_size
-    if batch_size < 1 or world_size < 1:
-        raise OptionError(f"batch_size={batch_size}, world_size={world_size}: expected at least 1")
-    return (Stretch(0, 0, 0, batch_size, world_size),)
+    return (Stretch(0, 0, 0, batch_size, 1 if world_size is None else world_size),)
 
 
 def _seed(seed: int | None, state: states.State | None, dataset: Any) -> int | None:
@@ -298,13 +269,19 @@ def _seeded(dataset: Any, seed: int | None) -> Any:
     return made
 
 
-def _range(steps: Steps) -> Iterable[int]:
-    if isinstance(steps, range):
-        found = steps
-    else:
-        first, last = (steps, steps) if isinstance(steps, int) else steps
-        found = range(first, last + 1)
-    if not found or min(found) < 0:
+def _range(steps: Steps) -> range:
+    try:
+        if isinstance(steps, range):
+            found = steps
+        elif isinstance(steps, (tuple, list)):
+            first, last = map(operator.index, steps)
+            found = range(first, last + 1)
+        else:
+            first = operator.index(steps)
+            found = range(first, first + 1)
+    except (TypeError, ValueError):
+        found = range(0)
+    if not found or min(found[0], found[-1]) < 0:
         raise OptionError(f"steps={steps!r}: expected a step from 0 on, or first and last step")
     return found
 
@@ -317,15 +294,37 @@ def _ranks(rank: int | None, size: Stretch) -> Iterable[int]:
     return (rank,)
 
 
-def _batch(run: _Run, step: int, rank: int, *, crops: bool) -> ReplayedBatch:
+def _indices(run: _Run, step: int, rank: int) -> Sequence[Any] | None:
+    """The indices of a batch; None: the epoch has ended before."""
     size = spans.of_step(run.stretches, run.epoch, step, run.sampler.start_of)
-    found: Iterator[Any] = run.sampler.batches_from(
-        run.epoch, size.position_of(step), size.batch_size, rank=rank,
-        world_size=size.world_size, drop_last=run.drop_last,
-    )  # fmt: skip
-    indices = next(found, None)
-    if indices is None:
-        raise OptionError(f"step {step}: {_end(run, size, step)}")
+    position, carries = size.position_of(step), "batch_size" in run.sampler.order
+    if position < (1 - size.world_size if carries else 0):
+        raise StateError(f"epoch {run.epoch}, step {step}: no epoch has a position {position}")
+    try:
+        found: Iterator[Any] = run.sampler.batches_from(
+            run.epoch, position, size.batch_size, rank=rank,
+            world_size=size.world_size, drop_last=run.drop_last,
+        )  # fmt: skip
+        return next(found, None)
+    except PackioError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of hostile numbers
+        raise StateError(f"epoch {run.epoch}, step {step}: no such place: {error!r}") from error
+
+
+def _check_end(run: _Run, last: int) -> None:
+    """Check that the epoch has a step, before others are computed.
+
+    Raises:
+        OptionError: it has ended before.
+    """
+    if _indices(run, last, 0) is None:
+        size = spans.of_step(run.stretches, run.epoch, last, run.sampler.start_of)
+        raise OptionError(f"step {last}: {_end(run, size, last)}")
+
+
+def _batch(run: _Run, step: int, rank: int, *, crops: bool) -> ReplayedBatch:
+    indices = _indices(run, step, rank) or ()
     left_out = spans.is_left_out(run.left_out, run.epoch, step)
     return ReplayedBatch(
         run.epoch, step, rank, left_out, crops, samples_of(run.dataset, indices, crops=crops)

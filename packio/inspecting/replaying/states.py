@@ -6,10 +6,12 @@ A value of another class is passed over.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import reprlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +21,14 @@ from packio.loading import steps
 from packio.loading.steps import Span, Stretch
 
 _ZIP = b"PK\x03\x04"
+_HEAD = 64  # bytes of a file that tell what it is
 _SAVE = 'torch.save(loader.state_dict(), "loader.pt"), or json.dump of it'
 _MOST = 1_000_000  # values of a checkpoint that are looked at
+_DEEPEST = 100  # values within each other
+_MOST_STATES = 1_000  # of a checkpoint
+_SHOWN = 10  # names in a message
+_LONGEST_NAME = 200  # characters
+_LARGEST = 1 << 62  # of a number but a seed, which has 64 bits
 
 
 class State(NamedTuple):
@@ -63,19 +71,17 @@ def read(state: Mapping[str, Any] | str | os.PathLike[str], name: str | None = N
     """
     where = "state" if isinstance(state, Mapping) else os.fspath(state)
     value = state if isinstance(state, Mapping) else _loaded(Path(state))
-    found = {path: each for path, each in _states(value) if name in (None, path)}
+    there = dict(itertools.islice(_states(value), _MOST_STATES))
+    found = {path: each for path, each in there.items() if name in (None, path)}
     if not found:
-        there = [path for path, _ in _states(value)]
-        names = f"; there is {', '.join(map(repr, there))}" if there else ""
+        names = f"; there is {_named(there)}" if there else ""
         raise StateError(
             f"{where}: no state of a packio Loader or sampler"
             f"{f' under {name!r}' if name is not None else ''}{names}; expected what {_SAVE} wrote"
         )
     distinct = list({id(each): path for path, each in found.items()}.values())
     if len(distinct) > 1:
-        raise StateError(
-            f"{where}: states under {', '.join(map(repr, distinct))}; say which: state_name="
-        )
+        raise StateError(f"{where}: states under {_named(distinct)}; say which: state_name=")
     try:
         return _read(found[distinct[0]])
     except OptionError as error:
@@ -84,14 +90,19 @@ def read(state: Mapping[str, Any] | str | os.PathLike[str], name: str | None = N
         raise StateError(f"{where}: a state that makes no sense: {error!r}") from error
 
 
+def _named(names: Collection[str]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, itertools.islice(names, _SHOWN))) + more
+
+
 def _loaded(path: Path) -> Any:
     """The value that a file holds."""
     try:
         with path.open("rb") as file:
-            head = file.read(len(_ZIP))
+            head = file.read(_HEAD)
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror}; expected a checkpoint") from error
-    if head == _ZIP:
+    if head.startswith(_ZIP):
         try:
             with archive.opened(path) as opened:
                 return opened.load(lenient=True)
@@ -100,6 +111,8 @@ def _loaded(path: Path) -> Any:
         except PackioError as error:
             raise StateError(f"{error}; a file of the state alone can be read: {_SAVE}") from error
     try:
+        if not any(mark in head for mark in (b"{", b"[")):
+            raise ValueError("no object of JSON")
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise StateError(
@@ -108,26 +121,35 @@ def _loaded(path: Path) -> Any:
         ) from error
 
 
+class _Trail(NamedTuple):
+    """The names that lead to a value: joined only for a state, for they may be long and many."""
+
+    names: tuple[Any, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return ".".join(str(name)[:_LONGEST_NAME] for name in self.names)
+
+
 def _states(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """All states within a value, each with the names that lead to it."""
-    waiting: deque[tuple[str, Any]] = deque([("", value)])
+    waiting: deque[tuple[_Trail, Any]] = deque([(_Trail(), value)])
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
-        path, each = waiting.popleft()
+        trail, each = waiting.popleft()
         if id(each) in seen:
             continue
         seen.add(id(each))
         if isinstance(each, Mapping):
             if _is_state(each):
-                yield path, each
+                yield trail.path, each
                 continue
-            items: list[tuple[Any, Any]] = list(each.items())
+            items: Iterable[tuple[Any, Any]] = each.items()
         else:
-            items = list(enumerate(each)) if isinstance(each, (list, tuple)) else []
-        waiting.extend(
-            (f"{path}.{name}" if path else str(name), inner)
-            for name, inner in items if isinstance(inner, (Mapping, list, tuple))
-        )  # fmt: skip
+            items = enumerate(each) if isinstance(each, (list, tuple)) else ()
+        if len(trail.names) < _DEEPEST:
+            waiting.extend((_Trail((*trail.names, name)), inner) for name, inner in items
+                           if isinstance(inner, (Mapping, list, tuple)))  # fmt: skip
 
 
 def _is_state(value: Mapping[Any, Any]) -> bool:
@@ -144,31 +166,73 @@ def _read(state: Mapping[str, Any]) -> State:
         )
     own = ("epoch", "consumed")
     order = state["order"] if "order" in state else {n: state[n] for n in state if n not in own}
-    if not isinstance(order, Mapping):
-        raise TypeError(f"order={order!r}")
+    _check_order(order)
     told = state.get("dataset")
     return State(
         _count(state["epoch"]), _count_or_none(state.get("step")), order,
-        _count_or_none(state.get("seed")) if "order" in state else None,
+        _seed(state.get("seed")) if "order" in state else None,
         _count_or_none(state.get("rank")),
         steps.read_stretches(_lists(state.get("stretches"))),
         steps.read_spans(_lists(state.get("left_out")), "left_out"),
         state.get("drop_last") is True, state.get("sampler_drop_last") is True,
-        told if isinstance(told, Mapping) else None,
+        _checked_dataset(told) if isinstance(told, Mapping) else None,
     )  # fmt: skip
+
+
+def _check_order(order: Any) -> None:
+    """Check that an order is plain numbers and text, in lists at most.
+
+    Raises:
+        TypeError, ValueError: it is not.
+    """
+    if not isinstance(order, Mapping):
+        raise TypeError(f"order={reprlib.repr(order)}")
+    for name, value in order.items():
+        if name == "seed":
+            if type(value) is not int or not -_LARGEST << 2 < value < _LARGEST << 2:
+                raise ValueError(f"order: seed={reprlib.repr(value)}")
+            continue
+        rows = value if isinstance(value, (list, tuple)) else [value]
+        for row in rows:
+            for one in row if isinstance(row, (list, tuple)) else [row]:
+                if not isinstance(one, (str, int, float, type(None))) or (
+                    isinstance(one, (int, float)) and not 0 <= one < _LARGEST
+                ):
+                    raise ValueError(f"order: {name}={reprlib.repr(value)}")
+
+
+def _checked_dataset(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a state says of its dataset.
+
+    Raises:
+        TypeError, ValueError: it is no description of a dataset.
+    """
+    parts = told.get("parts", ())
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Mapping) for p in parts):
+        raise TypeError(f"dataset: parts={reprlib.repr(parts)}")
+    for part in parts:
+        _count_or_none(part.get("samples"))
+    return told
 
 
 def _lists(value: Any) -> Sequence[Sequence[int]]:
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{value!r}")
+        raise TypeError(reprlib.repr(value))
+    return value
+
+
+def _seed(value: Any) -> int | None:
+    """A seed; only its lower 64 bits count."""
+    if value is not None and type(value) is not int:
+        raise ValueError(f"seed={reprlib.repr(value)}")
     return value
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} where a count is expected")
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise ValueError(f"{reprlib.repr(value)} where a count is expected")
     return value
 
 

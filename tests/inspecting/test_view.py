@@ -130,7 +130,7 @@ class _Page(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         self.elements.append(tag)
-        if "data-index" in values:
+        if "data-at" in values:
             self.tiles.append(values["title"] or "")
         if tag == "img":
             self.images.append(values["src"] or "")
@@ -347,7 +347,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Browser]:
             driver.terminate()
 
 
-_TILES = "[...document.querySelectorAll('[data-index]')].map(tile => tile.title)"
+_TILES = "[...document.querySelectorAll('[data-at]')].map(tile => tile.title)"
 _POSITION = "document.getElementById('position').value"
 
 

@@ -1,17 +1,9 @@
-// The state (class, query, page, enlarged sample) is the page's fragment: it can be linked to.
-"use strict";
+{% include "tiles.js" %}
 const PAGE = 60;
 const {classes, samples} = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
-const chosen = byId("class"), query = byId("query"), large = byId("large");
-let matching = [], page = 1, enlarged = null;
+let matching = [], page = 1;
 
-function make(tag, name, ...content) {
-  const element = document.createElement(tag);
-  if (name) element.className = name;
-  element.append(...content);  // strings become text, never markup
-  return element;
-}
+function nameOf(sample) { return String(sample.index); }
 function bytes(count) {
   if (count < 1000) return count + " B";
   return count < 1e6 ? (count / 1e3).toFixed(1) + " kB" : (count / 1e6).toFixed(1) + " MB";
@@ -22,20 +14,13 @@ function classText(sample) {
 }
 function well(sample) {
   if (sample.error !== null) return make("div", "well", sample.error);
-  const image = make("img");
-  image.alt = sample.key;
-  image.src = "data:image/jpeg;base64," + sample.thumbnail;
-  return make("div", "well", image);
+  return make("div", "well", picture(sample.key, sample.thumbnail));
 }
 function tile(sample) {
   const facts = `${sample.width}\u00d7${sample.height} · ${bytes(sample.bytes)}`;
   const text = make("span", "text", make("span", "key", sample.key.split("/").pop()),
     make("span", "class", classText(sample)), make("span", "size", facts));
-  const button = make("button", sample.error === null ? "tile" : "tile broken", well(sample), text);
-  button.title = sample.key;
-  button.dataset.index = sample.index;
-  button.addEventListener("click", () => { enlarged = sample; show(); });
-  return button;
+  return tileOf(sample, sample, well(sample), text);
 }
 function enlarge(sample) {
   const facts = [["key", sample.key], ["class", classText(sample)], ["index", sample.index],
@@ -43,7 +28,7 @@ function enlarge(sample) {
       (sample.orientation > 1 ? `, Exif orientation ${sample.orientation}` : "")],
     ["bytes", `${sample.bytes.toLocaleString("en")} at ${sample.offset.toLocaleString("en")}`],
     ["encoding", sample.encoding]];
-  const list = make("dl"), shown = well(sample);
+  const shown = well(sample);
   for (const other of sample.more) {
     if (other.text !== undefined) { facts.push([other.name, other.text]); continue; }
     const image = make("img");
@@ -52,11 +37,7 @@ function enlarge(sample) {
       : "data:image/jpeg;base64," + other.jpeg;
     shown.append(make("figure", "", image, make("figcaption", "", other.name)));
   }
-  for (const [name, value] of facts)
-    list.append(make("dt", "", name), make("dd", "", String(value)));
-  large.className = sample.error === null ? "" : "broken";
-  large.replaceChildren(shown, list);
-  if (!large.open) large.showModal();
+  showLarge(sample, shown, facts);
 }
 function filter() {
   const text = query.value.toLowerCase(), one = chosen.value;
@@ -74,10 +55,7 @@ function show() {
     ? `${first + 1}\u2013${first + some.length} of ${matching.length}` : "0";
   byId("previous").disabled = page <= 1;
   byId("next").disabled = page >= pages;
-  if (enlarged) enlarge(enlarged); else if (large.open) large.close();
-  const state = Object.entries({class: chosen.value, q: query.value, page: page > 1 ? page : "",
-    sample: enlarged ? enlarged.index : ""}).filter(([, value]) => value !== "");
-  history.replaceState(null, "", "#" + new URLSearchParams(state));
+  keep({class: chosen.value, q: query.value, page: page > 1 ? page : ""});
 }
 function turn(step) {
   if (enlarged) {
@@ -97,7 +75,7 @@ function restore() {
   if (chosen.selectedIndex < 0) chosen.value = "";
   query.value = state.get("q") ?? "";
   page = parseInt(state.get("page"), 10) || 1;
-  enlarged = samples.find((s) => String(s.index) === state.get("sample")) ?? null;
+  enlarged = samples.find((s) => nameOf(s) === state.get("sample")) ?? null;
   show();
 }
 function options() {
@@ -112,24 +90,5 @@ function options() {
 }
 chosen.addEventListener("change", () => { page = 1; show(); });
 query.addEventListener("input", () => { page = 1; show(); });
-byId("controls").addEventListener("submit", (event) => event.preventDefault());
-byId("previous").addEventListener("click", () => turn(-1));
-byId("next").addEventListener("click", () => turn(1));
-large.addEventListener("click", (event) => { if (!event.target.closest("dl")) large.close(); });
-large.addEventListener("close", () => {
-  const last = enlarged;
-  enlarged = null;
-  show();
-  if (last) document.querySelector(`[data-index="${last.index}"]`)?.focus();
-});
-addEventListener("hashchange", restore);
-addEventListener("keydown", (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey) return;
-  if (event.target === query || event.target === chosen) {
-    if (event.key === "Escape") event.target.blur();
-  } else if (event.key === "ArrowLeft") turn(-1);
-  else if (event.key === "ArrowRight") turn(1);
-  else if (event.key === "/" && !enlarged) { event.preventDefault(); query.focus(); }
-});
 options();
 restore();

@@ -1,17 +1,9 @@
-// The state (batch, query, enlarged sample) is the page's fragment: it can be linked to.
-"use strict";
+{% include "tiles.js" %}
 const MOST = 1000;  // tiles that are shown at once
 const batches = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
-const chosen = byId("batch"), query = byId("query"), large = byId("large");
-let shown = [], enlarged = null;
+let shown = [];
 
-function make(tag, name, ...content) {
-  const element = document.createElement(tag);
-  if (name) element.className = name;
-  element.append(...content);  // strings become text, never markup
-  return element;
-}
+function nameOf(entry) { return entry.at; }
 function title(batch) { return `step ${batch.step}, rank ${batch.rank}`; }
 function flips(view) {
   return (view.hflip ? " \u2194" : "") + (view.vflip ? " \u2195" : "");
@@ -22,12 +14,7 @@ function cropText(view) {
     (view.hflip ? ", mirrored left-right" : "") + (view.vflip ? ", mirrored top-bottom" : "");
 }
 function pictures(sample) {
-  return sample.images.map((data) => {
-    const image = make("img");
-    image.alt = sample.key;
-    image.src = "data:image/jpeg;base64," + data;
-    return image;
-  });
+  return sample.images.map((data) => picture(sample.key, data));
 }
 function tile(entry) {
   const {batch, sample} = entry;
@@ -38,11 +25,7 @@ function tile(entry) {
     make("span", "place", views || "crop not known"));
   const well = sample.error === null ? make("span", "well", ...pictures(sample))
     : make("span", "well", sample.error);
-  const button = make("button", sample.error === null ? "tile" : "tile broken", well, text);
-  button.title = sample.key;
-  button.dataset.at = entry.at;
-  button.addEventListener("click", () => { enlarged = entry; show(); });
-  return button;
+  return tileOf(entry, sample, well, text);
 }
 function outline(sample, view) {
   const scale = 200 / Math.max(sample.width, sample.height);
@@ -59,14 +42,9 @@ function enlarge({batch, sample}) {
     ["slot", sample.slot], ["position", sample.position], ["index", sample.index],
     ["pixels", `${sample.width}\u00d7${sample.height}`],
     ...sample.views.map((view, i) => [i ? `crop ${i + 1}` : "crop", cropText(view)])];
-  const list = make("dl");
-  for (const [name, value] of facts)
-    list.append(make("dt", "", name), make("dd", "", String(value)));
   const well = sample.error === null ? make("div", "well", ...pictures(sample),
     ...sample.views.map((view) => outline(sample, view))) : make("div", "well", sample.error);
-  large.className = sample.error === null ? "" : "broken";
-  large.replaceChildren(well, list);
-  if (!large.open) large.showModal();
+  showLarge(sample, well, facts);
 }
 function show() {
   const text = query.value.toLowerCase(), one = Number(chosen.value);
@@ -81,10 +59,7 @@ function show() {
   byId("note").textContent = "The run has left this step out (skip).";
   byId("previous").disabled = one <= 0;
   byId("next").disabled = one >= batches.length - 1;
-  if (enlarged) enlarge(enlarged); else if (large.open) large.close();
-  const state = Object.entries({batch: chosen.value, q: query.value,
-    sample: enlarged ? enlarged.at : ""}).filter(([, value]) => value !== "");
-  history.replaceState(null, "", "#" + new URLSearchParams(state));
+  keep({batch: chosen.value, q: query.value});
 }
 function turn(step) {
   if (enlarged) {
@@ -114,23 +89,4 @@ batches.forEach((batch, i) => chosen.append(new Option(
   title(batch) + (batch.left_out ? " (left out)" : ""), String(i))));
 chosen.addEventListener("change", () => { query.value = ""; show(); });
 query.addEventListener("input", show);
-byId("controls").addEventListener("submit", (event) => event.preventDefault());
-byId("previous").addEventListener("click", () => turn(-1));
-byId("next").addEventListener("click", () => turn(1));
-large.addEventListener("click", (event) => { if (!event.target.closest("dl")) large.close(); });
-large.addEventListener("close", () => {
-  const last = enlarged;
-  enlarged = null;
-  show();
-  if (last) document.querySelector(`[data-at="${last.at}"]`)?.focus();
-});
-addEventListener("hashchange", restore);
-addEventListener("keydown", (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey) return;
-  if (event.target === query || event.target === chosen) {
-    if (event.key === "Escape") event.target.blur();
-  } else if (event.key === "ArrowLeft") turn(-1);
-  else if (event.key === "ArrowRight") turn(1);
-  else if (event.key === "/" && !enlarged) { event.preventDefault(); query.focus(); }
-});
 restore();

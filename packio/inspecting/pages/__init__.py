@@ -1,5 +1,9 @@
 """HTML pages that need no other file: ``page.html`` with its style, its script and its data.
 
+This folder has what pages share, for ``{% include %}``: ``head.html`` (title: ``heading``) and
+``colours.css`` of all pages; ``foot.html``, ``tiles.css`` and ``tiles.js`` of pages that show
+samples as tiles, which enlarge.
+
 A Content Security Policy allows the page's own style and script, by their digests, and no request.
 Every value is shown as text, never as markup.
 """
@@ -16,6 +20,7 @@ import jinja2
 
 from packio.errors import OutputError, OutputExistsError
 
+_SHARED = Path(__file__).parent
 _START = b"<!doctype html>"  # as page.html
 
 
@@ -27,13 +32,14 @@ def make_page(folder: Path, values: dict[str, Any]) -> str:
         values: Name → value, for all templates. Numbers, text, lists, and functions.
     """
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), autoescape=jinja2.select_autoescape(["html"]),
-        undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.FileSystemLoader([folder, _SHARED]),
+        autoescape=jinja2.select_autoescape(["html"]), undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
     )  # fmt: skip
     templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     style = templates.get_template("page.css").render(values)
-    script = folder / "page.js"
-    text = script.read_text(encoding="utf-8") if script.exists() else ""
+    has_script = (folder / "page.js").exists()
+    text = templates.get_template("page.js").render(values) if has_script else ""
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src '{_digest(style)}'; script-src '{_digest(text)}'"

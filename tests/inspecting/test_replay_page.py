@@ -19,7 +19,8 @@ import pytest
 from PIL import Image
 
 import packio
-from packio.errors import OptionError, OutputExistsError
+from packio.errors import OptionError, OutputError, OutputExistsError
+from packio.inspecting.replaying import sheet
 
 COUNT, BATCH, SIDE = 22, 6, 64
 HOSTILE = b"x/</script><script>document.title='pwned'</script>.png"
@@ -124,6 +125,26 @@ def test_no_page_replaces_what_is_no_page(loader: packio.Loader, tmp_path: pathl
         replay.write_page(tmp_path / "notes.txt")
     with pytest.raises(OptionError, match="size=0"):
         replay.write_page(tmp_path / "a.html", size=0)
+
+
+def test_a_page_without_a_folder_is_refused_before_images_are_made(
+    loader: packio.Loader, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sheet, "make_pixels_thumbnail", lambda *_: pytest.fail("made an image"))
+    with pytest.raises(OutputError, match="no such folder; make it first"):
+        packio.replay(loader, 0, epoch=0).write_page(tmp_path / "none" / "a.html")
+
+
+def test_a_page_that_is_stopped_leaves_no_file(
+    loader: packio.Loader, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pathlib.Path, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        packio.replay(loader, 0, epoch=0).write_page(tmp_path / "a.html")
+    assert list(tmp_path.iterdir()) == []
 
 
 class _Dumped(html.parser.HTMLParser):

@@ -11,6 +11,7 @@ Every value is shown as text, never as markup.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -59,6 +60,8 @@ def check_place(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(len(_START)).lower()
     except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise OutputError(f"{path.parent}: no such folder; make it first") from None
         return
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}; expected a place for an HTML file") from error
@@ -77,8 +80,10 @@ def write_page(path: Path, text: bytes) -> None:
         temporary.write_bytes(text)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OutputError(f"{path}: {error.strerror}") from error
+    finally:  # also when the user stops it
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def readable(name: bytes) -> str:

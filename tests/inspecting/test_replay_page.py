@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import urllib.parse
 from typing import Any
 
@@ -186,3 +187,21 @@ def test_a_browser_shows_batches_and_finds_keys(page: pathlib.Path, tmp_path: pa
     assert "the crop in the image" in large.texts
     assert "Replay: steps 0 to 3" in large.texts
     assert "pwned" not in large.texts
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("é\u2028", "é\u2028"),
+        ("\udcff.png", "\\xff.png"),
+        ("\ud800", "\\ud800"),
+        (b"\xff", "\\xff"),
+    ],
+)  # fmt: skip
+def test_names_are_readable_in_any_locale(name: str | bytes, shown: str) -> None:
+    """Also where the file system's encoding is ASCII."""
+    code = "import sys; from packio.inspecting.pages import readable; print(ascii(readable(%a)))"
+    old = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", code % (name,)], env=old, check=True,
+                          capture_output=True, text=True, timeout=600)  # fmt: skip
+    assert done.stdout.strip() == ascii(shown)

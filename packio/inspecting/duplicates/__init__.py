@@ -154,7 +154,7 @@ def _page(
         f"hashes differ in at most {threshold} of 64 bits",
     ]
     values = {
-        "title": readable(os.fsencode(pack.path.resolve().name)), "facts": facts, "size": size,
+        "title": readable(pack.path.resolve().name), "facts": facts, "size": size,
         "pairs": [
             {"distance": pair.distance, "same_label": pair.same_label,
              "images": list(_images(pack, (pair.of_index, pair.index), size))}
@@ -175,7 +175,7 @@ def _images(pack: opening.Pack, indices: tuple[int, int], size: int) -> Iterator
             source = ""
         label, name = pack.label(index), None
         if isinstance(label, int) and 0 <= label < len(pack.classes):
-            name = readable(os.fsencode(pack.classes[label]))
+            name = readable(pack.classes[label])
         yield {
             "source": source, "key": readable(pack.key_bytes(index)), "index": index,
             "label": label if name is None else name,

@@ -117,8 +117,8 @@ def _values(
         f"digest {pack.digest[:12]}",
     ]
     return {
-        "title": readable(os.fsencode(pack.path.resolve().name)), "facts": facts, "size": size,
-        "data": {"classes": [readable(os.fsencode(c)) for c in pack.classes], "samples": entries},
+        "title": readable(pack.path.resolve().name), "facts": facts, "size": size,
+        "data": {"classes": [readable(c) for c in pack.classes], "samples": entries},
     }  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def _tried(make: Callable[[], Any]) -> tuple[Any, str | None]:
         told = str(error)
     except Exception as error:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
         told = f"{type(error).__name__}: {error}"
-    return None, readable(os.fsencode(told))
+    return None, readable(told)
 
 
 def _text_of(data: bytes | None) -> str | None:
@@ -203,7 +203,7 @@ def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]
     if boxes is not None and len(boxes):
         ids = [] if labels is None else labels.tolist()
         names = [pack.classes[i] if 0 <= i < len(pack.classes) else str(i) for i in ids]
-        told = ", ".join(readable(os.fsencode(name)) for name in names)
+        told = ", ".join(readable(name) for name in names)
         yield {"name": "boxes", "text": f"{len(boxes)}: {told}" if told else str(len(boxes))}
     if (meta := pack.meta(index)) is not None:
         yield {"name": "metadata", "text": json.dumps(meta)[:_SHOWN_TEXT]}
@@ -211,7 +211,7 @@ def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]
         if name != IMAGE:
             shown, error = _tried(functools.partial(_field, pack, name, index, size * _DENSITY))
             if error is not None or shown is not None:
-                yield {"name": readable(os.fsencode(name)), **(shown or {"text": error})}
+                yield {"name": readable(name), **(shown or {"text": error})}
 
 
 def _field(pack: opening.Pack, name: str, index: int, edge: int) -> dict[str, str | None] | None:

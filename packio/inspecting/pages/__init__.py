@@ -86,9 +86,19 @@ def write_page(path: Path, text: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def readable(name: bytes) -> str:
-    """Text of a key or a name; bytes that are not UTF-8 become escapes."""
-    return name.decode("utf-8", "backslashreplace")
+def readable(name: bytes | str) -> str:
+    """Text of a key or a name; bytes that are not UTF-8 become escapes, in any locale.
+
+    Args:
+        name: Bytes, or surrogate-escaped text.
+    """
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "backslashreplace")
+    try:
+        data = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # other surrogates, as in JSON
+        data = name.encode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _digest(text: str) -> str:

@@ -107,14 +107,14 @@ def _entry(dataset: Any, batch: ReplayedBatch, sample: ReplayedSample, size: int
         ]
         images = [_text_of(make_pixels_thumbnail(pixels, size)) for pixels in seen]
     except PackioError as caught:
-        error = readable(os.fsencode(str(caught)))
+        error = readable(str(caught))
     views = sample.placements or ()
     return {
         "slot": sample.slot,
         "position": sample.position,
         "index": sample.index,
-        "key": "" if sample.key is None else readable(os.fsencode(sample.key)),
-        "class": readable(os.fsencode(_class_text(sample))),
+        "key": "" if sample.key is None else readable(sample.key),
+        "class": readable(_class_text(sample)),
         "width": height if upright else width,
         "height": width if upright else height,
         "images": images,

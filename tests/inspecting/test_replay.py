@@ -511,6 +511,13 @@ def test_a_state_that_makes_no_sense_is_refused(
         packio.replay(packs[0], 0, state={**state, **damage})
 
 
+def _nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("order", "seed"), "x"), (("order", "seed"), None), (("order", "seed"), 1.5),
     (("order", "shuffle"), b"x"), (("order", "samples"), 10**30), (("order", "samples"), math.nan),
@@ -525,8 +532,8 @@ HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("dataset", "parts", 0, "crop"), {"name": "Geometry"}),
     (("dataset", "parts", 0, "crop", "scale"), []), (("dataset", "parts", 0, "views"), True),
     (("dataset", "parts", 0, "crop", "ratio", 1), math.inf),
-    (("epoch",), functools.reduce(lambda inner, _: [inner], range(5000), [])),
-    (("stretches",), functools.reduce(lambda inner, _: [inner], range(5000), [])),
+    (("epoch",), _nested(5000)),
+    (("stretches",), _nested(5000)),
 ]  # fmt: skip
 
 
@@ -564,14 +571,14 @@ def test_steps_that_make_no_sense_are_refused(packs: list[pathlib.Path], steps: 
 
 @pytest.mark.parametrize("name", ["epoch", "rank", "world_size", "batch_size", "seed"])
 def test_numbers_that_make_no_sense_are_refused(packs: list[pathlib.Path], name: str) -> None:
-    given = {"seed": 1, "epoch": 0, "batch_size": 4}
+    given: dict[str, Any] = {"seed": 1, "epoch": 0, "batch_size": 4}
     for value in (1.5, "1") + ((-1,) if name != "seed" else ()):
         with pytest.raises(OptionError, match=f"{name}=.*expected an int"):
             packio.replay(packs[0], 0, **{**given, name: value})
 
 
 def test_numbers_of_numpy_are_numbers(packs: list[pathlib.Path]) -> None:
-    given = {"seed": 1, "epoch": 1, "batch_size": 4}
+    given: dict[str, Any] = {"seed": 1, "epoch": 1, "batch_size": 4}
     expected = packio.replay(packs[0], 2, **given).as_dict()
     found = packio.replay(packs[0], np.int64(2), **{n: np.int64(v) for n, v in given.items()})
     assert json.loads(json.dumps(found.as_dict())) == json.loads(json.dumps(expected))
@@ -593,8 +600,12 @@ def test_a_state_of_a_bucket_sampler_says_the_batch_size(packs: list[pathlib.Pat
     sampler = packio.BucketSampler(data, [(12, 12), (16, 10)], batch_size=3, seed=4)
     recorded = list(DataLoader(data, batch_sampler=sampler, collate_fn=packio.collate))
     sampler.set_epoch(0)
-    for given in ({}, {"batch_size": 3}):
-        for how in ({"state": sampler.state_dict()}, {"sampler": sampler, "epoch": 0}):
+    sizes: tuple[dict[str, Any], ...] = ({}, {"batch_size": 3})
+    for given in sizes:
+        hows: tuple[dict[str, Any], ...] = (
+            {"state": sampler.state_dict()}, {"sampler": sampler, "epoch": 0},
+        )  # fmt: skip
+        for how in hows:
             replay = packio.replay(data, (0, 4), **how, **given)
             for batch, (_, keys) in zip(replay.batches, recorded, strict=False):
                 assert [s.key for s in batch.samples] == list(keys)
@@ -633,7 +644,7 @@ def test_a_part_is_never_taken_for_the_whole_pack(packs: list[pathlib.Path]) -> 
     """Parts of as many samples as the pack, in another order: only the dataset itself tells it."""
     mixed = random.Random(1).sample(range(COUNT), COUNT)
     both = packio.ConcatPacks([dataset(packs[0]), dataset(packs[1])])
-    parts = [
+    parts: list[tuple[Any, Any]] = [
         (packs[0], dataset(packs[0]).subset(mixed)),
         (packs[0], Subset(dataset(packs[0]), mixed)),
         (packs, both.subset(list(range(COUNT + OTHERS))[::-1])),

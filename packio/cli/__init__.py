@@ -14,6 +14,7 @@ import importlib
 import inspect
 import io
 import logging
+import os
 import pkgutil
 import signal
 import sys
@@ -136,6 +137,9 @@ def _main(held: interrupts.deferred) -> None:
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:  # typer's, on an interrupt
             raise
+        if interrupts.left_behind():  # a library at work, which Python's end could bring to abort
+            tell("packio: interrupted")
+            os._exit(INTERRUPTED)
         _fail("interrupted", INTERRUPTED)
     except MemoryError:
         _fail("memory ran out; raise its limit, or end what else takes it", OutputError.exit_code)

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 class deferred:  # noqa: N801 (used as a function)
@@ -66,6 +68,52 @@ class deferred:  # noqa: N801 (used as a function)
         finally:
             self.count = 0
             self.__enter__()
+
+
+_ASIDE = "packio-aside"  # name of threads that `aside` starts
+
+
+def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
+    """Call a library that heeds no Ctrl-C: in a thread of its own, which Ctrl-C leaves behind.
+
+    A thread that is left behind ends when the library does, or with the process. Outside the main
+    thread, to which no Ctrl-C comes, the call is made at once.
+
+    Args:
+        call: What to call. The call closes what it opens: after a Ctrl-C nobody else does.
+        stop: Called after a Ctrl-C; asks the library to end, and must not wait for its end.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came; or whatever the call raises.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
+        return call()
+    ended, results, errors = threading.Event(), list[_Result](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 (the caller raises it)
+            errors.append(error)
+        finally:
+            ended.set()
+
+    with deferred() as held:
+        threading.Thread(target=run, name=_ASIDE, daemon=True).start()
+        try:
+            with held.heeded():
+                ended.wait()
+        except BaseException:
+            stop()
+            raise
+    if errors:
+        raise errors.pop()
+    return results.pop()
+
+
+def left_behind() -> bool:
+    """Tell whether a thread that `aside` left behind is still at work."""
+    return any(thread.name == _ASIDE for thread in threading.enumerate())
 
 
 def caused(error: BaseException) -> bool:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image
+
+import packio
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 _CTRL_C = "signal.raise_signal(signal.SIGINT)"
@@ -76,3 +85,31 @@ def test_an_ignored_one_stays_ignored() -> None:
         f"atexit.register(lambda: {_CTRL_C})",
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+
+
+def test_while_one_chunk_of_a_query_takes_for_ever(tmp_path: Path) -> None:
+    """DuckDB looks for interrupts between chunks only."""
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    (tmp_path / "s" / "a").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "s" / "a" / "0.png")
+    packio.pack(tmp_path / "s", tmp_path / "p.tar")
+    code = f"""
+{_HEED}
+import sys, threading, packio.cli
+from packio.packs.querying import expressions
+positions = expressions._Query.positions
+def interrupted(*arguments):
+    threading.Timer(1, lambda: signal.pthread_kill(threading.main_thread().ident, 2)).start()
+    return positions(*arguments)
+expressions._Query.positions = interrupted
+packio.cli.main()
+"""
+    endless = "levenshtein(repeat(key, 300000), repeat('ab', 600000)) > 3"
+    command = [sys.executable, "-c", code, "select", "p.tar", endless, "-o", "x.selection"]
+    _is_told(
+        subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=120, cwd=tmp_path
+        )
+    )
+    assert not (tmp_path / "x.selection").exists()

@@ -253,3 +253,35 @@ def test_without_memory_for_all_threads_none_waits_for_the_others(
         thread.join()
     threads.run(done.extend, [1, 2])
     assert sorted(done) == [1, 2]
+
+
+def test_what_runs_aside_gives_its_result_or_its_error() -> None:
+    assert interrupts.aside(lambda: threading.current_thread().name, int) == "packio-aside"
+    with pytest.raises(ZeroDivisionError):
+        interrupts.aside(lambda: 1 // 0, int)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_leaves_behind_what_runs_aside() -> None:
+    asked, begun = threading.Event(), threading.Event()
+
+    def endless() -> None:
+        begun.set()
+        _ctrl_c()
+        asked.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.aside(endless, asked.set)
+    assert begun.is_set()
+    assert asked.is_set()
+    while interrupts.left_behind():
+        time.sleep(0.01)
+
+
+def test_in_other_threads_nothing_runs_aside() -> None:
+    found: list[str] = []
+    call = lambda: found.append(threading.current_thread().name)  # noqa: E731 (short)
+    thread = threading.Thread(target=lambda: interrupts.aside(call, int), name="mine")
+    thread.start()
+    thread.join()
+    assert found == ["mine"]

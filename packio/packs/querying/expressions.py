@@ -23,7 +23,7 @@ from packio.errors import OptionError, PackioError
 from packio.packs.querying import metadata
 from packio.packs.querying.columns import EXTRA, META, ArrowColumns, text_of
 from packio.packs.table import PackTable
-from packio.system import processors
+from packio.system import interrupts, processors
 
 _ROWS = 1 << 20  # of a batch: DuckDB's threads take turns in fetching one
 _LOCKED = {
@@ -70,14 +70,19 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
     duckdb: Any = registry.require("duckdb", EXTRA)
     columns, expression = ArrowColumns(pack), text_of(expression)
     config = {**_LOCKED, "threads": str(processors.usable())}
-    with duckdb.connect(":memory:", config=config) as connection:
-        query = _Query(pack, columns, connection)
-        try:
-            return query.positions(expression)
-        except duckdb.Error as error:
-            if query.failed is not None:
-                raise query.failed from error
-            raise _refused(expression, str(error), query.all_names()) from error
+    connection = duckdb.connect(":memory:", config=config)
+
+    def found() -> np.ndarray:
+        with connection:
+            query = _Query(pack, columns, connection)
+            try:
+                return query.positions(expression)
+            except duckdb.Error as error:
+                if query.failed is not None:
+                    raise query.failed from error
+                raise _refused(expression, str(error), query.all_names()) from error
+
+    return interrupts.aside(found, connection.interrupt)  # DuckDB looks for it between chunks only
 
 
 class _Query:

@@ -143,6 +143,13 @@ def _split_kind(pack: Pack) -> str:
     return "names" if _splits_of(pack) else "none"
 
 
+class DamagedLevel(Field):
+    """A level whose bytes are not those that were packed: in their place, the data are the reason.
+
+    Packing leaves such a level out, or refuses its sample.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Reading:
     """What reads the samples of packs: `Listing.open`.
@@ -167,13 +174,31 @@ class Reading:
         """Read a sample of one of the packs."""
         row = int(rows.columns["position"][position])
         number = bisect.bisect_right(self.edges, row) - 1
+        pack, place = self.packs[number], row - self.edges[number]
         try:
-            record = self.packs[number].record(
-                row - self.edges[number], with_levels=self.with_levels
-            )
+            try:
+                record = pack.record(place, with_levels=self.with_levels)
+            except IntegrityError:
+                if not (self.with_levels and pack.levels):
+                    raise
+                record = pack.record(place, with_levels=False)  # which raises the error of another
+                record = record.with_fields(**_levels(pack, place))
         except IntegrityError as error:
             raise DecodeError(str(error)) from error
         return self.moves[number].record(without_unknown(record))
+
+
+def _levels(pack: Pack, place: int) -> dict[str, Field]:
+    """The levels of an image, damaged ones among them."""
+    found = dict[str, Field]()
+    for name in pack.levels.values():
+        try:
+            field = pack.field(name, place)
+        except IntegrityError as error:
+            field = DamagedLevel("image", str(error).encode("utf-8", "surrogateescape"))
+        if field is not None:
+            found[name] = field
+    return found
 
 
 def without_unknown(record: Record[Field]) -> Record[Field]:

@@ -84,7 +84,8 @@ def add(
         _publish(built, out, whole)
     seen.save(digest, identities)
     deep = assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full])
-    return Added(sum(s.metadata["samples"] for _, s in full), skipped, digest, deep)
+    warnings = [*deep, *assembly.damaged_levels(shards)]
+    return Added(sum(s.metadata["samples"] for _, s in full), skipped, digest, warnings)
 
 
 def undo_killed(pack: opening.Pack, built: Path) -> None:

@@ -93,7 +93,7 @@ def write_index(
     index = index_name(plan, container, out)
     found = _metadata(plan, full, shards)
     digest = indexfile.write(built / index, columns, found)
-    warnings = deep_pixels([table["image/dtype"] for table in tables])
+    warnings = [*deep_pixels([table["image/dtype"] for table in tables]), *damaged_levels(shards)]
     if plan.own.stats is not None:
         try:
             with opening.Pack(built if is_folder(plan, container) else built / out.name) as pack:
@@ -124,6 +124,22 @@ def deep_pixels(dtypes: Sequence[np.ndarray]) -> list[str]:
                 f"read them with mode='UNCHANGED'{remedy}"
             )
     return warnings
+
+
+def damaged_levels(shards: Sequence[Index]) -> list[str]:
+    """Warn of levels that were damaged in the source.
+
+    Args:
+        shards: Indexes of shards, as packing journals them.
+    """
+    count = sum(shard.metadata.get("damaged_levels", 0) for shard in shards)
+    if not count:
+        return []
+    told = (
+        f"{count:,} levels of the source are damaged; their images are kept, and the pack has "
+        "these levels only where they were made anew from their images"
+    )
+    return [told]
 
 
 def columns_of(index: Index) -> Table:

@@ -23,6 +23,7 @@ from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
 from packio.sample.record import IMAGE, Field, Record, image_record
 from packio.sources import Listing, ReadRecord
+from packio.sources._packs import DamagedLevel
 from packio.system import processors
 from packio.system.pools import ThreadPool
 
@@ -40,6 +41,7 @@ class Read(NamedTuple):
     record: Record[Field]  # with the facts of its image
     problem: str | None
     size: int = 0  # source bytes
+    damaged_levels: int = 0  # that are not in the record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +162,7 @@ def read_ahead(
     threads: int,
     treatment: Treatment = KEEP,
     memory: int | None = None,
+    skip: bool = False,
 ) -> Iterator[list[Read]]:
     """Read and check some samples of a listing, in order, chunk by chunk.
 
@@ -171,6 +174,7 @@ def read_ahead(
         threads: Number of threads that read.
         treatment: What is done to each sample.
         memory: Bytes of files in memory at a time, approximate; None takes the chunks above.
+        skip: Leave a damaged level out, and keep its image.
 
     Raises:
         OSError: descriptors or memory run out, or the source's folder is gone.
@@ -180,7 +184,7 @@ def read_ahead(
     waiting: deque[Future[list[Read]]] = deque()
     try:
         for chunk in chunks:
-            waiting.append(pool.submit(_read_chunk, listing, chunk, treatment))
+            waiting.append(pool.submit(_read_chunk, listing, chunk, treatment, skip))
             if len(waiting) >= threads + 2:
                 yield waiting.popleft().result()
         while waiting:
@@ -208,14 +212,15 @@ def _chunks(sizes: list[int], positions: range, files: int, size: int) -> Iterat
         yield range(start, positions.stop)
 
 
-def _read_chunk(listing: Listing, chunk: range, treatment: Treatment) -> list[Read]:
+def _read_chunk(listing: Listing, chunk: range, treatment: Treatment, skip: bool) -> list[Read]:
     with listing.opened() as read:
-        return [read_one(listing, read, i, treatment) for i in chunk]
+        return [read_one(listing, read, i, treatment, skip=skip) for i in chunk]
 
 
 def read_one(
-    listing: Listing, read: ReadRecord, position: int, treatment: Treatment = KEEP
-) -> Read:
+    listing: Listing, read: ReadRecord, position: int, treatment: Treatment = KEEP, *,
+    skip: bool = False,
+) -> Read:  # fmt: skip
     """Read and check one sample.
 
     Args:
@@ -223,14 +228,20 @@ def read_one(
         read: Reads a sample by its position.
         position: Position in the listing.
         treatment: What is done to the sample.
+        skip: Leave a damaged level out, and keep its image.
 
     Raises:
         OSError: descriptors or memory run out.
     """
-    size = 0
+    size = damaged = 0
     try:
         record = listing.described(read(position), position)
         size = len(record.image.data)
+        if bad := _damaged_levels(record, decodes=treatment.check == "decode"):
+            if not skip:
+                raise DecodeError(next(iter(bad.values())))
+            kept = {name: field for name, field in record.fields.items() if name not in bad}
+            record, damaged = record.replaced_fields(kept), len(bad)
         record = _with_facts(record)
         facts = record.facts
         if facts.height * facts.width > MAX_PIXELS:
@@ -249,7 +260,28 @@ def read_one(
         return Read(position, _NOTHING, problem, size)
     except DecodeError as error:
         return Read(position, _NOTHING, str(error), size)
-    return Read(position, record, None, size)
+    return Read(position, record, None, size, damaged)
+
+
+def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:
+    """Name of each damaged level of a record → the reason.
+
+    Args:
+        record: The sample.
+        decodes: Whether all pixels are decoded, to see that they are sound.
+    """
+    found = dict[str, str]()
+    for name, field in record.fields.items():
+        if isinstance(field, DamagedLevel):
+            found[name] = field.data.decode("utf-8", "surrogateescape")
+        elif levels.divisor_of(name) is not None and field.kind == "image":
+            try:
+                facts = field.facts or read_facts(field.data)
+                if decodes:
+                    _decode(name, field._replace(facts=facts))
+            except DecodeError as error:
+                found[name] = str(error) if decodes else f"{name}: {error}"
+    return found
 
 
 def _with_facts(record: Record[Field]) -> Record[Field]:

@@ -120,9 +120,10 @@ def _write(task: Task, samples: Packed, container: Format, path: Path) -> Writte
     try:
         for chunk in read_ahead(
             listing, range(len(listing.keys)), threads=task.threads, treatment=task.treatment,
-            memory=task.memory,
+            memory=task.memory, skip=task.skip,
         ):  # fmt: skip
             good = _sort_out(chunk, samples)
+            samples.damaged_levels += sum(r.damaged_levels for r in good)
             bad = len(chunk) - len(good)
             tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
             if task.skip or not samples.skipped:
@@ -162,6 +163,7 @@ def _finish(
         "samples": len(samples),
         "source_bytes": samples.source_bytes,
         "fields": samples.builder.fields,
+        "damaged_levels": samples.damaged_levels,
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
     }
     names: list[str] = []
@@ -191,6 +193,7 @@ class Packed:
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self.skipped: list[Skip] = []
+        self.damaged_levels = 0
         self.source_bytes = 0
         self.builder = IndexBuilder()
         self._identities = seen.identities(listing)  # before anything is read

@@ -150,7 +150,8 @@ def none_has(
 def _keep_labels(pack: opening.Pack, rows: np.ndarray, label: Labels) -> None:
     if "label" not in pack.index_file:
         raise OptionError(f"label={label!r}: {pack.path} has no labels")
-    each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
+    each = _each(label, (str, int, np.integer), f"label={label!r}: expected names or numbers of "
+                 "classes, one or a list of them")  # fmt: skip
     wanted = [class_index(pack, c) if isinstance(c, str) else operator.index(c) for c in each]
     shape = pack.index_file.column("label").shape
     size = shape[1] if len(shape) == 2 else None
@@ -164,7 +165,8 @@ def _keep_labels(pack: opening.Pack, rows: np.ndarray, label: Labels) -> None:
 
 
 def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
-    each = [key] if isinstance(key, (str, bytes)) else list(key)
+    each = _each(key, (str, bytes), f"key={key!r}: expected keys or globs as 'cats/*', text or "
+                 "bytes, one or a list of them; metadata alone take a function")  # fmt: skip
     whole = [k for k in each if not re.search(rb"[*?[]", os.fsencode(k))]
     places = _places([pack for pack, _ in sought], whole)
     texts = _pattern([k for k in each if isinstance(k, str) and k not in whole])
@@ -187,6 +189,20 @@ def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
             _keep(pack, "key", globbed, test)
             kept |= globbed
         np.logical_and(rows, kept, out=rows)
+
+
+def _each(given: Any, kinds: tuple[type, ...], message: str) -> list[Any]:
+    """The values that are given: one, or several.
+
+    Raises:
+        OptionError: one of them has another type; the error has the message.
+    """
+    if isinstance(given, kinds):
+        return [given]
+    values = list(given) if isinstance(given, Iterable) else [None]
+    if all(isinstance(value, kinds) for value in values):
+        return values
+    raise OptionError(message)
 
 
 def _places(found_in: Sequence[opening.Pack], keys: Sequence[str | bytes]) -> list[list[int]]:

@@ -154,7 +154,8 @@ def item_of(item: Any, asked: FieldOrigins) -> Item:
     label = take(tables.LABEL_NAMES)
     if mask is None and _values.is_picture(label):
         mask, label = label, take(tables.LABEL_NAMES)
-    key, meta = take(_KEY_NAMES, str), take(_META_NAMES, dict)
+    key, meta = take(_KEY_NAMES, str, bytes), take(_META_NAMES, dict)
+    key = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
     if key is not None and (not key or "\0" in key):
         raise DecodeError(f"{key!a} as key; expected text")
     fields: dict[str, tuple[str, str | None]] = {IMAGE: ("image", "image"), **asked}

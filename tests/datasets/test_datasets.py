@@ -338,6 +338,14 @@ def test_out_of_range_is_an_index_error(pack: Path) -> None:
     assert len(list(samples)) == len(ds)  # plain iteration ends
 
 
+@pytest.mark.parametrize("wanted", [len, 1.5, [len], object()])
+@pytest.mark.parametrize("name", ["key", "label"])
+def test_conditions_of_other_types_are_refused(pack: Path, name: str, wanted: Any) -> None:
+    ds: Any = packio.LmdbDataset(pack)
+    with pytest.raises(OptionError, match=f"{name}=.*: expected .*one or a list of them"):
+        ds.where(**{name: wanted})
+
+
 def test_targets_can_be_given_to_torch(pack: Path) -> None:
     ds: Any = packio.LmdbDataset(pack)
     weights = 1 / np.bincount(ds.targets)[ds.targets]

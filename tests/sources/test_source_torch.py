@@ -49,6 +49,11 @@ def _read(listing: Listing) -> list[made.Made]:
         return [made.of(read(i)) for i in range(len(listing.keys))]
 
 
+def _records(listing: Listing) -> list[Any]:
+    with listing.opened() as read:
+        return [read(i) for i in range(len(listing.keys))]
+
+
 def _image(item: made.Made) -> np.ndarray:
     """(H, W, C) pixels of a sample."""
     facts = item.image.facts
@@ -519,6 +524,19 @@ def test_keys_that_repeat_are_refused() -> None:
     samples = [{"image": _pixels(i, 2, 2, 3), "key": key} for i, key in enumerate("aba")]
     with pytest.raises(SourceError, match="list: item 2 has the key 'a', as item 0 has"):
         torch_dataset.listing(samples)
+
+
+def test_keys_are_text_or_bytes() -> None:
+    named: list[tuple[str, Any]] = [("key", "a/1"), ("key", b"a/2"), ("__key__", b"\xff.png")]
+    listing = torch_dataset.listing([{"image": _pixels(1, 2, 2, 3), n: key} for n, key in named])
+    assert listing.keys == [b"a/1", b"a/2", b"\xff.png"]
+    assert all(list(item.fields) == ["image"] for item in _records(listing))
+
+
+@pytest.mark.parametrize("key", ["", b"", "a\0b", b"a\0b"])
+def test_keys_that_are_none_are_refused(key: str | bytes) -> None:
+    with pytest.raises(SourceError, match="as key; expected text"):
+        torch_dataset.listing([{"image": _pixels(1, 2, 2, 3), "key": key}])
 
 
 def test_several_splits_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,7 @@ class BucketSampler(Resumable[list[Drawn]]):
         found = assigned(data, chosen(sizes, area, step, max_ratio), drop_small=drop_small)
         self._found = found
         self.buckets: tuple[Bucket, ...] = found.buckets
+        self.data_length: int = len(found.order) + found.small
         self.batch_size: int = batch_size
         self.leftovers: str = leftovers
         self.same_size: bool = same_size
@@ -186,6 +188,15 @@ class BucketSampler(Resumable[list[Drawn]]):
 
     def walk(self, part: Pass) -> Iterator[list[Drawn]]:
         """Yield the batches of a pass."""
+        if self.leftovers == "drop" and self.count and not part.steps and part.begun <= 0:
+            most = int(self._found.counts.max())
+            warnings.warn(
+                f"the epoch has no batch: the largest bucket has {most:,} samples, a step takes "
+                f"{self.batch_size:,} of one size on each of {part.world_size} ranks, and "
+                "leftovers='drop' leaves the rest out; take a smaller batch_size, larger or fewer "
+                "sizes, or leftovers='carry' or 'short'",
+                stacklevel=3,
+            )
         blocks, sizes = self._blocks(), [bucket.size for bucket in self.buckets]
         for positions in positions_of(part, 1, max(1, _MOST // self.batch_size)):
             found = split(blocks.at(positions, part.epoch))

@@ -7,6 +7,7 @@ shows whether the order is the same.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence, Sized
 from typing import Any, cast
 
@@ -147,6 +148,14 @@ class _Own:
         if self._loaded is not None:
             steps.check_size(*self._loaded, now, step)
         begun = _OwnEpoch(self._sampler, self._batches, self._stretches, epoch, step, self.left_out)
+        drops = self._batches is not self._sampler and self._batches.drop_last
+        if drops and not step and 0 < begun.part.steps < self._size:
+            warnings.warn(
+                f"the epoch has no batch: a rank gets {begun.part.steps:,} samples, a batch has "
+                f"{self._size:,}, and drop_last leaves smaller ones out; take a smaller "
+                "batch_size, or drop_last=False",
+                stacklevel=4,
+            )
         steps.warn_if_beyond(self.left_out, now, self._sampler.end_of(epoch))
         return begun
 

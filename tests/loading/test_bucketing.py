@@ -8,6 +8,7 @@ import itertools
 import json
 import pickle
 import tracemalloc
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 import packio
 from packio.errors import OptionError
 
+pytestmark = pytest.mark.filterwarnings("ignore:the epoch has no batch")
 SIZES = [(40, 20), (20, 20), (20, 40), (10, 10)]
 
 
@@ -434,3 +436,22 @@ def test_no_samples_are_an_empty_epoch() -> None:
             counts
             == {"carry": [0, 0, 1] * 2 + [0, 1], "drop": [0] * 8, "short": [1] * 8}[leftovers]
         )
+
+
+def _loaded(sampler: packio.BucketSampler) -> list[Any]:
+    return list(packio.Loader(Sized(_FEW), batch_sampler=sampler, collate_fn=_listed))
+
+
+@pytest.mark.parametrize("make", [list, _loaded])
+@pytest.mark.parametrize(("leftovers", "said"), [("drop", 1), ("carry", 0)])
+def test_buckets_without_a_whole_batch_are_told(make: Any, leftovers: str, said: int) -> None:
+    sampler = _sampler(Sized(_FEW), 9, leftovers=leftovers)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert make(sampler) == []
+    told = [str(w.message) for w in caught if "the epoch has no batch" in str(w.message)]
+    assert len(told) == said
+    assert all("the largest bucket has 3 samples" in message for message in told)
+
+
+_FEW = [(40, 20)] * 3 + [(20, 40)] * 2

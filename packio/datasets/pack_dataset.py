@@ -322,7 +322,10 @@ class PackDataset(PackPart):
         position = index
         if self._chosen is not None:
             if not -len(self) <= index < len(self):
-                raise IndexError(f"index {index} is out of range: {len(self)} samples")
+                raise IndexError(
+                    f"index {index} is out of range: {len(self)} samples of {self._name} are "
+                    "selected; a sampler must be made of the same selection"
+                )
             position = self._chosen.array.item(index)
         return self._one(self.pack.row(position), index)
 

@@ -50,7 +50,16 @@ class PackPart(BatchedDataset):
     def _positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         if self._chosen is None:
             return self.pack.positions(indices)
-        chosen: np.ndarray = self._chosen.array[np.asarray(indices, np.int64)]
+        wanted = np.asarray(indices, np.int64)
+        try:
+            chosen: np.ndarray = self._chosen.array[wanted]
+        except IndexError:
+            size = len(self)
+            bad = wanted[(wanted < -size) | (wanted >= size)][0]
+            raise IndexError(
+                f"index {bad} is out of range: {size} samples of {self.pack.path} are selected; "
+                "a sampler must be made of the same selection"
+            ) from None
         return chosen
 
     def _matching(

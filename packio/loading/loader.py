@@ -15,6 +15,7 @@ from packio.datasets.coming import announced
 from packio.errors import OptionError
 from packio.images import tensors
 from packio.images.decoders._cuda import numbered
+from packio.loading import lengths
 from packio.loading.bucketing import BucketSampler
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.epochs import Epochs
@@ -85,7 +86,8 @@ class Loader:
         options: All arguments by name, as given.
 
     Raises:
-        OptionError: arguments exclude each other, or a value makes no sense.
+        OptionError: arguments exclude each other, a value makes no sense, or the sampler was made
+            for a dataset of another length.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Loader:
         _check_options(self.options, decodes=decodes)
         if threads is not None:
             dataset = dataset.with_options(threads=threads)
+        lengths.check(dataset, sampler if batch_sampler is None else batch_sampler)
         dataset = with_places(dataset)
         self.dataset: Any = dataset
         self.batch_size: int = batch_size

@@ -68,6 +68,7 @@ class MixedSampler(ResumableSampler):
         super().__init__(
             count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
+        self.data_length: int = sum(self.sizes)
         self.shares: list[int] = shares(self.weights, count)
         self._starts = [0, *itertools.accumulate(self.sizes)]
         nothing = np.empty(0, np.int64)

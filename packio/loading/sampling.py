@@ -75,6 +75,7 @@ class ShuffleSampler(ResumableSampler):
         super().__init__(
             length(data), seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
+        self.data_length: int = self.count  # of the dataset
         self.shuffle: bool = shuffle
         self.window: int | None = window
         self._windows = None
@@ -210,6 +211,7 @@ class RepeatAugSampler(ResumableSampler):
         super().__init__(
             count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
+        self.data_length: int = size
         self.repeats: int = repeats
         self.shuffle: bool = shuffle
         self._size = size

@@ -84,7 +84,10 @@ class PackTable:
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < size:
             bad = wanted[(wanted < -size) | (wanted >= size)]
             if len(bad):
-                raise IndexError(f"index {bad[0]} is out of range: {self.path} has {size} samples")
+                raise IndexError(
+                    f"index {bad[0]} is out of range: {self.path} has {size} samples"
+                    "; a sampler must be made of the same dataset"
+                )
             return wanted % size
         return wanted
 

@@ -303,3 +303,53 @@ def test_a_loader_says_where_its_batches_go(pack: pathlib.Path) -> None:
     assert packio.Loader(ds, 5).device is None
     loader = packio.Loader(ds, 5, device="cpu")
     assert loader.device == next(iter(loader))[0].device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        packio.ShuffleSampler, packio.RepeatAugSampler,
+        lambda n: packio.MixedSampler([n - 5, 5], [1, 1]),
+        lambda n: torch.utils.data.BatchSampler(packio.ShuffleSampler(n), 2, False),
+    ],
+)  # fmt: skip
+def test_a_sampler_of_another_dataset_is_refused(
+    sampler: Any, more: int, pack: pathlib.Path
+) -> None:
+    made = sampler(25 + more)
+    name = "batch_sampler" if isinstance(made, torch.utils.data.BatchSampler) else "sampler"
+    options: dict[str, Any] = {name: made}
+    with pytest.raises(OptionError, match=f"was made for {25 + more} samples, the dataset has 25"):
+        packio.Loader(_dataset(pack), **options)
+    options[name] = sampler(25)
+    packio.Loader(_dataset(pack), **options)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler,
+        lambda d: torch.utils.data.WeightedRandomSampler([1.0] * len(d), 3),
+        lambda d: torch.utils.data.DistributedSampler(d, 1, 0),
+    ],
+)  # fmt: skip
+def test_a_longer_sampler_of_torch_is_refused(sampler: Any, pack: pathlib.Path) -> None:
+    with pytest.raises(OptionError, match="was made for 26 samples, the dataset has 25"):
+        packio.Loader(_dataset(pack), sampler=sampler(range(26)))
+    packio.Loader(_dataset(pack), sampler=sampler(range(25)))
+
+
+def test_an_index_beyond_the_dataset_tells_of_samplers(pack: pathlib.Path) -> None:
+    for dataset in (_dataset(pack), _dataset(pack).subset(range(5))):
+        loader = torch.utils.data.DataLoader(
+            dataset, 4, sampler=packio.ShuffleSampler(99), collate_fn=packio.collate
+        )
+        with pytest.raises(IndexError, match=r"out of range: .*a sampler must be made of the same"):
+            list(loader)
+
+
+def test_an_epoch_without_a_batch_is_told(pack: pathlib.Path) -> None:
+    loader = packio.Loader(_dataset(pack), 26, drop_last=True)
+    with pytest.warns(UserWarning, match="the epoch has no batch: a rank gets 25 samples"):
+        assert list(loader) == []

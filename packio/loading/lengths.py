@@ -1,0 +1,36 @@
+"""Whether a sampler is of the dataset whose samples it numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from packio.errors import OptionError
+
+
+def check(dataset: Any, sampler: Any) -> None:
+    """Refuse a sampler that was made for another dataset, as far as the lengths tell.
+
+    Samplers of packio's know how many samples their dataset has. Of torch's, only those are refused
+    that number more samples than there are: a shorter one may be meant.
+
+    Args:
+        dataset: That gives the samples.
+        sampler: Of samples or of batches; or None.
+
+    Raises:
+        OptionError: they do not go together.
+    """
+    if sampler is None or not isinstance(dataset, Sized):
+        return
+    inner = getattr(sampler, "sampler", sampler)  # of torch's BatchSampler
+    own, size = getattr(inner, "data_length", None), len(dataset)
+    there = own
+    if own is None:
+        sources = (getattr(inner, name, None) for name in ("data_source", "dataset", "weights"))
+        there = next((len(source) for source in sources if isinstance(source, Sized)), 0)
+    if there > size or (own is not None and own != size):
+        raise OptionError(
+            f"the {type(inner).__name__} was made for {there} samples, the dataset has {size}; "
+            "make the sampler of this dataset"
+        )

@@ -14,6 +14,7 @@ import fielded
 import numpy as np
 import pytest
 import queried
+from PIL import Image
 
 import packio
 from packio import registry
@@ -177,3 +178,16 @@ def test_the_command_says_what_it_wrote(pack: pathlib.Path, tmp_path: pathlib.Pa
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == OutputExistsError.exit_code
     assert "--overwrite" in done.stderr
+
+
+def test_levels_of_images_have_no_columns(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "s" / "a").mkdir(parents=True)
+    Image.new("RGB", (200, 200)).save(tmp_path / "s" / "a" / "x.jpg")
+    plain = packio.pack(tmp_path / "s", tmp_path / "plain.tar").out
+    levelled = packio.pack(tmp_path / "s", tmp_path / "l.tar", levels=2, levels_crop=32).out
+    assert len(packio.open(levelled).levels) == 2
+    columns = [packio.export(p, f"{p}.parquet").columns for p in (plain, levelled)]
+    assert columns[0] == columns[1]
+    with pytest.raises(OptionError, match="image_div2_bytes") as told:
+        packio.PackDataset(levelled).where("image_div2_bytes > 1")
+    assert "image_div2" not in str(told.value).partition("columns: ")[2]

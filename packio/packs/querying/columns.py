@@ -9,7 +9,8 @@ A row is a sample. The columns, as far as the pack has what they tell:
 * ``split`` text;
 * ``bytes``, ``height``, ``width``, ``orientation``, ``channels``, ``encoding`` of the field image;
   ``<field>_bytes`` and so on of other images and masks; ``<field>_bytes`` of other fields.
-  Null where a sample has no such field, or the index does not know;
+  Null where a sample has no such field, or the index does not know. Levels of images, which
+  packing made, have no columns;
 * ``boxes``: a list of [x_min, y_min, x_max, y_max], float32, in pixels; ``box_labels``,
   ``box_classes`` and ``box_<column>``: lists with an entry for each box;
 * ``meta``: the metadata as JSON text; see `packio.packs.querying.metadata`.
@@ -30,6 +31,7 @@ from packio import registry
 from packio.errors import IntegrityError
 from packio.images import encodings
 from packio.packs.table import PackTable
+from packio.sample import levels
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE
 
@@ -60,8 +62,8 @@ class ArrowColumns:
         self._made: dict[str, tuple[Any, _Make]] = {}
         self._class_names = self._arrow.array([text_of(name) for name in pack.classes], "string")
         self._add_names()
-        for name, kind in pack.fields.items():
-            self._add_field(name, kind)
+        for name in levels.others(pack.fields):  # levels are of packio's making
+            self._add_field(name, pack.fields[name])
         if "boxes" in self._index:
             self._add_boxes()
         if "meta_data" in self._index:

@@ -348,6 +348,7 @@ def test_kinds_of_pixels(tmp_path: Path) -> None:
         ({"levels": True}, "levels=True"),
         ({"levels": 2, "levels_quality": 101}, "levels_quality=101"),
         ({"levels": 2, "levels_crop": 0}, "levels_crop=0"),
+        ({"levels": "auto", "encode": "raw"}, "levels='auto' with encode='raw'"),
         ({"levels_quality": 80}, "levels_quality=80: needs levels='auto'"),
     ],
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from packio.errors import OptionError
 from packio.packing.images.levels import Levels
 from packio.sample import levels
 from packio.sample.recipe import Recipe
@@ -23,11 +24,19 @@ def asked(listing: Listing, recipe: Recipe, wanted: Levels | None) -> tuple[List
     Nothing asked: levels of packs stay. If their image changes, the levels are made anew as the
     recipe of the packs says; of packs with different recipes, they are left out.
 
+    Raises:
+        OptionError: levels are asked for, and all images become raw pixels, which get none.
+
     Args:
         listing: Of the source.
         recipe: Of the run, without levels.
         wanted: What the user asks for; None: nothing.
     """
+    if wanted is not None and wanted.count != 0 and recipe.encoding.get("encode") == "raw":
+        raise OptionError(
+            f"levels={wanted.count!r} with encode='raw': images of raw pixels get no levels, their "
+            "crops need no decoding; leave out one of the options"
+        )
     if wanted is not None:
         listing = bare(listing)
         if wanted.count == 0 and not isinstance(listing, PackListing):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packio import registry
 from packio.errors import OptionError
 from packio.packs import opening
 from packio.packs.querying import expressions, keys, selections
@@ -59,8 +60,8 @@ def select(
         overwrite: Replace a selection.
 
     Raises:
-        OptionError: neither an expression nor a selection is given; the expression is none; or no
-            sample matches.
+        OptionError: neither an expression nor a selection is given; the expression is none; no
+            sample matches; or ``out`` ends as a pack or as a table.
         KeyNotFoundError: the pack lacks some of the keys.
         OutputExistsError: ``out`` exists.
         CannotCreateError: it cannot be written.
@@ -103,12 +104,14 @@ def save(
         out, expression, overwrite: As of `select`.
 
     Raises:
-        OptionError: a sample is there twice, or none is there; or the pack is an image folder.
+        OptionError: a sample is there twice, or none is there; the pack is an image folder; or
+            ``out`` ends as a pack or as a table.
     """
     if isinstance(pack.storage, FolderFiles):
         raise OptionError(
             f"{pack.path}: an image folder; a selection is of a pack: packio pack makes one"
         )
+    _check_suffix(Path(out))
     if not len(positions):
         raise OptionError(f"{os.fspath(out)}: no samples to select")
     steps = np.diff(positions)
@@ -130,3 +133,25 @@ def save(
         place, pack.index_file, source, positions, expression=expression, overwrite=overwrite
     )
     return SelectionReport(Path(out), pack.path, len(positions), len(pack))
+
+
+def _check_suffix(out: Path) -> None:
+    """Refuse a name that others take for a pack or a table.
+
+    Raises:
+        OptionError: the name ends so.
+    """
+    name = out.name.lower()
+    formats = registry.load_all("formats").values()
+    of_packs = tuple(suffix for form in formats for suffix in form.caps.suffixes)
+    chosen = out.with_suffix(".selection").name
+    if of_packs and name.endswith(of_packs):
+        raise OptionError(
+            f"{out}: ends as a pack, a selection has no bytes of images; name it {chosen}, and "
+            f"for a pack of these samples: packio convert {chosen} {out}"
+        )
+    if name.endswith(".parquet"):
+        raise OptionError(
+            f"{out}: ends as a table, a selection is none; name it {chosen}, and for a table: "
+            f"packio export {chosen} {out}"
+        )

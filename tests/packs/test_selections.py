@@ -412,3 +412,19 @@ def test_small_groups_of_rows_make_the_same_index(
     monkeypatch.setattr("packio.packs.querying.gathering._MOST", 3)
     monkeypatch.setattr("packio.packs.querying.gathering._SPAN", 5)
     _check(_selected(sharded, tmp_path / "x.selection"), sharded)
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [".LMDB", ".parquet", *(registry.load("formats", n).caps.suffixes[0] for n in FORMATS)],
+)
+def test_a_name_that_ends_as_a_pack_or_a_table_is_refused(
+    suffix: str, tmp_path: pathlib.Path
+) -> None:
+    pack = queried.write(tmp_path / "p")
+    out = tmp_path / f"x{suffix}"
+    with pytest.raises(OptionError, match=r"name it x\.selection, and for a .*: packio"):
+        packio.select(pack, "width > 0", out=out)
+    with pytest.raises(OptionError, match=r"name it x\.selection"):
+        packio.PackDataset(pack).save_selection(out)
+    assert not out.exists()

@@ -26,6 +26,14 @@ def run(
             "format: no byte is copied, and the old packs may be deleted afterwards."
         ),
     ] = "copy",
+    prefix: Annotated[
+        bool,
+        typer.Option(
+            "--prefix",
+            help="Put the name of each pack before its keys, as monday/; to copy packs "
+            "that share keys.",
+        ),
+    ] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
@@ -33,12 +41,13 @@ def run(
     """Make one pack of several.
 
     Classes are numbered anew, by name: the classes of the first pack keep their numbers. A key that
-    two of the packs have is an error. All other options are for copies.
+    two of the packs have is an error, unless --prefix tells them apart. All other options are for
+    copies.
 
     Example: packio merge all.tar monday.tar tuesday.tar --by link
     """
     with ProgressLine(quiet=quiet or by != "copy") as progress:
         if by == "copy":
             more["progress"] = progress
-        report = merge(out, packs, by=by, **more)
+        report = merge(out, packs, by=by, prefix=prefix, **more)
     show(report, out, as_json=as_json, quiet=quiet)

@@ -39,6 +39,7 @@ def merge(
     sources: Sequence[str | os.PathLike[str]],
     *,
     by: str = "copy",
+    prefix: bool | Sequence[str] = False,
     **options: Any,
 ) -> PackReport:
     """Make one pack of several. Labels go by class name; no two packs may share a key.
@@ -51,10 +52,12 @@ def merge(
             is read or copied, and the sources can be deleted afterwards.
             The labels in the shards stay as they are, and readers other than packio see those; the
             index has the labels of the new pack.
+        prefix: What to put before the keys of each pack, to copy packs that share keys: True puts
+            the pack's name without its suffix and a slash, as ``monday/``; or a text for each pack.
         options: As `pack` takes, to copy.
 
     Raises:
-        OptionError: two packs share a key; labels, splits or fields are of different kinds; or
+        OptionError: two packs share a key; there is not a prefix for each pack; labels, splits or fields are of different kinds; or
             packs to link have another format.
         OutputExistsError: ``out`` exists and was not made of the same packs.
         OutputError: the file system cannot link.
@@ -67,24 +70,48 @@ def merge(
     with ExitStack() as stack:
         opened = [stack.enter_context(opening.open(source)) for source in sources]
         _packs.check_alike(opened)
-        _check_keys(opened)
+        prefixes = _prefixes(opened, prefix)
+        _check_keys(opened, prefixes)
         if by == "copy":
             classes = sourcing.class_names(options.pop("classes_from", None))
-            return pack(_packs.listing(opened, classes), out, **options)
+            listing = _packs.listing(opened, classes)
+            return pack(_packs.prefixed(listing, prefixes), out, **options)
+        if any(prefixes):
+            raise OptionError(
+                "prefix= changes keys, which linking keeps: copy the packs, by='copy'"
+            )
         if options:
             raise OptionError(f"{', '.join(sorted(options))}: no option of merging by link")
         return _linked(absolute(out), opened)
 
 
-def _check_keys(opened: Sequence[opening.Pack]) -> None:
+def _prefixes(opened: Sequence[opening.Pack], asked: bool | Sequence[str]) -> list[bytes]:
+    """What to put before the keys of each pack.
+
+    Raises:
+        OptionError: there is not a text for each pack.
+    """
+    if isinstance(asked, bool):
+        names = [Path(one.path).stem for one in opened]
+        return [os.fsencode(f"{name}/") if asked else b"" for name in names]
+    if isinstance(asked, str) or not all(isinstance(text, str) for text in asked):
+        raise OptionError(f"prefix={asked!r}: expected True, or a list with a text for each pack")
+    if len(asked) != len(opened):
+        raise OptionError(f"prefix={asked!r}: {len(asked)} texts for {len(opened)} packs")
+    return [os.fsencode(text) for text in asked]
+
+
+def _check_keys(opened: Sequence[opening.Pack], prefixes: Sequence[bytes]) -> None:
     seen: dict[bytes, int] = {}
     for number, one in enumerate(opened):
         for i in range(len(one)):
-            key = one.key_bytes(i)
+            key = prefixes[number] + one.key_bytes(i)
             if seen.setdefault(key, number) != number:
                 raise OptionError(
                     f"{os.fsdecode(key)!r} is in {opened[seen[key]].path} and in {one.path}; "
-                    "no key may be there twice"
+                    "no key may be there twice; put the name of each pack before its keys by "
+                    "prefix=True (--prefix), which copies; or leave samples out first: packio "
+                    "select, then merge the selections"
                 )
 
 

@@ -67,6 +67,16 @@ def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> Pack
     )  # fmt: skip
 
 
+def prefixed(listing: PackListing, prefixes: Sequence[bytes]) -> PackListing:
+    """The listing with something put before the keys of each pack; b"": nothing."""
+    if not any(prefixes):
+        return listing
+    pairs = zip(listing.packs, prefixes, strict=True)
+    before = [prefix for pack, prefix in pairs for _ in range(len(pack))]
+    keys = [prefix + key for prefix, key in zip(before, listing.keys, strict=True)]
+    return dataclasses.replace(listing, keys=keys)
+
+
 def _relabelling(pack: Pack, names: list[str]) -> Relabelling:
     """The change of labels of a pack. In a pack without names, label 3 means the fourth name."""
     if pack.classes or not names:

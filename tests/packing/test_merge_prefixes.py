@@ -1,0 +1,88 @@
+"""Packs that share keys are merged by a prefix for each pack."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from PIL import Image
+
+import packio
+from packio.errors import OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def packs(tmp_path: Path) -> list[Path]:
+    """Two packs with the same keys, and other images."""
+    made = []
+    for number, name in enumerate(("monday", "tuesday")):
+        (tmp_path / name / "a").mkdir(parents=True)
+        for i in range(3):
+            Image.new("L", (4, 4), 9 * i + number).save(tmp_path / name / "a" / f"{i}.png")
+        made.append(packio.pack(tmp_path / name, tmp_path / f"{name}.tar").out)
+    return made
+
+
+def _samples(path: Path) -> dict[str, bytes]:
+    with packio.open(path) as pack:
+        return {pack.key(i): pack.read(pack.row(i)) for i in range(len(pack))}
+
+
+def _expected(packs: list[Path], prefixes: list[str]) -> dict[str, bytes]:
+    return {
+        prefix + key: data
+        for path, prefix in zip(packs, prefixes, strict=True)
+        for key, data in _samples(path).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("prefix", "prefixes"),
+    [(True, ["monday/", "tuesday/"]), (["", "b-"], ["", "b-"])],
+)
+@pytest.mark.parametrize("name", ["x.tar", "x.lmdb"])
+def test_keys_get_the_prefix_of_their_pack(
+    prefix: Any, prefixes: list[str], name: str, packs: list[Path], tmp_path: Path
+) -> None:
+    out = packio.merge(tmp_path / name, packs, prefix=prefix).out
+    assert _samples(out) == _expected(packs, prefixes)
+    assert packio.verify(out).ok
+
+
+def test_the_same_key_twice_is_an_error_with_a_remedy(packs: list[Path], tmp_path: Path) -> None:
+    for by in ("copy", "link"):
+        with pytest.raises(OptionError, match=r"is in .*monday.*prefix=True \(--prefix\)"):
+            packio.merge(tmp_path / "x.tar", packs, by=by)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "by", "message"),
+    [
+        (["a"], "copy", "1 texts for 2 packs"), ("ab", "copy", "expected True, or a list"),
+        (["a", "a"], "copy", "no key may be there twice"), (True, "link", "by='copy'"),
+    ],
+)  # fmt: skip
+def test_prefixes_that_do_not_go_are_refused(
+    prefix: Any, by: str, message: str, packs: list[Path], tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        packio.merge(tmp_path / "x.tar", packs, prefix=prefix, by=by)
+
+
+def test_a_merge_with_other_prefixes_is_another_pack(packs: list[Path], tmp_path: Path) -> None:
+    packio.merge(tmp_path / "x.tar", packs, prefix=True)
+    assert packio.merge(tmp_path / "x.tar", packs, prefix=True).up_to_date
+    with pytest.raises(packio.PackioError, match="exists"):
+        packio.merge(tmp_path / "x.tar", packs, prefix=["1/", "2/"])
+
+
+def test_the_command_takes_prefix(packs: list[Path], tmp_path: Path) -> None:
+    words = ["merge", str(tmp_path / "y.tar"), *map(str, packs), "--prefix", "--quiet"]
+    command = [sys.executable, "-m", "packio", *words]
+    subprocess.run(command, check=True, timeout=600)
+    assert _samples(tmp_path / "y.tar") == _expected(packs, ["monday/", "tuesday/"])

@@ -79,9 +79,9 @@ class Loader:
             `DevicePrefetcher`.
 
     Attributes:
-        dataset, sampler, batch_sampler, batch_size, num_workers, drop_last, collate_fn, generator,
-        pin_memory, prefetch_factor, persistent_workers, timeout, worker_init_fn,
-        multiprocessing_context: As given, or as made; as of torch's DataLoader.
+        dataset, sampler, batch_sampler, batch_size, drop_last: As given, or as made.
+        num_workers, prefetch_factor, pin_memory, collate_fn, generator: As given, or as made.
+        persistent_workers, timeout, worker_init_fn, multiprocessing_context: As given.
         device: The torch.device that batches go to; None: they stay in memory.
         options: All arguments by name, as given.
 

@@ -57,8 +57,8 @@ def merge(
         options: As `pack` takes, to copy.
 
     Raises:
-        OptionError: two packs share a key; there is not a prefix for each pack; labels, splits or fields are of different kinds; or
-            packs to link have another format.
+        OptionError: two packs share a key; there is not a prefix for each pack; labels, splits or
+            fields are of different kinds; or packs to link have another format.
         OutputExistsError: ``out`` exists and was not made of the same packs.
         OutputError: the file system cannot link.
     """

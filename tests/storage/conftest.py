@@ -1,6 +1,7 @@
 """Servers for the tests of storage: S3's protocol, and plain byte ranges."""
 
+from far_index import by_blocks, made, url
 from object_store import _servers, s3
 from range_server import web
 
-__all__ = ["_servers", "s3", "web"]
+__all__ = ["_servers", "by_blocks", "made", "s3", "url", "web"]

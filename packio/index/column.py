@@ -134,10 +134,11 @@ class Column:
         Args:
             rows: Rows that they have, within 0..len-1; None: all.
         """
-        if self._pending is None or self._place is None:
+        pending = self._pending  # another thread may finish it meanwhile
+        if pending is None or self._place is None:
             return []
         blocks = range(len(self._crcs)) if rows is None else self._touched(rows)
-        return [self._span(block) for block in blocks if not self._pending[block]]
+        return [self._span(block) for block in blocks if not pending[block]]
 
     def _touched(self, rows: np.ndarray) -> list[int]:
         """Numbers of the blocks that rows lie in."""
@@ -162,9 +163,10 @@ class Column:
             self._place.far.bring([self._span(block) for block in blocks])
         for block in blocks:
             if not (self._is_right(block) or self._is_right_anew(block)):
+                what = "damaged" if self._place is None else "damaged, or of a later version"
                 raise IntegrityError(
                     f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "
-                    "following are damaged (CRC32C differs); restore the index or pack again"
+                    f"following are {what} (CRC32C differs); restore the index or pack again"
                 )
             pending[block] = 1
         if 0 not in pending:

@@ -154,6 +154,25 @@ def entries_of(
     return found
 
 
+def checksums_of(
+    entries: Mapping[str, tuple[np.dtype, tuple[int, ...], int]], path: Path
+) -> tuple[int, int]:
+    """Where the checksums begin behind the header, and how many bytes they have.
+
+    Args:
+        entries: As `entries_of` returns them.
+        path: For messages.
+
+    Raises:
+        NotAPackError: there are none, or more or fewer than the columns have blocks.
+    """
+    dtype, shape, begin = entries.get("checksums", (np.dtype(np.uint32), (0,), 0))
+    sizes = (math.prod(s) * t.itemsize for n, (t, s, _) in entries.items() if n != "checksums")
+    if shape != (1 + sum(-(-size // BLOCK) for size in sizes),) or dtype != np.uint32:
+        raise NotAPackError(f"{path}: {shape[0]} checksums do not fit the columns")
+    return begin, shape[0] * dtype.itemsize
+
+
 def checked_columns(
     arrays: dict[str, np.ndarray],
     checksums: np.ndarray,

@@ -3,12 +3,18 @@
 The user's cache has one file for each index and version, which all processes share::
 
     bytes of the index      header and checksums, then the blocks that have come; the rest is a hole
-    one byte a block        1: the block has come; in the order of the checksums, at a whole page
+    seal, 28 bytes          at a whole page: bytes of the header, where the checksums begin, bytes
+                            of the checksums (uint64 each), CRC32C of header and checksums (uint32)
+    one byte a block        1: the block has come; in the order of the checksums
 
-A block is what one checksum of the index covers: 1 MiB of a column, or what is left of it. Whoever
-reads a block first in a process compares the checksum. A process that is killed leaves a block that
+A block is what one checksum of the index covers: 1 MiB of a column, or what is left of it. Only
+bytes whose checksum is right are written, so that nobody can spoil what others read. Whoever reads
+a block first in a process compares the checksum again. A process that is killed leaves a block that
 nobody believes in; a machine that loses its power may leave one whose checksum differs: it comes
-again.
+again. A file whose seal does not fit is made anew.
+
+On a network file system a process may see a hole where another machine has written a block: then
+the block comes twice. Where files have no holes, the file takes its whole length at once.
 
 Processes that want the same block wait for the one that fetches it (by a lock of POSIX on its
 bytes, which ends with the process). Such a lock saves work, no more: where there are no locks, a
@@ -18,10 +24,11 @@ block comes twice.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
-import math
 import mmap
 import os
+import stat
 import struct
 import threading
 import time
@@ -29,8 +36,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packio.errors import ReadError
+import numpy as np
+
+from packio.errors import IntegrityError, NotAPackError, ReadError
 from packio.index import layout
+from packio.index.column import crc32c
 from packio.index.far import Span
 from packio.storage.remote_files import RemoteFiles
 from packio.storage.urls import Url
@@ -43,6 +53,8 @@ _HEAD = 64 << 10  # bytes that are asked for first: most headers fit in
 _PIECE = 4 << 20  # bytes of a request at most
 _REQUESTS = 16  # at a time
 _POLL, _PATIENCE = 0.02, 30.0  # seconds between two looks at a lock, and until it is ignored
+_SEAL = struct.Struct("<QQQI")
+_MOST_SUMS = 64 << 20  # bytes of checksums: those of an index of 16 TiB
 
 
 class FarIndex:
@@ -64,44 +76,107 @@ class FarIndex:
         tags = {url.name: tag} if tag.startswith('"') else {}
         self._url, self._lock = url, ForkSafeLock()
         self._files = RemoteFiles(url.parent, [url.name], [size], tags)
-        self._marks = _whole_pages(size)
+        self._seal = _whole_pages(size)
+        self._marks = self._seal + _SEAL.size
         self._files.know({url.name: found})
         with _no_room(path):
-            found_here = _opened(path, self._marks)
-            self._file = self._made(path, size) if found_here is None else found_here
+            here = self._opened(path)
+            self._file, self._sums = self._made(path, size) if here is None else here
             self.content = mapped(self._file, size).data
-        file = self._file
-        self.length = Length(path, self._marks, lambda: os.fstat(file).st_size)
+        file, least = self._file, self._marks + len(self._sums)
+        remedy = "open the pack anew: what is missing comes again"
+        self.length = Length(path, least, lambda: os.fstat(file).st_size, remedy)
 
     def __del__(self, close: Any = os.close) -> None:
         with contextlib.suppress(AttributeError):  # it was never opened
             close(self._file)
 
-    def _made(self, path: Path, size: int) -> int:
-        """Make the file of the cache, with the header and the checksums."""
+    def _opened(self, path: Path) -> tuple[int, np.ndarray] | None:
+        """Open a file of the cache; None if there is none, or none that is whole and the user's.
+
+        Returns:
+            Descriptor, and the checksums.
+        """
+        if (file := _own(path)) is None:
+            return None
+        try:
+            if (sums := self._sealed(file)) is not None:
+                return file, sums
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+        return None
+
+    def _sealed(self, file: int) -> np.ndarray | None:
+        """The checksums in a file of the cache; None if these or the header are damaged."""
+        seal = os.pread(file, _SEAL.size, self._seal)
+        if len(seal) < _SEAL.size:
+            return None
+        head, start, count, crc = _SEAL.unpack(seal)
+        whole = os.fstat(file).st_size >= self._marks + count // 4
+        if not whole or max(head, start + count) > self._seal or count > _MOST_SUMS:
+            return None
+        sums = os.pread(file, count, start)
+        if crc32c(os.pread(file, head, 0) + sums) != crc:
+            return None
+        return np.frombuffer(sums, "<u4")
+
+    def _made(self, path: Path, size: int) -> tuple[int, np.ndarray]:
+        """Make the file of the cache, with the header and the checksums; see `_opened`."""
+        head, begin, sums = self._asked(size)
+        count = len(sums) // 4
+        seal = _SEAL.pack(len(head), begin, len(sums), crc32c(head + sums))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
+        file = os.open(part, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.ftruncate(file, self._marks + count)
+            _write(file, head, 0)
+            _write(file, sums, begin)
+            _write(file, seal + bytes(count), self._seal)
+            os.fsync(file)
+            others = self._published(part, path)
+        except BaseException:
+            os.close(file)
+            part.unlink(missing_ok=True)
+            raise
+        if others is None:
+            return file, np.frombuffer(sums, "<u4")
+        os.close(file)
+        return others
+
+    def _asked(self, size: int) -> tuple[bytes, int, bytes]:
+        """Ask for the header and the checksums: the one, where the others begin, and the others."""
         head = self._files.read(0, 0, min(size, _HEAD))
         length = 8 + struct.unpack_from("<Q", head.ljust(8, b"\0"))[0]
         if len(head) < length <= min(size, layout.MAX_HEADER):
             head += self._files.read(0, len(head), length - len(head))
         header, start = layout.header_of(head, self._url)
+        head = head[:start]
         entries = layout.entries_of(header, size - start, self._url)
-        dtype, shape, begin = entries["checksums"]
-        count = math.prod(shape)
-        sums = self._files.read(0, start + begin, count * dtype.itemsize)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
-        file = os.open(part, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
+        begin, length = layout.checksums_of(entries, self._url)
+        if length > _MOST_SUMS:
+            raise NotAPackError(f"{self._url}: {size} bytes; packio reads indexes of up to 16 TiB")
+        sums = self._files.read(0, start + begin, length)
+        if crc32c(head) != struct.unpack_from("<I", sums)[0]:  # it came so, or was replaced amid
+            raise IntegrityError(f"{self._url}: the header is damaged (CRC32C differs)")
+        return head, start + begin, sums
+
+    def _published(self, part: Path, path: Path) -> tuple[int, np.ndarray] | None:
+        """Put a new file in its place, unless another process was faster; then open its file."""
         try:
-            os.ftruncate(file, self._marks + count)
-            for data, at in ((head[:start], 0), (sums, start + begin), (bytes(count), self._marks)):
-                _write(file, data, at)
-            os.fsync(file)
+            os.link(part, path)
+        except FileExistsError:
+            if (found := self._opened(path)) is not None:
+                part.unlink()
+                return found
             part.replace(path)
-        except BaseException:
-            os.close(file)
-            part.unlink(missing_ok=True)
-            raise
-        return file
+        except OSError:  # no hard links on this file system
+            part.replace(path)
+        else:
+            part.unlink()
+        return None
 
     def bring(self, spans: Sequence[Span], *, anew: bool = False) -> None:
         """Have blocks come that are not there yet; see `packio.index.far.Far.bring`."""
@@ -128,13 +203,25 @@ class FarIndex:
 
     def _fetch(self, piece: list[Span], *, anew: bool) -> None:
         """Have neighbours come, unless another process has let them come meanwhile."""
+        with _no_room(self._url):
+            _check_writable(self._file)
         with self._claimed(piece):
             for some in _pieces(piece if anew else self._lacking(piece)):
-                start, stop = some[0].start, some[-1].stop
-                data = self._files.read(0, start, stop - start)
-                with _no_room(self._url):
-                    _write(self._file, data, start)
-                    _write(self._file, b"\1" * len(some), self._marks + some[0].number)
+                start = some[0].start
+                data = self._files.read(0, start, some[-1].stop - start)
+                for right in _pieces([span for span in some if self._is_right(span, data, start)]):
+                    self._keep(right, data[right[0].start - start : right[-1].stop - start])
+
+    def _is_right(self, span: Span, data: bytes, start: int) -> bool:
+        part = data[span.start - start : span.stop - start]
+        return bool(crc32c(part) == self._sums[1 + span.number])
+
+    def _keep(self, piece: list[Span], data: bytes) -> None:
+        """Write neighbours, whose checksums are right."""
+        self.length.check()  # a file that was cut short must not grow again: it would have zeros
+        with _no_room(self._url):
+            _write(self._file, data, piece[0].start)
+            _write(self._file, b"\1" * len(piece), self._marks + piece[0].number)
 
     @contextlib.contextmanager
     def _claimed(self, piece: list[Span]) -> Iterator[None]:
@@ -159,19 +246,34 @@ class FarIndex:
         yield
 
 
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def _opened(path: Path, least: int) -> int | None:
-    """Open a file of the cache; None if there is none, or somebody has cut it short."""
+def _own(path: Path) -> int | None:
+    """Open a file that this user or the system's administrator wrote; None if there is none.
+
+    A cache that is read-only serves the blocks that it has.
+    """
     try:
-        file = os.open(path, _FLAGS)
+        if not stat.S_ISREG(path.lstat().st_mode):  # a link, or a pipe
+            return None
+        try:
+            file = os.open(path, _FLAGS | os.O_RDWR)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            file = os.open(path, _FLAGS | os.O_RDONLY)
     except FileNotFoundError:
         return None
-    if os.fstat(file).st_size >= least:
+    if os.fstat(file).st_uid in (0, os.geteuid()):
         return file
     os.close(file)
     return None
+
+
+def _check_writable(file: int) -> None:
+    if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise OSError(errno.EROFS, "the file in the cache is read-only")
 
 
 def _pieces(spans: Sequence[Span]) -> list[list[Span]]:

@@ -21,12 +21,16 @@ class Length:
         path: Path of the file, for the message.
         length: Bytes that are mapped.
         size: Tells the bytes that the file has now.
+        remedy: What to do if it has fewer, for the message.
     """
 
-    __slots__ = ("_length", "_path", "_size")
+    __slots__ = ("_length", "_path", "_remedy", "_size")
 
-    def __init__(self, path: Path, length: int, size: Callable[[], int]) -> None:
-        self._path, self._length, self._size = path, length, size
+    def __init__(
+        self, path: Path, length: int, size: Callable[[], int],
+        remedy: str = "restore the file, or pack again",
+    ) -> None:  # fmt: skip
+        self._path, self._length, self._size, self._remedy = path, length, size, remedy
 
     def check(self) -> None:
         """Check that the file has not shrunk; 0.3 to 2 µs.
@@ -37,7 +41,7 @@ class Length:
         if (size := self._size()) < self._length:
             raise IntegrityError(
                 f"{self._path}: {size} bytes, {self._length} when it was opened; it was truncated "
-                "while it was open: restore the file, or pack again"
+                f"while it was open: {self._remedy}"
             )
 
 

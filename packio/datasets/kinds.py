@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TypeVar
 
 from packio.datasets.pack_dataset import PackDataset
 from packio.packs import opening
+from packio.system import files
 
 Kind = TypeVar("Kind", bound="type[PackDataset]")
 
@@ -40,8 +42,10 @@ class FolderDataset(PackDataset):
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         from packio.datasets import folders
 
-        found = folders.located(path, skip=self._options["on_error"] == "skip")
-        return opening.Pack(path, access=access, located=found)
+        skip = self._options["on_error"] == "skip"
+        found = folders.located(path, skip=skip)
+        again = functools.partial(folders.located, files.absolute(path), skip=skip)
+        return opening.Pack(path, access=access, located=found, again=again)
 
 
 @_described

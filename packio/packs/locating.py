@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from packio.errors import (
     NoSuchPackError,
@@ -20,6 +23,8 @@ from packio.packs import braces, buckets, indexing, recognising
 from packio.storage import remote, urls
 from packio.storage.urls import Url
 from packio.system import files
+
+Again: TypeAlias = Callable[[], tuple[Path, Path] | None]  # locates an index once more
 
 
 def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
@@ -98,6 +103,28 @@ def asked(
     if reading.names():
         raise OptionError(f"{path}: index= and {', '.join(reading.names())}= exclude each other")
     return with_index(urls.absolute(path), urls.absolute(index))
+
+
+def asking_again(
+    path: str | os.PathLike[str], index: str | os.PathLike[str] | None, reading: Reading,
+    pack: str | os.PathLike[str] | None, by_key: bool,
+) -> Again:  # fmt: skip
+    """`asked` with these arguments, for a process whose current folder is another; pickles."""
+    given = (None if p is None else urls.absolute(p) for p in (path, index, pack))
+    where, beside, whole = given
+    return functools.partial(asked, where, beside, reading, whole, by_key)
+
+
+def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[Path, Path] | None:
+    """Where an index is that was located once; the user's cache may have been emptied since.
+
+    Args:
+        found: Where it was; None: `located` tells.
+        again: Locates the index anew; None: it is where it was.
+    """
+    if found is None or again is None or isinstance(found[0], Url) or found[0].is_file():
+        return found
+    return again()
 
 
 def _at_url(url: Url) -> tuple[Path, Url]:

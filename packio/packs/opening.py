@@ -7,7 +7,7 @@ import functools
 import itertools
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -71,7 +71,9 @@ def open(  # noqa: A001 (public name)
         VersionError: a newer packio wrote the index.
     """
     reading = Reading(image=image, label=label, layout=layout)
-    return Pack(path, access=access, located=locating.asked(path, index, reading, pack, by_key))
+    found = locating.asked(path, index, reading, pack, by_key)
+    again = locating.asking_again(path, index, reading, pack, by_key)
+    return Pack(path, access=access, located=found, again=again)
 
 
 class Pack(PackTable, Sequence[Sample]):
@@ -88,11 +90,13 @@ class Pack(PackTable, Sequence[Sample]):
     def __init__(
         self, path: str | os.PathLike[str], *, access: str | None = None,
         expect_digest: str | None = None, located: tuple[Path, Path] | None = None,
-        kept: RamCache | None = None,
+        kept: RamCache | None = None, again: locating.Again | None = None,
     ) -> None:  # fmt: skip
         self.path: Path = urls.place(path)
         self._absolute = urls.absolute(path)  # a later chdir changes nothing
+        located = locating.still_there(located, again)
         self._elsewhere = located  # the index, and the folder that its paths are relative to
+        self._again = again
         index_path, root = located or locating.located(self._absolute)
         index = index_of_pack(index_path, root)
         if expect_digest is not None and index.digest != expect_digest:
@@ -137,13 +141,13 @@ class Pack(PackTable, Sequence[Sample]):
         Raises:
             IntegrityError: the pack has changed meanwhile.
         """
-        located, digest = self._elsewhere, self.digest
-        return Pack(self._absolute, access=access, expect_digest=digest, located=located)
+        make: Callable[..., Pack] = self.__reduce__()[0]
+        return make(self._absolute, access=access, kept=None)
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[Callable[..., Pack], tuple[Path]]:
         made_again = functools.partial(
             Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere,
-            kept=self.ram,
+            kept=self.ram, again=self._again,
         )  # fmt: skip
         return made_again, (self._absolute,)
 

@@ -110,9 +110,8 @@ def asking_again(
     pack: str | os.PathLike[str] | None, by_key: bool,
 ) -> Again:  # fmt: skip
     """`asked` with these arguments, for a process whose current folder is another; pickles."""
-    given = (None if p is None else urls.absolute(p) for p in (path, index, pack))
-    where, beside, whole = given
-    return functools.partial(asked, where, beside, reading, whole, by_key)
+    beside, whole = (None if p is None else urls.absolute(p) for p in (index, pack))
+    return functools.partial(asked, urls.absolute(path), beside, reading, whole, by_key)
 
 
 def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[Path, Path] | None:

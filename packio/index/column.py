@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import google_crc32c
 import numpy as np
+import numpy.ma  # np.unique imports it late: a child that is forked meanwhile would hang
 
 from packio.errors import IntegrityError
 from packio.index.far import Place, Span
@@ -159,10 +160,12 @@ class Column:
             return
         if not (blocks := [block for block in blocks if not pending[block]]):
             return
+        wrong: list[Span] = []
         if self._place is not None:
-            self._place.far.bring([self._span(block) for block in blocks])
+            wrong = self._place.far.bring([self._span(block) for block in blocks])
         for block in blocks:
-            if not (self._is_right(block) or self._is_right_anew(block)):
+            is_there = not wrong or self._span(block) not in wrong
+            if not ((is_there and self._is_right(block)) or self._is_right_anew(block)):
                 what = "damaged" if self._place is None else "damaged, or of a later version"
                 raise IntegrityError(
                     f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "
@@ -180,5 +183,5 @@ class Column:
         """Whether a block is right once it has come again, as a machine may have lost power."""
         if self._place is None:
             return False
-        self._place.far.bring([self._span(block)], anew=True)
-        return self._is_right(block)
+        wrong = self._place.far.bring([self._span(block)], anew=True)
+        return not wrong and self._is_right(block)

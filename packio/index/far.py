@@ -37,12 +37,15 @@ class Far(Protocol):
     content: memoryview
     length: Length
 
-    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> None:
+    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> list[Span]:
         """Have blocks come that are not there yet, all at once.
 
         Args:
             spans: The blocks.
             anew: Have them come even if they are there: their bytes are wrong.
+
+        Returns:
+            Those that have not come, as their bytes are wrong at the service, too.
 
         Raises:
             IntegrityError: the index was replaced since it was opened.

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError, ReadError
+from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.index import layout
 from packio.index.column import crc32c
 from packio.index.far import Span
@@ -178,19 +178,18 @@ class FarIndex:
             part.unlink()
         return None
 
-    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> None:
+    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> list[Span]:
         """Have blocks come that are not there yet; see `packio.index.far.Far.bring`."""
         spans = list(spans) if anew else self._lacking(spans)
         if not spans:
-            return
+            return []
         with self._lock:  # threads of a process do not see each other's locks of POSIX
             pieces = _pieces(spans)
             if len(pieces) == 1:
-                self._fetch(pieces[0], anew=anew)
-                return
+                return self._fetch(pieces[0], anew=anew)
             with ThreadPool(min(_REQUESTS, len(pieces)), "packio-blocks") as pool:
-                for done in [pool.submit(self._fetch, piece, anew=anew) for piece in pieces]:
-                    done.result()
+                asked = [pool.submit(self._fetch, piece, anew=anew) for piece in pieces]
+                return [span for done in asked for span in done.result()]
 
     def _lacking(self, spans: Sequence[Span]) -> list[Span]:
         """Those blocks that have not come."""
@@ -201,16 +200,24 @@ class FarIndex:
         marks = os.pread(self._file, count, self._marks + first).ljust(count, b"\0")
         return sorted(span for span in {*spans} if not marks[span.number - first])
 
-    def _fetch(self, piece: list[Span], *, anew: bool) -> None:
-        """Have neighbours come, unless another process has let them come meanwhile."""
+    def _fetch(self, piece: list[Span], *, anew: bool) -> list[Span]:
+        """Have neighbours come, unless another process has let them come meanwhile.
+
+        Returns:
+            Those that came with wrong bytes, and were not kept.
+        """
+        wrong: list[Span] = []
         with _no_room(self._url):
             _check_writable(self._file)
         with self._claimed(piece):
             for some in _pieces(piece if anew else self._lacking(piece)):
                 start = some[0].start
                 data = self._files.read(0, start, some[-1].stop - start)
-                for right in _pieces([span for span in some if self._is_right(span, data, start)]):
+                bad = [span for span in some if not self._is_right(span, data, start)]
+                for right in _pieces([span for span in some if span not in bad]):
                     self._keep(right, data[right[0].start - start : right[-1].stop - start])
+                wrong += bad
+        return wrong
 
     def _is_right(self, span: Span, data: bytes, start: int) -> bool:
         part = data[span.start - start : span.stop - start]
@@ -307,6 +314,8 @@ def _no_room(where: object) -> Iterator[None]:
     """Say that the cache is what could not be written."""
     try:
         yield
+    except PackioError:  # a ReadError is an OSError
+        raise
     except OSError as error:
         raise ReadError(
             f"{where}: the cache takes no more of this index: {error.strerror or error}; make "

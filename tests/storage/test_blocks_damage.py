@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import multiprocessing
 import os
 import pathlib
 import shutil
 import struct
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -252,10 +253,9 @@ def test_wrong_bytes_do_not_reach_the_file_that_others_read(
         return bytes(byte ^ 1 for byte in read(self, file, start, length))
 
     monkeypatch.setattr(RemoteFiles, "read", replaced)
-    column: Any = other.index_file.column("label")
-    monkeypatch.setattr(other.index_file._far, "bring", functools.partial(
-        other.index_file._far.bring, anew=True))  # type: ignore[union-attr]  # fmt: skip
-    assert np.array_equal(column.array(), _labels(made))
+    far: Any = other.index_file._far
+    spans = other.index_file.column("label").lacking()
+    assert far.bring(spans, anew=True) == spans
     assert cached().read_bytes()[: len(whole)] == whole
 
 
@@ -301,3 +301,36 @@ def test_a_file_of_another_user_is_not_believed(
         os, "geteuid", lambda: 12345)  # fmt: skip
     assert packio.open(url).row(3) == packio.open(made / "train.tar").row(3)
     assert cached().stat().st_ino != before
+
+
+def test_a_service_that_fails_at_opening_is_not_taken_for_a_full_cache(
+    url: str, web: RangeServer
+) -> None:
+    web.fault = lambda *_: "503"
+    with pytest.raises(ReadError, match=r"^http://\S*packio.*503") as raised:
+        packio.open(url)
+    assert "cache" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["label", "key_data", "image/flags", "file_path_data"])
+def test_the_column_that_is_damaged_on_the_server_is_named(
+    url: str, own: pathlib.Path, name: str
+) -> None:
+    header, start = _layout(own)
+    _flip(own, start + header[name]["data_offsets"][0])
+    with pytest.raises(IntegrityError, match=f"column {name}:"):  # flags: zeros, as a hole has
+        packio.open(url).index_file.check()
+
+
+def test_looking_at_rows_imports_nothing() -> None:
+    """A thread that imports while another one forks leaves the child a lock that is never free."""
+    code = (
+        "import sys, numpy as np\n"
+        "from packio.index.column import Column, crc32c\n"
+        "array = np.arange(9)\n"
+        "column = Column(array, np.array([crc32c(array.tobytes())], np.uint32), 'here')\n"
+        "before = set(sys.modules)\n"
+        "column.take(np.array([1, 2]))\n"
+        "assert not {*sys.modules} - before, {*sys.modules} - before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

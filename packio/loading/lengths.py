@@ -24,11 +24,11 @@ def check(dataset: Any, sampler: Any) -> None:
     if sampler is None or not isinstance(dataset, Sized):
         return
     inner = getattr(sampler, "sampler", sampler)  # of torch's BatchSampler
-    own, size = getattr(inner, "data_length", None), len(dataset)
-    there = own
-    if own is None:
-        sources = (getattr(inner, name, None) for name in ("data_source", "dataset", "weights"))
-        there = next((len(source) for source in sources if isinstance(source, Sized)), 0)
+    own: int | None = getattr(inner, "data_length", None)
+    size = len(dataset)
+    sources = (getattr(inner, name, None) for name in ("data_source", "dataset", "weights"))
+    of_torch = (len(source) for source in sources if isinstance(source, Sized))
+    there = next(of_torch, 0) if own is None else own
     if there > size or (own is not None and own != size):
         raise OptionError(
             f"the {type(inner).__name__} was made for {there} samples, the dataset has {size}; "

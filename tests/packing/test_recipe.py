@@ -315,7 +315,9 @@ def test_append_sees_other_files_under_old_names(
     out = tmp_path / "x.tar"
     packio.pack(source, out, shards=2)
     shutil.rmtree(source)
-    other.rename(source)  # all files are older than the pack
+    other.rename(source)
+    then = (out / "index.packio").stat().st_mtime + 3600
+    os.utime(out / "index.packio", (then, then))  # all files are older than the pack
     report = packio.append(out, source)
     assert (report.added, report.unchanged, len(report.changed)) == (0, 1, 39)
 

@@ -28,6 +28,13 @@ def _same_looks(old: pathlib.Path, new: pathlib.Path) -> None:
         shutil.copystat(path, target)
 
 
+def _later(*files: pathlib.Path) -> None:
+    """Date files an hour later, as if their sources had been old when they were made."""
+    for path in files:
+        then = path.stat().st_mtime + 3600
+        os.utime(path, (then, then))
+
+
 def _parquet(path: pathlib.Path, seed: int) -> pathlib.Path:
     """A file without statistics, whose footer is the same for each seed."""
     draw = np.random.default_rng(seed)
@@ -44,6 +51,7 @@ def test_other_files_of_the_same_names_sizes_and_times_are_another_pack(
     one = made.image_tree(tmp_path / "one", 6, 2, most=9, seed=1)
     _same_looks(one, tmp_path / "two")
     packio.pack(one, tmp_path / "x.lmdb")
+    _later(tmp_path / "x.lmdb" / "index.packio")
     assert packio.pack(one, tmp_path / "x.lmdb").up_to_date
     with pytest.raises(OutputExistsError, match="other files"):
         packio.pack(tmp_path / "two", tmp_path / "x.lmdb")
@@ -67,6 +75,7 @@ def test_a_resumed_run_mixes_nothing(tmp_path: pathlib.Path) -> None:
     bad.write_bytes(b"no image")
     with pytest.raises(BadImagesError):
         packio.pack(source, tmp_path / "x.tar", shards=3)
+    _later(*(p for p in (tmp_path / "x.tar.packio-tmp").rglob("*") if p.is_file()))
     other = tmp_path / "other"
     _same_looks(source, other)
     shutil.rmtree(source)

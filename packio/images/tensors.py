@@ -144,10 +144,20 @@ def mapped(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
         return function(batch)
     if isinstance(batch, Mapping):
         made = {k: mapped(v, function) for k, v in batch.items()}
-        return made if type(batch) is dict else cast("Any", type(batch))(made)
+        return _of_type(batch, made)
     if not isinstance(batch, (tuple, list)):
         return batch
     values = [mapped(v, function) for v in batch]
     if hasattr(batch, "_fields"):
         return cast("Any", type(batch))(*values)
-    return cast("Any", type(batch))(values)
+    return _of_type(batch, values)
+
+
+def _of_type(batch: Any, values: Any) -> Any:
+    """A batch of the same class with other values; a plain one if the class is made otherwise."""
+    if type(batch) is type(values):
+        return values
+    try:
+        return cast("Any", type(batch))(values)
+    except TypeError:  # as torch's default_convert and pin_memory do
+        return values

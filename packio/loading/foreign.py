@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import SequentialSampler
@@ -88,9 +88,13 @@ class ForeignOrder:
 
     def _ahead(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
         """Take as many batches as the sampler says that it has; it may have more, or no end."""
-        if not isinstance(self._batches, Sized) or len(self._batches) > _MOST_AHEAD:
+        try:
+            count = len(cast("Sized", self._batches))
+        except TypeError:  # no length, or one that asks a sampler without any
             return batches
-        return itertools.chain(list(itertools.islice(batches, len(self._batches))), batches)
+        if count > _MOST_AHEAD:
+            return batches
+        return itertools.chain(list(itertools.islice(batches, count)), batches)
 
     def _rest(self, number: int, loaded: dict[str, Any]) -> Epoch:
         begun = {name: loaded[name] for name in ("generators", "random")}

@@ -353,3 +353,28 @@ def test_an_epoch_without_a_batch_is_told(pack: pathlib.Path) -> None:
     loader = packio.Loader(_dataset(pack), 26, drop_last=True)
     with pytest.warns(UserWarning, match="the epoch has no batch: a rank gets 25 samples"):
         assert list(loader) == []
+
+
+def test_batches_that_a_function_leaves_as_samples_go_to_a_device(pack: pathlib.Path) -> None:
+    loader = packio.Loader(_dataset(pack), 5, collate_fn=lambda samples: samples, device="cpu")
+    plain = packio.Loader(_dataset(pack), 5, collate_fn=lambda samples: samples)
+    for sent, batch in zip(loader, plain, strict=True):
+        assert [sample[2] for sample in sent] == [sample[2] for sample in batch]
+        assert _same([[sample[0]] for sample in sent], [[sample[0]] for sample in batch])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sampler_needs_no_length(pack: pathlib.Path, mode: dict[str, Any]) -> None:
+    class Some(torch.utils.data.Sampler[int]):
+        def __iter__(self) -> Any:
+            return iter([3, 1, 4, 1, 5])
+
+    loader = packio.Loader(_dataset(pack), 2, sampler=Some(), **mode)
+    assert [batch[2].tolist() for batch in loader] == [[3, 1], [4, 1], [5]]
+    again = packio.Loader(_dataset(pack), 2, sampler=Some(), **mode)
+    running = iter(again)
+    next(running)
+    state = again.state_dict()
+    running.close()
+    again.load_state_dict(state)
+    assert [batch[2].tolist() for batch in again] == [[4, 1], [5]]

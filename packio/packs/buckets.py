@@ -61,13 +61,16 @@ def find(url: Url) -> Bucket:
     if names != [os.fspath(url)]:
         root = root_of(url)
         skip = len(os.fspath(root)) + 1
-        return _checked(url, root, _all_facts(root, [name[skip:] for name in names]))
+        return _checked(
+            url, root, _all_facts(root, [urls.name_of(root, name[skip:]) for name in names])
+        )
     with urls.errors_as(ReadError, url):
         found = urls.info(url)
     if found is not None and found["type"] == "file":
         facts = objects.facts(url)
         if (form := _format_of(url, facts)) is not None:
-            return _readable(Bucket(form, url.parent, {url.name: facts}, is_folder=False), url)
+            name = urls.name_of(url.parent, url.name)
+            return _readable(Bucket(form, url.parent, {name: facts}, is_folder=False), url)
         if found.get("mimetype") != "text/html":  # a page may be the list of a folder
             raise NotAPackError(f"{url}: no container that packio knows")
     return _in_folder(url)
@@ -109,9 +112,10 @@ def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
         return
     for name, version in _versions(root, names).items():
         if expected.get(name, "") and version and expected[name] != version:
+            url, said = urls.child(root, name), expected[name]
             raise IntegrityError(
-                f"{root / name}: was replaced after it was indexed ({version}; the index says "
-                f"{expected[name]}); run packio reindex again"
+                f"{url}: was replaced after it was indexed ({version}; the index says {said}); run "
+                "packio reindex again"
             )
 
 
@@ -132,7 +136,7 @@ def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:
         listed: dict[str, dict[str, Any] | None] = dict(_listed(root, names))
         rest = [name for name in names if not urls.version(listed.get(name) or {})]
         with ThreadPool(_ASKING, "packio-objects") as pool:
-            each = pool.map(lambda name: urls.info(root / name), rest)
+            each = pool.map(lambda name: urls.info(urls.child(root, name)), rest)
             listed |= zip(rest, each, strict=True)
     return {name: urls.version(entry) for name in names if (entry := listed[name]) is not None}
 
@@ -148,7 +152,9 @@ def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
     }
     rest = [name for name in names if name not in known]
     with ThreadPool(_ASKING, "packio-objects") as pool:
-        known |= zip(rest, pool.map(lambda n: objects.facts(root / n), rest), strict=True)
+        known |= zip(
+            rest, pool.map(lambda n: objects.facts(urls.child(root, n)), rest), strict=True
+        )
     return {name: known[name] for name in names}
 
 
@@ -162,20 +168,22 @@ def _listed(root: Url, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def _checked(url: Url, root: Url, facts: dict[str, Facts]) -> Bucket:
     """The container that consists of some objects, which braces name."""
     first = next(iter(facts))
-    form = _format_of(root / first, facts[first])
+    form = _format_of(urls.child(root, first), facts[first])
     if form is None:
-        raise NotAPackError(f"{root / first}: no container that packio knows")
+        raise NotAPackError(f"{urls.child(root, first)}: no container that packio knows")
     known: Format = registry.load("formats", form)
     for name in facts:  # by name: the scan will tell what is in them
         if not known.recognise(b"", name.rpartition("/")[2]) and name != first:
-            raise OptionError(f"{root / name}: its name is not that of a {form}, as {first} is")
+            raise OptionError(
+                f"{urls.child(root, name)}: its name is not that of a {form}, as {first} is"
+            )
     return _readable(Bucket(form, root, facts, is_folder=False), url)
 
 
 def _in_folder(url: Url) -> Bucket:
     """The containers in a folder, of one format; the order is that of their names."""
     with urls.errors_as(ReadError, url):
-        listed = urls.inside(url)
+        listed = {urls.name_of(url, text): facts for text, facts in urls.inside(url).items()}
     found: dict[str, list[str]] = {}
     for name in sorted(listed):
         form = recognising.format_by_name(name)
@@ -197,7 +205,9 @@ def _in_folder(url: Url) -> Bucket:
         )
     ((form, names),) = found.items()
     known: Format = registry.load("formats", form)
-    names = list(known.shards(names, lambda name: _content(url / name, listed.get(name))))
+    names = list(
+        known.shards(names, lambda name: _content(urls.child(url, name), listed.get(name)))
+    )
     return _readable(Bucket(form, url, _all_facts(url, names), is_folder=True), url)
 
 
@@ -217,7 +227,7 @@ def _readable(bucket: Bucket, url: Url) -> Bucket:
             "with packio reindex, and upload both"
         )
     name, facts = next(iter(bucket.facts.items()))
-    objects.check_ranges(bucket.root / name, facts.size)
+    objects.check_ranges(urls.child(bucket.root, name), facts.size)
     return bucket
 
 

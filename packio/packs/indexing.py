@@ -227,6 +227,12 @@ def _fingerprint(container: Container, reading: Reading) -> str:
     return digest.hexdigest()
 
 
+def _shown(container: Container) -> Path:
+    """The path of a container, for messages: the file, or the folder of several shards."""
+    root, shards = container.root, container.shards
+    return root / shards[0] if len(shards) == 1 else root
+
+
 def _built(
     container: Container, reading: Reading, *, seek_points: bool
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -244,7 +250,7 @@ def _built(
     ]
     if not len(samples):
         raise NotAPackError(
-            f"{root}: no images in this {container.format} container"
+            f"{_shown(container)}: no images in this {container.format} container"
             + (f"; the first record: {samples.first_problem}" if samples.first_problem else "")
         )
     metadata: dict[str, Any] = {

@@ -177,13 +177,16 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
         metadata = Index(found).metadata
     names = [shard["name"] for shard in metadata["shards"]] + metadata.get(buckets.EMPTY, [])
     if isinstance(path, Url):
-        is_folder = path.name not in names and not _has_braces(path)
+        name = urls.name_of(path, path.name)
+        is_folder = name not in names and not _has_braces(path)
     else:
         is_folder = not stat.S_ISREG(_file_kind(path) or 0)
     if is_folder:
         return found, path
     root = buckets.root_of(path) if isinstance(path, Url) else path.parent
     given = [os.path.relpath(name, root) for name in braces.expanded(os.fspath(path))]
+    if isinstance(root, Url):
+        given = [urls.name_of(root, name) for name in given]
     if isinstance(path, Url) or not _has_braces(path):
         _check_names(path, index, given, names)
     return found, root

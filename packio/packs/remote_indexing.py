@@ -140,7 +140,7 @@ def _is_skipped(bucket: Bucket, form: Format, reading: Reading) -> bool:
     name, facts = next(iter(bucket.facts.items()))
     if facts.size < SKIPPED_BYTES:
         return False
-    found = SkippedObject(bucket.root / name, facts.size, threading.Event(), _LOOKS)
+    found = SkippedObject(urls.child(bucket.root, name), facts.size, threading.Event(), _LOOKS)
     with objects.opened_once(found) as url:
         try:
             ends = [
@@ -196,7 +196,7 @@ def _make(work: _Work, path: Path, name: str, facts: Facts, stopped: threading.E
     old = parts.read(path)
     if old is not None and facts.version and (old.size, old.version) == facts:
         return
-    url = work.bucket.root / name
+    url = urls.child(work.bucket.root, name)
     found: AnyObject
     if work.headers_only:
         found = SkippedObject(url, facts.size, stopped)
@@ -214,11 +214,12 @@ def _collected(
     """Scan an object, and collect its samples."""
     form: Format = registry.load("formats", work.bucket.format)
     kind = CollectedHeads if work.headers_only else Collected
+    text = os.fspath(url).removeprefix(f"{work.bucket.root}/")  # as the format calls the file
     samples = kind(
-        work.bucket.root, [name], form, work.reading.label_offset, seek_points=work.seek_points,
+        work.bucket.root, [text], form, work.reading.label_offset, seek_points=work.seek_points,
         storage=_OneObject(url.opened),
     )  # fmt: skip
-    count = samples.add_shard(name, form.scan(url, work.reading), None)
+    count = samples.add_shard(text, form.scan(url, work.reading), None)
     columns = samples.columns(made.of_objects([name], [facts.size], [url.opened.digest()]))
     part = Part(
         name, facts.size, facts.version, count, samples.skipped, samples.first_problem,

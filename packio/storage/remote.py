@@ -120,7 +120,7 @@ def _shard(root: Url, name: str, stays_open: bool) -> Index:
         IntegrityError: there is no such index.
         ReadError: the service does not answer.
     """
-    path = index_at(root / name)
+    path = index_at(urls.child(root, name))
     if isinstance(path, IndexUrl):
         return opened(path, root)
     return Index(path, is_one_of_many=True, stays_open=stays_open)

@@ -52,21 +52,24 @@ class RemoteFiles:
         """
         with urls.errors_as(ReadError, self._root), contextlib.suppress(PermissionError):
             if len(self._paths) > _FEW:
-                found = urls.below(self._root)
+                below = urls.below(self._root)
+                found = {urls.name_of(self._root, text): facts for text, facts in below.items()}
                 if not found:  # many HTTP servers do not list folders
                     return
             else:
-                found = {n: e for n in self._paths if (e := urls.info(self._root / n)) is not None}
+                asked = {n: urls.info(urls.child(self._root, n)) for n in self._paths}
+                found = {name: facts for name, facts in asked.items() if facts is not None}
             for number, (name, expected) in enumerate(zip(self._paths, self._sizes, strict=True)):
+                url = urls.child(self._root, name)
                 if name not in found and not is_read(number):
-                    local.warn_of_missing(self._root / name)
+                    local.warn_of_missing(url)
                     continue
                 if name not in found:
-                    raise IntegrityError(f"{self._root / name}: missing; the index lists this file")
+                    raise IntegrityError(f"{url}: missing; the index lists this file")
                 size = found[name].get("size")
                 if size not in (None, expected) and is_read(number):
                     raise IntegrityError(
-                        f"{self._root / name}: {size} bytes, the index says {expected}; changed, "
+                        f"{url}: {size} bytes, the index says {expected}; changed, "
                         "or of another pack"
                     )
             self.know(found)
@@ -82,7 +85,7 @@ class RemoteFiles:
         if self._client is not None and len(self._paths) <= _SIGNED:
             with contextlib.suppress(requests.RefusedError):  # reading will say so
                 for name in self._paths:
-                    self._client.know(self._root / name)
+                    self._client.know(urls.child(self._root, name))
 
     def read(self, file: int, offset: int, length: int) -> bytes:
         """Read one range, or wait for it if it is on its way.
@@ -178,7 +181,7 @@ class RemoteFiles:
 
     def path(self, file: int) -> Url:
         """URL of a file."""
-        return self._root / self._paths[file]
+        return urls.child(self._root, self._paths[file])
 
     def close(self) -> None:
         """Close nothing: the connections are the process's."""

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PosixPath
 from typing import Any, TypeVar
+from urllib.parse import quote, unquote_to_bytes
 
 from packio import registry
 from packio.errors import MissingPackageError, OptionError, PackioError
@@ -30,6 +31,7 @@ T = TypeVar("T")
 _URL = re.compile(r"(?:\w+::)*[A-Za-z][A-Za-z0-9+.-]+:/")
 _SLASHES = re.compile(r"((?:^|::)[A-Za-z][A-Za-z0-9+.-]+):/+")
 _LOCAL = re.compile(r"(?:file|local):(?://)?")
+_PLAIN = "/!$&'()*+,;=:@"  # in names of objects that web servers have, besides letters and digits
 _WAITS = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0)  # seconds between attempts, about
 _PATIENCE = 120  # seconds after which no request is tried again
 _FINAL = (  # errors that another attempt would meet again
@@ -73,6 +75,27 @@ def absolute(path: str | os.PathLike[str]) -> Path:
     """Return what `place` does, with a plain path made absolute."""
     found = place(path)
     return found if isinstance(found, Url) else files.absolute(found)
+
+
+def child(root: Url, name: str) -> Url:
+    """Return the URL of an object by its name below another URL; see `name_of`.
+
+    Args:
+        root: The URL that the name is relative to.
+        name: As the index of a pack has it. HTTP has other meanings for ``#``, ``?`` and ``%``.
+    """
+    text = quote(os.fsencode(name), safe=_PLAIN) if _is_quoted(root) else name
+    return root / text
+
+
+def name_of(root: Url, text: str) -> str:
+    """Return the name of an object, as `child` takes it, by the text of its URL below a root."""
+    return os.fsdecode(unquote_to_bytes(text)) if _is_quoted(root) else text
+
+
+def _is_quoted(url: Url) -> bool:
+    """Tell whether the text of a URL stands for a name with ``%`` escapes, as that of HTTP does."""
+    return os.fspath(url).rpartition("::")[2].startswith(("http://", "https://"))
 
 
 def filesystem(url: str | os.PathLike[str]) -> tuple[Any, str]:

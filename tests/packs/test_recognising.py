@@ -90,6 +90,13 @@ def test_files_of_masks_and_fields_are_no_shards(tmp_path: Path) -> None:
         assert pack.fields == {"image": "image", "mask": "mask", "caption": "text", "view": "image"}
 
 
+def test_a_container_without_images_is_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "notes.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("notes.txt"))
+    with pytest.raises(PackioError, match=r"notes\.tar: no images in this tar container"):
+        packio.open(tmp_path / "notes.tar")
+
+
 def test_an_lmdb_of_a_single_file_is_known_by_its_pages(tmp_path: Path) -> None:
     write("lmdb", tmp_path / "d/x.lmdb")
     shutil.move(tmp_path / "d/x.lmdb/data.mdb", tmp_path / "single")

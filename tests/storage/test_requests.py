@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import fsspec
 import pytest
 
 import packio
 from packio.errors import IntegrityError, ReadError
+from packio.packs import braces
 from packio.storage import requests, urls
 from packio.storage.remote_files import RemoteFiles
 from packio.storage.requests import Client
@@ -21,6 +24,7 @@ from packio.storage.urls import Url
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Callable
 
     from object_store import Proxy
     from range_server import RangeServer
@@ -210,3 +214,41 @@ def test_a_service_that_refuses_warns_once_for_all_objects(web: RangeServer) -> 
             with contextlib.suppress(ReadError):
                 ahead.read(i, 10, 5)
     assert len([w for w in told if "read more slowly" in str(w.message)]) == 1
+
+
+NAME = "a#b?c%20d é.tar"  # as a file is named: in a URL, each of these means something else
+
+
+@pytest.fixture
+def odd_pack(web: RangeServer, image_folder: pathlib.Path) -> Callable[..., str]:
+    """Packs the image folder under an odd name on the web server; the pack's URL."""
+
+    def packed(**options: Any) -> str:
+        packio.pack(image_folder, web.folder / NAME, **options)
+        return f"{web.url}/{quote(NAME)}"
+
+    return packed
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": 2}, {"shards": 9}])
+def test_names_of_files_may_have_any_characters(
+    options: dict[str, Any], odd_pack: Callable[..., str], image_folder: pathlib.Path
+) -> None:
+    with packio.open(odd_pack(**options)) as pack:
+        assert len(pack) == 25
+        assert all(sample.data == (image_folder / sample.key).read_bytes() for sample in pack)
+
+
+@pytest.mark.parametrize("name", [NAME, "{a#b,a#c}%.tar"])
+def test_containers_of_others_may_have_any_names(
+    name: str, web: RangeServer, tmp_path: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    packio.pack(image_folder, tmp_path / "x.tar")
+    for one in braces.expanded(name):
+        shutil.copy(tmp_path / "x.tar", web.folder / one)
+    url = f"{web.url}/{quote(name, safe='{,}')}"
+    packio.reindex(url, index=tmp_path / "x.packio")
+    with packio.open(url, index=tmp_path / "x.packio") as pack:
+        images = sorted(p.read_bytes() for p in image_folder.rglob("*.*"))
+        assert sorted(sample.data for sample in pack) == sorted(images * (len(pack) // 25))
+        assert len(pack) == 25 * len(braces.expanded(name))

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import threading
 import time
+import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
-        path = self.server.folder / self.path.lstrip("/")
+        path = self.server.folder / urllib.parse.unquote(self.path).lstrip("/")
         if not path.is_file():
             self._answer(404, b"")
             return

@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.is_hub and self.path.startswith("/api/"):
             self._answer_of_hub()
             return
-        body = self.server.objects.get(self.path.partition("?")[0].replace("%7B", "{"))
+        body = self.server.objects.get(urllib.parse.unquote(self.path.partition("?")[0]))
         asked = self.headers.get("Range", "")
         self.server.log.append(f"{self.command} {self.path} {asked}".strip())
         if body is None:

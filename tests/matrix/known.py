@@ -13,21 +13,13 @@ if TYPE_CHECKING:
 
 # Reason → the cells that fail for the reason.
 _KNOWN: dict[str, Callable[[Cell], bool]] = {}
-# The same for cells that fail at some times, or with some data, only.
-_SOMETIMES: dict[str, Callable[[Cell], bool]] = {
-    "shares are exact in each class, so only appending moves no sample (A13)": lambda c: (
-        c.verb == "grown_splits"
-    ),
-}
 
-
-REASONS = (*_KNOWN, *_SOMETIMES)
+REASONS = (*_KNOWN,)
 
 
 def reason(cell: Cell) -> str:
     """Why a cell fails; "" if it should not."""
-    known = {**_KNOWN, **_SOMETIMES}
-    return next((why for why, fails in known.items() if fails(cell)), "")
+    return next((why for why, fails in _KNOWN.items() if fails(cell)), "")
 
 
 def marked(cells: Iterable[Cell]) -> list[Any]:
@@ -35,6 +27,6 @@ def marked(cells: Iterable[Cell]) -> list[Any]:
     found = []
     for cell in cells:
         why = reason(cell)
-        marks = [pytest.mark.xfail(reason=why, strict=why in _KNOWN)] if why else []
+        marks = [pytest.mark.xfail(reason=why, strict=True)] if why else []
         found.append(pytest.param(cell, marks=marks))
     return found

@@ -14,6 +14,9 @@ from source_kinds import KINDS, put
 from verbs import EXISTS, LOCKED, RESIZED, resized, twin, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from described import Sample
     from trials import Trial
 
 
@@ -132,15 +135,38 @@ def append_splits(t: Trial) -> None:
 
 @verb("split=all")
 def grown_splits(t: Trial) -> None:
-    """A dataset that has grown, packed anew: no sample moves to another split."""
+    """A dataset that has grown, packed anew: the shares are exact in each class, before and after.
+
+    So some samples move to another split, all of a class in the same direction.
+    """
     share = ("--split", "train=0.5,val=0.5")
     many = t.dataset(40)
     one, _ = t.packed(many[:12] + many[20:32], "one", *share)
     two, _ = t.packed(many, "two", *share)
-    before, after = ({s["key"]: s["split"] for s in looking.seen(pathlib.Path(p))}
-                     for p in (one, two))  # fmt: skip
-    if moved := [key for key in before if before[key] != after[key]]:
-        t.fail(f"16 samples more move {len(moved)} of {len(before)} to another split")
+    before, after = ({s["key"]: s for s in looking.seen(pathlib.Path(p))} for p in (one, two))
+    for seen in (before, after):
+        for label, splits in _by_class(t, seen.values()).items():
+            if abs(splits.count("train") - splits.count("val")) > 1:
+                t.fail(f"of {label}: {splits.count('train')} train, {splits.count('val')} val")
+    moved: dict[object, set[str]] = {}
+    for key, sample in before.items():
+        if after[key]["split"] != sample["split"]:
+            moved.setdefault(_class(t, sample), set()).add(after[key]["split"])
+    if both := [label for label, into in moved.items() if len(into) > 1]:
+        t.fail(f"samples of {both} move to train, others of them to val")
+
+
+def _by_class(t: Trial, seen: Iterable[Sample]) -> dict[object, list[str]]:
+    """The splits of all samples of each class; of all samples, if they have no single class."""
+    found: dict[object, list[str]] = {}
+    for sample in seen:
+        found.setdefault(_class(t, sample), []).append(sample["split"])
+    return found
+
+
+def _class(t: Trial, sample: Sample) -> object:
+    ways = ("class", "number", "few")
+    return sample.get("label") if t.annotations.get("label") in ways else None
 
 
 # Several packs

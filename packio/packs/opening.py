@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from packio.errors import IntegrityError, OptionError
 from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, UNCHECKED, crc32c
-from packio.packs import locating
+from packio.packs import arriving, locating
 from packio.packs.files import check_identity, index_of_pack, of_pack
 from packio.packs.rows import Row
 from packio.packs.table import PackTable
@@ -149,7 +149,7 @@ class Pack(PackTable, Sequence[Sample]):
             Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere,
             kept=self.ram, again=self._again,
         )  # fmt: skip
-        return made_again, (self._absolute,)
+        return arriving.opened, (made_again, self._absolute)
 
     def __repr__(self) -> str:
         name = self.index_file.metadata["format"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 import packio
-from packio.errors import OptionError
+from packio.errors import OptionError, PackioError
 
 HERE = pathlib.Path(__file__).parents[1]
 NO_GPU = not torch.cuda.is_available()
@@ -51,6 +52,22 @@ def test_a_worker_that_dies_ends_the_epoch_and_is_named(pack: pathlib.Path) -> N
     with pytest.raises(RuntimeError, match=r"worker .*exited unexpectedly"):
         list(loader)
     del loader
+
+
+@pytest.mark.parametrize("kind", [packio.Loader, torch.utils.data.DataLoader])
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_worker_that_starts_after_the_pack_has_gone_says_so(
+    kind: Any, change: str, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = packio.pack(image_folder, tmp_path / "x.lmdb").out
+    loader = kind(_dataset(out), 4, num_workers=1, multiprocessing_context="spawn")
+    if change == "removed":
+        shutil.rmtree(out)
+    else:
+        packio.pack(image_folder, out, limit=3, overwrite=True)
+    expected = {"removed": "does not exist", "replaced": "has changed since"}[change]
+    with pytest.raises(PackioError, match=rf"x\.lmdb.*: {expected}"):
+        list(loader)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

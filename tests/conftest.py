@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
@@ -20,6 +22,15 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network fo
 
 hypothesis.settings.register_profile("busy", deadline=None)  # time is never a test's verdict
 hypothesis.settings.load_profile("busy")
+
+
+def _leave_objects_of_ray_alone() -> None:
+    """Collect nothing in a forked process that was there before: Ray's clients abort it then."""
+    if "ray" in sys.modules:
+        gc.freeze()
+
+
+os.register_at_fork(after_in_child=_leave_objects_of_ray_alone)
 
 _ORIENTATION = 0x0112  # Exif tag
 

@@ -72,7 +72,7 @@ SOURCE = _options(
     ),
     fields=_one(
         list[str],
-        "A named field to take: its column, suffix or folder, and its kind (image, mask, array, "
+        "A named field to take: its column, ending or folder, and its kind (image, mask, array, "
         "text, bytes); repeatable.",
         "--field", metavar="NAME=COLUMN:KIND",
     ),

@@ -106,8 +106,8 @@ def pack(
         levels_crop: Side of the crops that training takes, pixels; None: 224. The smallest level
             has a short side of 1.4 to 2.8 times as many pixels.
         fields: Named fields to take from the source. Name → column of a table, name of a value in
-            a dataset, folder or suffix beside images; or (column, kind), with a kind of "image",
-            "mask", "array", "text" or "bytes".
+            a dataset, ending or folder of files beside images; or (column, kind), with a kind of
+            "image", "mask", "array", "text" or "bytes".
         resume: Take over the shards that an earlier run finished; False begins anew.
         overwrite: Replace ``out``, a pack or a file, in one step once the new pack is complete.
         progress: Called with a `Progress` about ten times a second, and at the end.

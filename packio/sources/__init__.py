@@ -234,7 +234,8 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
         raise OptionError(
             f"fields={sorted(context.fields)}: the source {source.name} gives no named fields; "
             "pack a table (.csv, .jsonl) with a column of paths and a column for each field; "
-            "or a tar of images with files beside them, as 1.jpg and 1.txt: --field caption=txt"
+            "or a folder or a tar of images with files beside them, as 1.jpg and 1.txt: --field "
+            "caption=txt"
         )
     return source.listing(what, context)
 

@@ -200,11 +200,6 @@ def tell_others(result: Listing) -> None:
     hint = f"; to take them, say --endings {','.join(more)}" if more else ""
     if unknown := [e for e in images if e not in known]:
         hint += f"; Pillow cannot read {', '.join(unknown)} here: convert such files"
-    if ".txt" in result.others:
-        hint += (
-            "; to take texts beside images, as 1.txt beside 1.jpg: tar cf x.tar -C FOLDER . and "
-            "pack x.tar with --field caption=txt"
-        )
     result.warnings.append(
         f"{result.others.total()} files with other endings are not taken as images ({common}); "
         f"files counted as images end in {', '.join(EXTENSIONS)}{hint}"

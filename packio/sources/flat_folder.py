@@ -2,7 +2,8 @@
 
 All images below the folder, at any depth, are samples. They are sorted by path, bytewise as
 ``LC_ALL=C sort`` does. A folder is recognised if it has images and only hidden folders. For a
-deeper tree, the user names this source.
+deeper tree, the user names this source. `packio.sources._beside` says how named fields come from
+files beside the images.
 
 `packio.sources.tables.label_list` says how a list of labels is read.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import SourceError
-from packio.sources import Context, Listing, Source, _files
+from packio.sources import Context, Listing, Source, _beside, _files
 from packio.sources.tables import label_list
 
 _LAYOUT = "a folder of images, as 1.jpg, 2.jpg"
@@ -26,6 +27,7 @@ class FlatFolder(Source):
     """A folder of images without class folders."""
 
     options = _OPTIONS
+    takes_fields = True
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a folder with images, in which all folders are hidden."""
@@ -50,17 +52,20 @@ class FlatFolder(Source):
         Raises:
             SourceError: there is no folder or no image, a list of labels does not fit the images,
                 or a class is unknown to `Context.classes`.
-            OptionError: the option ``label_offset`` is no whole number.
+            OptionError: the option ``label_offset`` is no whole number, or no image has a file of
+                a field.
         """
         path = Path(source)
         _files.entries(path, _LAYOUT)
         result = Listing(self.name, path, [], [], None, list(context.classes or []))
-        found = _files.images(path, "", result, context.found, _files.image_test(context))
+        found = _files.images(path, "", result, context.found, _beside.image_test(context))
         if not found and not result.unlisted:
             raise SourceError(f"{path}/: no images; {_files.EXPECTED}")
-        _files.tell_others(result)
         keys, sizes = [key for key, _ in found], [size for _, size in found]
-        return label_list.labelled(dataclasses.replace(result, keys=keys, sizes=sizes), context)
+        result = dataclasses.replace(result, keys=keys, sizes=sizes)
+        result = _beside.with_fields(label_list.labelled(result, context), context)
+        _beside.tell_others(result)
+        return result
 
 
 SOURCE = FlatFolder()

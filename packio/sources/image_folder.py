@@ -4,7 +4,8 @@ Classes are the folders at the top, sorted by name. Samples are all files below 
 whose names end as images' do, at any depth; the option ``endings`` adds further endings. Symbolic
 links are followed. Samples are ordered by class, folder and name. Two paths that lead to the same
 file are two samples. Unlike torchvision, packio does not follow a link from a folder to itself or
-to a folder above it.
+to a folder above it. `packio.sources._beside` says how named fields come from files beside the
+images.
 
 Source: torchvision 0.28, ``torchvision.datasets.folder`` (``find_classes``, ``make_dataset``,
 ``IMG_EXTENSIONS``).
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import SourceError
-from packio.sources import Context, Listing, Source, _class_folders, _files
+from packio.sources import Context, Listing, Source, _beside, _class_folders, _files
 
 
 class ImageFolder(Source):
@@ -26,6 +27,7 @@ class ImageFolder(Source):
 
     priority = 1  # the last: it takes each folder that no other source recognises
     options = _files.OPTIONS
+    takes_fields = True
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a folder and no pack."""
@@ -37,8 +39,9 @@ class ImageFolder(Source):
         Raises:
             SourceError: there is no such folder, it has no class folders, its folders are splits,
                 a class is unknown to `Context.classes`, or no class has images.
+            OptionError: no image has a file of a field.
         """
-        path, is_image = Path(source), _files.image_test(context)
+        path, is_image = Path(source), _beside.image_test(context)
         entries = _files.entries(path, _class_folders.LAYOUT)
         folders = [name for name, is_folder in entries if is_folder]
         beside = sum(not is_folder and is_image(name) for name, is_folder in entries)
@@ -65,7 +68,8 @@ class ImageFolder(Source):
             return "leads back to the folder it is in" if back else "has no images"
 
         _class_folders.tell_empty(str(path), result, folders, context, why)
-        _files.tell_others(result)
+        result = _beside.with_fields(result, context)
+        _beside.tell_others(result)
         return result
 
 

@@ -435,8 +435,8 @@ def test_an_archive_can_be_packed(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_source_without_named_fields_refuses_them(tmp_path: pathlib.Path) -> None:
-    case = _image_folder(tmp_path)
-    with pytest.raises(OptionError, match="image_folder gives no named fields"):
+    case = _extracted(tmp_path)
+    with pytest.raises(OptionError, match="extracted gives no named fields"):
         packio.pack(case.what, tmp_path / "o.lmdb", fields={"depth": "depth"})
 
 
@@ -470,7 +470,7 @@ def test_the_command_line_takes_fields(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "make"),
-    [case for case in _CASES if case[1] not in (_image_folder, _flat_folder, _extracted, _remote)],
+    [case for case in _CASES if case[1] not in (_extracted, _remote)],
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_a_field_from_nowhere_is_refused(

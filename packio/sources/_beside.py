@@ -1,0 +1,148 @@
+"""Named fields of files beside the images of a folder, as ``1.txt`` beside ``1.jpg``.
+
+A field comes from all files whose names have an ending, as ``_depth.png`` or ``.txt``, which may be
+written ``txt`` as for archives. Such a file belongs to the image in the same folder whose name,
+without its suffix, is that of the file without the ending. Files of a field are no samples, also if
+they are images. An image may lack the file; a warning says how many do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from packio.errors import OptionError
+from packio.sample import fields
+from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.sources import Context, FieldOrigins, Listing, _files
+from packio.sources._records import record_of
+from packio.sources._rows import ListedRows, each
+
+_USUAL = {".txt": "caption", ".caption": "caption", ".npy": "latent"}  # ending → field to suggest
+_LOOKED_AT = 8  # images
+
+
+def image_test(context: Context) -> Callable[[str], bool]:
+    """Make the function that tells by its name whether a file is a sample.
+
+    Raises:
+        OptionError: what a field comes from is no ending; or as `_files.image_test`.
+    """
+    is_image, endings = _files.image_test(context), _endings(context)
+    if not endings:
+        return is_image
+    of_field = _files.ends_in(*endings.values())
+    return functools.partial(_is_sample, is_image, of_field)
+
+
+def _is_sample(
+    is_image: Callable[[str], bool], of_field: Callable[[str], bool], name: str
+) -> bool:  # fmt: skip
+    return is_image(name) and not of_field(name)
+
+
+def _endings(context: Context) -> dict[str, str]:
+    """Name of a field → ending of its files."""
+    for name, (origin, _) in context.fields.items():
+        if name == MASK:
+            raise OptionError(
+                "field 'mask': images and masks of a folder are told apart by --image-suffix and "
+                "--mask-suffix"
+            )
+        if "/" in origin:
+            raise OptionError(
+                f"field {name!r}: {origin!r} is no ending of files beside the images, as '.txt' or "
+                f"'_{name}.png'"
+            )
+    return {
+        name: origin if origin[0] in "._-" else f".{origin}"
+        for name, (origin, _) in context.fields.items()
+    }
+
+
+def with_fields(found: Listing, context: Context) -> Listing:
+    """Add the fields that the user asks for to the images of a folder.
+
+    Args:
+        found: Listing of images whose keys are their paths; returned as it is if there are no
+            fields to add, or no images.
+        context: Has the fields.
+
+    Raises:
+        OptionError: no image has a file of a field.
+    """
+    if not context.fields or not found.keys:
+        return found
+    assert found.root is not None  # noqa: S101 (of a folder)
+    columns: dict[str, list[bytes]] = {IMAGE: found.keys}
+    origins: dict[str, tuple[str, str | None]] = {IMAGE: (IMAGE, IMAGE)}
+    for name, ending in _endings(context).items():
+        columns[name] = _files_of(name, ending, found, context)
+        kind = context.fields[name][1] or _kind(columns[name])
+        origins[name] = (ending, kind)
+    return replace(
+        found,
+        files=[tuple(filter(None, paths)) for paths in zip(*columns.values(), strict=True)],
+        rows=ListedRows(columns),
+        open=functools.partial(each, _read, os.path.abspath(found.root), origins),
+    )  # fmt: skip
+
+
+def _files_of(name: str, ending: str, found: Listing, context: Context) -> list[bytes]:
+    """Path of each image's file of a field; b"" for an image that has none."""
+    root = os.fspath(found.root or "")
+    nowhere = Listing(found.kind, root, [], [], None, [])
+    there = _files.images(root, "", nowhere, context.found, _files.ends_in(ending))
+    found.others.subtract(os.path.splitext(os.fsdecode(key))[1].lower() for key, _ in there)
+    for counted in [e for e, n in found.others.items() if n <= 0]:
+        del found.others[counted]  # an ending of images was not counted
+    of_stem = {key[: -len(os.fsencode(ending))]: key for key, _ in there}
+    files = [of_stem.get(_stem(key), b"") for key in found.keys]
+    missing = files.count(b"")
+    if missing == len(files):
+        raise OptionError(
+            f"field {name!r}: no image of {root} has a file of its name that ends in {ending!r}, "
+            f"as {os.fsdecode(_stem(found.keys[0]))!a} + {ending!r}"
+        )
+    if missing:
+        found.warnings.append(f"{missing} of {len(files)} images have no file for {name!r}")
+    return files
+
+
+def _stem(key: bytes) -> bytes:
+    return os.path.splitext(key)[0]
+
+
+def _kind(paths: list[bytes]) -> str:
+    """Kind of a field, as the ending of its first file says."""
+    first = os.fsdecode(next(filter(None, paths)))
+    return "image" if _files.is_image(first) else fields.kind_of_file(first) or "bytes"
+
+
+def tell_others(found: Listing) -> None:
+    """Add a warning about files that are not taken, and say how to take files beside images."""
+    _files.tell_others(found)
+    for ending, name in _USUAL.items():
+        if found.others[ending] and (file := _beside_first(found, ending)):
+            kind = fields.kind_of_file(file) or "text"
+            found.warnings.append(
+                f"{file} lies beside an image; to pack such files as a field, say --field "
+                f"{name}={ending[1:]}:{kind}"
+            )
+
+
+def _beside_first(found: Listing, ending: str) -> str | None:
+    """A file with an ending beside one of the first images."""
+    root = os.fspath(found.root or "")
+    paths = (os.fsdecode(_stem(key)) + ending for key in found.keys[:_LOOKED_AT])
+    return next((ascii(p)[1:-1] for p in paths if os.path.isfile(os.path.join(root, p))), None)
+
+
+def _read(root: str, origins: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
+    """Read the files of a sample."""
+    files = {name: rows.columns[name][position] for name in origins}
+    paths = {name: Path(os.fsdecode(file)) if file else None for name, file in files.items()}
+    return record_of(paths, origins, root)

@@ -33,6 +33,9 @@ def run(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times to measure each setting.")] = 3,
     images: Annotated[int, typer.Option(min=1, help="Images to load in each round.")] = 2000,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds to spend on the settings, roughly; images may be fewer.")
+    ] = 120.0,
     as_json: option.JsonFile = None,
     plot: option.Plot = None,
     quiet: option.NoProgress = False,
@@ -54,6 +57,7 @@ def run(
         lambda _: load.measure(
             pack, crop=RandomResizedCrop(size), batch_size=batch_size, fidelity=fidelity,
             decoder=decoder, workers=workers, threads=threads, rounds=rounds, images=images,
+            seconds=seconds,
             say=None if quiet else tell,
         ),
         _print, as_json=as_json, quiet=True, plot=plot, draw=plots.plot_load,

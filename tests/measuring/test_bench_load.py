@@ -7,14 +7,14 @@ import pathlib
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import packio
 from packio.errors import OptionError
-from packio.measuring.bench import load
+from packio.measuring.bench import load, stages
 from packio.measuring.bench.rounds import in_turns
 
 
@@ -101,6 +101,43 @@ def test_no_worker_is_out_of_work_while_batches_are_timed(
     assert timed._flow.is_open is False
 
 
+def test_a_round_ends_after_its_time_with_a_batch_of_each_worker(
+    pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = packio.PackDataset(pack, fields="image", crop=packio.RandomResizedCrop(8))
+    taken: list[int] = []
+    monkeypatch.setattr(load.collating, "collate", lambda batch: taken.append(len(batch)) or batch)
+    clock = iter(range(100))  # a second passes between two looks
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    timed = load._TimedLoader(dataset, 0, 1, batch_size=4, images=400)
+    timed.run(lambda _: None, 1, seconds=3)
+    assert taken == [4, 4, 4, 4]  # a batch before, then one a second
+    timed.run(lambda _: None, 1, seconds=0)
+    assert taken[4:] == [4, 4]
+
+
+def test_without_time_each_setting_is_measured_once(pack: pathlib.Path) -> None:
+    said: list[str] = []
+    result = load.measure(
+        pack, crop=packio.RandomResizedCrop(8), batch_size=4, workers=[0], threads=[1, 2],
+        rounds=3, images=10**7, seconds=1e-9, say=said.append,
+    )  # fmt: skip
+    assert [s.threads for s in result.settings] == [1, 2]
+    assert [line.partition(":")[0] for line in said if "round" in line] == ["round 1 of 3"] * 2
+    assert all(s.images_per_second == s.slowest == s.fastest > 0 for s in result.settings)
+
+
+def test_the_stages_of_photographs_are_timed_on_fewer_of_them() -> None:
+    class Sized(NamedTuple):
+        height: int
+        width: int
+
+    few_enough: Any = stages._few_enough
+    assert few_enough([Sized(375, 500)] * 64) == 64
+    assert few_enough([Sized(2000, 3000)] * 64) == 10
+    assert few_enough([Sized(9000, 9000)] * 64) == 8
+
+
 def setting(workers: int, threads: int, rate: float, spread: float) -> load.Setting:
     return load.Setting(workers, threads, rate, 1.0, rate * (1 - spread), rate * (1 + spread))
 
@@ -132,7 +169,9 @@ def test_another_candidate_begins_each_round() -> None:
     assert ["".join(ran[i : i + 4]) for i in range(0, 16, 4)] == ["abcd", "bcda", "cdab", "dabc"]
 
 
-@pytest.mark.parametrize("options", [{"rounds": 0}, {"batch_size": 0}, {"images": 0}])
+@pytest.mark.parametrize(
+    "options", [{"rounds": 0}, {"batch_size": 0}, {"images": 0}, {"seconds": 0}]
+)
 def test_what_cannot_be_measured_is_refused(pack: pathlib.Path, options: dict[str, int]) -> None:
     with pytest.raises(OptionError):
         load.measure(pack, **options)  # type: ignore[arg-type]  # ints all

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 import statistics
 import time
@@ -119,6 +120,7 @@ def measure(
     threads: Iterable[int] | None = None,
     rounds: int = 3,
     images: int = 2000,
+    seconds: float = 120.0,
     say: Callable[[str], None] | None = None,
 ) -> LoadResult:
     """Load a pack in every setting, in turn, and time the stages of one image.
@@ -134,10 +136,13 @@ def measure(
         rounds: Rounds; each setting is measured once a round.
         images: Images that a setting loads in a round; more with many workers, so that each of
             them makes several batches.
+        seconds: Time to spend on the settings, roughly. Each gets an equal share, and loads fewer
+            images where these would take longer, a batch of each worker at least; once the time is
+            over, no setting is measured a second time.
         say: Called with a line that says what is measured next.
 
     Raises:
-        OptionError: a number below 1 (of workers: below 0).
+        OptionError: a number below 1 (of workers: below 0); or no time.
         NotAPackError, OptionError: see `PackDataset`.
     """
     crop = crop if crop is not None else RandomResizedCrop(224)
@@ -145,6 +150,8 @@ def measure(
         raise OptionError(
             f"rounds={rounds}, batch_size={batch_size}, images={images}: expected at least 1"
         )
+    if not seconds > 0:
+        raise OptionError(f"seconds={seconds}: expected more than 0")
     threads, workers = list(threads or ()), list(workers or ())
     if any(n < 1 for n in threads) or any(n < 0 for n in workers):
         raise OptionError(f"threads={threads}, workers={workers}: expected 1 thread or more each")
@@ -157,8 +164,14 @@ def measure(
     counts = _counts(cpus)
     tried = [(0, t) for t in (threads or counts)] + [(w, 1) for w in (workers or counts) if w]
     candidates = [_TimedLoader(dataset, w, t, batch_size, images) for w, t in tried]
+    ends, share = time.monotonic() + seconds, seconds / (rounds * len(candidates))
+
+    def run(candidate: _TimedLoader) -> None:
+        if not candidate.was_measured or time.monotonic() < ends:
+            candidate.run(say, rounds, share)
+
     try:
-        in_turns(candidates, rounds, lambda candidate: candidate.run(say, rounds))
+        in_turns(candidates, rounds, run)
     finally:
         for candidate in candidates:
             candidate.close()
@@ -230,8 +243,20 @@ class _TimedLoader:
     def __str__(self) -> str:
         return _named(self.workers, self.threads)
 
-    def run(self, say: Callable[[str], None], rounds: int) -> None:
-        """Time batches while all workers are at work: neither their first ones nor the last."""
+    @property
+    def was_measured(self) -> bool:
+        """Whether a round was measured."""
+        return bool(self._rates)
+
+    def run(self, say: Callable[[str], None], rounds: int, seconds: float = math.inf) -> None:
+        """Time batches while all workers are at work: neither their first ones nor the last.
+
+        Args:
+            say: Called with a line that says what is measured.
+            rounds: Number of rounds, for this line.
+            seconds: After so many, the round ends with the next lap, a batch of each worker.
+        """
+        until = time.monotonic() + seconds
         say(f"round {len(self._rates) + 1} of {rounds}: {self}")
         if self._loader is None:
             self._loader = torch.utils.data.DataLoader(
@@ -243,7 +268,11 @@ class _TimedLoader:
         for _ in range(max(1, 2 * self.workers)):
             next(source)
         began = time.perf_counter()
-        done = sum(len(batch) for batch in itertools.islice(source, self._batches))
+        done, lap = 0, max(1, self.workers)
+        for number, batch in enumerate(itertools.islice(source, self._batches), 1):
+            done += len(batch)
+            if number % lap == 0 and time.monotonic() >= until:
+                break
         self._rates.append(done / (time.perf_counter() - began))
         self._flow.is_open = False
         for _ in source:

@@ -21,6 +21,7 @@ from packio.measuring.bench.rounds import in_turns
 from packio.packs.rows import Row
 
 _LOOKED_AT = 64  # images whose stages are timed
+_PIXELS, _LEAST = 64_000_000, 8  # of all these images; but so many images at least
 _ROUNDS = 3  # over these images; the fastest round counts
 _WASTE = 2.0  # times the short side of the crop: from here on, smaller copies would do
 
@@ -69,6 +70,7 @@ class StageTimer:
         self._pack, self._crop, self._fast = dataset.pack, crop, fidelity == "fast"
         self._decoder = Decoder(decoder)
         chosen = np.random.default_rng(0).permutation(len(self._pack))[:images]
+        chosen = chosen[: _few_enough(self._pack.rows(chosen))]
         self._works = []
         for number, row in enumerate(self._pack.rows(np.sort(chosen))):
             wanted = self._wanted(row, number, cuttable=bool(row.flags & SEEKABLE))
@@ -177,6 +179,12 @@ class StageTimer:
         for work in works:
             step(work)
         return (time.perf_counter() - began) / len(works) * 1e6
+
+
+def _few_enough(rows: Sequence[Row]) -> int:
+    """Count the first images that have few enough pixels together: photographs take long."""
+    pixels = np.cumsum([row.height * row.width for row in rows])
+    return max(_LEAST, int(np.searchsorted(pixels, _PIXELS, "right")))
 
 
 def time_collate(dataset: PackDataset, batch_size: int) -> float:

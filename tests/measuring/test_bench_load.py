@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import packio
+from packio.batches import collating
 from packio.errors import OptionError
 from packio.measuring.bench import load, stages
 from packio.measuring.bench.rounds import in_turns
@@ -106,7 +107,12 @@ def test_a_round_ends_after_its_time_with_a_batch_of_each_worker(
 ) -> None:
     dataset = packio.PackDataset(pack, fields="image", crop=packio.RandomResizedCrop(8))
     taken: list[int] = []
-    monkeypatch.setattr(load.collating, "collate", lambda batch: taken.append(len(batch)) or batch)
+
+    def noted(batch: list[Any]) -> list[Any]:
+        taken.append(len(batch))
+        return batch
+
+    monkeypatch.setattr(collating, "collate", noted)
     clock = iter(range(100))  # a second passes between two looks
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     timed = load._TimedLoader(dataset, 0, 1, batch_size=4, images=400)

@@ -113,7 +113,7 @@ def test_names_that_are_no_text_have_fields(tmp_path: pathlib.Path) -> None:
 
 def test_the_command_packs_captions(tmp_path: pathlib.Path) -> None:
     root = _folder(tmp_path, made.Asked("flat_folder"), _1_txt=b"one", _2_txt=b"two")
-    command = [sys.executable, "-m", "packio", "pack", root, tmp_path / "o.tar", "-q"]
+    command = [sys.executable, "-m", "packio", "pack", str(root), str(tmp_path / "o.tar"), "-q"]
     subprocess.run([*command, "--field", "caption=.txt:text"], check=True)
     ds = packio.PackDataset(tmp_path / "o.tar", fields=("image", "caption"))
     assert [ds[i][1] for i in range(2)] == ["one", "two"]

@@ -7,7 +7,7 @@ import functools
 import itertools
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -141,15 +141,16 @@ class Pack(PackTable, Sequence[Sample]):
         Raises:
             IntegrityError: the pack has changed meanwhile.
         """
-        make: Callable[..., Pack] = self.__reduce__()[0]
-        return make(self._absolute, access=access, kept=None)
+        return self._made_again()(self._absolute, access=access, kept=None)
 
-    def __reduce__(self) -> tuple[Callable[..., Pack], tuple[Path]]:
-        made_again = functools.partial(
+    def _made_again(self) -> functools.partial[Pack]:
+        return functools.partial(
             Pack, access=self.access, expect_digest=self.digest, located=self._elsewhere,
             kept=self.ram, again=self._again,
         )  # fmt: skip
-        return arriving.opened, (made_again, self._absolute)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return arriving.opened, (self._made_again(), self._absolute)
 
     def __repr__(self) -> str:
         name = self.index_file.metadata["format"]

@@ -50,9 +50,11 @@ _PUBLIC = {
     "Timer": "measuring.timing",
     "ZarrDataset": "datasets.kinds",
     "collate": "batches.collating",
+    "add_field": "packing.adding_field",
     "convert": "packing.converting",
     "doctor": "measuring.doctor",
     "append": "packing.appending",
+    "drop_field": "packing.adding_field",
     "ensure_contiguous": "images.tensors",
     "export": "inspecting.exporting",
     "find_duplicates": "inspecting.duplicates",
@@ -115,6 +117,8 @@ if TYPE_CHECKING:
     from packio.measuring.watching import watch as watch
     from packio.packing import convert as convert
     from packio.packing import pack as pack
+    from packio.packing.adding_field import add_field as add_field
+    from packio.packing.adding_field import drop_field as drop_field
     from packio.packing.appending import append as append
     from packio.packing.merging import merge as merge
     from packio.packing.report import PackReport as PackReport

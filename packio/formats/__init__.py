@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from packio.errors import OptionError
 from packio.index.building import Ranges as Ranges
+from packio.sample.fields import KINDS
 from packio.sample.record import Field, Place, Record
 
 
@@ -46,6 +47,8 @@ class Caps:
         at_urls: Whether `Format.scan` opens its path by `packio.formats.blobs.ranges.opened` alone,
             and so takes the URL of an object that is open.
         skips: Whether `Format.scan` reads no more than headers, labels and descriptions.
+        fields_apart: Whether the values of a named field are a container of their own, which holds
+            them as another holds images. `Format.scan` then finds those that were added later, too.
     """
 
     suffixes: tuple[str, ...]
@@ -61,6 +64,7 @@ class Caps:
     spooled: bool = False
     at_urls: bool = False
     skips: bool = False
+    fields_apart: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +115,8 @@ class Writer(Protocol):
     def add(self, records: Sequence[Record[Field]]) -> None:
         """Add some samples, the facts of their images and masks read.
 
-        A named field may be missing in some samples; the image never is.
+        A named field may be missing in some samples; the image never is, except in a container
+        that holds only a field that was added to a pack later.
 
         Raises:
             OutputError: the shard cannot be written, as on a full disk.
@@ -275,3 +280,38 @@ class Places:
         file = np.where(offset < 0, 0, self._file).astype(np.uint32)
         split = np.array(self._split, bool)
         return Ranges(file, offset, length, split if split.any() else None)
+
+
+def added_shard(form: Format, shard: str, name: str, kind: str) -> str:
+    """Name of the container that holds a field that was added to the samples of a shard later.
+
+    It lies beside a shard that is a file, as ``train-00000.latent.array.tar`` beside
+    ``train-00000.tar``, and within a shard that is a folder, as ``train.lmdb/latent.array``.
+
+    Args:
+        form: Format of the pack.
+        shard: Name of the shard, relative to the pack's index; "." if the pack is the shard.
+        name, kind: Of the field.
+    """
+    is_mask = form.caps.fields_apart and (name, kind) == ("mask", "mask")
+    added = "mask" if is_mask else f"{name}.{kind}"
+    if form.caps.is_directory:
+        return added if shard == "." else f"{shard}/{added}"
+    folder, slash, last = shard.rpartition("/")
+    stem, _, suffix = last.rpartition(".")
+    if not stem:
+        stem, suffix = last, form.caps.suffixes[0].removeprefix(".")
+    return f"{folder}{slash}{stem}.{added}.{suffix}"
+
+
+def is_added_shard(shard: str, names: Container[str]) -> bool:
+    """Tell whether a file holds a field that was added to the samples of another file.
+
+    Args:
+        shard: Name of the file.
+        names: Names of all containers beside it.
+    """
+    stem, _, suffix = shard.rpartition(".")
+    stem, _, kind = stem.rpartition(".")
+    stem, _, name = stem.rpartition(".")
+    return bool(stem and name) and kind in KINDS and f"{stem}.{suffix}" in names

@@ -44,7 +44,7 @@ class IndexBuilder:
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {IMAGE: "image"}
-        self._values: dict[str, _FactColumns] = {IMAGE: _FactColumns("image", 0)}
+        self._values: dict[str, FactColumns] = {IMAGE: FactColumns("image", 0)}
         self._keys, self._key_lengths = bytearray(), array("q")
         self._labels = _Labels()
         self._splits = array("B")
@@ -69,7 +69,7 @@ class IndexBuilder:
             if kind != field.kind:
                 raise OptionError(f"field {name!r} is of kind {kind}, now of kind {field.kind}")
             if name not in self._values:
-                self._values[name] = _FactColumns(kind, len(self))
+                self._values[name] = FactColumns(kind, len(self))
             self._values[name].add(field)
         for name in self.fields.keys() - record.fields.keys():
             self._values[name].add_absent()
@@ -220,7 +220,7 @@ class _Labels:
         return f"labels are left out, as they are not alike: of the samples, {', '.join(counts)}"
 
 
-class _FactColumns:
+class FactColumns:
     """Facts and checksums of the values of one field."""
 
     def __init__(self, kind: str, absent: int) -> None:

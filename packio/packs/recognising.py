@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packio import registry
 from packio.errors import NotAPackError, OptionError
-from packio.formats import Format
+from packio.formats import Format, is_added_shard
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packs import braces
 
@@ -135,7 +135,10 @@ def _shards_in(folder: Path, head: bytes) -> dict[str, list[str]]:
             found.setdefault(form, []).append(name)
     for form, names in found.items():
         siblings = {p.name for name in names for p in formats[form].siblings(folder / name)}
-        found[form] = [name for name in names if name not in siblings]
+        beside = set(names)
+        found[form] = [
+            name for name in names if name not in siblings and not is_added_shard(name, beside)
+        ]
     return found
 
 

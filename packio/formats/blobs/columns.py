@@ -179,7 +179,7 @@ class ShardColumns:
             }  # fmt: skip
             if name == IMAGE:
                 found |= {n: a for n, a in self.others.items() if n in _FIRST}
-        return found | {n: a for n, a in self.others.items() if n not in _FIRST}
+        return found | {n: a for n, a in self.others.items() if n not in found}
 
 
 def columns_of(

@@ -90,8 +90,8 @@ class BlobSpool:
         """Make a temporary file in the folder of ``path``, the shard."""
         self._path, self._count = path, 0
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
-        self.kinds = {IMAGE: "image"}
-        self.blobs = {IMAGE: Blob(path.with_name(f"{path.name}.data"))}
+        self.kinds: dict[str, str] = {}
+        self.blobs: dict[str, Blob] = {}
         self._keys, self._key_lengths = bytearray(), array("q")
         self._metas, self._meta_lengths = bytearray(), array("q")
         self._has_meta = False
@@ -123,11 +123,7 @@ class BlobSpool:
 
     def _add_fields(self, record: Record[Field]) -> None:
         for name in record.fields.keys() - self.blobs.keys():
-            self.kinds[name] = record.fields[name].kind
-            self._header()  # the name is checked before it names a file
-            self.blobs[name] = Blob(self._path.with_name(f"{self._path.name}.{name}"))
-            for _ in range(len(self)):
-                self.blobs[name].add(None)
+            self._begin(name, record.fields[name].kind)
         for name, blob in self.blobs.items():
             field = record.fields.get(name)
             if field is not None and field.kind != self.kinds[name]:
@@ -138,7 +134,17 @@ class BlobSpool:
             blob.add(None if field is None else field.data)
         self._count += 1
 
+    def _begin(self, name: str, kind: str) -> None:
+        """Begin the blob of a field."""
+        self.kinds[name] = kind
+        self._header()  # the name is checked before it names a file
+        self.blobs[name] = Blob(self._path.with_name(f"{self._path.name}.{name}"))
+        for _ in range(len(self)):
+            self.blobs[name].add(None)
+
     def _add_shape(self, record: Record[Field]) -> None:
+        if IMAGE not in record.fields:
+            return
         shape = (record.facts.channels, record.facts.height, record.facts.width)
         if record.facts.encoding != "raw":
             shape = (0, 0, 0)
@@ -201,6 +207,8 @@ class BlobSpool:
 
     def finish(self) -> tuple[ShardColumns, Header]:
         """Make the columns of all records added, and the header of the container."""
+        if not self.blobs:
+            self._begin(IMAGE, "image")
         key_data, key_offsets = _ragged(self._keys, self._key_lengths)
         others = {**self._label(), "key_data": key_data, "key_offsets": key_offsets}
         if self._has_meta:

@@ -42,7 +42,7 @@ class Writer(spool.Writer):
         """Append records."""
         most = self._layout.largest
         for record in records:
-            if max(len(field.data) for field in record.fields.values()) > most:
+            if any(len(field.data) > most for field in record.fields.values()):
                 raise OutputError(f"{self._path}: {record.key!r} has over {most} bytes")
         super().add(records)
 

@@ -109,7 +109,8 @@ class LmdbWriter:
         if self._env is None:
             raise OutputError(f"{self.path}: closed already")
         for record in records:
-            self.put(self._added, record, record.image)
+            if IMAGE in record.fields:
+                self.put(self._added, record, record.image)
             for name, field in record.fields.items():
                 if name != IMAGE:
                     self._other(name, field).put(self._added, record, field)

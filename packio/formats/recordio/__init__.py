@@ -81,11 +81,12 @@ class Writer(append_only.Writer):
             OutputError: a file cannot be written, or a value does not fit; the message tells which.
         """
         for record in records:
-            flag, label, labels = _labels(record, self._path)
-            self._put(IMAGE, HEADER.pack(flag, label, self._count, 0) + labels, record)
+            if IMAGE in record.fields:
+                flag, label, labels = _labels(record, self._path)
+                self._put(IMAGE, HEADER.pack(flag, label, self._count, 0) + labels, record)
+                self._list.append(_list_line(self._count, record))
             for name in record.fields.keys() - {IMAGE}:
                 self._put(name, HEADER.pack(0, 0.0, self._count, 0), record)
-            self._list.append(_list_line(self._count, record))
             self._unlabelled = self._unlabelled or record.label is None
             self._count += 1
 
@@ -155,7 +156,7 @@ def _list_line(number: int, record: Record[Field]) -> bytes:
 class RecordIO(Format):
     """RecordIO files of MXNet."""
 
-    caps = Caps((".rec",), keeps=frozenset(("label",)))
+    caps = Caps((".rec",), keeps=frozenset(("label",)), fields_apart=True)
 
     def recognise(self, head: bytes, name: str) -> bool:
         """Tell by the magic, or by the suffix."""

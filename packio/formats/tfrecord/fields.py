@@ -234,10 +234,11 @@ def features(record: Record[Field], texts: Sequence[bytes]) -> list[Feature]:
 
 
 def _unsorted(record: Record[Field], texts: Sequence[bytes]) -> Iterator[Feature]:
-    facts = record.facts
-    yield b"image/channels", INT64, varint(facts.channels)
-    yield b"image/height", INT64, varint(facts.height)
-    yield b"image/width", INT64, varint(facts.width)
+    if IMAGE in record.fields:
+        facts = record.facts
+        yield b"image/channels", INT64, varint(facts.channels)
+        yield b"image/height", INT64, varint(facts.height)
+        yield b"image/width", INT64, varint(facts.width)
     yield b"image/filename", BYTES, record.key.decode("utf-8", "replace").encode()
     yield from _label_features(record.label, texts)
     for name, field in record.fields.items():

@@ -1,0 +1,105 @@
+"""``packio add``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from packio.cli import _options as option
+from packio.cli._output import counted, escaped, print_json, print_some
+from packio.cli._progress import ProgressLine
+from packio.errors import OptionError
+from packio.sample.fields import KINDS
+
+
+def run(
+    pack: option.Pack,
+    field: Annotated[
+        str,
+        typer.Option(
+            "--field", metavar="NAME=FROM",
+            help="Name, and where values come from: a folder, a table, or package.module:function.",
+        ),
+    ] = ...,  # type: ignore[assignment]  # typer: the option must be given
+    kind: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help=f"One of {', '.join(KINDS)}; else the values say it."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes that call the function; 0: this process alone.")
+    ] = 0,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Allow samples without a value.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a field of this name.")
+    ] = False,
+    no_resume: Annotated[
+        bool, typer.Option("--no-resume", help="Make all values anew after a run was cut short.")
+    ] = False,
+    on_error: Annotated[
+        str, typer.Option(metavar="raise|skip", help="Stop at a bad value, or leave it out.")
+    ] = "raise",
+    as_json: option.Json = False,
+    quiet: option.Quiet = False,
+) -> None:
+    """Add a field to the samples of a pack, as captions or latents; its files stay as they are.
+
+    Files in a folder have the key of their sample with another ending: the latent of cats/7.jpg is
+    cats/7.npy. A table (.csv, .tsv, .jsonl, .parquet) has a column key and one named as the field.
+    A function takes a packio.Sample and returns an array, text or bytes.
+
+    The values go into new files beside each shard, in the format of the pack. Programs that read
+    the pack meanwhile see the field when they open the pack again. A run that was cut short goes on
+    where it stopped.
+
+    Example: packio add photos.tar --field latent=latents
+
+    Example: packio add photos.tar --field caption=my_captions:describe --workers 4
+    """
+    from packio.packing.adding_field import add_field
+
+    name, equals, origin = field.partition("=")
+    if not equals or not origin:
+        raise OptionError(f"--field {field}: expected NAME=FOLDER, as latent=latents")
+    with ProgressLine(quiet=quiet) as progress:
+        report = add_field(
+            pack, name, _values(origin), kind=kind, workers=workers, missing=missing,
+            overwrite=overwrite, resume=not no_resume, on_error=on_error, progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json(report)
+    elif not quiet:
+        _show(report, pack)
+
+
+def _values(origin: str) -> Any:
+    """The path of a folder or table, or an imported function."""
+    if os.path.lexists(origin) or ":" not in origin:
+        return Path(origin)
+    from packio.packing.fields.values import function
+
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it
+    return function(origin)
+
+
+def _show(report: Any, pack: Path) -> None:
+    lacking = f", {report.missing:,} have none" if report.missing else ""
+    before = f", {report.resumed:,} of them made before" if report.resumed else ""
+    print(
+        f"{escaped(str(pack))}: {report.name} ({report.kind}) of "
+        f"{counted(report.samples, 'sample')}{before}{lacking}; {report.bytes:,} bytes, "
+        f"{report.seconds:.1f} s"
+    )
+    if report.skipped:
+        print(f"{len(report.skipped):,} bad values are left out:")
+        print_some([escaped(f"{key}: {why}") for key, why in report.skipped], "(--json lists all)")
+    if report.unused:
+        print(f"{len(report.unused):,} values are of no sample:")
+        print_some([escaped(name) for name in report.unused], "(--json lists all)")
+    print(f"digest {report.digest}")

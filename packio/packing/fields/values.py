@@ -1,0 +1,251 @@
+"""Where the values of a new field come from: a folder, a mapping, a table, or a function."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packio import registry
+from packio.errors import DecodeError, OptionError, SourceError
+from packio.images import encodings
+from packio.sample import fields
+from packio.sample.record import Field
+from packio.system import files
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+_KEY_COLUMNS = ("key", "file_name", "filename", "path")
+_IMAGES = (*encodings.IMAGE_SUFFIXES, ".gif", ".jp2", ".avif")
+_SHOWN = 5
+
+
+class Values(NamedTuple):
+    """The values of a field, of some or all samples of a pack.
+
+    Attributes:
+        digest: Tells these values from others, so that a run that was cut short can go on.
+        function: Makes the value of a `Sample`; None: the values are known by key.
+        known: Key → path of a file, or a value; empty if a function makes the values.
+        kind: Of the field; None: the values say it.
+        unused: Keys or files that no sample of the pack has.
+    """
+
+    digest: str
+    function: Callable[[Any], Any] | None
+    known: Mapping[bytes, Any]
+    kind: str | None
+    unused: Sequence[str] = ()
+
+
+def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Values:
+    """Find the values of a field.
+
+    Args:
+        values: A folder, a mapping, the path of a table, or a callable; see `packio.add_field`.
+        name: Of the field; names the column of a table.
+        keys: Of the samples of the pack.
+        kind: Of the field; None: the values say it.
+
+    Raises:
+        OptionError: the values are none of these.
+        SourceError: the folder or the table does not tell one value for each sample.
+    """
+    if callable(values):
+        where = f"{getattr(values, '__module__', '')}:{getattr(values, '__qualname__', values)}"
+        return Values(_digest("function", where, kind), values, {}, kind)
+    if isinstance(values, Mapping):
+        return _of_mapping({_key(k): v for k, v in values.items()}, keys, kind, "mapping")
+    if not isinstance(values, (str, os.PathLike)):
+        raise OptionError(
+            f"values of {type(values).__name__}: expected a folder, a table, a mapping of keys to "
+            "values, or a callable that takes a sample"
+        )
+    path = Path(values)
+    if path.is_dir():
+        return _of_folder(path, keys, kind)
+    if path.is_file() and path.suffix.lower() in _TABLES:
+        return _of_mapping(dict(_rows(path, name)), keys, kind, str(path))
+    raise SourceError(
+        f"{path}: expected a folder of files that are named after the keys of the samples, or a "
+        f"table ({', '.join(_TABLES)}) with the columns key and {name}"
+    )
+
+
+def function(text: str) -> Callable[[Any], Any]:
+    """Import a function by ``package.module:function``.
+
+    Raises:
+        OptionError: there is none.
+    """
+    module, _, attribute = text.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            f"{text}: neither a folder or table, nor a function of a module that Python finds "
+            f"({error}); set PYTHONPATH if the module is in another folder"
+        ) from error
+    if not callable(found):
+        raise OptionError(f"{text}: a {type(found).__name__}, expected a function of a sample")
+    return found  # type: ignore[no-any-return]  # callable, and no more is known
+
+
+def field_of(value: Any, kind: str | None) -> Field | None:
+    """The field of a value as values are given: a path of a file, or what `fields.encode` takes.
+
+    Raises:
+        DecodeError: the value is not of the kind.
+        OSError: the file cannot be read.
+    """
+    if value is None:
+        return None
+    if isinstance(value, _File):
+        field = Field(value.kind, files.content(value.path))
+    else:
+        field = fields.encode(value, kind)
+    if field.kind in fields.PIXELS:
+        return field._replace(facts=encodings.read_facts(field.data))
+    if field.kind != "bytes":
+        fields.decode(field)
+    return field
+
+
+class _File(NamedTuple):
+    path: str
+    kind: str
+
+
+def _key(key: Any) -> bytes:
+    return key if isinstance(key, bytes) else os.fsencode(key)
+
+
+def _digest(*what: Any) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _of_mapping(
+    known: Mapping[bytes, Any], keys: Sequence[bytes], kind: str | None, where: str
+) -> Values:
+    digest = hashlib.sha256(f"{where} {kind}".encode())
+    wanted = set(keys)
+    for key in sorted(known):
+        digest.update(b"%d %s" % (len(key), key))
+        value = known[key]
+        if value is not None:
+            try:
+                data = fields.encode(value, kind).data
+            except DecodeError as error:
+                raise SourceError(f"{where}: the value of {os.fsdecode(key)!r}: {error}") from error
+            digest.update(hashlib.sha256(data).digest())
+    unused = [os.fsdecode(key) for key in known if key not in wanted]
+    used = {key: value for key, value in known.items() if key in wanted}
+    return Values(digest.hexdigest(), None, used, kind, unused)
+
+
+def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
+    """Match files to samples: KEY with another ending, or KEY and an ending."""
+    digest, found = hashlib.sha256(f"folder {kind}".encode()), dict[bytes, tuple[bytes, int]]()
+    twice: list[tuple[bytes, bytes]] = []
+    for relative, state in _walked(folder):
+        digest.update(relative + b"\0%d %d\0" % (state.st_size, state.st_mtime_ns))
+        stem = os.path.splitext(relative)[0]
+        if stem in found:
+            twice.append((found[stem][0], relative))
+        found[stem] = relative, state.st_size
+    known: dict[bytes, Any] = {}
+    users: dict[bytes, bytes] = {}
+    for key in keys:
+        match = found.get(key) or found.get(os.path.splitext(key)[0])
+        if match is None:
+            continue
+        if (other := users.setdefault(match[0], key)) != key:
+            raise SourceError(
+                f"{folder}/{os.fsdecode(match[0])}: is the value of {os.fsdecode(other)!r} and of "
+                f"{os.fsdecode(key)!r}; name the files KEY.npy, with the whole key"
+            )
+        path = os.path.join(folder, os.fsdecode(match[0]))
+        known[key] = _File(path, _kind_of(path, kind))
+    for first, second in twice:
+        if first in users or second in users:
+            raise SourceError(
+                f"{folder}: {os.fsdecode(first)} and {os.fsdecode(second)} are values of the same "
+                "sample; keep one of them"
+            )
+    unused = [os.fsdecode(name) for name, _ in found.values() if name not in users]
+    return Values(digest.hexdigest(), None, known, kind, unused)
+
+
+def _walked(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
+    """Files below a folder, sorted: their names relative to it, and what the system says."""
+    top = os.fsencode(folder)
+    found = []
+    for root, _, names in os.walk(top):
+        for name in names:
+            if not name.startswith(b"."):
+                found.append(os.path.relpath(os.path.join(root, name), top))
+    for relative in sorted(found):
+        yield relative, os.stat(os.path.join(top, relative))
+
+
+def _kind_of(path: str, kind: str | None) -> str:
+    if kind is not None:
+        return kind
+    ending = os.path.splitext(path)[1].lower()
+    if ending in _IMAGES:
+        return "image"
+    return fields.kind_of_file(path) or ("text" if ending == ".json" else "bytes")
+
+
+def _rows(path: Path, column: str) -> Iterator[tuple[bytes, Any]]:
+    """Key and value of each row of a table.
+
+    Raises:
+        SourceError: a column is missing, or the file is no table.
+    """
+    ending = path.suffix.lower()
+    try:
+        if ending == ".parquet":
+            parquet = registry.require("pyarrow.parquet", "parquet")
+            rows: list[Mapping[str, Any]] = parquet.read_table(path).to_pylist()
+        elif ending == ".jsonl":
+            lines = path.read_text("utf-8").splitlines()
+            rows = [json.loads(line) for line in lines if line.strip()]
+        else:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                rows = list(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: cannot be read as a table: {error}") from error
+    names = list(rows[0]) if rows else []
+    key = next((name for name in _KEY_COLUMNS if name in names), None)
+    if key is None or column not in names:
+        raise SourceError(
+            f"{path}: has the columns {', '.join(names) or 'none'}; expected {column}, and the key "
+            f"of each sample as one of {', '.join(_KEY_COLUMNS)}"
+        )
+    seen: set[bytes] = set()
+    for number, row in enumerate(rows, 1):
+        found = _key(row[key])
+        if found in seen:
+            raise SourceError(f"{path}: row {number}: {row[key]!r} is there twice; keep one row")
+        seen.add(found)
+        value = row.get(column)
+        yield found, _array(value) if isinstance(value, list) else value
+
+
+def _array(value: list[Any]) -> Any:
+    import numpy as np
+
+    return np.asarray(value, np.float32)
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first of some names, for a message."""
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more

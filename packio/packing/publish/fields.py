@@ -1,0 +1,206 @@
+"""Fields join a pack, or leave it: a new index takes the place of the old one in one step."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio.errors import OutputExistsError
+from packio.formats import added_shard
+from packio.index import columns as made
+from packio.index import indexfile
+from packio.index.pieces import Content
+from packio.packing.fields import containers, parts
+from packio.packing.fields.containers import Finished
+from packio.packing.plan import existing, seen
+from packio.packing.publish import assembly
+from packio.packs import opening
+from packio.sample.recipe import Recipe
+from packio.storage.workshop import Workshop
+from packio.system import files
+
+_REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
+
+
+def add(
+    pack: opening.Pack, name: str, kind: str, found: Sequence[Finished], shop: Workshop
+) -> str:
+    """Move containers into a pack, then put an index with the field in place; return its digest.
+
+    Args:
+        pack: The pack.
+        name, kind: Of the field.
+        found: The container of each shard of the pack, in the workshop's folder `built`.
+        shop: The workshop.
+    """
+    old = _columns(pack)
+    data = assembly.data_files(old)
+    counts = [one.data_files for one in found]
+    bases = itertools.accumulate(counts, initial=data)
+    columns: dict[str, Content] = dict(old)
+    for column in found[0].columns:
+        parts_of = [one.columns[column] for one in found]
+        if column == "file":
+            parts_of = [
+                np.where(one.columns["offset"] < 0, 0, one.columns["file"] + base).astype(np.uint32)
+                for one, base in zip(found, bases, strict=False)
+            ]
+        columns[f"{name}/{column}"] = np.concatenate(parts_of)
+    tables = [old, *(one.files for one in found)]
+    columns |= made.joined_files(tables, [data, *counts])
+    fields = {**pack.fields, name: kind}
+    return _published(pack, columns, fields, [n for one in found for n in one.names], shop)
+
+
+def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str], int]:
+    """Put an index without a field in place, then remove the files that held nothing else.
+
+    Returns:
+        The new digest, the names of the files that were removed, and the bytes of values that stay
+        in files that hold other fields, too.
+    """
+    old = _columns(pack)
+    listed = pack.index_file.files()
+    names = [file for file, _, _ in listed]
+    data = assembly.data_files(old)
+    removed = _removable(pack, name, old, names)
+    kept = [i for i, file in enumerate(names) if file not in removed]
+    columns = {n: c for n, c in old.items() if not n.startswith(f"{name}/")}
+    columns |= made.chosen_files(columns, kept)
+    numbers = np.zeros(data, np.uint32)  # old number of a file → new number
+    still = [i for i in kept if i < data]
+    numbers[still] = np.arange(len(still), dtype=np.uint32)
+    for column in [n for n in columns if n.endswith("/file")]:
+        columns[column] = numbers[columns[column]]
+    stay = np.isin(old[f"{name}/file"], still) & (old[f"{name}/offset"] >= 0)
+    remaining = int(old[f"{name}/length"][stay].sum())
+    fields = {n: k for n, k in pack.fields.items() if n != name}
+    shop.shards.mkdir(exist_ok=True)
+    parts.write_whole(shop.shards / _REMOVING, json.dumps(sorted(removed)).encode())
+    digest = _published(pack, columns, fields, [], shop)
+    with opening.Pack(pack.path, expect_digest=digest) as now:
+        remove_noted(now, shop)
+    return digest, sorted(removed), remaining
+
+
+def _removable(
+    pack: opening.Pack, name: str, old: Mapping[str, np.ndarray], names: Sequence[str]
+) -> set[str]:
+    """Files of the containers that hold this field and nothing else, and their sidecars."""
+    kind = pack.fields[name]
+    apart = [
+        added_shard(pack.format, shard, name, kind)
+        for shard, _, _ in containers.rows_of_shards(pack)
+    ]
+    others = [c for n, c in old.items() if n.endswith("/file") and n != f"{name}/file"]
+    used = {names[i] for column in others for i in np.unique(column).tolist()}
+    found = set()
+    for path in apart:
+        stem = path.rpartition(".")[0]
+        begin = f"{path}/" if pack.format.caps.is_directory else f"{stem}."
+        found |= {file for file in names if file.startswith(begin) and file not in used}
+    return found
+
+
+def _columns(pack: opening.Pack) -> dict[str, np.ndarray]:
+    table = assembly.columns_of(pack.index_file)
+    return {n: c for n, c in table.items() if not n.startswith("shard_")}  # of a manifest
+
+
+def _metadata(pack: opening.Pack, fields: Mapping[str, str]) -> dict[str, Any]:
+    metadata = dict(pack.metadata)
+    metadata |= {
+        "version": indexfile.VERSION, "fields": dict(fields), "recipe": Recipe.of(metadata).as_json(),
+    }  # fmt: skip
+    for name in ("options", "columns"):  # of version 1, and of a manifest
+        if name == "columns" or "recipe" in pack.metadata:
+            metadata.pop(name, None)
+    return metadata
+
+
+def _published(
+    pack: opening.Pack, columns: Mapping[str, Content], fields: Mapping[str, str],
+    names: Sequence[str], shop: Workshop,
+) -> str:  # fmt: skip
+    place = pack.index_file.path
+    index = shop.built / place.name
+    digest = indexfile.write(index, columns, _metadata(pack, fields))
+    with existing.locked(index):  # before others see it
+        files.sync_tree(shop.built)
+        folders = set()
+        for name in names:
+            target = place.parent / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shop.built / name).replace(target)
+            folders.add(target.parent)
+        for folder in folders | {folder.parent for folder in folders}:
+            files.sync(folder)
+        index.replace(place)
+        files.sync(place.parent)
+    seen.save(digest, seen.load(pack.digest, len(pack)))
+    return digest
+
+
+def undo_killed(pack: opening.Pack, shop: Workshop) -> None:
+    """Finish or take back what a run that was killed has done to a pack.
+
+    Containers that it has moved into the pack, before its index came, go back into the workshop.
+    Files that it had to remove, after its index came, are removed.
+    """
+    shop.shards.mkdir(exist_ok=True)
+    listed = {name for name, _, _ in pack.index_file.files()}
+    root = pack.index_file.path.parent
+    for path in sorted(shop.shards.glob("container-*.packio")):
+        one = containers.finished(shop.shards, int(path.name.split("-")[1].partition(".")[0]))
+        for name in [] if one is None else one.names:
+            there, back = root / name, shop.built / name
+            if name not in listed and os.path.lexists(there) and not os.path.lexists(back):
+                back.parent.mkdir(parents=True, exist_ok=True)
+                there.rename(back)
+                _remove_empty(there.parent, root)
+    remove_noted(pack, shop)
+
+
+def remove_noted(pack: opening.Pack, shop: Workshop) -> None:
+    """Remove the files of a field that was dropped, unless the index lists them."""
+    note = shop.shards / _REMOVING
+    if not note.exists():
+        return
+    listed = {name for name, _, _ in pack.index_file.files()}
+    root = pack.index_file.path.parent
+    for name in json.loads(note.read_text()):
+        if name not in listed:
+            (root / name).unlink(missing_ok=True)
+            _remove_empty((root / name).parent, root)
+    note.unlink()
+
+
+def _remove_empty(folder: Path, root: Path) -> None:
+    """Remove a folder, and those above it, if nothing is left in them."""
+    while folder != root and root in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def check_free(pack: opening.Pack, paths: Sequence[str]) -> None:
+    """Refuse to write where something is that does not belong to the pack.
+
+    Raises:
+        OutputExistsError: something is there.
+    """
+    root = pack.index_file.path.parent
+    for path in paths:
+        if os.path.lexists(root / path):
+            raise OutputExistsError(
+                f"{root / path}: exists, and is no part of {pack.path}; remove it, or choose "
+                "another name for the field"
+            )

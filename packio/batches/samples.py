@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from packio.batches import boxes, columns, device, framing, images, levels, masks, values
+from packio.batches import arrays, boxes, columns, device, framing, images, levels, masks, values
 from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Draw, Framing, Settings
 from packio.images.frames import Placement
@@ -149,6 +149,9 @@ def _further(
         return images.make(pack, framed.of(rows), threads, None, name, but)
     if kind == "mask":
         return masks.make(pack, framed, rows, name, threads, but)
+    alike = arrays.make(pack, rows, name, threads, but) if kind == "array" else None
+    if alike is not None:
+        return alike
     return columns.make(rows, lambda slot: [values.make_one(pack, rows[slot], name)], threads, but)
 
 

@@ -10,10 +10,11 @@ https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packio.errors import DecodeError, OptionError
 from packio.sample import levels
@@ -162,17 +163,55 @@ def decode_array(data: bytes) -> np.ndarray:
     """
     import numpy as np
 
-    file = io.BytesIO(data)
+    try:
+        start, shape, fortran, dtype, count = array_header(data)
+        flat = np.frombuffer(data, dtype, count, start)
+        array: np.ndarray = flat.reshape(shape, order="F" if fortran else "C").copy()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DecodeError(f"no array in the .npy format: {error}") from error
+    return array
+
+
+class ArrayHeader(NamedTuple):
+    """What the header of an array in the .npy format says."""
+
+    start: int  # bytes of the header
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype
+    count: int  # items
+
+
+def array_header(data: bytes) -> ArrayHeader:
+    """Read the header of an array in the .npy format, and check that all items are there.
+
+    Raises:
+        DecodeError: the bytes are no .npy file, or one of Python objects.
+    """
+    wide = data[6:7] != b"\x01"  # of version 2 and 3 the length of the header has four bytes
+    at = 12 if wide else 10
+    found = _array_header(bytes(data[: at + int.from_bytes(data[8:at], "little")]))
+    if len(data) - found.start != found.count * found.dtype.itemsize:
+        raise DecodeError(
+            f"no array in the .npy format: {len(data) - found.start} bytes for {found.shape} of "
+            f"{found.dtype}"
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=64)  # numpy parses the text of a header in 20 µs
+def _array_header(header: bytes) -> ArrayHeader:
+    import numpy as np
+
+    file = io.BytesIO(header)
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else (
             np.lib.format.read_array_header_2_0)  # fmt: skip
         shape, fortran, dtype = read(file)
-        start, count = file.tell(), int(np.prod(shape, dtype=object)) if shape else 1
-        if dtype.hasobject or len(data) - start != count * dtype.itemsize:
-            raise ValueError(f"{len(data) - start} bytes for {shape} of {dtype}")
-        flat = np.frombuffer(data, dtype, count, start)
-        array: np.ndarray = flat.reshape(shape, order="F" if fortran else "C").copy()
+        if dtype.hasobject:
+            raise ValueError(f"items of {dtype}")
+        count = int(np.prod(shape, dtype=object)) if shape else 1
+        return ArrayHeader(file.tell(), shape, fortran, dtype, count)
     except (ValueError, TypeError, OverflowError, SyntaxError) as error:
         raise DecodeError(f"no array in the .npy format: {error}") from error
-    return array

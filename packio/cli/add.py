@@ -21,7 +21,8 @@ def run(
     field: Annotated[
         str,
         typer.Option(
-            "--field", metavar="NAME=FROM",
+            "--field",
+            metavar="NAME=FROM",
             help="Name, and where values come from: a folder, a table, or package.module:function.",
         ),
     ] = ...,  # type: ignore[assignment]  # typer: the option must be given

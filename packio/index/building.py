@@ -221,7 +221,12 @@ class _Labels:
 
 
 class FactColumns:
-    """Facts and checksums of the values of one field."""
+    """Facts and checksums of the values of one field.
+
+    Args:
+        kind: Of the field.
+        absent: Number of samples before the first value.
+    """
 
     def __init__(self, kind: str, absent: int) -> None:
         codes = {n: c for n, c in OF_VALUES.items() if n in ("crc32c", "flags")}
@@ -233,6 +238,7 @@ class FactColumns:
             self.add_absent()
 
     def add(self, field: Field) -> None:
+        """Add a value."""
         facts = _facts(field) if self._is_pixels else UNKNOWN
         columns = self._columns
         columns["crc32c"].append(crc32c(field.data))
@@ -246,10 +252,12 @@ class FactColumns:
             columns["dtype"].append(encodings.DTYPES.index(facts.dtype))
 
     def add_absent(self) -> None:
+        """Add a sample that has no value."""
         for column in self._columns.values():
             column.append(0)
 
     def columns(self, places: Ranges) -> dict[str, np.ndarray]:
+        """The columns of the field by their names, as ``"crc32c"``."""
         table = {n: np.frombuffer(a, a.typecode) for n, a in self._columns.items()}
         if places.split is not None:
             table["flags"][places.split] |= SPLIT_RECORD

@@ -16,7 +16,7 @@ from typing import Any
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
-from packio.formats import Format
+from packio.formats import Format, is_added_shard
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.packs import braces, recognising
 from packio.storage import objects, urls
@@ -205,6 +205,8 @@ def _in_folder(url: Url) -> Bucket:
         )
     ((form, names),) = found.items()
     known: Format = registry.load("formats", form)
+    there = set(names)
+    names = [name for name in names if not is_added_shard(name, there)]
     names = list(
         known.shards(names, lambda name: _content(urls.child(url, name), listed.get(name)))
     )

@@ -26,7 +26,7 @@ from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
 from packio.packs import isolation, remote_indexing, restoring, seeking, shard_classes
 from packio.packs.collecting import Collected
 from packio.packs.querying import selections
-from packio.packs.recognising import Container, files_of, find
+from packio.packs.recognising import Container, added_later, files_of, find
 from packio.storage import urls
 from packio.storage.urls import Url
 from packio.system import cache, locks
@@ -173,6 +173,13 @@ def _reindex_files(path: Path, place: Path | None, reading: Reading, *, seek_poi
         seeking.change(path, index, wanted=seek_points)
         return index
     make(path, container, reading, index, seek_points=seek_points)
+    if left_out := added_later(container):
+        shown = ", ".join(left_out[:3]) + (" …" if len(left_out) > 3 else "")
+        warnings.warn(
+            f"{path}: fields that were added later are left out, as only the lost index told of "
+            f"them: {shown}; remove these and add the fields again: packio add",
+            stacklevel=3,
+        )
     if loss:
         warnings.warn(loss, stacklevel=3)
     return index

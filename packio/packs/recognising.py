@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import itertools
 import os
 import re
@@ -19,6 +20,7 @@ from packio.errors import NotAPackError, OptionError
 from packio.formats import Format, is_added_shard
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packs import braces
+from packio.sample.fields import KINDS
 
 _HEAD = 512  # bytes of a file that tell its format
 # Names of shards without a suffix, as TensorFlow's: train-00000-of-00004.
@@ -202,3 +204,26 @@ def files_of(container: Container) -> list[tuple[str, Path]]:
             paths = [top, *form.siblings(top)]
         found += [(os.path.relpath(p, container.root), p) for p in paths]
     return sorted(f for f in found if not f[0].endswith((INDEX_NAME, INDEX_SUFFIX)))
+
+
+def added_later(container: Container) -> list[str]:
+    """Containers of fields that were added to a pack later, and that scanning does not find.
+
+    Returns:
+        Their names, relative to the root, sorted.
+    """
+    form: Format = registry.load("formats", container.format)
+    if form.caps.fields_apart:
+        return []
+    found = list[str]()
+    for shard in container.shards:
+        top = container.root / shard
+        if top.is_dir():
+            names = [p.name for p in top.iterdir() if p.is_dir()]
+            names = [n for n in names if n.rpartition(".")[0] and n.rpartition(".")[2] in KINDS]
+            found += [os.path.normpath(os.path.join(shard, name)) for name in names]
+        else:
+            beside = {p.name for p in top.parent.glob(f"{glob.escape(top.stem)}.*{top.suffix}")}
+            folder = os.path.dirname(shard)
+            found += [os.path.join(folder, n) for n in beside if is_added_shard(n, {top.name})]
+    return sorted(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import zipfile
 from collections.abc import Iterator
@@ -92,21 +93,19 @@ def write(task: Task) -> int:
     columns = {f"of_{name}": column for name, column in facts.columns(places).items()}
     columns |= made.of_files(task.built, names)
     content = io.BytesIO()
-    np.savez(content, data_files=np.array(data_files), **columns)
+    place = np.frombuffer(os.fsencode(task.path), np.uint8)
+    np.savez(content, data_files=np.array(data_files), place=place, **columns)
     parts.write_whole(record_path(task.folder, task.number), content.getvalue())
     return count
 
 
 def _clear(task: Task, path: Path) -> None:
     """Remove what a run that was killed left of the container."""
-    files.remove(path)
-    stem = path.name.rpartition(".")[0]
-    if path.parent.is_dir() and stem:
-        for other in list(path.parent.iterdir()):
-            if other.name.startswith(f"{stem}.") and not registry.load(
-                "formats", task.format
-            ).caps.is_directory:
-                files.remove(other)
+    is_directory = registry.load("formats", task.format).caps.is_directory
+    stem = path.name if is_directory else path.name.rpartition(".")[0]
+    for other in list(path.parent.iterdir()) if path.parent.is_dir() else []:
+        if other == path or other.name.startswith(f"{stem}."):
+            files.remove(other)
 
 
 def _parts(task: Task) -> Iterator[tuple[int, int, Path]]:
@@ -157,11 +156,13 @@ class Finished(NamedTuple):
     """A container that is written.
 
     Attributes:
+        path: Of the container, relative to the folder of the pack's index.
         columns: Columns of the field, of the rows of its shard, as ``offset``.
         files: Columns of its table of files.
         data_files: Files with values; the others are sidecars.
     """
 
+    path: str
     columns: dict[str, np.ndarray]
     files: dict[str, np.ndarray]
     data_files: int
@@ -170,7 +171,13 @@ class Finished(NamedTuple):
     def names(self) -> list[str]:
         """Its files, relative to the folder of the pack's index."""
         data, starts = self.files["file_path_data"].tobytes(), self.files["file_path_offsets"]
-        return [os.fsdecode(data[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+        return [os.fsdecode(data[a:b]) for a, b in itertools.pairwise(starts)]
+
+    @property
+    def moved(self) -> list[str]:
+        """What is moved into the pack: the container that is a folder, or all of its files."""
+        names = self.names
+        return [self.path] if names and names[0].startswith(f"{self.path}/") else names
 
 
 def finished(folder: Path, number: int) -> Finished | None:
@@ -180,10 +187,10 @@ def finished(folder: Path, number: int) -> Finished | None:
             table = {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         return None
-    count = int(table.pop("data_files"))
+    count, place = int(table.pop("data_files")), os.fsdecode(table.pop("place").tobytes())
     of_files = {name: table.pop(name) for name in _OF_FILES}
     columns = {name.removeprefix("of_"): column for name, column in table.items()}
-    return Finished(columns, of_files, count)
+    return Finished(place, columns, of_files, count)
 
 
 def is_whole(one: Finished, root: Path) -> bool:

@@ -9,6 +9,7 @@ part that is not whole is made anew.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -90,6 +91,11 @@ class Part(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def _opened(path: Path, digest: str) -> opening.Pack:
     return opening.Pack(path, expect_digest=digest)
+
+
+def close() -> None:
+    """Let go of the pack whose samples this process has read."""
+    _opened.cache_clear()
 
 
 def make(task: Task) -> int:
@@ -215,16 +221,13 @@ def read(path: Path) -> Part | None:
 
 def there(folder: Path) -> list[tuple[int, int, Path]]:
     """First row, row behind the last, and path of each part, in their order."""
-    found = []
-    for name in os.listdir(folder):
-        if match := _NAME.fullmatch(name):
-            found.append((int(match[1]), int(match[2]), folder / name))
-    return sorted(found)
+    matches = filter(None, map(_NAME.fullmatch, os.listdir(folder)))
+    return sorted((int(match[1]), int(match[2]), folder / match[0]) for match in matches)
 
 
 def lacking(found: Sequence[tuple[int, int, Path]], count: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows that no part has, in pieces of a task each."""
     edges = [(0, 0), *((first, stop) for first, stop, _ in found), (count, count)]
-    for (_, begin), (end, _) in zip(edges, edges[1:], strict=False):
+    for (_, begin), (end, _) in itertools.pairwise(edges):
         for first in range(begin, end, ROWS):
             yield first, min(first + ROWS, end)

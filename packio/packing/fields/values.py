@@ -187,9 +187,8 @@ def _walked(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
     top = os.fsencode(folder)
     found = []
     for root, _, names in os.walk(top):
-        for name in names:
-            if not name.startswith(b"."):
-                found.append(os.path.relpath(os.path.join(root, name), top))
+        paths = [os.path.join(root, name) for name in names if not name.startswith(b".")]
+        found += [os.path.relpath(path, top) for path in paths]
     for relative in sorted(found):
         yield relative, os.stat(os.path.join(top, relative))
 

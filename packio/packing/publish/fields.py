@@ -28,9 +28,7 @@ from packio.system import files
 _REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
 
 
-def add(
-    pack: opening.Pack, name: str, kind: str, found: Sequence[Finished], shop: Workshop
-) -> str:
+def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Finished], shop: Workshop) -> str:
     """Move containers into a pack, then put an index with the field in place; return its digest.
 
     Args:
@@ -55,7 +53,7 @@ def add(
     tables = [old, *(one.files for one in found)]
     columns |= made.joined_files(tables, [data, *counts])
     fields = {**pack.fields, name: kind}
-    return _published(pack, columns, fields, [n for one in found for n in one.names], shop)
+    return _published(pack, columns, fields, [n for one in found for n in one.moved], shop)
 
 
 def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str], int]:
@@ -116,8 +114,10 @@ def _columns(pack: opening.Pack) -> dict[str, np.ndarray]:
 def _metadata(pack: opening.Pack, fields: Mapping[str, str]) -> dict[str, Any]:
     metadata = dict(pack.metadata)
     metadata |= {
-        "version": indexfile.VERSION, "fields": dict(fields), "recipe": Recipe.of(metadata).as_json(),
-    }  # fmt: skip
+        "version": indexfile.VERSION,
+        "fields": dict(fields),
+        "recipe": Recipe.of(metadata).as_json(),
+    }
     for name in ("options", "columns"):  # of version 1, and of a manifest
         if name == "columns" or "recipe" in pack.metadata:
             metadata.pop(name, None)
@@ -158,12 +158,13 @@ def undo_killed(pack: opening.Pack, shop: Workshop) -> None:
     root = pack.index_file.path.parent
     for path in sorted(shop.shards.glob("container-*.packio")):
         one = containers.finished(shop.shards, int(path.name.split("-")[1].partition(".")[0]))
-        for name in [] if one is None else one.names:
+        if one is None or listed & {*one.names}:
+            continue
+        for name in one.moved:
             there, back = root / name, shop.built / name
-            if name not in listed and os.path.lexists(there) and not os.path.lexists(back):
+            if os.path.lexists(there) and not os.path.lexists(back):
                 back.parent.mkdir(parents=True, exist_ok=True)
                 there.rename(back)
-                _remove_empty(there.parent, root)
     remove_noted(pack, shop)
 
 

@@ -47,7 +47,7 @@ def make(
     if header.fortran or not header.dtype.isnative or not isinstance(like, torch.Tensor):
         return None
     batch = tensors.new_batch((len(rows), *header.shape), like.dtype)
-    flat = batch.view(len(rows), -1).numpy().view(np.uint8) if header.count else None
+    flat = batch.view(len(rows), -1).numpy().view(np.uint8) if header.items else None
     head, start, different = first[: header.start], header.start, list[int]()
 
     def work(slot: int) -> None:

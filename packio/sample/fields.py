@@ -179,7 +179,7 @@ class ArrayHeader(NamedTuple):
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype
-    count: int  # items
+    items: int
 
 
 def array_header(data: bytes) -> ArrayHeader:
@@ -191,7 +191,7 @@ def array_header(data: bytes) -> ArrayHeader:
     wide = data[6:7] != b"\x01"  # of version 2 and 3 the length of the header has four bytes
     at = 12 if wide else 10
     found = _array_header(bytes(data[: at + int.from_bytes(data[8:at], "little")]))
-    if len(data) - found.start != found.count * found.dtype.itemsize:
+    if len(data) - found.start != found.items * found.dtype.itemsize:
         raise DecodeError(
             f"no array in the .npy format: {len(data) - found.start} bytes for {found.shape} of "
             f"{found.dtype}"

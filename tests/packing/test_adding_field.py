@@ -131,7 +131,7 @@ def test_a_field_joins_and_leaves_while_all_other_files_stay(
 def _by_tarfile(path: pathlib.Path) -> list[bytes]:
     with tarfile.open(path) as tar:
         names = sorted(n for n in tar.getnames() if n.endswith((".latent.npy", ".npy")))
-        return [tar.extractfile(n).read() for n in names]  # type: ignore[union-attr]
+        return [file.read() for n in names if (file := tar.extractfile(n)) is not None]
 
 
 def _by_lmdb(path: pathlib.Path) -> list[bytes]:

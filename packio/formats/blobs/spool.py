@@ -92,6 +92,7 @@ class BlobSpool:
         self._shapes: set[tuple[int, int, int, int]] = set()  # C, H, W, bytes of raw pixels
         self.kinds: dict[str, str] = {}
         self.blobs: dict[str, Blob] = {}
+        self._first: Blob | None = Blob(path.with_name(f"{path.name}.data"))  # of no field yet
         self._keys, self._key_lengths = bytearray(), array("q")
         self._metas, self._meta_lengths = bytearray(), array("q")
         self._has_meta = False
@@ -138,7 +139,8 @@ class BlobSpool:
         """Begin the blob of a field."""
         self.kinds[name] = kind
         self._header()  # the name is checked before it names a file
-        self.blobs[name] = Blob(self._path.with_name(f"{self._path.name}.{name}"))
+        blob, self._first = self._first, None
+        self.blobs[name] = blob or Blob(self._path.with_name(f"{self._path.name}.{name}"))
         for _ in range(len(self)):
             self.blobs[name].add(None)
 
@@ -251,7 +253,7 @@ class BlobSpool:
 
     def close(self) -> None:
         """Let go of the temporary files; may be called at any time, and again."""
-        for blob in self.blobs.values():
+        for blob in (*self.blobs.values(), *filter(None, (self._first,))):
             blob.close()
 
 

@@ -8,7 +8,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,7 +94,8 @@ def write(task: Task) -> int:
     columns |= made.of_files(task.built, names)
     content = io.BytesIO()
     place = np.frombuffer(os.fsencode(task.path), np.uint8)
-    np.savez(content, data_files=np.array(data_files), place=place, **columns)
+    named: dict[str, Any] = {"data_files": np.array(data_files), "place": place, **columns}
+    np.savez(content, **named)
     parts.write_whole(record_path(task.folder, task.number), content.getvalue())
     return count
 

@@ -583,6 +583,31 @@ def test_a_batch_stacks_arrays_of_one_shape(
         assert batch.shape == (5, 4, 3, 2)
 
 
+def test_a_field_that_was_packed_is_dropped_for_good(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    paths = sorted(path for path in image_folder.rglob("*") if path.is_file())
+    rows = [{"path": str(path), "caption": f"picture {path.name}"} for path in paths]
+    table, out = tmp_path / "rows.jsonl", tmp_path / "x.tar"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows[:20]))
+    packio.pack(table, out, shards=2, fields={"caption": ("caption", "text")})
+    before = _files(out)
+    dropped = packio.drop_field(out, "caption")
+    assert dropped.removed == ()
+    assert dropped.remaining == sum(len(row["caption"]) for row in rows[:20])
+    assert _files(out) == before
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert packio.append(out, table).added == len(rows) - 20
+    packio.convert(out, tmp_path / "converted.lmdb")
+    for pack in map(packio.open, (out, tmp_path / "converted.lmdb")):
+        assert pack.fields == {"image": "image"}
+        assert len(pack) == len(rows)
+    packio.add_field(out, "caption", lambda sample: f"new {sample.key}")
+    with packio.open(out) as pack:
+        assert {s.fields["caption"].data.decode() for s in pack} == {f"new {s.key}" for s in pack}
+    assert packio.verify(out).ok
+
+
 def test_names_of_added_shards_are_told_from_others() -> None:
     names = {"a.tar", "a.latent.array.tar", "a.b.tar", "b.latent.array.tar", "latent.array.tar"}
     assert {n for n in names if is_added_shard(n, names)} == {"a.latent.array.tar"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -116,12 +117,23 @@ def _metadata(pack: opening.Pack, fields: Mapping[str, str]) -> dict[str, Any]:
     metadata |= {
         "version": indexfile.VERSION,
         "fields": dict(fields),
-        "recipe": Recipe.of(metadata).as_json(),
+        "recipe": _recipe(metadata, fields).as_json(),
     }
     for name in ("options", "columns"):  # of version 1, and of a manifest
         if name == "columns" or "recipe" in pack.metadata:
             metadata.pop(name, None)
     return metadata
+
+
+def _recipe(metadata: Mapping[str, Any], fields: Mapping[str, str]) -> Recipe:
+    """The recipe of a pack, which takes no field from the source that the pack has no more."""
+    recipe = Recipe.of(metadata)
+    taken = recipe.reading.get("fields")
+    if not taken:
+        return recipe
+    kept = {name: origin for name, origin in taken.items() if name in fields}
+    rest = {name: value for name, value in recipe.reading.items() if name != "fields"}
+    return dataclasses.replace(recipe, reading={**rest, "fields": kept} if kept else rest)
 
 
 def _published(

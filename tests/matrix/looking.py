@@ -169,6 +169,8 @@ def _hdf5(path: pathlib.Path) -> list[bytes]:
     import h5py
 
     with h5py.File(path) as file:
+        if "data" not in file:  # it holds a field that was added to another file later
+            return []
         return _cut(file["data"][()], file["offsets"][()])
 
 
@@ -176,6 +178,8 @@ def _pth(path: pathlib.Path) -> list[bytes]:
     import torch
 
     tensors = torch.load(path, weights_only=True)
+    if "data" not in tensors:  # it holds a field that was added to another file later
+        return []
     return _cut(tensors["data"].numpy(), tensors["offsets"].numpy())
 
 

@@ -8,6 +8,7 @@ import random
 from typing import TYPE_CHECKING
 
 import known
+import verbs_of_fields
 import verbs_of_packing
 import verbs_of_packs
 from described import ANNOTATIONS
@@ -18,7 +19,9 @@ from verbs import VERBS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKING, PACKS = verbs_of_packing.__name__, verbs_of_packs.__name__
+FIELDS, PACKING, PACKS = (
+    module.__name__ for module in (verbs_of_fields, verbs_of_packing, verbs_of_packs)
+)
 _TRIES = 40  # candidates for each new cell of the short form
 
 _Value = tuple[str, str]  # as ("source", "csv"), ("label", "many")

@@ -1,4 +1,4 @@
-"""The matrix, first half: every source and annotation under the verbs that make a pack.
+"""The matrix, first part: every source and annotation under the verbs that make a pack.
 
 `pairing.cells` says which cells are tried.
 """

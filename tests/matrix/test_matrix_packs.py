@@ -1,4 +1,4 @@
-"""The matrix, second half: every source and annotation under the verbs that change packs.
+"""The matrix, second part: every source and annotation under the verbs that change packs.
 
 `pairing.cells` says which cells are tried.
 """

@@ -1,4 +1,4 @@
-"""The verbs: what a user does with packs. `verbs_of_packing` and `verbs_of_packs` have them.
+"""The verbs: what a user does with packs. The modules ``verbs_of_…`` have them.
 
 A verb is a function that is given a trial, runs commands, and compares each pack with the described
 samples. A new verb is one such function.

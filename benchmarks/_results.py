@@ -105,3 +105,36 @@ def load(name: str) -> dict[str, Any]:
     path = FOLDER / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+def bars(
+    picture: Path, spans: dict[str, tuple[float, float, float]], unit: str,
+    machine: dict[str, Any], *, others: str,
+) -> None:  # fmt: skip
+    """Draw one bar a candidate into an SVG file.
+
+    Args:
+        picture: The file.
+        spans: Candidate → least, median and largest value.
+        unit: What the values are.
+        machine: Of the results.
+        others: Candidates with this in their names have another colour.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "packio"  # the same bytes for the same results
+    mpl.rcParams["svg.fonttype"] = "none"
+    names = list(spans)[::-1]
+    least, middle, largest = zip(*(spans[name] for name in names), strict=True)
+    spread = [[m - a for a, m in zip(least, middle, strict=True)],
+              [b - m for m, b in zip(middle, largest, strict=True)]]  # fmt: skip
+    figure = Figure(figsize=(8, 0.4 * len(names) + 1.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    colours = ["#4878a8" if others in name else "#d1495b" for name in names]
+    axes.barh(names, middle, xerr=spread, capsize=2, color=colours)
+    axes.set_xlabel(unit)
+    axes.set_title(f"{machine['cpu']}, {machine['cores']} cores", fontsize=9)
+    figure.savefig(picture, metadata={"Date": None})

@@ -80,6 +80,18 @@ def main() -> None:
         "dtype": "float16", "batch": BATCH, "rounds": arguments.rounds, "figures": figures,
     }  # fmt: skip
     _results.finish("fields", result, keep=arguments.save)
+    if arguments.save:
+        plot(result)
+
+
+def plot(result: dict[str, Any]) -> None:
+    """Draw the milliseconds of a latent, a bar a candidate."""
+    times = {name: row["seconds"] for name, row in result["figures"].items()}
+    ms = 1000 / result["samples"]
+    spans = {n: (min(t) * ms, statistics.median(t) * ms, max(t) * ms) for n, t in times.items()}
+    title = "milliseconds for one latent of (4, 64, 64) float16, median"
+    picture = _results.FOLDER / "fields.svg"
+    _results.bars(picture, spans, title, result["machine"], others=".npy")
 
 
 def measured(top: Path, rounds: int) -> dict[str, Any]:

@@ -127,29 +127,6 @@ def page(folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def plot(result: dict[str, Any], picture: Path) -> None:
-    """Draw the milliseconds of a step, one bar a candidate."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    mpl.rcParams["svg.hashsalt"] = "packio"  # the same bytes for the same results
-    mpl.rcParams["svg.fonttype"] = "none"
-    rows = list(result["step_ms"].items())[::-1]
-    middle = [row["median"] for _, row in rows]
-    spread = [[row["median"] - row["min"] for _, row in rows],
-              [row["max"] - row["median"] for _, row in rows]]  # fmt: skip
-    figure = Figure(figsize=(8, 0.4 * len(rows) + 1.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    colours = ["#4878a8" if "torch" in name else "#d1495b" for name, _ in rows]
-    axes.barh([name for name, _ in rows], middle, xerr=spread, capsize=2, color=colours)
-    axes.set_xlabel(f"milliseconds for one step of 256, median of {result['rounds']} rounds")
-    machine = result["machine"]
-    axes.set_title(f"{machine['cpu']}, {machine['cores']} cores", fontsize=9)
-    figure.savefig(picture, metadata={"Date": None})
-
-
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/replay.json and replay.svg."""
     made = _results.parser(__doc__, rounds=15)
@@ -164,7 +141,12 @@ def main() -> None:
         }
     _results.finish("replay", result, keep=given.save)
     if given.save:
-        plot(result, _results.FOLDER / "replay.svg")
+        _results.bars(
+            _results.FOLDER / "replay.svg",
+            {name: (v["min"], v["median"], v["max"]) for name, v in result["step_ms"].items()},
+            f"milliseconds for one step of 256, median of {result['rounds']} rounds",
+            result["machine"], others="torch",
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

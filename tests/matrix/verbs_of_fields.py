@@ -127,8 +127,9 @@ def _check_levels(t: Trial, out: str, *, each: int = 1) -> None:
                 with Image.open(io.BytesIO(bytes(data))) as level:
                     if level.size != smaller.size:
                         t.fail(f"{sample.key}: {name} is {level.size}, not {smaller.size}")
-                    values = [np.asarray(x, float).ravel() for x in (level.convert("L"), smaller)]
-                if np.corrcoef(*values)[0, 1] < _SIMILAR:
+                    seen = np.asarray(level.convert("L"), float).ravel()
+                wanted = np.asarray(smaller, float).ravel()
+                if np.corrcoef(seen, wanted)[0, 1] < _SIMILAR:
                     t.fail(f"{sample.key}: {name} is of another image")
             if found != each:
                 t.fail(f"{sample.key}: {found} levels, expected {each}")

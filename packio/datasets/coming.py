@@ -31,7 +31,8 @@ class Coming(list[Any]):
         self, indices: Iterable[Any], later: Sequence[Sequence[Any]], *, anew: bool
     ) -> None:
         super().__init__(indices)
-        self.later, self.anew = later, anew
+        self.later: Sequence[Sequence[Any]] = later
+        self.anew: bool = anew
 
     def __reduce__(self) -> tuple[object, ...]:
         return _coming, (list(self), self.later, self.anew)

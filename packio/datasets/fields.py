@@ -43,9 +43,9 @@ class Fields:
         self.names: tuple[str, ...] = (spec,) if isinstance(spec, str) else tuple(spec)
         if isinstance(spec, Mapping):
             self._outs, self.names = tuple(spec), tuple(spec.values())
-        self.kinds = {name: kinds[name] for name in self.names if name in kinds}
+        self.kinds: dict[str, str] = {name: kinds[name] for name in self.names if name in kinds}
         known = {*self.kinds, *described}
-        self.meta = tuple(name for name in self.names if name not in known)
+        self.meta: tuple[str, ...] = tuple(name for name in self.names if name not in known)
         if not self.names:
             raise OptionError(f"fields={spec!r}: expected names out of {', '.join(NAMES)}")
 

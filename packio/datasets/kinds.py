@@ -37,7 +37,7 @@ class FolderDataset(PackDataset):
     storage it takes the time that they need to open a file.
     """
 
-    format = "folder"
+    format: str = "folder"
 
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         from packio.datasets import folders
@@ -52,53 +52,53 @@ class FolderDataset(PackDataset):
 class Hdf5Dataset(PackDataset):
     """Samples of an HDF5 pack."""
 
-    format = "hdf5"
+    format: str = "hdf5"
 
 
 @_described
 class LmdbDataset(PackDataset):
     """Samples of an LMDB pack."""
 
-    format = "lmdb"
+    format: str = "lmdb"
 
 
 @_described
 class N5Dataset(PackDataset):
     """Samples of an N5 pack."""
 
-    format = "n5"
+    format: str = "n5"
 
 
 @_described
 class PthDataset(PackDataset):
     """Samples of a pack of .pth shards."""
 
-    format = "pth"
+    format: str = "pth"
 
 
 @_described
 class RecordIODataset(PackDataset):
     """Samples of a RecordIO pack."""
 
-    format = "recordio"
+    format: str = "recordio"
 
 
 @_described
 class TFRecordDataset(PackDataset):
     """Samples of a TFRecord pack."""
 
-    format = "tfrecord"
+    format: str = "tfrecord"
 
 
 @_described
 class TarDataset(PackDataset):
     """Samples of a pack of WebDataset tars."""
 
-    format = "tar"
+    format: str = "tar"
 
 
 @_described
 class ZarrDataset(PackDataset):
     """Samples of a Zarr pack."""
 
-    format = "zarr"
+    format: str = "zarr"

@@ -20,7 +20,9 @@ from packio.sample.record import IMAGE, Place, Record
 class Folder(Format):
     """Folders of images; never recognised by their names."""
 
-    caps = Caps((), is_directory=True, writes=False, whole_files=True, keeps=frozenset(("key",)))
+    caps: Caps = Caps(
+        (), is_directory=True, writes=False, whole_files=True, keeps=frozenset(("key",))
+    )
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every regular file below a folder, in bytewise order of their paths.

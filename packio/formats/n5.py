@@ -136,7 +136,7 @@ class _N5Layout(ChunkLayout):
 class N5(Chunked):
     """N5 containers; blocks are raw or compressed by gzip, bzip2, xz, blosc or zstd."""
 
-    caps = Caps(
+    caps: Caps = Caps(
         suffixes=(".n5",), is_directory=True, reads_by_library=True, spooled=True,
         keeps=frozenset(("key", "label", "meta", "boxes")),
     )  # fmt: skip

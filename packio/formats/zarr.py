@@ -202,7 +202,7 @@ class _Zarr2Layout(_Zarr3Layout):
 class Zarr(Chunked):
     """Zarr groups of version 3, and of version 2 for reading."""
 
-    caps = Caps(
+    caps: Caps = Caps(
         suffixes=(".zarr",), is_directory=True, reads_by_library=True, spooled=True,
         keeps=frozenset(("key", "label", "meta", "boxes")),
     )  # fmt: skip

@@ -26,7 +26,9 @@ class Pieces:
     def __init__(
         self, dtype: np.dtype, shape: tuple[int, ...], made: Callable[[], Iterable[np.ndarray]]
     ) -> None:
-        self.dtype, self.shape, self._made = dtype, shape, made
+        self.dtype: np.dtype = dtype
+        self.shape: tuple[int, ...] = shape
+        self._made = made
 
     def __len__(self) -> int:
         return self.shape[0]

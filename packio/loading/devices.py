@@ -124,7 +124,8 @@ class DevicePrefetcher:
         batch_transform: Callable[[Any], Any] | None = None,
         images_at: Sequence[int | str] | None = None,
     ) -> None:
-        self.loader, self.device = loader, torch.device(device)
+        self.loader: Iterable[Any] = loader
+        self.device: torch.device = torch.device(device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"device={device}: PyTorch {torch.__version__} finds no GPU here")
         self._prepare = Preparation(dtype, memory_format, normalize)

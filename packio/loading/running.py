@@ -74,12 +74,14 @@ class Epoch:
         self, number: int, batches: Iterator[list[int]], *, resumed: bool,
         start: Reached, left_out: Sequence[Span] = (),
     ) -> None:  # fmt: skip
-        self.number, self.resumed, self.reached = number, resumed, start
+        self.number: int = number
+        self.resumed: bool = resumed
+        self.reached: Reached = start
         self._left_out = [s for s in left_out if s.epoch == number and s.last >= start.step]
         self._waiting: deque[Reached] = deque()  # taken by workers or threads, not delivered yet
         self._source, self._drawn = batches, start
         self._next = self._following()  # a sampler draws here, at once
-        self.batches = self._taken()
+        self.batches: Iterator[list[int]] = self._taken()
 
     def _following(self) -> tuple[list[int], Reached] | None:
         """The next batch that is not left out, and how far the epoch gets by it."""

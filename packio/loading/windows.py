@@ -46,7 +46,9 @@ class Windows:
 
     def __init__(self, lengths: np.ndarray, window: int) -> None:
         self._lengths, self._window = lengths, window
-        self.digest = hashlib.blake2b(lengths.astype("<i8").tobytes(), digest_size=8).hexdigest()
+        self.digest: str = hashlib.blake2b(
+            lengths.astype("<i8").tobytes(), digest_size=8
+        ).hexdigest()
         self._latest: tuple[int | None, _Layout] = None, self._laid_out(0)
 
     def indices(self, positions: np.ndarray, key: int) -> np.ndarray:

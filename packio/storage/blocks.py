@@ -85,7 +85,7 @@ class FarIndex:
             self.content = mapped(self._file, size).data
         file, least = self._file, self._marks + len(self._sums)
         remedy = "open the pack anew: what is missing comes again"
-        self.length = Length(path, least, lambda: os.fstat(file).st_size, remedy)
+        self.length: Length = Length(path, least, lambda: os.fstat(file).st_size, remedy)
 
     def __del__(self, close: Any = os.close) -> None:
         with contextlib.suppress(AttributeError):  # it was never opened

@@ -74,7 +74,8 @@ class DiskCache(RamCache):
         self, samples: int, fields: int, room: int, descriptor: int, path: Path, pack: str
     ) -> None:
         super().__init__(samples, fields, room, descriptor)
-        self.path, self._pack = path, pack
+        self.path: Path = path
+        self._pack = pack
 
     def __reduce__(self) -> tuple[object, ...]:
         digest = self.path.name.removesuffix(SUFFIX)

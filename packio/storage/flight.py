@@ -63,7 +63,7 @@ class Landing:
     def __init__(self, piece: Piece, body: Future[bytes]) -> None:
         self._start, self._body, self.left = piece.start, body, len(piece.ranges)
         self.is_needed = False
-        self.length = piece.stop - piece.start
+        self.length: int = piece.stop - piece.start
 
     def part(self, offset: int, length: int) -> bytes:
         """Wait for the bytes of a range of the piece.

@@ -41,14 +41,14 @@ class MappedFiles:
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:
         page = mmap.PAGESIZE
         ends = list(itertools.accumulate(-(-size // page) * page for size in sizes))
-        self.starts = np.array([0, *ends[:-1]], np.int64)
+        self.starts: np.ndarray = np.array([0, *ends[:-1]], np.int64)
         self._taken = reserved(ends[-1])
         begin, count = self._taken.ctypes.data, len(self._taken)
         self.lengths: list[Length] = []
         self._open: list[int] = []
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=True):
             self._add(path, size, begin + start)
-        self.bytes = np.ctypeslib.as_array((ctypes.c_ubyte * count).from_address(begin))
+        self.bytes: np.ndarray = np.ctypeslib.as_array((ctypes.c_ubyte * count).from_address(begin))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         for descriptor in self.__dict__.get("_open", ()):

@@ -101,7 +101,8 @@ class StreamedObject:
     reads_all = True
 
     def __init__(self, url: Url, size: int, ahead: int, stopped: threading.Event) -> None:
-        self.url, self.size = url, size
+        self.url: Url = url
+        self.size: int = size
         self._fs, self._path = urls.filesystem(url)
         self._ahead, self._stopped = ahead, stopped
         self._pool = ThreadPool(ahead + 1, "packio-object")
@@ -188,7 +189,9 @@ class SkippedObject:
     def __init__(
         self, url: Url, size: int, stopped: threading.Event, most: int | None = None
     ) -> None:
-        self.url, self.size, self._stopped, self._most = url, size, stopped, most
+        self.url: Url = url
+        self.size: int = size
+        self._stopped, self._most = stopped, most
         self.requests = self.reached = 0
         self._width = WINDOW
         self._windows: OrderedDict[int, bytes] = OrderedDict()  # by their beginnings

@@ -61,7 +61,7 @@ _LABELS = ("label", "labels", "class", "y", "target")
 class Beton(Format):
     """Datasets of FFCV."""
 
-    caps = Caps((".beton",), writes=False, keeps=frozenset(("label", "meta")))
+    caps: Caps = Caps((".beton",), writes=False, keeps=frozenset(("label", "meta")))
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
         """Yield every sample, in order.

@@ -32,9 +32,9 @@ class Blob:
             path.unlink()
         except OSError as error:
             raise CannotCreateError(f"{path}: cannot be created: {error.strerror}") from error
-        self.length = array("q")  # bytes of each value
-        self.crc32c = array("I")
-        self.present = array("B")  # 0: a sample that has no value
+        self.length: array[int] = array("q")  # bytes of each value
+        self.crc32c: array[int] = array("I")
+        self.present: array[int] = array("B")  # 0: a sample that has no value
         self.size = 0  # bytes of all
 
     def add(self, value: bytes | None) -> None:

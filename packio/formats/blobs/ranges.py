@@ -39,7 +39,7 @@ class Input:
 
     def __init__(self, descriptor: int, path: Path, window: int) -> None:
         self.path = path
-        self.size = os.fstat(descriptor).st_size
+        self.size: int = os.fstat(descriptor).st_size
         self.descriptor = descriptor
         self._least = window
         self._window = b""

@@ -52,7 +52,7 @@ _Kind = tuple[tuple[int, ...], np.dtype]  # shape and type of a dataset
 class Hdf5(Format):
     """HDF5 files."""
 
-    caps = Caps(
+    caps: Caps = Caps(
         suffixes=(".h5", ".hdf5"), package="h5py", extra="hdf5", dies_of_damage=True,
         reads_by_library=True, keeps=frozenset(("key", "label", "meta", "boxes")), spooled=True,
     )  # fmt: skip

@@ -28,7 +28,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         """Remember the path: a directory with ``data.mdb``, or a single file."""
         self._shared: _SharedEnvironment | None = None
-        self.path = Path(path)
+        self.path: Path = Path(path)
 
     def __reduce__(self) -> tuple[type[Reader], tuple[Path]]:
         return Reader, (self.path,)

@@ -45,7 +45,7 @@ INDEX_NAME = "index.json"
 class Mds(Format):
     """Shards of MosaicML's streaming, and folders of shards with ``index.json``."""
 
-    caps = Caps(
+    caps: Caps = Caps(
         (".mds",), writes=False, keeps=frozenset(("key", "label", "meta")), at_urls=True, skips=True
     )
 

@@ -51,7 +51,7 @@ class Shard:
     def __init__(self, file: Input) -> None:
         self._file, self._path = file, file.path
         self._offsets = self._read_offsets()
-        self.count = len(self._offsets) - 1
+        self.count: int = len(self._offsets) - 1
         self._columns = self._read_columns()
         self._sizes = [column.size for column in self._columns]
         self._variable = [i for i, size in enumerate(self._sizes) if size is None]

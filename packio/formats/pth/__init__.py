@@ -50,7 +50,7 @@ _ALIGNMENT = 4096  # bytes, of every tensor
 class Pth(Format):
     """Files of ``torch.save``."""
 
-    caps = Caps(
+    caps: Caps = Caps(
         suffixes=(".pth", ".pt"), package="torch", reads_by_library=True, spooled=True,
         keeps=frozenset(("key", "label", "meta", "boxes")),
     )  # fmt: skip

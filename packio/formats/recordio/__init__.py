@@ -156,7 +156,7 @@ def _list_line(number: int, record: Record[Field]) -> bytes:
 class RecordIO(Format):
     """RecordIO files of MXNet."""
 
-    caps = Caps((".rec",), keeps=frozenset(("label",)), fields_apart=True)
+    caps: Caps = Caps((".rec",), keeps=frozenset(("label",)), fields_apart=True)
 
     def recognise(self, head: bytes, name: str) -> bool:
         """Tell by the magic, or by the suffix."""

@@ -195,7 +195,7 @@ def _count(index: Path) -> int:
 class Tar(Format):
     """Tar archives, as WebDataset lays them out."""
 
-    caps = Caps(
+    caps: Caps = Caps(
         (".tar",), keeps=frozenset(("key", "label", "meta", "boxes")), at_urls=True, skips=True
     )
 

@@ -122,7 +122,7 @@ class Writer(append_only.Writer):
 class TFRecord(Format):
     """TFRecord files of tf.train.Examples."""
 
-    caps = Caps(
+    caps: Caps = Caps(
         (".tfrecord", ".tfrecords", ".tfrec"), keeps=frozenset(("key", "label", "meta", "boxes")),
         at_urls=True,
     )  # fmt: skip

@@ -134,7 +134,7 @@ class Example:
     __slots__ = ("data", "features", "is_sequence")
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
+        self.data: bytes = data
         self.features: dict[bytes, list[Range]] = {}
         self.is_sequence = False
         for tag, start, stop in _fields(data, 0, len(data)):

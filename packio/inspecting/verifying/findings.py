@@ -114,13 +114,15 @@ class Findings:
     """
 
     def __init__(self, index: Index, path: Path, meter: Meter, root: Path | None = None) -> None:
-        self.index, self.path, self.meter = index, path, meter
-        self.root = index.path.parent if root is None else root
+        self.index: Index = index
+        self.path: Path = path
+        self.meter: Meter = meter
+        self.root: Path = index.path.parent if root is None else root
         self.table: list[tuple[str, int, bytes]] = []
         self.shards: list[tuple[str, range]] = []
         self.format: Format | None = None
-        self.reading = reading_of(index)
-        self.by_record = index.metadata.get("access", "range") != "range"
+        self.reading: Reading = reading_of(index)
+        self.by_record: bool = index.metadata.get("access", "range") != "range"
         self.kinds: list[FieldColumns] = []
         self.damages: list[Damage] = []
         self.warnings: list[str] = []

@@ -48,7 +48,7 @@ class Candidate:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        self.bytes = sum(len(image.data) for image in self.images)
+        self.bytes: int = sum(len(image.data) for image in self.images)
         self._timed = _Timed(self.images, self.decoder, self.stage)
         self._loader: Any = None
 

@@ -44,11 +44,11 @@ class Setup:
         if isinstance(loader, DevicePrefetcher):
             inner, self._wrap = loader.loader, lambda made: _around(loader, made)
         self._inner = inner
-        self.is_known = isinstance(inner, (DataLoader, Loader))
+        self.is_known: bool = isinstance(inner, (DataLoader, Loader))
         self.dataset: Any = inner.dataset if self.is_known else None
         self.workers: int | None = inner.num_workers if self.is_known else None
         iterable = isinstance(self.dataset, IterableDataset)
-        self.is_map = self.is_known and not iterable
+        self.is_map: bool = self.is_known and not iterable
         self._batches = inner.batch_sampler if self.is_map else None
         self.batch_size = getattr(inner, "batch_size", None) if self.is_known else None
         self.collate: Any = None

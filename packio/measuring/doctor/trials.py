@@ -99,7 +99,7 @@ class Trials:
     ) -> None:
         self._baseline, self._make, self._timed, self._say = baseline, make, timed, say
         self._price, self._now = price, now
-        self.baseline_runs = list(runs)
+        self.baseline_runs: list[LoopRun] = list(runs)
 
     def run(self, candidates: list[Change], until: float) -> list[Trial]:
         """Look at changes once, then measure the best ones in turns with the unchanged loop.

@@ -79,7 +79,10 @@ class Job:
         self, shop: Workshop, pack: opening.Pack, name: str, kind: str | None, skip: bool,
         missing: bool, workers: int, progress: ProgressCallback | None, began: float,
     ) -> None:  # fmt: skip
-        self.shop, self.pack, self.name, self.kind = shop, pack, name, kind
+        self.shop: Workshop = shop
+        self.pack: opening.Pack = pack
+        self.name: str = name
+        self.kind: str | None = kind
         self._skip, self._missing, self._workers = skip, missing, workers
         self._progress, self._began, self._called = progress, began, -math.inf
 

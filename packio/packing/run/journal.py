@@ -46,7 +46,9 @@ class Journal:
     """
 
     def __init__(self, folder: Path, plan: Plan, out: Path) -> None:
-        self.folder, self.digest, self.shards = folder, plan.digest, len(plan.shards)
+        self.folder: Path = folder
+        self.digest: str = plan.digest
+        self.shards: int = len(plan.shards)
         self._recipe, self._out = plan.own, out
 
     @property

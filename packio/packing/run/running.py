@@ -71,8 +71,10 @@ class Run:
     def __init__(
         self, plan: Plan, out: Path, means: Means, began: float, *, skip: bool, first: int = 0
     ) -> None:
-        self.plan, self.out, self.means = plan, out, means
-        self.treatment = Treatment.of(plan.own)
+        self.plan: Plan = plan
+        self.out: Path = out
+        self.means: Means = means
+        self.treatment: Treatment = Treatment.of(plan.own)
         self.first = first
         self._began, self._called, self._skip = began, -math.inf, skip
         self._container = registry.load("formats", plan.format)

@@ -195,7 +195,7 @@ class Packed:
         self.skipped: list[Skip] = []
         self.damaged_levels = 0
         self.source_bytes = 0
-        self.builder = IndexBuilder()
+        self.builder: IndexBuilder = IndexBuilder()
         self._identities = seen.identities(listing)  # before anything is read
         self._packed = array("q")  # positions in the listing
 

@@ -68,7 +68,7 @@ class ArrowColumns:
             self._add_boxes()
         if "meta_data" in self._index:
             self._add(META, "large_string", partial(self._texts, META))
-        self.names = tuple(self._made)
+        self.names: tuple[str, ...] = tuple(self._made)
 
     def schema(self, names: Sequence[str]) -> Any:
         """The pyarrow.Schema of some columns."""

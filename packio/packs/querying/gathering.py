@@ -24,7 +24,8 @@ class Gathered:
     """
 
     def __init__(self, index: Index, positions: np.ndarray) -> None:
-        self._index, self.positions = index, positions
+        self._index = index
+        self.positions: np.ndarray = positions
 
     def column(self, name: str) -> Pieces:
         """A column with a row for each sample."""

@@ -31,7 +31,7 @@ class Distinct:
     """
 
     def __init__(self) -> None:
-        self.codes = array("q")
+        self.codes: array[int] = array("q")
         self._seen: dict[Hashable, int] = {}
 
     @property

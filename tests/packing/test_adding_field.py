@@ -41,6 +41,16 @@ def _suffix(name: str) -> str:
     return str(registry.load("formats", name).caps.suffixes[0])
 
 
+def _with_latents(
+    name: str, images: pathlib.Path, latents: pathlib.Path, folder: pathlib.Path
+) -> pathlib.Path:
+    """Pack images of a format into two shards, and add a field."""
+    out = folder / f"x{_suffix(name)}"
+    packio.pack(images, out, shards=2)
+    packio.add_field(out, "latent", latents)
+    return out
+
+
 def _latent(key: str) -> np.ndarray:
     """Any array that the key alone tells."""
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
@@ -202,9 +212,7 @@ _READERS = {
 def test_other_libraries_read_the_new_shards(
     name: str, image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    out = tmp_path / f"x{_suffix(name)}"
-    packio.pack(image_folder, out, shards=2)
-    packio.add_field(out, "latent", folder)
+    out = _with_latents(name, image_folder, folder, tmp_path)
     form, found = registry.load("formats", name), list[bytes]()
     with packio.open(out) as pack:
         for shard in pack.metadata["shards"]:
@@ -520,9 +528,7 @@ def test_overwriting_takes_the_new_values(
 def test_other_verbs_carry_the_field(
     name: str, image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    out = tmp_path / f"x{_suffix(name)}"
-    packio.pack(image_folder, out, shards=2)
-    packio.add_field(out, "latent", folder)
+    out = _with_latents(name, image_folder, folder, tmp_path)
     assert packio.pack(image_folder, out, shards=2).up_to_date
     packio.convert(out, tmp_path / "converted.tar")
     _check(tmp_path / "converted.tar")
@@ -569,9 +575,7 @@ def test_a_lost_index_loses_no_sample_and_makes_no_wrong_ones(
 def test_a_batch_stacks_arrays_of_one_shape(
     image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    out = tmp_path / "x.tar"
-    packio.pack(image_folder, out, shards=2)
-    packio.add_field(out, "latent", folder)
+    out = _with_latents("tar", image_folder, folder, tmp_path)
     packio.add_field(out, "ragged", lambda s: np.zeros(1 + s.index % 2))
     ds = packio.PackDataset(out, fields=("latent", "ragged", "key"))
     latents, ragged, keys = packio.collate(ds.__getitems__([3, 20, 7, 7]))

@@ -4,7 +4,7 @@ A table stands on one page, between ``<!-- name:begin -->`` and ``<!-- name:end 
 of ``benchmarks/results/<its file>``; without that file it stays as it is. Figures are copied and
 rounded, never typed.
 
-    packio bench-decode --json benchmarks/results/decode.json
+    packio bench-decode --json > benchmarks/results/decode.json
     python tools/readme_tables.py            # write the pages
     python tools/readme_tables.py --check    # exit with 1 where a page is stale
 """

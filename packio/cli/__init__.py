@@ -155,7 +155,7 @@ def _run(only: str | None, held: interrupts.deferred) -> None:
     app: Any = typer.main.get_command(build(only, held))
     command = app.commands.get(only)
     try:
-        app(_with_files(sys.argv[1:], command), prog_name="packio")
+        app(sys.argv[1:], prog_name="packio")
     except PackioError as error:
         options = {p.name: p.opts[0] for p in command.params} if command else {}
         _fail(as_typed(str(error), options), error.exit_code)
@@ -163,17 +163,6 @@ def _run(only: str | None, held: interrupts.deferred) -> None:
         if sys.stdout is not None:
             sys.stdout.flush()  # here an error can still be told
         raise
-
-
-def _with_files(arguments: list[str], command: Any) -> list[str]:
-    """Name standard output after a ``--json`` that could have a file and has none."""
-    params = command.params if command else []
-    if "--json" not in arguments or all(p.name != "as_json" or p.is_flag for p in params):
-        return arguments
-    after = arguments.index("--json") + 1
-    if after == len(arguments) or (arguments[after][:1] == "-" and arguments[after] != "-"):
-        return [*arguments[:after], "-", *arguments[after:]]
-    return arguments
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -17,7 +17,7 @@ def run_bench(
     measure: Callable[[ProgressCallback], Found],
     show: Callable[[Found], None],
     *,
-    as_json: str | None,
+    as_json: bool,
     quiet: bool,
     plot: Path | None = None,
     draw: Callable[[Found, Path], None] | None = None,
@@ -27,7 +27,7 @@ def run_bench(
     Args:
         measure: Measures, and tells how far it is.
         show: Prints a result for people.
-        as_json: File for JSON; "-": standard output, in place of `show`; None: no JSON.
+        as_json: Print JSON, in place of what `show` prints.
         quiet: Show no progress.
         plot, draw: File of the plot, and the function that draws the plot.
 
@@ -41,10 +41,10 @@ def run_bench(
         check_plot(plot)  # before minutes of measuring
     with ProgressLine(quiet=quiet) as progress:
         result = measure(progress)
-    if as_json != "-":
+    if as_json:
+        print_json(result.as_dict())
+    else:
         show(result)
-    if as_json is not None:
-        print_json(result.as_dict(), as_json)
     if plot is not None and draw is not None:
         draw(result, plot)
     return result

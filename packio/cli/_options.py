@@ -74,17 +74,14 @@ Pack = Annotated[
 ]
 _AT = "File or URL of the pack's index, if it is not beside the pack; see: packio reindex --index"
 Index = Annotated[Path | None, typer.Option("--index", "--index-file", metavar="PLACE", help=_AT)]
-IndexFile = Annotated[Path | None, typer.Option("--index-file", metavar="PLACE", help=_AT)]
-Out = Annotated[Path, typer.Argument(help="Pack to make. The suffix says the format: x.lmdb")]
+Out = Annotated[
+    Path, typer.Argument(metavar="OUT", help="Pack to make. The suffix says the format: x.lmdb")
+]
 Classes = Annotated[
     list[str] | None,
     typer.Option("--class", metavar="NAME", help="Take only this class; repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-JsonFile = Annotated[
-    str | None,
-    typer.Option("--json", metavar="[FILE]", help="Write everything as JSON; no FILE: print it."),
-]
 Split = Annotated[
     str | None, typer.Option(metavar="NAME", help="Take only samples of this split, as train.")
 ]

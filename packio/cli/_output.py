@@ -10,10 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TextIO
-
-from packio.errors import CannotCreateError
 
 _SHOWN = 10  # lines of a list
 _NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -164,25 +161,11 @@ def print_table(
     Console().print(table)
 
 
-def print_json(values: Any, file: str | None = None) -> None:
-    """Print values as JSON, or write them into a file.
-
-    Args:
-        values: A report (a dataclass), or what JSON takes. Paths become text.
-        file: None or "-": standard output.
-
-    Raises:
-        CannotCreateError: the file cannot be written.
-    """
+def print_json(values: Any) -> None:
+    """Print a report (a dataclass), or what JSON takes, as JSON. Paths become text."""
     if dataclasses.is_dataclass(values) and not isinstance(values, type):
         values = dataclasses.asdict(values)
-    if file in (None, "-"):
-        print(json.dumps(values, default=str))
-        return
-    try:
-        Path(str(file)).write_text(json.dumps(values, indent=2, default=str) + "\n")
-    except OSError as error:
-        raise CannotCreateError(f"{file}: {error.strerror}") from error
+    print(json.dumps(values, default=str))
 
 
 def print_some(lines: Sequence[str], remark: str = "") -> None:

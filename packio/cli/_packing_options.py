@@ -160,8 +160,13 @@ LEVELS = _options(
     ),
 )  # fmt: skip
 _how = functools.partial(_options, "How it is done")
-NUM_WORKERS = _how(
-    num_workers=_one(int, "Processes; each writes one shard at a time (default: one a CPU)."),
+WORKERS = _how(
+    num_workers=_one(
+        int,
+        "Processes; each writes one shard at a time (default: one a CPU).",
+        "--workers --num-workers",
+        metavar="N",
+    ),
 )
 RAISE_OR_SKIP = _how(
     on_error=_one(
@@ -203,7 +208,7 @@ RUN = _how(
     engine=_one(
         str, "Where the shards are written.", default="local", metavar="local|ray|ray:ADDRESS"
     ),
-) | NUM_WORKERS | OVERWRITE  # fmt: skip
+) | WORKERS | OVERWRITE  # fmt: skip
 PARTS = _how(
     part=_one(
         part_of, "Write only the I-th of N parts of the shards, as one job of an array.",

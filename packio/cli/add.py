@@ -31,7 +31,13 @@ def run(
         typer.Option(metavar="KIND", help=f"One of {', '.join(KINDS)}; else the values say it."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes that call the function; 0: this process alone.")
+        int,
+        typer.Option(
+            "--workers",
+            "--num-workers",
+            metavar="N",
+            help="Processes that call the function; 0: this process alone.",
+        ),
     ] = 0,
     missing: Annotated[
         bool, typer.Option("--missing", help="Allow samples without a value.")
@@ -39,9 +45,12 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a field of this name.")
     ] = False,
-    no_resume: Annotated[
-        bool, typer.Option("--no-resume", help="Make all values anew after a run was cut short.")
-    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume/--no-resume", help="Keep the values that a run made that was cut short."
+        ),
+    ] = True,
     on_error: Annotated[
         str, typer.Option(metavar="raise|skip", help="Stop at a bad value, or leave it out.")
     ] = "raise",
@@ -70,7 +79,7 @@ def run(
     with ProgressLine(quiet=quiet) as progress:
         report = add_field(
             pack, name, _values(origin), kind=kind, workers=workers, missing=missing,
-            overwrite=overwrite, resume=not no_resume, on_error=on_error, progress=progress,
+            overwrite=overwrite, resume=resume, on_error=on_error, progress=progress,
         )  # fmt: skip
     if as_json:
         print_json(report)

@@ -15,12 +15,17 @@ from packio.packing.appending import AppendReport, append
 
 
 @group.takes(
-    group.SOURCE, group.SHARD_SIZE, group.RAISE_OR_SKIP, group.NUM_WORKERS,
+    group.SOURCE, group.SHARD_SIZE, group.RAISE_OR_SKIP, group.WORKERS,
     group.of_plugins("sources"),
 )  # fmt: skip
 def run(
-    pack: Annotated[Path, typer.Argument(help="The pack to add to: a folder of shards.")],
-    source: Annotated[str, typer.Argument(help="What the pack was made of, as for `packio pack`.")],
+    pack: Annotated[
+        Path, typer.Argument(metavar="PACK", help="The pack to add to: a folder of shards.")
+    ],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="What the pack was made of, as for `packio pack`."),
+    ],
     *,
     as_json: option.Json = False,
     quiet: option.Quiet = False,

@@ -45,7 +45,7 @@ def run(
     ] = None,
     workers: Annotated[
         list[int] | None,
-        typer.Option("--num-workers", "--workers", "-w", min=0,
+        typer.Option("--workers", "--num-workers", "-w", min=0,
                      help="DataLoader workers to measure with; repeatable (default: all CPUs). "
                      "0: none."),
     ] = None,
@@ -55,7 +55,7 @@ def run(
     rounds: Annotated[
         int, typer.Option(min=1, help="Passes of each decoder over the images, in turns.")
     ] = 5,
-    as_json: option.JsonFile = None,
+    as_json: option.Json = False,
     plot: option.Plot = None,
     save: Annotated[
         bool,
@@ -82,7 +82,7 @@ def run(
 
     Example: packio bench-decode photos.lmdb --parity --limit 200
 
-    Example: packio bench-decode photos.lmdb --save --json result.json --plot result.png
+    Example: packio bench-decode photos.lmdb --save --plot result.png
     """
     if parity:
         if plot or save:

@@ -24,7 +24,7 @@ def run(
     decoder: Annotated[str, typer.Option(help="Decoder, as for PackDataset.")] = "auto",
     workers: Annotated[
         list[int] | None,
-        typer.Option("--num-workers", "--workers", min=0,
+        typer.Option("--workers", "--num-workers", min=0,
                      help="DataLoader workers to try; repeatable (default: 1, 2, 4, …)."),
     ] = None,
     threads: Annotated[
@@ -36,7 +36,7 @@ def run(
     seconds: Annotated[
         float, typer.Option(help="Seconds to spend on the settings, roughly; images may be fewer.")
     ] = 120.0,
-    as_json: option.JsonFile = None,
+    as_json: option.Json = False,
     plot: option.Plot = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip

@@ -34,7 +34,7 @@ def run(
         int | None, typer.Option(help="Side of the images, pixels (default: 112; on a GPU 224).")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Times to measure everything, in turns.")] = 7,
-    as_json: option.JsonFile = None,
+    as_json: option.Json = False,
     plot: option.Plot = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip

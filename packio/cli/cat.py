@@ -19,19 +19,17 @@ if TYPE_CHECKING:
 def run(
     pack: option.Pack,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="The key of a sample; with --index its position.")
+        str, typer.Argument(metavar="KEY", help="The key of a sample; with --at its position.")
     ],
-    by_index: Annotated[
-        bool, typer.Option("--index", "-i", help="KEY is a position, 0 to N-1.")
-    ] = False,
-    index: option.IndexFile = None,
+    at: Annotated[bool, typer.Option("--at", "-i", help="KEY is a position, 0 to N-1.")] = False,
+    index: option.Index = None,
     force: Annotated[bool, typer.Option("--force", help="Write to a terminal, too.")] = False,
 ) -> None:
     """Write the bytes of one sample to standard output, as they were packed.
 
     Example: packio cat photos.lmdb cats/tom.jpg > tom.jpg
 
-    Example: packio cat photos.lmdb --index 17 | file -
+    Example: packio cat photos.lmdb --at 17 | file -
     """
     import packio
 
@@ -40,7 +38,7 @@ def run(
             "standard output is a terminal; say where the image goes, as > image.jpg, or --force"
         )
     with packio.open(pack, index=index) as opened:
-        data = opened[_position(opened, key) if by_index else _find(opened, key)].data
+        data = opened[_position(opened, key) if at else _find(opened, key)].data
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -54,7 +52,7 @@ def _position(pack: Pack, text: str) -> int:
     try:
         index = int(text)
     except ValueError:
-        raise OptionError(f"--index {text!r}: expected a whole number") from None
+        raise OptionError(f"--at {text!r}: expected a whole number") from None
     if not -len(pack) <= index < len(pack):
         samples = counted(len(pack), "sample")
         raise KeyNotFoundError(f"{pack.path}: no sample {index}; there are {samples}, from 0")
@@ -69,9 +67,13 @@ def _find(pack: Pack, key: str) -> int:
     except KeyNotFoundError as error:
         near = keys_near(pack, os.fsencode(key))
         hints = [f"\n  {row:>9}  {escaped(name)}" for row, name in near]
-        hint = "; similar keys, with their index:" + "".join(hints) if hints else "; see: packio ls"
+        hint = (
+            "; similar keys, with their positions:" + "".join(hints)
+            if hints
+            else "; see: packio ls"
+        )
         if key.isascii() and key.isdigit() and int(key) < len(pack):
-            hint = f"; if you mean the sample at {key}, say --index" + hint
+            hint = f"; if you mean the sample at {key}, say --at" + hint
         raise KeyNotFoundError(
             f"{pack.path}: no sample has the key {escaped(key)}{hint}"
         ) from error

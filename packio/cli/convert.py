@@ -21,11 +21,9 @@ from packio.packing import convert
 )  # fmt: skip
 def run(
     source: Annotated[
-        Path, typer.Argument(metavar="A", help="A pack, or a container that others wrote.")
+        Path, typer.Argument(metavar="PACK", help="A pack, or a container that others wrote.")
     ],
-    out: Annotated[
-        Path, typer.Argument(metavar="B", help="Pack to make. The suffix says the format: x.tar")
-    ],
+    out: option.Out,
     *,
     index: option.Index = None,
     as_json: option.Json = False,

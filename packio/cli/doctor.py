@@ -31,7 +31,7 @@ def run(
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size for a pack.")] = 64,
     workers: Annotated[
         int | None,
-        typer.Option("--num-workers", "--workers", min=0,
+        typer.Option("--workers", "--num-workers", min=0,
                      help="Workers for a pack (default: one a CPU)."),
     ] = None,
     index: option.Index = None,

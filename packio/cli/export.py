@@ -13,8 +13,9 @@ from packio.cli._output import as_size, counted, escaped, print_json
 
 def run(
     pack: option.Pack,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="File to make, .parquet.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to make, .parquet.")],
+    index: option.Index = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
 ) -> None:
@@ -27,9 +28,11 @@ def run(
 
     Example: duckdb -c "SELECT class, count(*), avg(width) FROM 'photos.parquet' GROUP BY class"
     """
+    import packio
     from packio.inspecting.exporting import export
 
-    report = export(pack, out, overwrite=overwrite)
+    with packio.open(pack, index=index) as opened:
+        report = export(opened, out, overwrite=overwrite)
     if as_json:
         print_json({"out": str(report.out), "samples": report.samples,
                     "columns": list(report.columns), "bytes": report.bytes,

@@ -27,6 +27,7 @@ def run(
     limit: Annotated[
         int, typer.Option(min=1, metavar="N", help="Most pairs on the page, the most alike first.")
     ] = 500,
+    index: option.Index = None,
     as_json: option.Json = False,
 ) -> None:
     """Find images that look alike: the same photograph encoded anew, resized or slightly changed.
@@ -38,9 +39,11 @@ def run(
 
     Example: packio find-duplicates photos.lmdb --json | jq -r '.found[].key'
     """
+    import packio
     from packio.inspecting.duplicates import find_duplicates
 
-    report = find_duplicates(pack, threshold=threshold, html=html, limit=limit)
+    with packio.open(pack, index=index) as opened:
+        report = find_duplicates(opened, threshold=threshold, html=html, limit=limit)
     if as_json:
         print_json({"samples": report.samples, "undecoded": list(report.undecoded),
                     "found": [dataclasses.asdict(pair) for pair in report.found]})  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,14 +12,22 @@ from packio.cli import _options as option
 from packio.cli import _packing_options as group
 from packio.cli._progress import ProgressLine
 from packio.cli._reports import show
+from packio.errors import OptionError
 from packio.packing.merging import merge
 
 
 @group.takes(group.OUTPUT, group.LEVELS, group.RUN, group.of_plugins("formats"))
 def run(
-    out: option.Out,
-    packs: Annotated[list[Path], typer.Argument(help="The packs to merge, two or more.")],
+    packs: Annotated[
+        list[Path], typer.Argument(metavar="PACK…", help="The packs to merge, two or more.")
+    ],
     *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="OUT", help="Pack to make. The suffix says the format: x.tar"
+        ),
+    ] = None,
     by: Annotated[
         Literal["copy", "link"],
         typer.Option(
@@ -44,10 +53,20 @@ def run(
     two of the packs have is an error, unless --prefix tells them apart. All other options are for
     copies.
 
-    Example: packio merge all.tar monday.tar tuesday.tar --by link
+    Example: packio merge monday.tar tuesday.tar -o all.tar --by link
     """
+    if out is None:
+        raise OptionError(f"-o says which pack to make, as: {_with_out(packs)}")
     with ProgressLine(quiet=quiet or by != "copy") as progress:
         if by == "copy":
             more["progress"] = progress
         report = merge(out, packs, by=by, prefix=prefix, **more)
     show(report, out, as_json=as_json, quiet=quiet)
+
+
+def _with_out(packs: list[Path]) -> str:
+    """The command of somebody who named the output first, or forgot it."""
+    out, *others = map(str, packs)
+    if len(others) > 1:
+        return shlex.join(["packio", "merge", *others, "-o", out])
+    return "packio merge A.tar B.tar -o ALL.tar"

@@ -25,8 +25,9 @@ def run(
     source: Annotated[
         str,
         typer.Argument(
+            metavar="SOURCE",
             help="A folder of class folders of images; a list (CSV, JSONL), an archive, a COCO "
-            "file, parquet; folders of images and masks; a pack; or MODULE:OBJECT, a dataset."
+            "file, parquet; folders of images and masks; a pack; or MODULE:OBJECT, a dataset.",
         ),
     ],
     out: option.Out,

@@ -72,8 +72,15 @@ def run(
             "samples have a mebibyte or more.",
         ),
     ] = None,
-    num_workers: Annotated[
-        int, typer.Option(min=1, help="Objects at a URL that are read at a time.")
+    threads: Annotated[
+        int,
+        typer.Option(
+            "--threads",
+            "--num-workers",
+            min=1,
+            metavar="N",
+            help="Threads; each reads an object at a URL at a time.",
+        ),
     ] = 8,
 ) -> None:
     """Index a container anew: a pack that lost its index, or a container that others wrote.
@@ -92,7 +99,7 @@ def run(
         place = packio.reindex(
             path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
             label=label, layout=layout, seek_points=seek_points, index=index,
-            headers_only=headers_only, num_workers=num_workers, progress=progress,
+            headers_only=headers_only, num_workers=threads, progress=progress,
         )  # fmt: skip
     with packio.open(path, index=index) as pack:
         print(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def run(
     pack: option.Pack,
     check: Annotated[
-        bool, typer.Option("--check", "--dry-run", help="Only show how much is in memory already.")
+        bool, typer.Option("--dry-run", "--check", help="Only show how much is in memory already.")
     ] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
@@ -30,7 +30,7 @@ def run(
 
     Example: packio warm train.lmdb
 
-    Example: packio warm train.lmdb --check
+    Example: packio warm train.lmdb --dry-run
     """
     from packio.packs.residency import warm
 

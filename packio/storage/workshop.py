@@ -224,7 +224,7 @@ def opened(
             raise _as_output_error(error, out) from error
         if isinstance(error, MemoryError):
             raise OutputError(
-                f"{out}: memory ran out; run it again with fewer --num-workers or less --memory"
+                f"{out}: memory ran out; run it again with fewer --workers or less --memory"
             ) from raised
         raise
     finally:

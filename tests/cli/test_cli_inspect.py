@@ -258,9 +258,9 @@ def test_cat_gives_a_sample_by_its_index(
     pack, files = named
     with packio.open(pack) as opened:
         key = opened.key_bytes(3)
-    assert _packio("cat", pack, "--index", "3").stdout == files[key]
-    assert _packio("cat", pack, "--index", str(len(files))).returncode == 65
-    assert _packio("cat", pack, "--index", "three").returncode == 2
+    assert _packio("cat", pack, "--at", "3").stdout == files[key]
+    assert _packio("cat", pack, "--at", str(len(files))).returncode == 65
+    assert _packio("cat", pack, "--at", "three").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_cat_gives_a_sample_by_its_index(
         ("one.png", b"plain/one.png"),
         ("plan/one.png", b"plain/one.png"),
         ("odd/new line.png", b"odd/new\\nline.png"),
-        ("3", b"--index"),
+        ("3", b"--at"),
     ],
 )
 def test_cat_of_an_unknown_key_suggests_those_near(
@@ -402,7 +402,8 @@ def test_help_has_an_example(command: str) -> None:
     [
         ("info", ()), ("ls", ()), ("cat", ("{key}",)), ("verify", ("-q",)),
         ("view", ("-o", "{folder}/sheet.html")), ("extract", ("{folder}/out",)),
-        ("convert", ("{folder}/out.h5",)), ("doctor", ("--seconds", "1", "--num-workers", "0")),
+        ("convert", ("{folder}/out.h5",)), ("doctor", ("--seconds", "1", "--workers", "0")),
+        ("export", ("{folder}/out.parquet",)), ("find-duplicates", ()),
     ],
 )  # fmt: skip
 def test_commands_that_read_take_an_index_that_is_elsewhere(
@@ -414,9 +415,8 @@ def test_commands_that_read_take_an_index_that_is_elsewhere(
     elsewhere.parent.mkdir()
     (tmp_path / "x.tar.packio").rename(elsewhere)
     rest = [text.format(folder=tmp_path, key=key) for text in more]
-    option = "--index-file" if command == "cat" else "--index"
     env = {**os.environ, "PACKIO_CACHE_DIR": str(tmp_path / "cache")}
-    packio_ = [sys.executable, "-m", "packio", command, str(tmp_path / "x.tar"), *rest, option]
+    packio_ = [sys.executable, "-m", "packio", command, str(tmp_path / "x.tar"), *rest, "--index"]
 
     def run(index: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import os
 import pathlib
 import re
@@ -65,7 +64,7 @@ def test_help_shows_no_broken_markup() -> None:
 @pytest.mark.parametrize(
     ("message", "typed"),
     [
-        ("num_workers=0: expected at least 1", "--num-workers 0: expected at least 1"),
+        ("num_workers=0: expected at least 1", "--workers 0: expected at least 1"),
         ("part=(3, 2), finish=False: no", "--part (3, 2), no --finish: no"),
         ("on_error='quarantine', quarantine=None", "--on-error quarantine, no --quarantine"),
         ("finish=True", "--finish"),
@@ -79,6 +78,7 @@ def test_help_shows_no_broken_markup() -> None:
 def test_a_message_speaks_of_options_and_text(message: str, typed: str) -> None:
     names = ("num_workers", "part", "finish", "on_error", "quarantine")
     options = {name: f"--{name.replace('_', '-')}" for name in names}
+    options["num_workers"] = "--workers"
     assert _output.as_typed(message, options) == typed
 
 
@@ -97,7 +97,7 @@ def test_one_is_counted_as_one(number: int, noun: str, text: str) -> None:
         (["--part", "x"], "expected I/N with I from 1 to N"),
         (["--part", "1/2", "--finish"], "--part writes a part"),
         (["--threads", "0"], "greater than or equal to 1"),
-        (["--num-workers", "0"], "--num-workers 0: expected at least 1"),
+        (["--num-workers", "0"], "--workers 0: expected at least 1"),
         (["--shard-size", "much"], "expected a size in bytes"),
         (["--split", "train"], "expected shares"),
     ],
@@ -235,9 +235,9 @@ def test_merging_replaces_with_overwrite(
     other = packio.pack(image_folder, tmp_path / "a.lmdb", include=["people/*"]).out
     extra = packio.pack(image_folder, tmp_path / "b.lmdb", include=["nature/*"]).out
     out = tmp_path / "x.tar"
-    assert run("merge", out, other, extra).returncode == 0
-    assert run("merge", out, extra, other).returncode == 73
-    assert run("merge", out, extra, other, "--overwrite").returncode == 0
+    assert run("merge", other, extra, "-o", out).returncode == 0
+    assert run("merge", extra, other, "-o", out).returncode == 73
+    assert run("merge", extra, other, "-o", out, "--overwrite").returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -266,17 +266,13 @@ def test_one_split_is_listed_extracted_and_shown(split_pack: Any, tmp_path: path
     assert "no split 'tset'" in done.stderr
 
 
-@pytest.mark.parametrize("form", [["--json"], ["--json", "-"], ["--json", "FILE"]])
-def test_benchmarks_print_json_or_write_a_file(
-    image_folder: pathlib.Path, tmp_path: pathlib.Path, form: list[str]
-) -> None:
-    file = tmp_path / "x.json"
-    form = [str(file) if word == "FILE" else word for word in form]
-    options = ["--limit", "1", "--rounds", "1", "-t", "1", "-w", "0", "-d", "pillow"]
-    done = run("bench-decode", image_folder, *form, *options)
-    text = file.read_text() if file.exists() else done.stdout
-    assert json.loads(text)["rounds"] == 1
-    assert ("1 image from" in done.stdout) == file.exists()
+def test_merge_says_where_its_output_goes(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = shutil.copytree(pack, tmp_path / "other.lmdb")
+    done = run("merge", tmp_path / "all.tar", pack, other)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"packio merge {pack} {other} -o {tmp_path}/all.tar" in done.stderr
+    assert "packio merge A.tar B.tar -o ALL.tar" in run("merge", pack, other).stderr
+    assert {p.name for p in tmp_path.iterdir()} == {"other.lmdb"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pathlib
 
 _ALL_OF_THE_LAST = 16  # changes: publishing
-_ONE_WORKER = ["--num-workers", "1"]  # with several, the number of changes varies
+_ONE_WORKER = ["--workers", "1"]  # with several, the number of changes varies
 _VARYING = 6  # changes: folders of the cache, which also knows files by their age
 _EACH = 1 if os.environ.get("PACKIO_MATRIX") == "whole" else 6  # of the changes before
 

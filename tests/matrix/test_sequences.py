@@ -68,7 +68,7 @@ class Packs(RuleBasedStateMachine):
         before = self._held[pack]
         keys = {s["key"] for s in before}
         after = [*before, *(s for s in self._some(part) if s["key"] not in keys)]
-        told = ["append", pack, *self._source(part), "--num-workers", "1"]
+        told = ["append", pack, *self._source(part), "--workers", "1"]
         if kill is not None:
             self._trial.run(*told, code=(0, KILLED), kill_at=kill)
             self._trial.check_either(pack, before, after)
@@ -82,7 +82,7 @@ class Packs(RuleBasedStateMachine):
         suffix = pathlib.Path(one).suffix if is_link else suffix
         keys = [{s["key"] for s in self._held[pack]} for pack in (one, two)]
         if keys[0] & keys[1] or (is_link and pathlib.Path(two).suffix != suffix):
-            self._trial.run("merge", self._new(suffix), *told, code=_USAGE)
+            self._trial.run("merge", *told, "-o", self._new(suffix), code=_USAGE)
             return one
         return self._made("merge", told, suffix, [*self._held[one], *self._held[two]], kill)
 
@@ -123,7 +123,7 @@ class Packs(RuleBasedStateMachine):
         """Make a pack by a command that is perhaps killed first; return the path of the pack."""
         out = self._new(suffix)
         shards = [] if verb == "merge" else self._shards()
-        words = [verb, out, *told] if verb == "merge" else [verb, *told, out, *shards]
+        words = [verb, *told, *(["-o"] if verb == "merge" else []), out, *shards]
         if kill is not None:
             self._trial.run(*words, code=(0, KILLED), kill_at=kill)
         is_there = verb == "merge" and pathlib.Path(out).exists()

@@ -120,7 +120,7 @@ class Trial:
         kill_at: int | None = None,
     ) -> Ran:  # fmt: skip
         """Append a source to a pack, mostly in one process: starting others takes long."""
-        workers = ["--num-workers", str(self.draw.choice([1, 1, 1, 1, 1, 2]))]
+        workers = ["--workers", str(self.draw.choice([1, 1, 1, 1, 1, 2]))]
         arguments = ["append", out, *source.arguments, *workers, *options]
         return self.run(*arguments, code=code, kill_at=kill_at)
 

@@ -80,7 +80,7 @@ def add_and_merge(t: Trial) -> None:
     two, b = t.packed(t.second, "two")
     told, wanted = _later(t, a.samples)
     t.run("add", one, "--field", told)
-    t.run("merge", t.out("all"), one, two, "--by", t.draw.choice(["copy", "link"]))
+    t.run("merge", one, two, "-o", t.out("all"), "--by", t.draw.choice(["copy", "link"]))
     t.check(t.out("all"), [*wanted, *b.samples], ordered=True)
     t.run("verify", t.out("all"))
 
@@ -159,7 +159,7 @@ def levels_merged(t: Trial) -> None:
     """Two packs with levels, copied or linked into one."""
     one, a = t.sharded(t.first, "one", *_LEVELS)
     two, b = t.packed(t.second, "two", *_LEVELS)
-    t.run("merge", t.out("all"), one, two, "--by", t.draw.choice(["copy", "link"]))
+    t.run("merge", one, two, "-o", t.out("all"), "--by", t.draw.choice(["copy", "link"]))
     t.check(t.out("all"), [*a.samples, *b.samples], ordered=True)
     _check_levels(t, t.out("all"))
     t.run("verify", t.out("all"))

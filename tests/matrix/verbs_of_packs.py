@@ -179,7 +179,7 @@ def merge_copy(t: Trial) -> None:
     source = t.written(t.second, "source_two")
     two = t.out("two", t.cell.other)
     t.run("pack", *source.arguments, two, "--shards", "2")
-    t.run("merge", t.out("all"), one, two)
+    t.run("merge", one, two, "-o", t.out("all"))
     t.check(t.out("all"), [*a.samples, *source.samples], ordered=True)
     t.run("verify", t.out("all"))
 
@@ -190,7 +190,7 @@ def merge_link(t: Trial) -> None:
     one, a = t.sharded(t.first, "one")
     two, b = t.sharded(t.second[:-2], "two")
     out = t.out("all")
-    t.run("merge", out, one, two, "--by", "link")
+    t.run("merge", one, two, "-o", out, "--by", "link")
     t.check(out, [*a.samples, *b.samples], ordered=True)
     t.run("verify", out)
     t.run("convert", out, t.out("other", t.cell.other))
@@ -284,7 +284,7 @@ def kill_merge(t: Trial) -> None:
     two, b = t.sharded(t.second, "two")
     if t.draw.random() < 0.5:
         by = t.draw.choice([["copy", "--shards", "2"], ["link"]])
-        told = ["merge", "OUT", one, two, "--by", *by]
+        told = ["merge", one, two, "-o", "OUT", "--by", *by]
         wanted = [*a.samples, *b.samples]
     else:
         told, wanted = ["convert", one, "OUT", "--shards", "2"], a.samples
@@ -329,7 +329,7 @@ def two_appends(t: Trial) -> None:
     # The first one is stopped early, goes on when the second one has ended, and must see that.
     stops = (t.draw.choice([1, 2, 2, 4, 8, 16]), None)
     commands = [
-        Command(["append", out, *part.arguments, "--num-workers", "1"], stop_at=stop)
+        Command(["append", out, *part.arguments, "--workers", "1"], stop_at=stop)
         for part, stop in zip(parts, stops, strict=True)
     ]
     ran = t.run_all(commands, (0, LOCKED))

@@ -175,17 +175,17 @@ def test_the_command_writes_json_plot_and_calibration(
     folder: pathlib.Path, cache: pathlib.Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    plot, figures = cache / "plot.png", cache / "figures.json"
+    plot = cache / "plot.png"
     options = ["--rounds", "1", "-t", "1", "-d", "pillow", "--save"]
-    done = _cli(folder, *options, "--json", figures, "--plot", plot)
+    done = _cli(folder, *options, "--json", "--plot", plot)
     assert done.returncode == 0, done.stderr
-    assert json.loads(figures.read_text())["rows"][0]["decoder"] == "pillow"
+    assert json.loads(done.stdout)["rows"][0]["decoder"] == "pillow"
     assert Image.open(io.BytesIO(plot.read_bytes())).width > 400
     assert str(cache / "decoders.json") in done.stderr
 
 
 def test_json_on_standard_output_is_alone_there(folder: pathlib.Path) -> None:
-    done = _cli(folder, "--rounds", "1", "-t", "1", "-d", "pillow", "--json", "-")
+    done = _cli(folder, "--rounds", "1", "-t", "1", "-d", "pillow", "--json")
     assert json.loads(done.stdout)["images"] == 4
 
 
@@ -196,7 +196,7 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(
         ([folder, "-d", "simplejpg"], 2),
         ([tmp_path], 65),
         ([tmp_path / "none.lmdb"], 65),
-        ([folder, "-d", "pillow", "--rounds", "1", "--json", tmp_path / "no" / "x.json"], 73),
+        ([folder, "-d", "pillow", "--rounds", "1", "--plot", tmp_path / "no" / "x.png"], 73),
     ):
         done = _cli(*arguments, "--quiet")
         assert done.returncode == code, done.stderr

@@ -82,7 +82,7 @@ def test_a_merge_with_other_prefixes_is_another_pack(packs: list[Path], tmp_path
 
 
 def test_the_command_takes_prefix(packs: list[Path], tmp_path: Path) -> None:
-    words = ["merge", str(tmp_path / "y.tar"), *map(str, packs), "--prefix", "--quiet"]
+    words = ["merge", *map(str, packs), "-o", str(tmp_path / "y.tar"), "--prefix", "--quiet"]
     command = [sys.executable, "-m", "packio", *words]
     subprocess.run(command, check=True, timeout=600)
     assert _samples(tmp_path / "y.tar") == _expected(packs, ["monday/", "tuesday/"])

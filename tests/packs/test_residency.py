@@ -140,7 +140,7 @@ def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_shows_shares_before_and_after(cold: pathlib.Path) -> None:
-    done = _cli(str(cold), "--check")
+    done = _cli(str(cold), "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "% of 25.3 MB in memory" in done.stdout
     done = _cli(str(cold))

@@ -138,7 +138,8 @@ def test_every_command_takes_a_selection(pack: pathlib.Path, tmp_path: pathlib.P
         ("pack", "dogs.selection", "x.lmdb"), ("convert", "dogs.selection", "x.tar"),
         ("extract", "dogs.selection", "files"), ("export", "dogs.selection", "x.parquet"),
         ("view", "dogs.selection", "-o", "x.html"), ("warm", "dogs.selection"),
-        ("cat", "dogs.selection", keys[1]), ("merge", "both.tar", "dogs.selection", "cats.tar"),
+        ("cat", "dogs.selection", keys[1]),
+        ("merge", "dogs.selection", "cats.tar", "-o", "both.tar"),
         ("select", "dogs.selection", "n > 20", "-o", "few.selection"),
     ):  # fmt: skip
         if words[0] == "merge":

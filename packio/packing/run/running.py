@@ -246,7 +246,7 @@ class Run:
                         if attempts[number] == _ATTEMPTS:
                             raise WorkerDiedError(
                                 f"{self.out}: shard {number} failed {_ATTEMPTS} times: {error}; "
-                                "run it again with fewer --num-workers or less --memory"
+                                "run it again with fewer --workers or less --memory"
                             ) from error
                         waiting.append(number)
                 self._report_progress(tally.total())

@@ -37,6 +37,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt Makefile $(CORE) | $(BIN)/python
 	@echo "installing packio and all that its tests need into $(VENV); a minute or more"
 	@$(PIP) -e '.[dev]'
 	@$(PIP) --no-deps mmengine==0.10.7
+	@# axe.min.js is in it, which looks for what keeps people from using a page
+	@$(PIP) --no-deps axe-playwright-python==0.1.8
 	@# yapf, which mmengine imports, keeps its grammar in the user's cache: processes that write it
 	@# at once read it half written
 	@$(BIN)/python -c 'import yapf'

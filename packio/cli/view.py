@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from packio.cli import _options as option
 from packio.cli._output import counted, escaped
 from packio.cli._progress import ProgressLine
+from packio.errors import OptionError
+
+if TYPE_CHECKING:
+    from packio.packs.opening import Pack
 
 
 def run(
@@ -26,6 +31,26 @@ def run(
     size: Annotated[
         int, typer.Option(min=16, max=1024, metavar="PIXELS", help="Longer side of a thumbnail.")
     ] = 128,
+    originals: Annotated[
+        Any,
+        typer.Option(
+            parser=option.byte_count,
+            metavar="SIZE",
+            help="Images that the page has as they are, the smallest first, as 20MB in all: "
+            "enlarged, they show their own pixels.",
+        ),
+    ] = "20MB",
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Write no page: show all samples, in a pack of any size, by a server on this "
+            "machine, until Ctrl-C.",
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of --serve; 0: one that is free.")
+    ] = 0,
     index: option.Index = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the web browser.")] = False,
     quiet: option.Quiet = False,
@@ -38,16 +63,27 @@ def run(
 
     Example: packio view photos.lmdb -o photos.html --open
 
+    Enlarged, an image has a mask over it, with a slider, and its boxes with their classes.
+
     Example: packio view photos.lmdb -o cats.html --class cats --limit 2000 --size 64
+
+    Example: packio view imagenet.lmdb --serve --open
     """
     import packio
+
+    if serve:
+        if out is not None:
+            raise OptionError("--serve writes no page: leave --out away")
+        with packio.open(pack, index=index) as opened:
+            _serve(opened, classes, split, size, port, open_it=open_it)
+        return
     from packio.inspecting.gallery import write_contact_sheet
 
     path = out if out is not None else Path(pack.resolve().name + ".html")
     with ProgressLine(quiet=quiet) as progress, packio.open(pack, index=index) as opened:
         report = write_contact_sheet(
             opened, path, classes=classes or None, split=split, limit=limit, size=size,
-            progress=progress,
+            originals=originals, progress=progress,
         )  # fmt: skip
     if not quiet:
         broken = f", {report.broken:,} of them broken" if report.broken else ""
@@ -57,3 +93,18 @@ def run(
         import webbrowser
 
         webbrowser.open(path.resolve().as_uri())
+
+
+def _serve(
+    pack: Pack, classes: list[str] | None, split: str | None, size: int, port: int, *, open_it: bool
+) -> None:
+    from packio.inspecting.gallery.serving import GalleryServer
+
+    with GalleryServer(pack, classes=classes or None, split=split, size=size, port=port) as server:
+        print(f"{server.url}\nCtrl-C ends the server.", flush=True)
+        if open_it:
+            import webbrowser
+
+            webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve()

@@ -11,7 +11,8 @@ import typer
 
 from packio.cli import build
 
-COMMANDS: dict[str, Any] = typer.main.get_command(build()).commands  # type: ignore[attr-defined]
+_APP: Any = typer.main.get_command(build())
+COMMANDS: dict[str, Any] = _APP.commands
 ARGUMENTS = {
     "PACK", "PACK…", "SOURCE", "OUT", "KEY", "NAME", "[SQL]", "[PATH]", "PATH",
     "PACK|MODULE:LOADER",

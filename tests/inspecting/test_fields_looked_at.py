@@ -119,10 +119,11 @@ def test_the_gallery_has_all_that_a_sample_has(pack: pathlib.Path, tmp_path: pat
     assert more[0]["depth"]["jpeg"]
     with packio.open(pack) as opened:
         ids = np.asarray(Image.open(io.BytesIO(opened.mask(0) or b"")))
-    colours = np.asarray(Image.open(io.BytesIO(base64.b64decode(more[0]["mask"]["png"]))))
-    assert colours.shape == (*ids.shape, 3)
-    pairs = {(int(i), tuple(c)) for i, c in zip(ids.flat, colours.reshape(-1, 3), strict=True)}
+    colours = np.asarray(Image.open(io.BytesIO(base64.b64decode(more[0]["mask"]["mask"]))))
+    assert colours.shape == (*ids.shape, 4)
+    pairs = {(int(i), tuple(c)) for i, c in zip(ids.flat, colours.reshape(-1, 4), strict=True)}
     assert len(pairs) == len(np.unique(ids))
+    assert np.array_equal(colours[..., 3] == 0, ids == 0)  # an image is seen below
     assert "mask" not in more[2]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import html.parser
 import io
 import json
@@ -13,11 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import browsing
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -32,13 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = 60  # tiles
-_CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-_DRIVER = shutil.which("chromedriver") or ""
-_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-          "--disable-background-networking", "--disable-component-update", "--disable-sync",
-          "--disable-dev-shm-usage"]  # fmt: skip
 _HOSTILE = (
     b"hostile/<img src=x onerror=document.title='pwned'>.png",
     b"hostile/</script><script>document.title='pwned'</script>.png",
@@ -47,8 +39,10 @@ _HOSTILE = (
     b"hostile/bad\xff.png",
 )
 
-needs_chromium = pytest.mark.skipif(not _CHROMIUM, reason="no chromium is installed")
-needs_driver = pytest.mark.skipif(not (_CHROMIUM and _DRIVER), reason="no chromedriver")
+needs_chromium = pytest.mark.skipif(not browsing.CHROMIUM, reason="no chromium is installed")
+needs_driver = pytest.mark.skipif(
+    not (browsing.CHROMIUM and browsing.DRIVER), reason="no chromedriver"
+)
 
 
 def _png(pixels: np.ndarray) -> bytes:
@@ -148,7 +142,13 @@ class _Page(html.parser.HTMLParser):
 def _visit(sheet: pathlib.Path, folder: pathlib.Path, **state: str) -> _Page:
     """Open the sheet in Chromium with a state in its fragment; return the page it makes of it."""
     address = f"{sheet.as_uri()}#{urllib.parse.urlencode(state)}"
-    command = [_CHROMIUM, *_FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", address]
+    command = [
+        browsing.CHROMIUM,
+        *browsing.FLAGS,
+        f"--user-data-dir={folder}/profile",
+        "--dump-dom",
+        address,
+    ]
     done = subprocess.run(command, check=True, timeout=600, capture_output=True)
     return _Page(done.stdout.decode())
 
@@ -285,66 +285,10 @@ def test_nothing_in_a_key_is_executed(sheet: pathlib.Path, tmp_path: pathlib.Pat
     assert shown[0] in page.texts["dd"]
 
 
-class _Browser:
-    """Chromium driven by chromedriver. Source: W3C WebDriver, https://www.w3.org/TR/webdriver2/."""
-
-    def __init__(self, address: str, profile: pathlib.Path) -> None:
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-        self._base = address
-        options = {"binary": _CHROMIUM, "args": [*_FLAGS, f"--user-data-dir={profile}"]}
-        wanted = {"browserName": "chrome", "goog:chromeOptions": options}
-        session = self._call("POST", "/session", capabilities={"alwaysMatch": wanted})
-        self._base += f"/session/{session['sessionId']}"
-
-    def _call(self, method: str, path: str, **body: Any) -> Any:
-        data = json.dumps(body).encode() if method == "POST" else None
-        request = urllib.request.Request(self._base + path, data, method=method)  # noqa: S310 (loopback)
-        with self._open(request, timeout=600) as answer:
-            return json.load(answer)["value"]
-
-    def go(self, address: str) -> None:
-        self._call("POST", "/url", url=address)
-
-    def ask(self, script: str) -> Any:
-        return self._call("POST", "/execute/sync", script=f"return {script}", args=[])
-
-    def expect(self, script: str, value: Any) -> None:
-        """Wait until a script says what it should: a page handles some events a moment later."""
-        until = time.monotonic() + 120
-        while (found := self.ask(script)) != value and time.monotonic() < until:
-            time.sleep(0.05)
-        assert found == value
-
-    def click(self, selector: str) -> None:
-        element = self._call("POST", "/element", using="css selector", value=selector)
-        self._call("POST", f"/element/{next(iter(element.values()))}/click")
-
-    def press(self, *keys: str) -> None:
-        strokes = [{"type": t, "value": k} for k in keys for t in ("keyDown", "keyUp")]
-        actions = [{"type": "key", "id": "keyboard", "actions": strokes}]
-        self._call("POST", "/actions", actions=actions)
-
-    def close(self) -> None:
-        self._call("DELETE", "")
-
-
-LEFT, RIGHT, ESCAPE = "\ue012", "\ue014", "\ue00c"  # WebDriver, section 17.4.2
-
-
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Browser]:
-    with subprocess.Popen([_DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
-        try:
-            said = iter(driver.stdout.readline, "")
-            port = next(
-                m[1] for m in (re.search(r"successfully on port (\d+)", line) for line in said) if m
-            )
-            made = _Browser(f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("profile"))
-            with contextlib.closing(made):
-                yield made
-        finally:
-            driver.terminate()
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browsing.Browser]:
+    with browsing.running(tmp_path_factory.mktemp("profile")) as made:
+        yield made
 
 
 _TILES = "[...document.querySelectorAll('[data-at]')].map(tile => tile.title)"
@@ -352,27 +296,27 @@ _POSITION = "document.getElementById('position').value"
 
 
 @needs_driver
-def test_arrow_keys_and_buttons_turn_pages(sheet: pathlib.Path, browser: _Browser) -> None:
+def test_arrow_keys_and_buttons_turn_pages(sheet: pathlib.Path, browser: browsing.Browser) -> None:
     browser.go("about:blank")
     browser.go(sheet.as_uri())
     keys = [s["key"] for s in _data(sheet)]
     browser.expect(_TILES, keys[:PAGE])
-    browser.press(RIGHT)
+    browser.press(browsing.RIGHT)
     browser.expect(_TILES, keys[PAGE : 2 * PAGE])
     browser.click("#next")
     browser.expect(_TILES, keys[2 * PAGE :])
-    browser.press(RIGHT)  # there is no further page
+    browser.press(browsing.RIGHT)  # there is no further page
     browser.expect(_TILES, keys[2 * PAGE :])
-    browser.press(LEFT, LEFT, LEFT)
+    browser.press(browsing.LEFT, browsing.LEFT, browsing.LEFT)
     browser.expect(_TILES, keys[:PAGE])
     browser.expect(_POSITION, "1\u201360 of 143")
 
 
 @needs_driver
-def test_typing_and_choosing_filter(sheet: pathlib.Path, browser: _Browser) -> None:
+def test_typing_and_choosing_filter(sheet: pathlib.Path, browser: browsing.Browser) -> None:
     browser.go("about:blank")
     browser.go(sheet.as_uri())
-    browser.press(RIGHT, "/", "0", "0", "3")
+    browser.press(browsing.RIGHT, "/", "0", "0", "3")
     browser.expect(_TILES, ["green/003.png", "red/003.png"])
     browser.click("#class option[value='2']")
     browser.expect(_TILES, ["red/003.png"])
@@ -382,7 +326,9 @@ def test_typing_and_choosing_filter(sheet: pathlib.Path, browser: _Browser) -> N
 
 
 @needs_driver
-def test_a_click_enlarges_and_escape_goes_back(sheet: pathlib.Path, browser: _Browser) -> None:
+def test_a_click_enlarges_and_escape_goes_back(
+    sheet: pathlib.Path, browser: browsing.Browser
+) -> None:
     browser.go("about:blank")
     browser.go(sheet.as_uri())
     browser.click("[title='green/001.png']")
@@ -390,15 +336,17 @@ def test_a_click_enlarges_and_escape_goes_back(sheet: pathlib.Path, browser: _Br
     browser.expect(key, "green/001.png")
     width = "document.querySelector('#large img').getBoundingClientRect().width"
     browser.expect(f"{width} > 200", True)
-    browser.press(RIGHT)
+    browser.press(browsing.RIGHT)
     browser.expect(key, "green/002.png")
-    browser.press(ESCAPE)
+    browser.press(browsing.ESCAPE)
     browser.expect(key, None)
     browser.expect("document.activeElement.title", "green/002.png")
 
 
 @needs_driver
-def test_every_thumbnail_loads_under_the_policy(sheet: pathlib.Path, browser: _Browser) -> None:
+def test_every_thumbnail_loads_under_the_policy(
+    sheet: pathlib.Path, browser: browsing.Browser
+) -> None:
     browser.go("about:blank")
     browser.go(f"{sheet.as_uri()}#q=hostile")
     loaded = "[...document.images].map(image => image.complete && image.naturalWidth > 0)"

@@ -75,7 +75,7 @@ def make_pixels_thumbnail(pixels: np.ndarray, edge: int) -> bytes:
 def make_mask_thumbnail(data: bytes, edge: int, facts: Facts) -> bytes:
     """Decode a mask and make an upright PNG of at most ``edge`` pixels a side.
 
-    Each class id has a colour of its own, as far as 8 bits allow; 0 is black.
+    Each class id has a colour of its own, as far as 8 bits allow; 0 is transparent.
     """
     from PIL import Image
 
@@ -84,7 +84,8 @@ def make_mask_thumbnail(data: bytes, edge: int, facts: Facts) -> bytes:
     ids = ids[..., 0] if ids.ndim == 3 else ids
     step = -(-max(ids.shape) // edge)
     ids = ids[::step, ::step].astype(np.int64)
-    colours = np.stack([ids * prime % 256 for prime in (53, 151, 199)], axis=-1)
+    shown = np.where(ids == 0, 0, 255)
+    colours = np.stack([*(ids * prime % 256 for prime in (53, 151, 199)), shown], axis=-1)
     file = io.BytesIO()
     small = Image.fromarray(colours.astype(np.uint8))
     _upright(small, facts.orientation).save(file, "PNG")

@@ -25,12 +25,13 @@ _SHARED = Path(__file__).parent
 _START = b"<!doctype html>"  # as page.html
 
 
-def make_page(folder: Path, values: dict[str, Any]) -> str:
+def make_page(folder: Path, values: dict[str, Any], *, served: bool = False) -> str:
     """Make a page of the templates in a folder: page.html, page.css and perhaps page.js.
 
     Args:
         folder: The folder.
         values: Name → value, for all templates. Numbers, text, lists, and functions.
+        served: The page may ask the server that it came from.
     """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _SHARED]),
@@ -42,9 +43,10 @@ def make_page(folder: Path, values: dict[str, Any]) -> str:
     has_script = (folder / "page.js").exists()
     text = templates.get_template("page.js").render(values) if has_script else ""
     policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        "default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"{'connect-src self; img-src self' if served else 'img-src'} data:; "
         f"style-src '{_digest(style)}'; script-src '{_digest(text)}'"
-    )
+    ).replace(" self", " 'self'")
     page = templates.get_template("page.html")
     return page.render({**values, "policy": policy, "style": style, "script": text})
 

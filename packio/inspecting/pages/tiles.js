@@ -29,7 +29,7 @@ function tileOf(entry, sample, well, text) {
 function showLarge(sample, well, facts) {
   const list = make("dl");
   for (const [name, value] of facts)
-    list.append(make("dt", "", name), make("dd", "", String(value)));
+    list.append(make("dt", "", name), make("dd", "", value instanceof Node ? value : String(value)));
   large.className = sample.error === null ? "" : "broken";
   large.replaceChildren(well, list);
   if (!large.open) large.showModal();
@@ -48,14 +48,15 @@ large.addEventListener("click", (event) => { if (!event.target.closest("dl")) la
 large.addEventListener("close", () => {
   const last = enlarged;
   enlarged = null;
-  show();
-  if (last) document.querySelector(`[data-at="${nameOf(last)}"]`)?.focus();
+  Promise.resolve(show()).then(() => {
+    if (last) document.querySelector(`[data-at="${nameOf(last)}"]`)?.focus();
+  });
 });
 addEventListener("hashchange", restore);
 addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
-  if (event.target === query || event.target === chosen) {
-    if (event.key === "Escape") event.target.blur();
+  if (event.target.matches?.("input, select")) {
+    if (event.key === "Escape" && !enlarged) event.target.blur();
   } else if (event.key === "ArrowLeft") turn(-1);
   else if (event.key === "ArrowRight") turn(1);
   else if (event.key === "/" && !enlarged) { event.preventDefault(); query.focus(); }

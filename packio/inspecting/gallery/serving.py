@@ -1,0 +1,247 @@
+"""A gallery of a whole pack, of any size, by a server on this machine: thumbnails when asked for.
+
+Only 127.0.0.1 is listened on, every address begins with a secret, and no other name of the host is
+answered, so that neither other users nor pages of other sites can ask.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packio.datasets.selection import selected
+from packio.errors import CannotCreateError, OptionError, PackioError
+from packio.inspecting.gallery.entries import MEDIA, entry_of
+from packio.inspecting.pages import make_page, readable
+from packio.packs import opening
+from packio.system import processors
+from packio.system.pools import ThreadPool
+
+HOST = "127.0.0.1"
+_MOST = 200  # samples of an answer
+_FILTERS = 8  # results of filters that are kept
+_COUNTED = 1 << 20  # samples of a pack whose classes are counted
+
+
+class GalleryServer:
+    """A server of a gallery; a context manager, which listens from its beginning to its end."""
+
+    def __init__(
+        self,
+        pack: opening.Pack,
+        *,
+        classes: Iterable[str] | None = None,
+        split: str | None = None,
+        size: int = 128,
+        port: int = 0,
+    ) -> None:
+        """Listen.
+
+        Args:
+            pack: An open pack; it stays open as long as the server is used.
+            classes: Names of classes to show; None shows all.
+            split: Name of the split to show; None shows all.
+            size: Longer edge of a thumbnail, pixels on the page.
+            port: Of 127.0.0.1; 0: one that is free.
+
+        Raises:
+            OptionError: no such class or split.
+            CannotCreateError: the port is in use.
+        """
+        self._pack, self._size = pack, size
+        self._classes = None if classes is None else tuple(classes)
+        self._split = split
+        self._samples = self._find("", "", "")
+        self._filtered = functools.lru_cache(_FILTERS)(self._find)
+        self._finding = threading.Lock()  # one filter at a time: each goes through all keys
+        self._pool = ThreadPool(min(8, processors.usable()), "packio-gallery")
+        token = secrets.token_urlsafe(16)
+        try:
+            self._server = ThreadingHTTPServer((HOST, port), _handler(self, f"/{token}/"))
+        except OSError as error:
+            raise CannotCreateError(f"port {port} of {HOST}: {error.strerror}") from error
+        self._server.daemon_threads = True
+        self.url = f"http://{HOST}:{self._server.server_port}/{token}/"
+
+    def serve(self) -> None:
+        """Answer until `close` is called, or Ctrl-C is pressed."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.server_close()
+        self._pool.shutdown()
+
+    def stop(self) -> None:
+        """End `serve`, from another thread."""
+        self._server.shutdown()
+
+    def __enter__(self) -> GalleryServer:
+        """Return the server."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop listening."""
+        self.close()
+
+    def page(self) -> bytes:
+        """The page, which asks for all else."""
+        pack = self._pack
+        facts = [
+            f"{len(self._samples):,} sample{'s' * (len(self._samples) != 1)}",
+            f"{len(pack.classes):,} class{'es' * (len(pack.classes) != 1)}",
+            str(pack.metadata["format"]), f"digest {pack.digest[:12]}",
+        ]  # fmt: skip
+        data = {
+            "classes": [readable(name) for name in pack.classes], "counts": self._counts(),
+            "splits": [readable(name) for name in pack.metadata.get("splits", [])], "samples": None,
+        }  # fmt: skip
+        values = {
+            "title": readable(pack.path.resolve().name), "facts": facts, "size": self._size,
+            "data": data,
+        }  # fmt: skip
+        return make_page(Path(__file__).parent, values, served=True).encode()
+
+    def samples(self, asked: dict[str, str]) -> dict[str, Any]:
+        """Some samples: one by its index, or a part of those that a filter leaves.
+
+        Args:
+            asked: ``index``; or ``class`` and ``split`` (numbers, or empty), ``q`` (a part of the
+                key), ``first`` and ``count``.
+
+        Returns:
+            ``total``, how many there are, and ``samples``, what the page shows of each.
+        """
+        if "index" in asked:
+            index = self._index(asked)
+            return {"total": 1, "samples": self._entries([index])}
+        with self._finding:
+            found = self._filtered(
+                asked.get("class", ""), asked.get("split", ""), asked.get("q", "").lower()
+            )
+        first = max(0, _number(asked.get("first", "0")))
+        count = min(_MOST, max(0, _number(asked.get("count", "60"))))
+        return {
+            "total": len(found),
+            "samples": self._entries(found[first : first + count].tolist()),
+        }
+
+    def image(self, asked: dict[str, str]) -> tuple[str, bytes]:
+        """Media type and bytes of an image, as they were packed."""
+        (row,) = self._pack.rows([self._index(asked)])
+        if row.encoding not in MEDIA:
+            raise OptionError(f"{row.encoding}: not for browsers")
+        return MEDIA[row.encoding], self._pack.read(row)
+
+    def _index(self, asked: dict[str, str]) -> int:
+        index = _number(asked.get("index", ""))
+        at = int(np.searchsorted(self._samples, index))
+        if at >= len(self._samples) or self._samples[at] != index:
+            raise OptionError(f"no sample {index} here")
+        return index
+
+    def _entries(self, indices: list[int]) -> list[dict[str, Any]]:
+        made = [self._pool.submit(entry_of, self._pack, i, self._size) for i in indices]
+        entries = [future.result() for future in made]
+        return [entry | {"original": entry["encoding"] in MEDIA} for entry in entries]
+
+    def _find(self, one: str, split: str, text: str) -> np.ndarray:
+        """Positions of the samples of a class and split whose key has a text: (n,) int64."""
+        pack = self._pack
+        classes = self._classes
+        if one:
+            name = _named(pack.classes, one, "class")
+            classes = (name,) if classes is None or name in classes else ()
+        names, wanted = pack.metadata.get("splits", []), self._split
+        if split:
+            chosen = _named(names, split, "split")
+            if wanted not in (None, chosen):
+                return np.zeros(0, np.int64)
+            wanted = chosen
+        chunks = list(selected(pack, classes, wanted))
+        found = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
+        if text:
+            has = [text in readable(pack.key_bytes(i)).lower() for i in found.tolist()]
+            found = found[np.array(has, bool)]
+        return found
+
+    def _counts(self) -> list[tuple[int, int | None]]:
+        """Classes, and how many samples each has; None in a large pack."""
+        pack = self._pack
+        if "label" not in pack.index_file or len(self._samples) > _COUNTED:
+            return [(number, None) for number in range(len(pack.classes))]
+        labels = pack.take_labels(self._samples)
+        if labels.ndim > 1:
+            sums = (labels > 0).sum(axis=0)
+            return [(number, int(sums[number])) for number in np.flatnonzero(sums).tolist()]
+        numbers, counts = np.unique(labels[labels >= 0], return_counts=True)
+        return list(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _named(names: Sequence[str], number: str, what: str) -> str:
+    if _number(number) >= len(names):
+        raise OptionError(f"no {what} {number}")
+    return names[int(number)]
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise OptionError(f"{text!r}: expected a number")
+    return int(text)
+
+
+def _handler(gallery: GalleryServer, root: str) -> type[BaseHTTPRequestHandler]:
+    """What answers requests below a root, a secret path."""
+    answers: dict[str, Callable[[dict[str, str]], tuple[str, bytes]]] = {
+        "": lambda _: ("text/html; charset=utf-8", gallery.page()),
+        "samples": lambda asked: (
+            "application/json", json.dumps(gallery.samples(asked)).encode()
+        ),
+        "image": gallery.image,
+    }  # fmt: skip
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 60  # seconds, of a connection that says nothing
+
+        def do_GET(self) -> None:
+            place, _, query = self.path.partition("?")
+            port = gallery.url.split("/")[2]
+            known = place.startswith(root) and place[len(root) :] in answers
+            if self.headers.get("Host") != port or not known:
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found")
+                return
+            asked = dict(urllib.parse.parse_qsl(query))
+            try:
+                kind, data = answers[place[len(root) :]](asked)
+            except PackioError as error:
+                text = readable(str(error)).encode()
+                self._answer(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", text)
+            else:
+                self._answer(HTTPStatus.OK, kind, data)
+
+        def _answer(self, status: HTTPStatus, kind: str, data: bytes) -> None:
+            self.send_response(status)
+            for name, value in (
+                ("Content-Type", kind), ("Content-Length", str(len(data))),
+                ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"),
+                ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin"),
+            ):  # fmt: skip
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler

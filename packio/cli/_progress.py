@@ -105,6 +105,8 @@ def _rate(progress: Progress) -> str:
         return "the seekable writer, once …"
     seconds = max(progress.seconds, 1e-6)
     images, megabytes = progress.done / seconds, progress.done_bytes / seconds / 1e6
+    if not progress.total_bytes:  # the work counts no bytes
+        return f"{images:,.0f} samples/s"
     return f"{images:,.0f} img/s, {megabytes:,.0f} MB/s"
 
 

@@ -100,12 +100,17 @@ def _values(origin: str) -> Any:
 
 def _show(report: Any, pack: Path) -> None:
     lacking = f", {report.missing:,} have none" if report.missing else ""
+    shape = f", {next(iter(report.shapes))}" if len(report.shapes) == 1 else ""
     before = f", {report.resumed:,} of them made before" if report.resumed else ""
     print(
-        f"{escaped(str(pack))}: {report.name} ({report.kind}) of "
+        f"{escaped(str(pack))}: {report.name} ({report.kind}{shape}) of "
         f"{counted(report.samples, 'sample')}{before}{lacking}; {report.bytes:,} bytes, "
         f"{report.seconds:.1f} s"
     )
+    if len(report.shapes) > 1:
+        print("The arrays differ; batches in which they do come as lists:")
+        lines = [f"{escaped(shape)}: {count:,}" for shape, count in report.shapes.items()]
+        print_some(lines, "(--json lists all)")
     if report.skipped:
         print(f"{len(report.skipped):,} bad values are left out:")
         print_some([escaped(f"{key}: {why}") for key, why in report.skipped], "(--json lists all)")

@@ -167,6 +167,8 @@ def decode_array(data: bytes) -> np.ndarray:
         start, shape, fortran, dtype, count = array_header(data)
         flat = np.frombuffer(data, dtype, count, start)
         array: np.ndarray = flat.reshape(shape, order="F" if fortran else "C").copy()
+    except DecodeError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         raise DecodeError(f"no array in the .npy format: {error}") from error
     return array

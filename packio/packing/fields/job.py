@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -43,6 +44,7 @@ class AddReport:
         skipped: Key and reason of each bad value that was left out.
         unused: Files or keys of the source that no sample has.
         bytes: Bytes of the values.
+        shapes: Shape and dtype of arrays → how many there are, as {"(4, 64, 64) float16": 2000}.
         resumed: Samples whose values an earlier run had made.
         digest: Hexadecimal SHA-256 of the new index.
         seconds: Duration of the whole run.
@@ -56,6 +58,7 @@ class AddReport:
     skipped: tuple[tuple[str, str], ...]
     unused: tuple[str, ...]
     bytes: int
+    shapes: dict[str, int]
     resumed: int
     digest: str
     seconds: float
@@ -90,11 +93,13 @@ class Job:
         """Make the values, write the containers, publish the index."""
         keys = [self.pack.key_bytes(row) for row in range(len(self.pack))]
         found = values.of(given, self.name, keys, self.kind)
+        if found.function is None and keys and not found.known:
+            self._refuse_all(keys, found.unused)
         if found.function is None and not self._missing:
             self._refuse([k for k in keys if found.known.get(k) is None], found.unused)
         self._begin(found, keys, resume=resume)
         resumed = self._make(found, keys)
-        kind, absent, skipped, size = self._taken_stock(found, keys)
+        kind, absent, skipped, size, shapes = self._taken_stock(found, keys)
         if self.name in self.pack.fields:
             publishing.drop(self.pack, self.name, self.shop)
             with opening.open(self.pack.path) as pack, existing.locked(pack.index_file.path):
@@ -104,7 +109,7 @@ class Job:
             digest = self._publish(kind, keys)
         return AddReport(
             self.pack.path, self.name, kind, len(keys) - absent, absent, tuple(skipped),
-            tuple(found.unused), size, resumed, digest, time.monotonic() - self._began,
+            tuple(found.unused), size, shapes, resumed, digest, time.monotonic() - self._began,
         )  # fmt: skip
 
     def _begin(self, found: values.Values, keys: Sequence[bytes], *, resume: bool) -> None:
@@ -151,7 +156,8 @@ class Job:
         threads = 1 if found.function is not None else _THREADS
         workers = min(self._workers, len(tasks))
         with self._engine(workers, threads) as engine:
-            self._carry_out(engine, parts.make, tasks, resumed, len(keys), "reading")
+            made = parts.Counter(folder)
+            self._carry_out(engine, parts.make, tasks, resumed, len(keys), "reading", made)
         parts.close()
         return resumed
 
@@ -166,9 +172,19 @@ class Job:
 
     def _carry_out(
         self, engine: Executor, function: Callable[[Any], int], tasks: Sequence[Any], done: int,
-        total: int, stage: str,
+        total: int, stage: str, made: Callable[[], int] = int,
     ) -> None:  # fmt: skip
-        """Run tasks, and report the progress meanwhile. The first error ends all."""
+        """Run tasks, and report the progress meanwhile. The first error ends all.
+
+        Args:
+            engine: Carries the tasks out.
+            function: Carries one task out, and returns the number of its samples.
+            tasks: What to do.
+            done: Samples that are done before.
+            total: Samples in all.
+            stage: Name of the work, for the progress.
+            made: Returns how many samples are done, those of unfinished tasks included.
+        """
         waiting = list(reversed(tasks))
         running: set[Future[int]] = set()
         try:
@@ -178,7 +194,7 @@ class Job:
                 with interrupts.deferred():
                     ended, running = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
                 done += sum(future.result() for future in ended)
-                self._tell(done, total, stage)
+                self._tell(max(done, made()), total, stage)
         except BaseException:
             for future in running:
                 future.cancel()
@@ -193,10 +209,10 @@ class Job:
 
     def _taken_stock(
         self, found: values.Values, keys: Sequence[bytes]
-    ) -> tuple[str, int, list[tuple[str, str]], int]:
-        """Kind of the field, samples without a value, bad values, and bytes of all."""
+    ) -> tuple[str, int, list[tuple[str, str]], int, dict[str, int]]:
+        """Kind of the field, samples without a value, bad values, bytes of all, and shapes."""
         kinds: dict[str, int] = {}
-        skipped, size = list[tuple[str, str]](), 0
+        skipped, size, shapes = list[tuple[str, str]](), 0, collections.Counter[str]()
         absent = list[bytes]()
         for first, _, path in parts.there(self.shop.shards):
             part = parts.read(path)
@@ -207,6 +223,7 @@ class Job:
             bad = {row for row, _, _ in part.problems}
             skipped += [(key, why) for _, key, why in part.problems]
             size += len(part.data)
+            shapes.update(part.shapes)
             rows = [first + i for i in (~part.present).nonzero()[0].tolist()]
             absent += [keys[row] for row in rows if row not in bad or not self._missing]
         if len(kinds) > 1:
@@ -219,11 +236,16 @@ class Job:
             self._refuse(absent, found.unused)
         if not kinds:
             raise SourceError(f"{self.pack.path}: no sample has a value of {self.name}")
-        return (
-            next(iter(kinds)),
-            len(absent) + (len(skipped) if self._missing else 0),
-            skipped,
-            size,
+        lacking = len(absent) + (len(skipped) if self._missing else 0)
+        return next(iter(kinds)), lacking, skipped, size, dict(shapes.most_common())
+
+    def _refuse_all(self, keys: Sequence[bytes], unused: Sequence[str]) -> None:
+        """Refuse values of which none has the key of a sample."""
+        given = f"values have {values.shown(unused)}" if unused else "there are no values"
+        samples = values.shown([os.fsdecode(key) for key in keys])
+        raise SourceError(
+            f"{self.pack.path}: no value of {self.name} has the key of a sample: {given}; samples "
+            f"have {samples}; name the values by these keys (packio ls {self.pack.path})"
         )
 
     def _refuse(self, absent: Sequence[bytes], unused: Sequence[str]) -> None:

@@ -1,16 +1,18 @@
 """Values of a field, made in parts that outlive a run: each part has those of some rows of a pack.
 
 A part is a file ``part-FIRST-STOP.packio`` in the journal's folder. How its bytes lie: 8 bytes of
-magic; u64 rows n; u64 bytes of a JSON header; the header, ``{"kind", "problems"}``; n bytes, 1
-where the row has a value; n+1 i64 offsets; the values end to end; u32 CRC32C of all before it. A
-part that is not whole is made anew.
+magic; u64 rows n; u64 bytes of a JSON header; the header, ``{"kind", "problems", "shapes"}``; n
+bytes, 1 where the row has a value; n+1 i64 offsets; the values end to end; u32 CRC32C of all before
+it. A part that is not whole is made anew.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import json
+import math
 import os
 import re
 import secrets
@@ -26,12 +28,14 @@ from packio.errors import BadImagesError, DecodeError, PackioError
 from packio.index.indexfile import crc32c
 from packio.packing.fields import values
 from packio.packs import opening
+from packio.sample import fields
 from packio.sample.record import Field
 from packio.system import files
 
 ROWS = 1024  # rows of a task, at most
 _MOST_BYTES, _MOST_SECONDS = 16 << 20, 5.0  # of values that a kill may lose
-_MAGIC = b"PKFIELD1"
+_COUNT_SECONDS = 1.0  # between two looks at which parts are there
+_MAGIC = b"PKFIELD2"
 _HEAD = struct.Struct("<8sQQ")
 _NAME = re.compile(r"part-(\d+)-(\d+)\.packio")
 
@@ -70,6 +74,7 @@ class Part(NamedTuple):
     Attributes:
         kind: Of its values; None if it has none.
         problems: Row, key and reason of each value that is bad.
+        shapes: Shape and dtype of arrays → how many there are.
         present: (n,) bool.
         offsets: (n+1,) int64 bytes.
         data: The values, end to end.
@@ -77,6 +82,7 @@ class Part(NamedTuple):
 
     kind: str | None
     problems: list[tuple[int, str, str]]
+    shapes: dict[str, int]
     present: np.ndarray
     offsets: np.ndarray
     data: memoryview
@@ -127,11 +133,13 @@ class _Making:
     def _clear(self) -> None:
         self._values: list[bytes | None] = []
         self._problems: list[tuple[int, str, str]] = []
+        self._shapes = collections.Counter[str]()
         self.size = 0
 
     def add(self, row: int) -> None:
         task, problem = self._task, ""
         field: Field | None = None
+        value = None
         try:
             value = self._input(row)
             field = values.field_of(value, task.kind)
@@ -140,7 +148,7 @@ class _Making:
         except MemoryError:
             raise
         except Exception as error:  # the function is the user's
-            key, problem = self._key(row), f"{_what(error)}"
+            key, problem = self._key(row), f"{_what(error)}{values.source_of(value)}"
             if not task.skip:
                 raise BadImagesError(
                     f"{task.pack}: the value of {task.name} of {key!r}: {problem}; mend it, or "
@@ -151,6 +159,9 @@ class _Making:
         if field is not None:
             self._kind = field.kind
             self.size += len(field.data)
+            if field.kind == "array":
+                header = fields.array_header(field.data)
+                self._shapes[f"{header.shape} {header.dtype}"] += 1
         self._values.append(None if field is None else field.data)
 
     def _input(self, row: int) -> Any:
@@ -166,7 +177,8 @@ class _Making:
         if not self._values:
             return
         stop = self._first + len(self._values)
-        _write(self._task.folder, self._first, stop, self._kind, self._problems, self._values)
+        header = {"kind": self._kind, "problems": self._problems, "shapes": self._shapes}
+        _write(self._task.folder, self._first, stop, header, self._values)
         self._first = stop
         self._clear()
 
@@ -176,10 +188,9 @@ def _what(error: Exception) -> str:
 
 
 def _write(
-    folder: Path, first: int, stop: int, kind: str | None, problems: list[tuple[int, str, str]],
-    found: Sequence[bytes | None],
-) -> None:  # fmt: skip
-    header = json.dumps({"kind": kind, "problems": problems}).encode()
+    folder: Path, first: int, stop: int, described: dict[str, Any], found: Sequence[bytes | None]
+) -> None:
+    header = json.dumps(described).encode()
     offsets = np.zeros(len(found) + 1, "<i8")
     np.cumsum([len(value or b"") for value in found], out=offsets[1:])
     present = np.array([value is not None for value in found], np.uint8)
@@ -216,13 +227,31 @@ def read(path: Path) -> Part | None:
     offsets = np.frombuffer(content, "<i8", count + 1, at + count)
     data = memoryview(content)[at + count + offsets.nbytes : -4]
     problems = [(int(row), str(key), str(why)) for row, key, why in header["problems"]]
-    return Part(header["kind"], problems, present, offsets, data)
+    return Part(header["kind"], problems, header["shapes"], present, offsets, data)
 
 
 def there(folder: Path) -> list[tuple[int, int, Path]]:
     """First row, row behind the last, and path of each part, in their order."""
     matches = filter(None, map(_NAME.fullmatch, os.listdir(folder)))
     return sorted((int(match[1]), int(match[2]), folder / match[0]) for match in matches)
+
+
+class Counter:
+    """Counts the rows whose parts are there, at most once a second: tasks may take hours.
+
+    Args:
+        folder: Of the journal.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._rows, self._counted = folder, 0, -math.inf
+
+    def __call__(self) -> int:
+        """The number of rows, as of the last count."""
+        if time.monotonic() - self._counted >= _COUNT_SECONDS:
+            self._rows = sum(stop - first for first, stop, _ in there(self._folder))
+            self._counted = time.monotonic()
+        return self._rows
 
 
 def lacking(found: Sequence[tuple[int, int, Path]], count: int) -> Iterator[tuple[int, int]]:

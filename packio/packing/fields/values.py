@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packio import registry
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.images import encodings
+from packio.packing.fields import tables
 from packio.sample import fields
 from packio.sample.record import Field
 from packio.system import files
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
-_KEY_COLUMNS = ("key", "file_name", "filename", "path")
 _IMAGES = (*encodings.IMAGE_SUFFIXES, ".gif", ".jp2", ".avif")
 _SHOWN = 5
 
@@ -68,11 +65,11 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
     path = Path(values)
     if path.is_dir():
         return _of_folder(path, keys, kind)
-    if path.is_file() and path.suffix.lower() in _TABLES:
-        return _of_mapping(dict(_rows(path, name)), keys, kind, str(path))
+    if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
+        return _of_mapping(tables.values(path, name), keys, kind, str(path))
     raise SourceError(
         f"{path}: expected a folder of files that are named after the keys of the samples, or a "
-        f"table ({', '.join(_TABLES)}) with the columns key and {name}"
+        f"table ({', '.join(tables.SUFFIXES)}) with the columns key and {name}"
     )
 
 
@@ -121,9 +118,19 @@ class _File(NamedTuple):
     path: str
     kind: str
 
+    def __str__(self) -> str:
+        return f"{self.path}, {os.path.getsize(self.path):,} bytes"
+
+
+def source_of(value: Any) -> str:
+    """Where a value comes from, for a message about it; "" if the value itself was given."""
+    return f" ({value})" if isinstance(value, _File) and os.path.exists(value.path) else ""
+
 
 def _key(key: Any) -> bytes:
-    return key if isinstance(key, bytes) else os.fsencode(key)
+    if not isinstance(key, (str, bytes, os.PathLike)):
+        raise OptionError(f"mapping: {key!r} as key; expected the key of a sample, as 'cats/7.jpg'")
+    return os.fsencode(key)
 
 
 def _digest(*what: Any) -> str:
@@ -134,7 +141,6 @@ def _of_mapping(
     known: Mapping[bytes, Any], keys: Sequence[bytes], kind: str | None, where: str
 ) -> Values:
     digest = hashlib.sha256(f"{where} {kind}".encode())
-    wanted = set(keys)
     for key in sorted(known):
         digest.update(b"%d %s" % (len(key), key))
         value = known[key]
@@ -144,9 +150,34 @@ def _of_mapping(
             except DecodeError as error:
                 raise SourceError(f"{where}: the value of {os.fsdecode(key)!r}: {error}") from error
             digest.update(hashlib.sha256(data).digest())
-    unused = [os.fsdecode(key) for key in known if key not in wanted]
-    used = {key: value for key, value in known.items() if key in wanted}
+    names = {key: key for key in keys if key in known}
+    others = [key for key in keys if key not in names]
+    names |= _matched(others, {name for name in known if name not in names}, where)
+    taken = set(names.values())
+    unused = [os.fsdecode(name) for name in known if name not in taken]
+    used = {key: known[name] for key, name in names.items()}
     return Values(digest.hexdigest(), None, used, kind, unused)
+
+
+def _matched(keys: Sequence[bytes], names: Container[bytes], where: str) -> dict[bytes, bytes]:
+    """Key of each sample that has a value → name of the value: the key, or it without its ending.
+
+    Raises:
+        SourceError: a name fits several samples.
+    """
+    found: dict[bytes, bytes] = {}
+    users: dict[bytes, bytes] = {}
+    for key in keys:
+        name = key if key in names else os.path.splitext(key)[0]
+        if name not in names:
+            continue
+        if (other := users.setdefault(name, key)) != key:
+            raise SourceError(
+                f"{where}: {os.fsdecode(name)!r} is the value of {os.fsdecode(other)!r} and of "
+                f"{os.fsdecode(key)!r}; name values by the whole key"
+            )
+        found[key] = name
+    return found
 
 
 def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
@@ -160,18 +191,11 @@ def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
             twice.append((found[stem][0], relative))
         found[stem] = relative, state.st_size
     known: dict[bytes, Any] = {}
-    users: dict[bytes, bytes] = {}
-    for key in keys:
-        match = found.get(key) or found.get(os.path.splitext(key)[0])
-        if match is None:
-            continue
-        if (other := users.setdefault(match[0], key)) != key:
-            raise SourceError(
-                f"{folder}/{os.fsdecode(match[0])}: is the value of {os.fsdecode(other)!r} and of "
-                f"{os.fsdecode(key)!r}; name the files KEY.npy, with the whole key"
-            )
-        path = os.path.join(folder, os.fsdecode(match[0]))
+    stems = _matched(keys, found, os.fspath(folder))
+    for key, stem in stems.items():
+        path = os.path.join(folder, os.fsdecode(found[stem][0]))
         known[key] = _File(path, _kind_of(path, kind))
+    users = {found[stem][0] for stem in stems.values()}
     for first, second in twice:
         if first in users or second in users:
             raise SourceError(
@@ -200,48 +224,6 @@ def _kind_of(path: str, kind: str | None) -> str:
     if ending in _IMAGES:
         return "image"
     return fields.kind_of_file(path) or ("text" if ending == ".json" else "bytes")
-
-
-def _rows(path: Path, column: str) -> Iterator[tuple[bytes, Any]]:
-    """Key and value of each row of a table.
-
-    Raises:
-        SourceError: a column is missing, or the file is no table.
-    """
-    ending = path.suffix.lower()
-    try:
-        if ending == ".parquet":
-            parquet = registry.require("pyarrow.parquet", "parquet")
-            rows: list[Mapping[str, Any]] = parquet.read_table(path).to_pylist()
-        elif ending == ".jsonl":
-            lines = path.read_text("utf-8").splitlines()
-            rows = [json.loads(line) for line in lines if line.strip()]
-        else:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                rows = list(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: cannot be read as a table: {error}") from error
-    names = list(rows[0]) if rows else []
-    key = next((name for name in _KEY_COLUMNS if name in names), None)
-    if key is None or column not in names:
-        raise SourceError(
-            f"{path}: has the columns {', '.join(names) or 'none'}; expected {column}, and the key "
-            f"of each sample as one of {', '.join(_KEY_COLUMNS)}"
-        )
-    seen: set[bytes] = set()
-    for number, row in enumerate(rows, 1):
-        found = _key(row[key])
-        if found in seen:
-            raise SourceError(f"{path}: row {number}: {row[key]!r} is there twice; keep one row")
-        seen.add(found)
-        value = row.get(column)
-        yield found, _array(value) if isinstance(value, list) else value
-
-
-def _array(value: list[Any]) -> Any:
-    import numpy as np
-
-    return np.asarray(value, np.float32)
 
 
 def shown(names: Sequence[str]) -> str:

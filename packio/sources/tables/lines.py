@@ -75,9 +75,10 @@ class TextTable:
                 cells = dict(zip(self.names, found, strict=True))
                 yield TextRow(cells, line, start, end, is_odd)
             else:
+                advice = "; put a cell with a delimiter in it in double quotes"
                 raise SourceError(
                     f"{self.file.path}:{line}: {len(found)} cells; expected {len(self.names)}, as "
-                    "in the first line"
+                    f"in the first line{advice if len(found) > len(self.names) else ''}"
                 )
 
     def _records(self) -> Iterator[tuple[Any, int, int, int, bool]]:

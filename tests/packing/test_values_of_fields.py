@@ -1,0 +1,172 @@
+"""Where values of an added field come from: what tables, folders and mappings may say, and how."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import packio
+from packio.cli import main
+from packio.errors import BadImagesError, OptionError, SourceError
+from packio.system.progress import Progress
+
+KEYS = ["cats/1.jpg", "cats/2.jpg", "dogs/3.jpg"]
+CAPTIONS = ["a cat, asleep", 'a "cat"\nof two lines', "café"]
+TABLE = """key,caption
+cats/1.jpg,"a cat, asleep"
+cats/2.jpg,"a ""cat""
+of two lines"
+dogs/3.jpg,café
+"""
+
+
+@pytest.fixture
+def pack(tmp_path: pathlib.Path) -> pathlib.Path:
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    packio.pack([{"image": pixels, "key": key} for key in KEYS], tmp_path / "x.tar")
+    return tmp_path / "x.tar"
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr("sys.argv", ["packio", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None)
+
+
+def _captions(pack: pathlib.Path) -> list[str]:
+    with packio.open(pack) as opened:
+        return [sample.fields["caption"].data.decode() for sample in opened]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TABLE,
+        "\ufeff" + TABLE,
+        TABLE.replace("key,caption", "Key, Caption "),
+        TABLE.replace("key,caption", "File Name,CAPTION"),
+        TABLE.replace(".jpg,", ","),
+        TABLE.replace("key,caption\n", "key;caption\n").replace(".jpg,", ".jpg;"),
+        TABLE.replace("\ncats/2", "\n\ncats/2").replace("\n", "\r\n").replace('"\r\nof', '"\nof'),
+    ],
+)
+def test_a_csv_is_read_as_a_csv_that_is_packed_is(pack: pathlib.Path, text: str) -> None:
+    table = pack.with_name("captions.csv")
+    table.write_bytes(text.encode())
+    packio.add_field(pack, "caption", table)
+    assert _captions(pack) == [caption.replace("\n", "\r\n") if "\r\nof" in text else caption
+                               for caption in CAPTIONS]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.csv", b"key,caption\ncats/1.jpg,a cat, asleep\n", "2: 3 cells; expected 2.*quotes"),
+        ("x.csv", b"key,caption\ncats/1.jpg\n", "2: 1 cells; expected 2"),
+        ("x.csv", b"key,caption\ncats/1.jpg,caf\xe9\n", "2: column 'caption' is not UTF-8; save"),
+        ("x.csv", b"\xff\xfek\0e\0y\0", "no UTF-8 text"),
+        ("x.csv", b"", "nothing in it"),
+        ("x.csv", b"key,caption\n", "no line below"),
+        ("x.csv", b"cats/1.jpg,a cat\n", "first line names no columns"),
+        ("x.csv", b"id,text\n1,a cat\n", "has the columns id, text; expected caption"),
+        ("x.csv", b"key,caption\na,1\na,2\n", "3: 'a' is there twice"),
+        ("x.csv", b"key,caption\n,1\n", "2: '' as key; expected the key"),
+        ("x.jsonl", b'{"key": "a", "caption": "b"}\n{oops\n', "2: no JSON object"),
+        ("x.jsonl", b'"a"\n', "1: no JSON object"),
+        ("x.jsonl", b"3\n", "1: no JSON object"),
+        ("x.jsonl", b'{"caption": "b", "path": null}\n', "1: None as key; expected the key"),
+        ("x.jsonl", b'{"key": "a", "caption": ["b", "c"]}\n', "1: a list that is no array"),
+        ("x.jsonl", b'{"key": "a", "caption": [[1, 2], [3]]}\n', "1: a list that is no array"),
+        ("x.csv", b"key,caption\nx/1.jpg,b\n", "values have 'x/1.jpg'; samples have 'cats/1.jpg'"),
+        ("x.jsonl", b'{"key": 1, "caption": "b"}\n', "values have '1'; samples have"),
+    ],
+)
+def test_a_table_that_is_none_is_refused_with_its_line(
+    pack: pathlib.Path, name: str, content: bytes, said: str
+) -> None:
+    table = pack.with_name(name)
+    table.write_bytes(content)
+    with pytest.raises(SourceError, match=f"(?s){said}"):
+        packio.add_field(pack, "caption", table, missing=True)
+
+
+def test_rows_of_json_may_lack_what_others_have(pack: pathlib.Path) -> None:
+    table = pack.with_name("x.jsonl")
+    rows: list[dict[str, Any]] = [{"key": KEYS[0]}, {"key": KEYS[1], "caption": "b"}]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert packio.add_field(pack, "caption", table, missing=True).missing == 2
+
+
+def test_the_whole_key_wins_over_the_key_without_its_ending(tmp_path: pathlib.Path) -> None:
+    pixels, out = np.zeros((8, 8, 3), np.uint8), tmp_path / "x.tar"
+    packio.pack([{"image": pixels, "key": key} for key in ("a", "a.jpg", "b.png")], out)
+    report = packio.add_field(out, "caption", {"a": "1", "a.jpg": "2", "b": "3", "c": "4"})
+    assert _captions(out) == ["1", "2", "3"]
+    assert report.unused == ("c",)
+    assert packio.add_field(out, "only", {"a": "1"}, missing=True).missing == 2
+
+
+def test_a_key_that_fits_two_samples_is_refused(tmp_path: pathlib.Path) -> None:
+    pixels, out = np.zeros((8, 8, 3), np.uint8), tmp_path / "x.tar"
+    packio.pack([{"image": pixels, "key": key} for key in ("a.jpg", "a.png")], out)
+    with pytest.raises(SourceError, match=r"'a' is the value of 'a.jpg' and of 'a.png'"):
+        packio.add_field(out, "caption", {"a": "1"})
+
+
+def test_a_mapping_of_other_keys_is_refused(pack: pathlib.Path) -> None:
+    with pytest.raises(OptionError, match="0 as key; expected the key of a sample"):
+        packio.add_field(pack, "caption", {0: "a", 1: "b", 2: "c"})
+
+
+@pytest.mark.parametrize(("kept", "reason"), [(0, "EOF"), (20, "EOF|header"), (140, "bytes for")])
+def test_a_file_that_is_cut_off_is_named_with_its_size(
+    pack: pathlib.Path, kept: int, reason: str
+) -> None:
+    latents = pack.with_name("latents")
+    for key in KEYS:
+        path = (latents / key).with_suffix(".npy")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, np.zeros((4, 8)))
+    cut = latents / "cats" / "2.npy"
+    cut.write_bytes(cut.read_bytes()[:kept])
+    with pytest.raises(BadImagesError, match=reason) as caught:
+        packio.add_field(pack, "latent", latents)
+    assert f"({cut}, {kept:,} bytes)" in str(caught.value)
+    assert str(caught.value).count("no array in the .npy format") == 1
+
+
+def test_arrays_of_several_shapes_are_counted_and_told(
+    pack: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = [np.zeros((4, 8), np.float16), np.zeros((4, 8), np.float16), np.zeros(3)]
+    report = packio.add_field(pack, "latent", dict(zip(KEYS, arrays, strict=True)))
+    assert report.shapes == {"(4, 8) float16": 2, "(3,) float64": 1}
+    rows = [{"key": key, "v": [1, 2]} for key in KEYS]
+    table = pack.with_name("x.jsonl")
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _run(monkeypatch, "add", str(pack), "--field", f"v={table}")
+    assert "v (array, (2,) float32) of 3 samples" in capsys.readouterr().out
+    rows[1]["v"] = [1, 2, 3]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _run(monkeypatch, "add", str(pack), "--field", f"v={table}", "--overwrite")
+    assert "(2,) float32: 2\n  (3,) float32: 1\n" in capsys.readouterr().out
+
+
+def test_progress_moves_before_a_task_ends(pack: pathlib.Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("packio.packing.fields.parts._MOST_SECONDS", 0.0)
+    monkeypatch.setattr("packio.packing.fields.parts._COUNT_SECONDS", 0.0)
+    seen: list[Progress] = []
+
+    def slow(sample: packio.Sample) -> str:
+        while sample.index == 2 and not any(0 < p.done < 3 for p in seen):
+            time.sleep(0.01)  # as long as it takes until the first two are told
+        return "x"
+
+    packio.add_field(pack, "caption", slow, progress=seen.append)
+    assert {p.done for p in seen if p.stage == "reading"} >= {2, 3}

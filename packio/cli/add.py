@@ -19,7 +19,7 @@ from packio.sample.fields import KINDS
 def run(
     pack: option.Pack,
     field: Annotated[
-        str,
+        list[str],
         typer.Option(
             "--field",
             metavar="NAME=FROM",
@@ -36,6 +36,7 @@ def run(
             "--workers",
             "--num-workers",
             metavar="N",
+            min=0,
             help="Processes that call the function; 0: this process alone.",
         ),
     ] = 0,
@@ -73,9 +74,12 @@ def run(
     """
     from packio.packing.adding_field import add_field
 
-    name, equals, origin = field.partition("=")
+    if len(field) > 1:
+        given = " ".join(f"--field {text}" for text in field)
+        raise OptionError(f"{given}: add one field at a time; run the command once for each")
+    name, equals, origin = field[0].partition("=")
     if not equals or not origin:
-        raise OptionError(f"--field {field}: expected NAME=FOLDER, as latent=latents")
+        raise OptionError(f"--field {field[0]}: expected NAME=FOLDER, as latent=latents")
     with ProgressLine(quiet=quiet) as progress:
         report = add_field(
             pack, name, _values(origin), kind=kind, workers=workers, missing=missing,
@@ -107,6 +111,11 @@ def _show(report: Any, pack: Path) -> None:
         f"{counted(report.samples, 'sample')}{before}{lacking}; {report.bytes:,} bytes, "
         f"{report.seconds:.1f} s"
     )
+    if report.remaining:
+        print(
+            f"{report.remaining:,} bytes of the old values stay in files that hold other fields, "
+            "too, where other programs find them; to be rid of them: packio convert"
+        )
     if len(report.shapes) > 1:
         print("The arrays differ; batches in which they do come as lists:")
         lines = [f"{escaped(shape)}: {count:,}" for shape, count in report.shapes.items()]

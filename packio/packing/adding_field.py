@@ -125,12 +125,13 @@ def add_field(
     with _changing(path) as (shop, pack):
         job = Job(shop, pack, name, kind, on_error == "skip", missing, workers, progress, began)
         if name in pack.fields and not overwrite:
-            shop.keep = False
             raise OptionError(
                 f"{pack.path}: has a field {name!r} already; choose another name, say --overwrite, "
                 f"or drop it first: packio drop-field {pack.path} {name}"
             )
-        return job.run(values, resume=resume)
+        report = job.run(values, resume=resume)
+        shop.keep = False
+        return report
 
 
 def drop_field(path: str | os.PathLike[str], name: str) -> DropReport:
@@ -149,7 +150,6 @@ def drop_field(path: str | os.PathLike[str], name: str) -> DropReport:
         LockedError: another process changes the pack.
     """
     with _changing(path) as (shop, pack):
-        shop.keep = False
         _check_droppable(pack, name)
         sizes = {file: size for file, size, _ in pack.index_file.files()}
         digest, removed, remaining = publishing.drop(pack, name, shop)
@@ -184,7 +184,7 @@ def _check_can_be_sent(given: Any, workers: int) -> None:
 def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.Pack]]:
     """Open a pack that is about to be changed, locked.
 
-    Errors leave the journal, so that the next run goes on.
+    The journal of a run that was cut short stays, so that it can go on, unless a field is added.
     """
     if isinstance(url := urls.place(path), urls.Url):
         raise OptionError(
@@ -202,7 +202,6 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
             publishing.undo_killed(pack, shop)
             try:
                 yield shop, pack
-                shop.keep = False
             except Exception as error:  # the journal stays, whatever the user's function raises
                 if isinstance(error, OSError) and not isinstance(error, PackioError):
                     raise

@@ -146,9 +146,15 @@ def encode_array(value: Any) -> bytes:
     import numpy as np
 
     if callable(getattr(value, "detach", None)):
-        value = value.detach().cpu().numpy()
+        try:
+            value = value.detach().cpu().numpy()
+        except TypeError as error:  # NumPy has no bfloat16
+            raise DecodeError(
+                f"a tensor of {value.dtype}, which NumPy lacks ({error}); give value.half() or "
+                "value.float()"
+            ) from error
     array = np.asarray(value)
-    if array.dtype.hasobject:
+    if array.dtype.hasobject or array.dtype.kind == "U":
         raise DecodeError(f"an array of {array.dtype}; expected numbers")
     file = io.BytesIO()
     np.lib.format.write_array(file, np.asarray(array, order="C"), (1, 0), allow_pickle=False)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import signal
+import sys
 import time
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 import packio
 from packio.cli import main
 from packio.errors import BadImagesError, OptionError, SourceError
+from packio.packing.fields.values import function
 from packio.system.progress import Progress
 
 KEYS = ["cats/1.jpg", "cats/2.jpg", "dogs/3.jpg"]
@@ -170,3 +174,107 @@ def test_progress_moves_before_a_task_ends(pack: pathlib.Path, monkeypatch: Any)
 
     packio.add_field(pack, "caption", slow, progress=seen.append)
     assert {p.done for p in seen if p.stage == "reading"} >= {2, 3}
+
+
+def test_ctrl_c_ends_a_task_at_the_next_row_and_the_next_run_goes_on(pack: pathlib.Path) -> None:
+    called: list[str] = []
+
+    def interrupting(sample: packio.Sample) -> str:
+        called.append(sample.key)
+        if len(called) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)  # the main thread learns of it meanwhile
+        return sample.key
+
+    with pytest.raises(KeyboardInterrupt):
+        packio.add_field(pack, "name", interrupting)
+    assert called == KEYS[:1]
+    with pytest.raises(OptionError):
+        packio.drop_field(pack, "nmae")
+    with pytest.raises(OptionError):
+        packio.add_field(pack, "image", interrupting)
+    assert packio.add_field(pack, "name", interrupting).resumed == 1
+    assert called == KEYS
+
+
+def test_refused_and_other_changes_leave_what_was_made(pack: pathlib.Path) -> None:
+    packio.add_field(pack, "old", dict.fromkeys(KEYS, "x"))
+
+    def failing(sample: packio.Sample) -> str:
+        if sample.index == 2 and failing.__doc__ is None:
+            raise RuntimeError("no more")
+        return sample.key
+
+    with pytest.raises(BadImagesError, match="no more"):
+        packio.add_field(pack, "name", failing)
+    with pytest.raises(OptionError, match="already"):
+        packio.add_field(pack, "old", failing)
+    packio.drop_field(pack, "old")
+    failing.__doc__ = "mended"
+    assert packio.add_field(pack, "name", failing).resumed == 2
+    assert packio.verify(pack).ok
+    assert not list(pack.parent.glob("*.packio-add"))
+
+
+def process_of(_: packio.Sample) -> str:
+    """The process that made a value."""
+    time.sleep(0.3)  # as long as the other worker needs to take the next
+    return str(os.getpid())
+
+
+def test_a_small_pack_keeps_all_workers_busy(tmp_path: pathlib.Path) -> None:
+    pixels, out = np.zeros((8, 8, 3), np.uint8), tmp_path / "x.tar"
+    packio.pack([{"image": pixels, "key": f"{i}"} for i in range(12)], out)
+    packio.add_field(out, "by", process_of, workers=2)
+    with packio.open(out) as pack:
+        makers = {sample.fields["by"].data for sample in pack}
+    assert len(makers) == 2
+    assert str(os.getpid()).encode() not in makers
+
+
+def test_bytes_of_a_replaced_field_that_stay_are_told(tmp_path: pathlib.Path) -> None:
+    pixels, out = np.zeros((8, 8, 3), np.uint8), tmp_path / "x.tar"
+    packio.pack(
+        [{"image": pixels, "key": "a", "caption": "four"}], out, fields={"caption": "caption"}
+    )
+    assert packio.add_field(out, "caption", {"a": "better"}, overwrite=True).remaining == 4
+    assert packio.add_field(out, "caption", {"a": "best"}, overwrite=True).remaining == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("torch.zeros(3, dtype=torch.bfloat16)", "bfloat16.*half"),
+        ("(1, 'a')", "an array of <U21; expected numbers"),
+        ("sample.nothing", "AttributeError.*at .*my_makers.py:5"),
+    ],
+)
+def test_a_function_that_gives_no_value_is_told_where(
+    pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    text = f"import torch\n\n\ndef make(sample):\n    return {value}\n"
+    pack.with_name("my_makers.py").write_text(text)
+    monkeypatch.syspath_prepend(str(pack.parent))
+    monkeypatch.delitem(sys.modules, "my_makers", raising=False)
+    with pytest.raises(BadImagesError, match=said):
+        packio.add_field(pack, "latent", function("my_makers:make"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--field", "a=nowhere"], "nowhere: does not exist; expected a folder"),
+        (["--field", "a=my.py:make"], "expected package.module:function, as my:make"),
+        (["--field", "a=packio:__version__"], "is of type str; expected a function"),
+        (["--field", "a=x.csv", "--field", "b=x.csv"], "--field a=x.csv --field b=x.csv: add one"),
+    ],
+)
+def test_slips_of_the_command_line_are_told(
+    pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: list[str], said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.argv", ["packio", "add", str(pack), *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (2, 65)
+    assert said in capsys.readouterr().err

@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -29,6 +31,7 @@ from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
 
 _PLAN = "plan"
 _THREADS = 4  # that read files in this process
+_TASKS = 4  # of each worker, at least: workers end at about the same time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class AddReport:
         unused: Files or keys of the source that no sample has.
         bytes: Bytes of the values.
         shapes: Shape and dtype of arrays → how many there are, as {"(4, 64, 64) float16": 2000}.
+        remaining: Bytes of replaced values that lie in files with other fields, and stay there.
         resumed: Samples whose values an earlier run had made.
         digest: Hexadecimal SHA-256 of the new index.
         seconds: Duration of the whole run.
@@ -59,6 +63,7 @@ class AddReport:
     unused: tuple[str, ...]
     bytes: int
     shapes: dict[str, int]
+    remaining: int
     resumed: int
     digest: str
     seconds: float
@@ -88,6 +93,7 @@ class Job:
         self.kind: str | None = kind
         self._skip, self._missing, self._workers = skip, missing, workers
         self._progress, self._began, self._called = progress, began, -math.inf
+        self._stopped = threading.Event()
 
     def run(self, given: Any, *, resume: bool) -> AddReport:
         """Make the values, write the containers, publish the index."""
@@ -100,8 +106,9 @@ class Job:
         self._begin(found, keys, resume=resume)
         resumed = self._make(found, keys)
         kind, absent, skipped, size, shapes = self._taken_stock(found, keys)
+        remaining = 0
         if self.name in self.pack.fields:
-            publishing.drop(self.pack, self.name, self.shop)
+            _, _, remaining = publishing.drop(self.pack, self.name, self.shop)
             with opening.open(self.pack.path) as pack, existing.locked(pack.index_file.path):
                 self.pack = pack
                 digest = self._publish(kind, keys)
@@ -109,7 +116,8 @@ class Job:
             digest = self._publish(kind, keys)
         return AddReport(
             self.pack.path, self.name, kind, len(keys) - absent, absent, tuple(skipped),
-            tuple(found.unused), size, shapes, resumed, digest, time.monotonic() - self._began,
+            tuple(found.unused), size, shapes, remaining, resumed, digest,
+            time.monotonic() - self._began,
         )  # fmt: skip
 
     def _begin(self, found: values.Values, keys: Sequence[bytes], *, resume: bool) -> None:
@@ -140,7 +148,8 @@ class Job:
                 for note in folder.glob("container-*.packio"):
                     note.unlink()
         there = parts.there(folder)
-        ranges = list(parts.lacking(there, len(keys)))
+        even = math.ceil(len(keys) / max(self._workers * _TASKS, 1))
+        ranges = list(parts.lacking(there, len(keys), min(parts.ROWS, max(even, 1))))
         resumed = len(keys) - sum(stop - first for first, stop in ranges)
         if not ranges:
             return resumed
@@ -156,8 +165,11 @@ class Job:
         threads = 1 if found.function is not None else _THREADS
         workers = min(self._workers, len(tasks))
         with self._engine(workers, threads) as engine:
+            make = parts.make
+            if workers <= 1:  # a task in this process may be told to stop
+                make = functools.partial(parts.make, stopped=self._stopped.is_set)
             made = parts.Counter(folder)
-            self._carry_out(engine, parts.make, tasks, resumed, len(keys), "reading", made)
+            self._carry_out(engine, make, tasks, resumed, len(keys), "reading", made)
         parts.close()
         return resumed
 
@@ -196,6 +208,7 @@ class Job:
                 done += sum(future.result() for future in ended)
                 self._tell(max(done, made()), total, stage)
         except BaseException:
+            self._stopped.set()
             for future in running:
                 future.cancel()
             raise

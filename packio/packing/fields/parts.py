@@ -18,6 +18,7 @@ import re
 import secrets
 import struct
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,8 +105,12 @@ def close() -> None:
     _opened.cache_clear()
 
 
-def make(task: Task) -> int:
+def make(task: Task, stopped: Callable[[], bool] = bool) -> int:
     """Make the values of some rows, and write them as parts; return the number of rows.
+
+    Args:
+        task: Says which rows.
+        stopped: Asked before each row whether to leave the rest, as after a Ctrl-C.
 
     Raises:
         BadImagesError: a value is bad, or the function fails; what was made before is kept.
@@ -113,6 +118,8 @@ def make(task: Task) -> int:
     made, began = _Making(task), time.monotonic()
     try:
         for row in range(task.first, task.stop):
+            if stopped():
+                break
             made.add(row)
             if made.size >= _MOST_BYTES or time.monotonic() - began > _MOST_SECONDS:
                 made.flush()
@@ -184,7 +191,12 @@ class _Making:
 
 
 def _what(error: Exception) -> str:
-    return str(error) if isinstance(error, PackioError) else f"{type(error).__name__}: {error}"
+    """What went wrong; of an error in the user's function also where it was raised."""
+    if isinstance(error, PackioError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def _write(
@@ -254,9 +266,11 @@ class Counter:
         return self._rows
 
 
-def lacking(found: Sequence[tuple[int, int, Path]], count: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows that no part has, in pieces of a task each."""
+def lacking(
+    found: Sequence[tuple[int, int, Path]], count: int, most: int = ROWS
+) -> Iterator[tuple[int, int]]:
+    """Ranges of rows that no part has, in pieces of a task each, of at most so many rows."""
     edges = [(0, 0), *((first, stop) for first, stop, _ in found), (count, count)]
     for (_, begin), (end, _) in itertools.pairwise(edges):
-        for first in range(begin, end, ROWS):
-            yield first, min(first + ROWS, end)
+        for first in range(begin, end, most):
+            yield first, min(first + most, end)

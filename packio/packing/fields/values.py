@@ -67,9 +67,10 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
         return _of_folder(path, keys, kind)
     if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
         return _of_mapping(tables.values(path, name), keys, kind, str(path))
+    problem = "" if path.exists() else "does not exist; "
     raise SourceError(
-        f"{path}: expected a folder of files that are named after the keys of the samples, or a "
-        f"table ({', '.join(tables.SUFFIXES)}) with the columns key and {name}"
+        f"{path}: {problem}expected a folder of files that are named after the keys of the samples, "
+        f"or a table ({', '.join(tables.SUFFIXES)}) with the columns key and {name}"
     )
 
 
@@ -80,6 +81,8 @@ def function(text: str) -> Callable[[Any], Any]:
         OptionError: there is none.
     """
     module, _, attribute = text.partition(":")
+    example = f"{module.removesuffix('.py').replace('/', '.').strip('.') or 'my_vae'}:"
+    example += attribute or "encode"
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
@@ -87,10 +90,13 @@ def function(text: str) -> Callable[[Any], Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"{text}: neither a folder or table, nor a function of a module that Python finds "
-            f"({error}); set PYTHONPATH if the module is in another folder"
+            f"({error}); expected package.module:function, as {example}; set PYTHONPATH "
+            "if the module is in another folder"
         ) from error
     if not callable(found):
-        raise OptionError(f"{text}: a {type(found).__name__}, expected a function of a sample")
+        raise OptionError(
+            f"{text}: is of type {type(found).__name__}; expected a function of a sample"
+        )
     return found  # type: ignore[no-any-return]  # callable, and no more is known
 
 

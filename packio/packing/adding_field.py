@@ -129,6 +129,7 @@ def add_field(
                 f"{pack.path}: has a field {name!r} already; choose another name, say --overwrite, "
                 f"or drop it first: packio drop-field {pack.path} {name}"
             )
+        shop.keep = True
         report = job.run(values, resume=resume)
         shop.keep = False
         return report
@@ -199,7 +200,7 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
     with workshop.opened(out, suffix=SUFFIX) as shop:
         shop.built.mkdir(exist_ok=True)  # without it the workshop counts as published
         with existing.locked(root), _opened(out) as pack:
-            publishing.undo_killed(pack, shop)
+            shop.keep = not publishing.undo_killed(pack, shop)
             try:
                 yield shop, pack
             except Exception as error:  # the journal stays, whatever the user's function raises

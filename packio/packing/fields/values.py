@@ -69,7 +69,7 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
         return _of_mapping(tables.values(path, name), keys, kind, str(path))
     problem = "" if path.exists() else "does not exist; "
     raise SourceError(
-        f"{path}: {problem}expected a folder of files that are named after the keys of the samples, "
+        f"{path}: {problem}expected a folder of files named after the keys of the samples, "
         f"or a table ({', '.join(tables.SUFFIXES)}) with the columns key and {name}"
     )
 

@@ -159,18 +159,23 @@ def _published(
     return digest
 
 
-def undo_killed(pack: opening.Pack, shop: Workshop) -> None:
+def undo_killed(pack: opening.Pack, shop: Workshop) -> bool:
     """Finish or take back what a run that was killed has done to a pack.
 
     Containers that it has moved into the pack, before its index came, go back into the workshop.
     Files that it had to remove, after its index came, are removed.
+
+    Returns:
+        Whether the field of the journal has joined the pack: nothing is left to go on with.
     """
+    has_joined = False
     shop.shards.mkdir(exist_ok=True)
     listed = {name for name, _, _ in pack.index_file.files()}
     root = pack.index_file.path.parent
     for path in sorted(shop.shards.glob("container-*.packio")):
         one = containers.finished(shop.shards, int(path.name.split("-")[1].partition(".")[0]))
         if one is None or listed & {*one.names}:
+            has_joined |= one is not None
             continue
         for name in one.moved:
             there, back = root / name, shop.built / name
@@ -178,6 +183,7 @@ def undo_killed(pack: opening.Pack, shop: Workshop) -> None:
                 back.parent.mkdir(parents=True, exist_ok=True)
                 there.rename(back)
     remove_noted(pack, shop)
+    return has_joined
 
 
 def remove_noted(pack: opening.Pack, shop: Workshop) -> None:

@@ -93,6 +93,18 @@ RAGGED = {
 }  # fmt: skip
 
 
+# Columns of the table of files → their types.
+OF_FILES = {
+    "file_bytes": ("<i8",), "file_digest": ("u1",),
+    "file_path_data": ("u1",), "file_path_offsets": ("<i8",),
+}  # fmt: skip
+
+
+def is_of_shards(name: str) -> bool:
+    """Tell whether a column is a manifest's own; those of a field have its name and a slash."""
+    return name.startswith("shard_") and "/" not in name
+
+
 def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.ndarray:
     """A column for samples that have no such value: an offset is -1, all else 0 or empty.
 
@@ -122,7 +134,7 @@ def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> 
         KeyError: one lacks a column that another has.
     """
     result: dict[str, Content] = {}
-    for name in sorted(set().union(*tables) - _OF_FILES - {"key_order"}):
+    for name in sorted(set().union(*tables) - {*OF_FILES, "key_order"}):
         parts = [table[name] for table in tables]
         if name in RAGGED:
             result[name] = pieces.offsets(parts)
@@ -170,9 +182,6 @@ def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> d
         "file_path_data": data,
         "file_path_offsets": starts,
     }  # fmt: skip
-
-
-_OF_FILES = {"file_bytes", "file_digest", "file_path_data", "file_path_offsets"}
 
 
 def _split(data: np.ndarray, starts: np.ndarray) -> list[bytes]:

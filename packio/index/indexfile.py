@@ -27,12 +27,12 @@ import numpy as np
 from packio.errors import IntegrityError, KeyNotFoundError
 from packio.index import layout, metadata, pieces
 from packio.index.column import BLOCK, Column, crc32c, crc32c_of
-from packio.index.columns import RAGGED
+from packio.index.columns import OF_FILES, RAGGED
 from packio.index.far import Far
 from packio.index.layout import canonical_json
 from packio.index.metadata import VERSION
 from packio.index.pieces import Content
-from packio.index.shapes import OF_FILES, OF_PIXELS, OF_VALUES, check_shapes
+from packio.index.shapes import OF_PIXELS, OF_VALUES, check_shapes
 from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
 from packio.system.caching import cached_property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packio.errors import NotAPackError
 from packio.index.column import Column
-from packio.index.columns import RAGGED
+from packio.index.columns import OF_FILES, RAGGED
 
 # Columns of a field of any kind, and what a field of kind image or mask has beside them.
 OF_VALUES = {"file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "flags": "u1"}
@@ -17,10 +17,6 @@ OF_PIXELS = {
     "dtype": "u1",
 }  # fmt: skip
 PER_SAMPLE = {f"image/{name}": code for name, code in (OF_VALUES | OF_PIXELS).items()}
-OF_FILES = {
-    "file_bytes": ("<i8",), "file_digest": ("u1",),
-    "file_path_data": ("u1",), "file_path_offsets": ("<i8",),
-}  # fmt: skip
 _OF_KEYS = {"key_data": ("u1",), "key_offsets": ("<i8",), "key_order": ("<u4", "<i8")}
 REQUIRED = {  # name → dtypes
     **{n: (code,) for n, code in PER_SAMPLE.items()}, **_OF_KEYS, **OF_FILES

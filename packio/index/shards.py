@@ -32,7 +32,7 @@ import numpy as np
 from packio.errors import IntegrityError, NotAPackError
 from packio.index import columns
 from packio.index.column import Column
-from packio.index.columns import RAGGED
+from packio.index.columns import OF_FILES, RAGGED
 from packio.index.joined import JoinedColumn, JoinedKeyOrder, JoinedOffsets
 from packio.system import files
 from packio.system.caching import cached_property
@@ -226,7 +226,7 @@ def table(
     kinds: dict[str, list[Any]] = {}
     for index in indexes:
         for name in index.column_names:
-            if not name.startswith("file_"):
+            if name not in OF_FILES:
                 column = index.column(name)
                 kinds[name] = [name, column.dtype.str, *column.shape[1:]]
     names = sorted(kinds)

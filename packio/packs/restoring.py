@@ -75,7 +75,7 @@ def _content(old: Index, container: Container) -> Content | None:
     names = _new_names(old, container)
     if names is None:
         return None
-    table = {n: old.column(n).array() for n in old.column_names if not n.startswith("shard_")}
+    table = {n: old.column(n).array() for n in old.column_names if not made.is_of_shards(n)}
     used = 1 + max(int(table[n].max(initial=0)) for n in table if n.endswith("/file"))
     files = [names.get(name, name) for name, _, _ in old.files()]
     kept = [i for i, name in enumerate(files) if i < used or (container.root / name).is_file()]

@@ -23,7 +23,8 @@ def change(path: Path, index: Path, *, wanted: bool) -> None:
     old = Index(index)
     if wanted == ("seek_data" in old) or (wanted and native.why_not()):
         return
-    names = [n for n in old.column_names if not n.startswith(("shard_", "seek_"))]
+    own = [n for n in old.column_names if not columns.is_of_shards(n)]
+    names = [n for n in own if n not in ("seek_data", "seek_offsets")]
     table = {name: old.column(name).array() for name in names}
     if wanted:
         found = _found(path, index)

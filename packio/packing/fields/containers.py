@@ -17,6 +17,7 @@ from packio.formats import Format, Ranges
 from packio.images import encodings
 from packio.index import columns as made
 from packio.index.building import FactColumns
+from packio.index.columns import OF_FILES
 from packio.packing.fields import parts
 from packio.packs import opening
 from packio.sample.fields import PIXELS
@@ -24,7 +25,6 @@ from packio.sample.record import IMAGE, Field, Record
 from packio.system import files
 
 _BATCH = 16 << 20  # bytes that are handed to the writer at once
-_OF_FILES = ("file_bytes", "file_digest", "file_path_data", "file_path_offsets")
 
 
 class Task(NamedTuple):
@@ -189,7 +189,7 @@ def finished(folder: Path, number: int) -> Finished | None:
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         return None
     count, place = int(table.pop("data_files")), os.fsdecode(table.pop("place").tobytes())
-    of_files = {name: table.pop(name) for name in _OF_FILES}
+    of_files = {name: table.pop(name) for name in OF_FILES}
     columns = {name.removeprefix("of_"): column for name, column in table.items()}
     return Finished(place, columns, of_files, count)
 

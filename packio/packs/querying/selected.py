@@ -26,7 +26,7 @@ from packio.errors import (
 )
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.columns import RAGGED
+from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.index.pieces import Content
 from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
@@ -184,13 +184,13 @@ def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
     ragged = set(RAGGED.values())
     for name in index.column_names:
         column, part = index.column(name), name.partition("/")[0]
-        if name.startswith("file_"):
+        if name in OF_FILES:
             result[name] = column.array()
         elif name in RAGGED:
             result[name] = gathered.offsets(name)
-        elif name in ragged or part in ragged:
+        elif name in ragged or part == "boxes":
             result[name] = gathered.data(name)
-        elif name.startswith("shard_") or name in ("key_order", RAW_BLOCKS, SOURCE_COLUMN):
+        elif made.is_of_shards(name) or name in ("key_order", RAW_BLOCKS, SOURCE_COLUMN):
             continue
         elif column.shape[0] == len(index):
             result[name] = gathered.column(name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from packio.errors import DecodeError
+
 
 class Facts(NamedTuple):
     """What the header of an encoded image says of its pixels."""
@@ -19,3 +21,15 @@ class Facts(NamedTuple):
 
 
 UNKNOWN = Facts("unknown", 0, 0, 0, "uint8", 1, progressive=False)
+
+
+def check_mask(name: str, mask: Facts, height: int, width: int) -> None:
+    """Refuse a mask whose stored height or width is not that of its stored image.
+
+    Raises:
+        DecodeError: it is not; a mask or an image whose size is not known is accepted.
+    """
+    if mask.height and height and (mask.height, mask.width) != (height, width):
+        raise DecodeError(
+            f"{name}: {mask.width}x{mask.height} pixels, its image has {width}x{height}"
+        )

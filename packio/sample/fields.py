@@ -141,21 +141,22 @@ def encode_array(value: Any) -> bytes:
         value: What `numpy.asarray` takes; a tensor is copied to the processor first.
 
     Raises:
-        DecodeError: the array holds Python objects.
+        DecodeError: the array holds Python objects, or items that NumPy lacks or hides.
     """
     import numpy as np
 
-    if callable(getattr(value, "detach", None)):
-        try:
+    try:
+        if callable(getattr(value, "detach", None)):
             value = value.detach().cpu().numpy()
-        except TypeError as error:  # NumPy has no bfloat16
-            raise DecodeError(
-                f"a tensor of {value.dtype}, which NumPy lacks ({error}); give value.half() or "
-                "value.float()"
-            ) from error
-    array = np.asarray(value)
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # as of bfloat16, or of ragged lists
+        kind = getattr(value, "dtype", type(value).__name__)
+        advice = "; give value.half() or value.float()" if "bfloat16" in str(kind) else ""
+        raise DecodeError(f"{kind}: no array that NumPy can hold: {error}{advice}") from error
     if array.dtype.hasobject or array.dtype.kind == "U":
         raise DecodeError(f"an array of {array.dtype}; expected numbers")
+    if np.ma.is_masked(value):
+        raise DecodeError("an array with masked items; fill them: value.filled(0)")
     file = io.BytesIO()
     np.lib.format.write_array(file, np.asarray(array, order="C"), (1, 0), allow_pickle=False)
     return file.getvalue()

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import json
 import pathlib
+import re
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 import packio
+from packio.errors import BadImagesError, SourceError
 
 
 @pytest.mark.parametrize("name", ["shard_id", "file_caption", "seek_x", "seek_data", "key_data"])
@@ -33,3 +41,157 @@ def test_a_field_named_like_columns_of_an_index_stays_when_the_index_is_made_ane
             assert [pack.key(i) for i in range(len(pack))] == expected
             found = [pack.read_field(name, i) for i in range(len(pack))]
         assert found == [texts[key].encode() for key in expected]
+
+
+@pytest.fixture
+def pack(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A pack without fields."""
+    out = tmp_path / "x.tar"
+    packio.pack(image_folder, out)
+    return out
+
+
+def _keys(out: pathlib.Path) -> list[str]:
+    with packio.open(out) as pack:
+        return [pack.key(i) for i in range(len(pack))]
+
+
+def _arrays(out: pathlib.Path, name: str) -> dict[str, np.ndarray]:
+    with packio.open(out) as pack:
+        found = {pack.key(i): pack.read_field(name, i) for i in range(len(pack))}
+    return {key: np.load(io.BytesIO(data)) for key, data in found.items() if data is not None}
+
+
+@pytest.mark.parametrize(
+    ("lists", "dtype"),
+    [
+        ([[1, 16_777_217], [2**40 + 1]], np.int64),
+        ([[2**64 - 1], [1]], None),
+        ([[True, False], [False]], np.bool_),
+        ([[1, 2], [0.5]], np.float32),
+        ([[], [7]], np.int64),
+        ([[[1, 2], [3, 4]], [[5, 6]]], np.int64),
+    ],
+)
+def test_lists_of_a_table_are_arrays_of_the_same_numbers(
+    lists: list[list[Any]], dtype: Any, pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    keys, table = _keys(pack), tmp_path / "t.jsonl"
+    wanted = {key: lists[i % len(lists)] for i, key in enumerate(keys)}
+    table.write_text("".join(json.dumps({"key": k, "ids": v}) + "\n" for k, v in wanted.items()))
+    if dtype is None:  # no type of whole numbers holds both
+        wanted = {key: [float(n) for n in value] for key, value in wanted.items()}
+        dtype = np.float32
+    packio.add_field(pack, "ids", table)
+    found = _arrays(pack, "ids")
+    assert {key: array.tolist() for key, array in found.items()} == wanted
+    assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64, np.float64, np.float16])
+def test_lists_of_a_parquet_table_keep_their_type(
+    dtype: Any, pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    keys, table = _keys(pack), tmp_path / "t.parquet"
+    values = [np.array([i, 1.1, 3], dtype) for i, _ in enumerate(keys)]
+    column = pa.array([value.tolist() for value in values], pa.list_(pa.from_numpy_dtype(dtype)))
+    parquet.write_table(pa.table({"key": keys, "ids": column, "other": keys}), table)
+    packio.add_field(pack, "ids", table)
+    found = _arrays(pack, "ids")
+    assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
+    assert all(np.array_equal(found[key], value) for key, value in zip(keys, values, strict=True))
+
+
+_REFUSED: dict[str, tuple[str, str]] = {
+    "a list of text": (".jsonl", '{"key": "a", "f": ["x"]}'),
+    "ragged lists": (".jsonl", '{"key": "a", "f": [[1], [1, 2]]}'),
+    "null in a list": (".jsonl", '{"key": "a", "f": [1, null]}'),
+    "too large": (".jsonl", '{"key": "a", "f": [1e300]}'),
+    "a number as key": (".jsonl", '{"key": 7, "f": "x"}'),
+    "no key": (".jsonl", '{"key": "a", "f": "x"}\n{"f": "y"}'),
+    "a list as row": (".jsonl", "[1, 2]"),
+    "a number as row": (".jsonl", '{"key": "a", "f": "x"}\n3'),
+    "the same key": (".jsonl", '{"key": "a", "f": "x"}\n{"key": "a", "f": "y"}'),
+    "a comma without quotation marks": (".csv", "key,f\na,a cat, sitting"),
+    "a column twice": (".csv", "key,f,f\na,1,2"),
+    "a long cell": (".csv", "key,f\na," + "x" * 200_000),
+}
+
+
+@pytest.mark.parametrize(("suffix", "text"), _REFUSED.values(), ids=_REFUSED.keys())
+def test_rows_that_do_not_tell_one_value_are_refused(
+    suffix: str, text: str, pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    table = tmp_path / f"t{suffix}"
+    table.write_text(text)
+    with pytest.raises(SourceError, match=re.escape(str(table))):
+        packio.add_field(pack, "f", table, missing=True)
+
+
+def test_text_of_a_table_may_hold_separators_of_lines(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    texts = {key: f"{key}\u2028of\x85two\x0bor three" for key in _keys(pack)}
+    rows = [json.dumps({"key": k, "f": v}, ensure_ascii=False) for k, v in texts.items()]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows), "utf-8")
+    packio.add_field(pack, "f", tmp_path / "t.jsonl")
+    with packio.open(pack) as opened:
+        assert {s.key: s.fields["f"].data.decode() for s in opened} == texts
+
+
+def test_keys_of_a_mapping_are_text_and_differ(pack: pathlib.Path) -> None:
+    first = _keys(pack)[0]
+    for values, why in (({7: "x"}, "of int"), ({first: "x", first.encode(): "y"}, "twice")):
+        with pytest.raises(SourceError, match=why):
+            packio.add_field(pack, "f", values, missing=True)
+
+
+def test_arrays_that_numpy_cannot_hold_are_refused(pack: pathlib.Path) -> None:
+    values = [
+        torch.zeros(3, dtype=torch.bfloat16), torch.eye(3).to_sparse(), [[1], [1, 2]],
+        np.ma.array([1, 2], mask=[False, True]),
+    ]  # fmt: skip
+    for value in values:
+        with pytest.raises(SourceError, match="the value of"):
+            packio.add_field(pack, "f", dict.fromkeys(_keys(pack), value))
+        with pytest.raises(BadImagesError, match="the value of f of"):
+            packio.add_field(pack, "f", lambda _sample, value=value: value)
+
+
+def _png(height: int, width: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((height, width), np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["mask", "parts"])
+def test_a_mask_of_another_size_than_its_image_is_refused(name: str, pack: pathlib.Path) -> None:
+    with packio.open(pack) as opened:
+        right = {sample.key: _png(sample.height, sample.width) for sample in opened}
+        wrong = {sample.key: _png(sample.width + 1, sample.height) for sample in opened}
+    with pytest.raises(BadImagesError, match="its image has"):
+        packio.add_field(pack, name, wrong, kind="mask")
+    assert packio.add_field(pack, name, right, kind="mask").samples == len(right)
+    packio.convert(pack, pack.with_name("y.lmdb"))
+
+
+def test_a_file_that_two_samples_may_mean_is_the_value_of_neither(tmp_path: pathlib.Path) -> None:
+    for name in ("1.jpg", "1.png"):
+        (tmp_path / "images" / "a").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "images" / "a" / name)
+    packio.pack(tmp_path / "images", tmp_path / "x.tar")
+    for name in ("1.jpg.npy", "1.npy"):
+        (tmp_path / "f" / "a").mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "f" / "a" / name, np.zeros(2))
+    with pytest.raises(SourceError, match=r"'a/1' may be the value of several"):
+        packio.add_field(tmp_path / "x.tar", "f", tmp_path / "f")
+    (tmp_path / "f" / "a" / "1.npy").rename(tmp_path / "f" / "a" / "1.png.npy")
+    assert packio.add_field(tmp_path / "x.tar", "f", tmp_path / "f").samples == 2
+
+
+def test_a_link_that_leads_nowhere_is_named(pack: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "a.npy").symlink_to("nowhere")
+    with pytest.raises(SourceError, match=r"f/a.npy: cannot be looked at"):
+        packio.add_field(pack, "f", tmp_path / "f")

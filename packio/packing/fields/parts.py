@@ -30,6 +30,7 @@ from packio.index.indexfile import crc32c
 from packio.packing.fields import values
 from packio.packs import opening
 from packio.sample import fields
+from packio.sample.facts import check_mask
 from packio.sample.record import Field
 from packio.system import files
 
@@ -152,6 +153,8 @@ class _Making:
             field = values.field_of(value, task.kind)
             if field is not None and self._kind not in (None, field.kind):
                 raise DecodeError(f"is of kind {field.kind}, the one before of kind {self._kind}")
+            if field is not None and field.kind == "mask" and field.facts is not None:
+                check_mask(task.name, field.facts, *self._size(row))
         except MemoryError:
             raise
         except Exception as error:  # the function is the user's
@@ -176,6 +179,11 @@ class _Making:
         if task.function is None:
             return task.inputs[row - task.first]
         return task.function(_opened(task.pack, task.digest)[row])
+
+    def _size(self, row: int) -> tuple[int, int]:
+        """Height and width of the image of a sample."""
+        image = _opened(self._task.pack, self._task.digest).row(row)
+        return image.height, image.width
 
     def _key(self, row: int) -> str:
         return _opened(self._task.pack, self._task.digest).key(row)

@@ -1,11 +1,17 @@
-"""Values of a field from a table: a column of keys, and a column named as the field."""
+"""Values of a field from a table: a column of keys, and a column named as the field.
+
+A list of numbers is an array. In .parquet the column says its type; elsewhere the whole column is
+bool, int64 or uint64 if all of its numbers are whole, else float32.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from packio import registry
 from packio.errors import SourceError
@@ -13,6 +19,12 @@ from packio.sources.tables import columns, lines
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 _KEY_COLUMNS = ("key", "file_name", "filename", "path")
+
+
+class _Cell(NamedTuple):
+    place: str  # of the row, for messages
+    key: Any
+    value: Any
 
 
 def values(path: Path, name: str) -> dict[bytes, Any]:
@@ -23,30 +35,35 @@ def values(path: Path, name: str) -> dict[bytes, Any]:
         name: Of the field, and of its column, in any case.
 
     Raises:
-        SourceError: a column is missing, a key is there twice, or the file is no table.
+        SourceError: a column is missing or there twice, a key is there twice, a list is no array
+            of numbers, or the file is no table.
     """
+    dtype = None
     try:
-        rows = list(_of_parquet(path) if path.suffix.lower() == ".parquet" else _of_text(path))
+        if path.suffix.lower() == ".parquet":
+            cells, dtype = _of_parquet(path, name)
+        else:
+            cells = _of_text(path, name)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read as a table: {error}") from error
-    names = list(dict.fromkeys(member for _, cells in rows for member in cells))
-    key, column = columns.guess(names, _KEY_COLUMNS), _column(names, name)
-    if rows and (key is None or column is None):
-        raise SourceError(
-            f"{path}: has the columns {', '.join(names)}; expected {name}, and the key of each "
-            f"sample as one of {', '.join(_KEY_COLUMNS)}; rename the columns, or choose the name "
-            "of a column for the field"
-        )
     found: dict[bytes, Any] = {}
-    for place, cells in rows:
-        at = _key(cells.get(str(key)), place)
-        if at in found:
-            raise SourceError(f"{place}: {os.fsdecode(at)!r} is there twice; keep one row")
-        found[at] = _value(cells.get(str(column)), place)
+    for cell, value in zip(cells, _values(cells, dtype), strict=True):
+        key = _key(cell)
+        if key in found:
+            raise SourceError(f"{cell.place}: {os.fsdecode(key)!r} is there twice; keep one row")
+        found[key] = value
     return found
 
 
-def _of_text(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _of_text(path: Path, name: str) -> list[_Cell]:
+    """The rows of a text file."""
+    rows = list(_rows(path))
+    names = list(dict.fromkeys(member for _, cells in rows for member in cells))
+    key, column = _chosen(path, names, name)
+    return [_Cell(place, cells.get(key), cells.get(column)) for place, cells in rows]
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Place and cells of each row of a text file."""
     table, count = lines.table(path, None, None), 0
     if table.image is not None:
@@ -75,44 +92,97 @@ def _check_text(cells: Mapping[str, Any], place: str) -> None:
             )
 
 
-def _of_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Place and cells of each row of a Parquet file."""
+def _of_parquet(path: Path, name: str) -> tuple[list[_Cell], np.dtype | None]:
+    """The rows of a Parquet file, and the type of the numbers in its lists."""
     parquet = registry.require("pyarrow.parquet", "parquet")
     try:
-        rows = parquet.read_table(path).to_pylist()
+        key, column = _chosen(path, parquet.read_schema(path).names, name)
+        table = parquet.read_table(path, columns=[key, column])
+        rows = table.to_pylist()
     except ValueError as error:  # pyarrow's errors of files are ValueErrors
         raise SourceError(f"{path}: cannot be read as a table: {error}") from error
     if not rows:
         raise SourceError(f"{path}: a table without rows")
-    for number, row in enumerate(rows, 1):
-        yield f"{path}: row {number}", row
-
-
-def _column(names: Sequence[str], wanted: str) -> str | None:
-    """The column of this name, else the only one with this name in another case."""
-    alike = [name for name in names if name.strip().lower() == wanted.lower()]
-    if wanted in names:
-        return wanted
-    return alike[0] if len(alike) == 1 else None
-
-
-def _key(cell: Any, place: str) -> bytes:
-    if isinstance(cell, int) and not isinstance(cell, bool):
-        cell = str(cell)  # as it would be in a CSV
-    if not isinstance(cell, (str, bytes)) or not cell:
-        raise SourceError(f"{place}: {cell!r} as key; expected the key of a sample, as cats/7.jpg")
-    return os.fsencode(cell)
-
-
-def _value(cell: Any, place: str) -> Any:
-    if not isinstance(cell, list):
-        return cell
-    import numpy as np
-
+    kind = table.schema.field(column).type
+    while (inner := getattr(kind, "value_type", None)) is not None:
+        kind = inner
     try:
-        return np.asarray(cell, np.float32)
-    except (ValueError, TypeError) as error:
+        dtype = np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        dtype = None
+    places = (f"{path}: row {number}" for number in range(1, len(rows) + 1))
+    return [_Cell(p, r[key], r[column]) for p, r in zip(places, rows, strict=True)], dtype
+
+
+def _chosen(path: Path, names: Sequence[str], wanted: str) -> tuple[str, str]:
+    """The columns of keys and of values, the latter perhaps in another case.
+
+    Raises:
+        SourceError: there is none, or it is there twice.
+    """
+    alike = [name for name in names if name.strip().lower() == wanted.lower()]
+    column = wanted if wanted in names else alike[0] if len(alike) == 1 else None
+    key = columns.guess(names, _KEY_COLUMNS)
+    if key is None or column is None:
         raise SourceError(
-            f"{place}: a list that is no array of numbers: {error}; expected text, a number, or "
-            "lists of numbers of one length"
-        ) from error
+            f"{path}: has the columns {', '.join(names)}; expected {wanted}, and the key of each "
+            f"sample as one of {', '.join(_KEY_COLUMNS)}; rename the columns, or choose the name "
+            "of a column for the field"
+        )
+    for name in (key, column):
+        if names.count(name) > 1:
+            raise SourceError(f"{path}: the column {name} is there twice; keep one")
+    return key, column
+
+
+def _key(cell: _Cell) -> bytes:
+    key = cell.key
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = str(key)  # as it would be in a CSV
+    if not isinstance(key, (str, bytes)) or not key:
+        raise SourceError(
+            f"{cell.place}: {key!r} as key; expected the key of a sample, as cats/7.jpg"
+        )
+    return os.fsencode(key)
+
+
+def _values(cells: Sequence[_Cell], dtype: np.dtype | None) -> list[Any]:
+    """The values of a column, its lists as arrays of one type.
+
+    Raises:
+        SourceError: a list is no array of numbers.
+    """
+    found = [cell.value for cell in cells]
+    arrays = {i: _array(cell) for i, cell in enumerate(cells) if isinstance(cell.value, list)}
+    if dtype is None or dtype.kind not in "biuf":
+        dtype = _type_of({array.dtype for array in arrays.values() if array.size})
+    for i, array in arrays.items():
+        with np.errstate(over="ignore"):
+            made = array.astype(dtype)
+        if not np.array_equal(np.isfinite(made), np.isfinite(array)):
+            raise SourceError(
+                f"{cells[i].place}: a number is too large for {dtype}; give arrays as .npy files"
+            )
+        found[i] = made
+    return found
+
+
+def _array(cell: _Cell) -> np.ndarray:
+    try:
+        array = np.asarray(cell.value)
+    except ValueError:  # lists of different lengths in a list
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
+        raise SourceError(
+            f"{cell.place}: a list that is no array of numbers; expected text, a number, or lists "
+            "of numbers of one length"
+        )
+    return array
+
+
+def _type_of(found: set[np.dtype]) -> np.dtype:
+    """One type for the arrays of a column."""
+    kinds = {dtype.kind for dtype in found}
+    if not kinds or "f" in kinds or {"i", "u"} <= kinds:
+        return np.dtype(np.float32)
+    return np.result_type(*found)

@@ -6,7 +6,8 @@ import hashlib
 import importlib
 import json
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
         where = f"{getattr(values, '__module__', '')}:{getattr(values, '__qualname__', values)}"
         return Values(_digest("function", where, kind), values, {}, kind)
     if isinstance(values, Mapping):
-        return _of_mapping({_key(k): v for k, v in values.items()}, keys, kind, "mapping")
+        return _of_mapping(values.items(), keys, kind, "mapping")
     if not isinstance(values, (str, os.PathLike)):
         raise OptionError(
             f"values of {type(values).__name__}: expected a folder, a table, a mapping of keys to "
@@ -66,7 +67,8 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
     if path.is_dir():
         return _of_folder(path, keys, kind)
     if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
-        return _of_mapping(tables.values(path, name), keys, kind, str(path))
+        found = tables.values(path, name)
+        return _of_mapping(found.items(), keys, kind, str(path))
     problem = "" if path.exists() else "does not exist; "
     raise SourceError(
         f"{path}: {problem}expected a folder of files named after the keys of the samples, "
@@ -133,10 +135,23 @@ def source_of(value: Any) -> str:
     return f" ({value})" if isinstance(value, _File) and os.path.exists(value.path) else ""
 
 
-def _key(key: Any) -> bytes:
-    if not isinstance(key, (str, bytes, os.PathLike)):
-        raise OptionError(f"mapping: {key!r} as key; expected the key of a sample, as 'cats/7.jpg'")
-    return os.fsencode(key)
+def _by_key(values: Iterable[tuple[Any, Any]], where: str) -> dict[bytes, Any]:
+    """Values by their keys, as bytes.
+
+    Raises:
+        SourceError: a key is no text, or is there twice.
+    """
+    found: dict[bytes, Any] = {}
+    for key, value in values:
+        if not isinstance(key, (str, bytes, os.PathLike)):
+            raise SourceError(
+                f"{where}: {key!r} as key; expected the key of a sample, as 'cats/7.jpg'"
+            )
+        name = os.fsencode(key)
+        if name in found:
+            raise SourceError(f"{where}: {os.fsdecode(name)!r} is there twice; keep one value")
+        found[name] = value
+    return found
 
 
 def _digest(*what: Any) -> str:
@@ -144,9 +159,9 @@ def _digest(*what: Any) -> str:
 
 
 def _of_mapping(
-    known: Mapping[bytes, Any], keys: Sequence[bytes], kind: str | None, where: str
+    values: Iterable[tuple[Any, Any]], keys: Sequence[bytes], kind: str | None, where: str
 ) -> Values:
-    digest = hashlib.sha256(f"{where} {kind}".encode())
+    known, digest = _by_key(values, where), hashlib.sha256(f"{where} {kind}".encode())
     for key in sorted(known):
         digest.update(b"%d %s" % (len(key), key))
         value = known[key]
@@ -158,19 +173,22 @@ def _of_mapping(
             digest.update(hashlib.sha256(data).digest())
     names = {key: key for key in keys if key in known}
     others = [key for key in keys if key not in names]
-    names |= _matched(others, {name for name in known if name not in names}, where)
+    names |= _matched(others, {name for name in known if name not in names}, where, keys)
     taken = set(names.values())
     unused = [os.fsdecode(name) for name in known if name not in taken]
     used = {key: known[name] for key, name in names.items()}
     return Values(digest.hexdigest(), None, used, kind, unused)
 
 
-def _matched(keys: Sequence[bytes], names: Container[bytes], where: str) -> dict[bytes, bytes]:
+def _matched(
+    keys: Sequence[bytes], names: Container[bytes], where: str, all_keys: Sequence[bytes]
+) -> dict[bytes, bytes]:
     """Key of each sample that has a value → name of the value: the key, or it without its ending.
 
     Raises:
         SourceError: a name fits several samples.
     """
+    sharing = Counter(os.path.splitext(key)[0] for key in all_keys)
     found: dict[bytes, bytes] = {}
     users: dict[bytes, bytes] = {}
     for key in keys:
@@ -183,44 +201,63 @@ def _matched(keys: Sequence[bytes], names: Container[bytes], where: str) -> dict
                 f"{os.fsdecode(key)!r}; name values by the whole key"
             )
         found[key] = name
+    for key, name in found.items():
+        if name != key and sharing[name] > 1:
+            raise SourceError(
+                f"{where}: {os.fsdecode(name)!r} may be the value of several samples, as of "
+                f"{os.fsdecode(key)!r}; name values by the whole key"
+            )
     return found
 
 
 def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
     """Match files to samples: KEY with another ending, or KEY and an ending."""
-    digest, found = hashlib.sha256(f"folder {kind}".encode()), dict[bytes, tuple[bytes, int]]()
+    digest, found = hashlib.sha256(f"folder {kind}".encode()), dict[bytes, bytes]()
     twice: list[tuple[bytes, bytes]] = []
-    for relative, state in _walked(folder):
-        digest.update(relative + b"\0%d %d\0" % (state.st_size, state.st_mtime_ns))
+    for relative, s in _walked(folder):
+        state = s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+        digest.update(relative + b"\0%d %d %d %d %d\0" % state)
         stem = os.path.splitext(relative)[0]
         if stem in found:
-            twice.append((found[stem][0], relative))
-        found[stem] = relative, state.st_size
+            twice.append((found[stem], relative))
+        found[stem] = relative
     known: dict[bytes, Any] = {}
-    stems = _matched(keys, found, os.fspath(folder))
+    stems = _matched(keys, found, os.fspath(folder), keys)
     for key, stem in stems.items():
-        path = os.path.join(folder, os.fsdecode(found[stem][0]))
+        path = os.path.join(folder, os.fsdecode(found[stem]))
         known[key] = _File(path, _kind_of(path, kind))
-    users = {found[stem][0] for stem in stems.values()}
+    users = {found[stem] for stem in stems.values()}
     for first, second in twice:
         if first in users or second in users:
             raise SourceError(
                 f"{folder}: {os.fsdecode(first)} and {os.fsdecode(second)} are values of the same "
                 "sample; keep one of them"
             )
-    unused = [os.fsdecode(name) for name, _ in found.values() if name not in users]
+    unused = [os.fsdecode(name) for name in found.values() if name not in users]
     return Values(digest.hexdigest(), None, known, kind, unused)
 
 
 def _walked(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Files below a folder, sorted: their names relative to it, and what the system says."""
+    """Files below a folder, sorted: their names relative to it, and what the system says.
+
+    Raises:
+        SourceError: a folder or file cannot be looked at.
+    """
     top = os.fsencode(folder)
     found = []
-    for root, _, names in os.walk(top):
+    for root, _, names in os.walk(top, onerror=_refuse_unreadable):
         paths = [os.path.join(root, name) for name in names if not name.startswith(b".")]
         found += [os.path.relpath(path, top) for path in paths]
     for relative in sorted(found):
-        yield relative, os.stat(os.path.join(top, relative))
+        try:
+            yield relative, os.stat(os.path.join(top, relative))
+        except OSError as error:
+            _refuse_unreadable(error)
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    name = os.fsdecode(error.filename)
+    raise SourceError(f"{name}: cannot be looked at: {error.strerror}") from error
 
 
 def _kind_of(path: str, kind: str | None) -> str:

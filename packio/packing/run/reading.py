@@ -18,7 +18,7 @@ from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
 from packio.sample import levels
-from packio.sample.facts import UNKNOWN, Facts
+from packio.sample.facts import UNKNOWN, Facts, check_mask
 from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
 from packio.sample.record import IMAGE, Field, Record, image_record
@@ -307,15 +307,9 @@ def _check_masks(record: Record[Field]) -> None:
     Raises:
         DecodeError: a mask has another size.
     """
-    expected = record.facts.height, record.facts.width
     for name, field in record.fields.items():
-        if field.kind != "mask" or field.facts is None or not field.facts.height:
-            continue
-        if (field.facts.height, field.facts.width) != expected:
-            raise DecodeError(
-                f"{name}: {field.facts.width}x{field.facts.height} pixels, its image has "
-                f"{expected[1]}x{expected[0]}"
-            )
+        if field.kind == "mask" and field.facts is not None:
+            check_mask(name, field.facts, record.facts.height, record.facts.width)
 
 
 def _facts(field: Field) -> Facts:

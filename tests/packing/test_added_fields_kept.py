@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import re
 from typing import Any
@@ -195,3 +196,55 @@ def test_a_link_that_leads_nowhere_is_named(pack: pathlib.Path, tmp_path: pathli
     (tmp_path / "f" / "a.npy").symlink_to("nowhere")
     with pytest.raises(SourceError, match=r"f/a.npy: cannot be looked at"):
         packio.add_field(pack, "f", tmp_path / "f")
+
+
+def test_values_made_of_other_captions_are_not_taken_over(
+    image_folder: pathlib.Path, pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    keys, out = _keys(pack), tmp_path / "captioned.tar"
+
+    def packed(word: str) -> None:
+        rows = [json.dumps({"path": key, "caption": f"{word} {key}"}) + "\n" for key in keys]
+        (tmp_path / "t.jsonl").write_text("".join(rows))
+        packio.pack(
+            tmp_path / "t.jsonl", out, root=image_folder, fields={"caption": ("caption", "text")},
+            overwrite=True,
+        )  # fmt: skip
+
+    last = [keys[-1]]
+
+    def made(sample: packio.Sample) -> str:
+        if sample.key in last:
+            raise RuntimeError("the GPU is busy")
+        return sample.fields["caption"].data.decode().upper()
+
+    packed("old")
+    with pytest.raises(BadImagesError, match="busy"):
+        packio.add_field(out, "f", made)
+    last.clear()
+    packed("new")
+    assert packio.add_field(out, "f", made).resumed == 0
+    with packio.open(out) as opened:
+        assert {s.key: s.fields["f"].data.decode() for s in opened} == {
+            key: f"new {key}".upper() for key in keys
+        }
+
+
+def test_files_of_another_folder_are_not_taken_for_those_of_the_first(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    keys = _keys(pack)
+    for number in (1, 2):  # as unpacked from archives: sizes and times are the same
+        for key in keys:
+            path = tmp_path / str(number) / f"{key}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, np.full(3, number))
+            os.utime(path, ns=(0, 0))
+    bad = tmp_path / "1" / f"{keys[-1]}.npy"
+    content = bad.read_bytes()
+    bad.write_bytes(b"x" * len(content))
+    os.utime(bad, ns=(0, 0))
+    with pytest.raises(BadImagesError):
+        packio.add_field(pack, "f", tmp_path / "1")
+    packio.add_field(pack, "f", tmp_path / "2")
+    assert {array.tolist() == [2, 2, 2] for array in _arrays(pack, "f").values()} == {True}

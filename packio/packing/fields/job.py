@@ -18,6 +18,7 @@ from typing import Any
 
 from packio.errors import SourceError
 from packio.formats import added_shard
+from packio.index.columns import OF_FILES, is_of_shards
 from packio.packing.fields import containers, parts, values
 from packio.packing.plan import existing
 from packio.packing.publish import fields as publishing
@@ -126,7 +127,7 @@ class Job:
         digest = hashlib.sha256(f"{self.name} {self.kind} {found.digest} {shards}".encode())
         for key in keys:
             digest.update(b"%d %s" % (len(key), key))
-        digest.update(self.pack.index_file.column("image/crc32c").array().tobytes())
+        digest.update(self._samples())
         plan, folder = self.shop.shards / _PLAN, self.shop.shards
         now = digest.hexdigest()
         if not resume or not plan.exists() or plan.read_text() != now:
@@ -135,6 +136,19 @@ class Job:
             folder.mkdir()
             self.shop.built.mkdir()
             parts.write_whole(plan, now.encode())
+
+    def _samples(self) -> bytes:
+        """Digest of all that a function may see of the samples, but for the field itself.
+
+        Where values lie is left out: it changes when a field leaves the pack.
+        """
+        index, digest = self.pack.index_file, hashlib.sha256(str(self.pack.classes).encode())
+        own = f"{self.name}/"
+        for name in sorted(index.column_names):
+            is_place = name.endswith(("/file", "/offset")) or name in OF_FILES
+            if not is_place and not name.startswith(own) and not is_of_shards(name):
+                digest.update(name.encode() + index.column(name).array().tobytes())
+        return digest.digest()
 
     def _make(self, found: values.Values, keys: Sequence[bytes]) -> int:
         """Make the values that are not there yet; return how many samples need none."""

@@ -49,6 +49,8 @@ class Caps:
         skips: Whether `Format.scan` reads no more than headers, labels and descriptions.
         fields_apart: Whether the values of a named field are a container of their own, which holds
             them as another holds images. `Format.scan` then finds those that were added later, too.
+        leaves: Names of files that other programs leave in a directory of this format when they
+            read it, as locks. They hold nothing.
     """
 
     suffixes: tuple[str, ...]
@@ -65,6 +67,7 @@ class Caps:
     at_urls: bool = False
     skips: bool = False
     fields_apart: bool = False
+    leaves: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

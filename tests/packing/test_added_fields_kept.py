@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import packio
-from packio.errors import BadImagesError, SourceError
+from packio.errors import BadImagesError, OutputExistsError, SourceError
 
 
 @pytest.mark.parametrize("name", ["shard_id", "file_caption", "seek_x", "seek_data", "key_data"])
@@ -248,3 +248,53 @@ def test_files_of_another_folder_are_not_taken_for_those_of_the_first(
         packio.add_field(pack, "f", tmp_path / "1")
     packio.add_field(pack, "f", tmp_path / "2")
     assert {array.tolist() == [2, 2, 2] for array in _arrays(pack, "f").values()} == {True}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_lock_that_another_reader_left_hinders_nothing(
+    shards: int, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    lmdb, out = pytest.importorskip("lmdb"), tmp_path / "x.lmdb"
+    packio.pack(image_folder, out, shards=shards)
+    keys = _keys(out)
+    before = {str(path) for path in out.rglob("*")}
+    for overwrite in (False, True):
+        texts = {key: f"{key} {overwrite}" for key in keys}
+        packio.add_field(out, "f", texts, overwrite=overwrite)
+        with packio.open(out) as opened:
+            assert {s.key: s.fields["f"].data.decode() for s in opened} == texts
+        for folder in out.rglob("f.text"):
+            lmdb.open(str(folder)).close()
+            assert (folder / "lock.mdb").exists()
+    packio.drop_field(out, "f")
+    assert {str(path) for path in out.rglob("*")} == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    ("suffix", "strange"),
+    [
+        (".tar", "x.f.text.tar"), (".tar", "x.f.text.tar.idx"), (".rec", "x.f.text.idx"),
+        (".lmdb", "x.lmdb/f.text/thesis.txt"), (".zarr", "x.zarr/f.text/a/thesis.txt"),
+    ],
+)  # fmt: skip
+def test_files_of_others_stay_and_an_old_field_too(
+    suffix: str, strange: str, overwrite: bool, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / f"x{suffix}"
+    packio.pack(image_folder, out)
+    keys = _keys(out)
+    if overwrite:  # of another kind, so that its containers have other names
+        packio.add_field(out, "f", {key: key.encode() for key in keys})
+    path = tmp_path / strange
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("years of work")
+    with pytest.raises(OutputExistsError, match="is no part of"):
+        packio.add_field(out, "f", dict.fromkeys(keys, "new"), overwrite=overwrite)
+    assert path.read_text() == "years of work"
+    with packio.open(out) as opened:
+        assert opened.fields == {"image": "image", **({"f": "bytes"} if overwrite else {})}
+        if overwrite:
+            assert {s.key: bytes(s.fields["f"].data).decode() for s in opened} == {
+                key: key for key in keys
+            }

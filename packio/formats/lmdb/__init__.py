@@ -63,7 +63,7 @@ class Lmdb(Format):
     caps: Caps = Caps(
         (".lmdb",), is_directory=True, package="lmdb", reads_by_library=True,
         keeps=frozenset(("key", "label")),
-        fields_apart=True,
+        fields_apart=True, leaves=("lock.mdb",),
         options={"values": "'datum': protobuf messages with image and label, for Caffe and DALI."},
     )  # fmt: skip
 

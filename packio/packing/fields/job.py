@@ -107,14 +107,7 @@ class Job:
         self._begin(found, keys, resume=resume)
         resumed = self._make(found, keys)
         kind, absent, skipped, size, shapes = self._taken_stock(found, keys)
-        remaining = 0
-        if self.name in self.pack.fields:
-            _, _, remaining = publishing.drop(self.pack, self.name, self.shop)
-            with opening.open(self.pack.path) as pack, existing.locked(pack.index_file.path):
-                self.pack = pack
-                digest = self._publish(kind, keys)
-        else:
-            digest = self._publish(kind, keys)
+        digest, remaining = self._publish(kind, self._written(kind, keys))
         return AddReport(
             self.pack.path, self.name, kind, len(keys) - absent, absent, tuple(skipped),
             tuple(found.unused), size, shapes, remaining, resumed, digest,
@@ -288,13 +281,13 @@ class Job:
             "one, or allow it with --missing"
         )
 
-    def _publish(self, kind: str, keys: Sequence[bytes]) -> str:
-        """Write the containers that are not written yet, and put the index in place."""
+    def _written(self, kind: str, keys: Sequence[bytes]) -> list[containers.Finished]:
+        """Write the containers that are not written yet; return all of them."""
         folder, built = self.shop.shards, self.shop.built
         tasks = []
         for number, (shard, first, stop) in enumerate(containers.rows_of_shards(self.pack)):
             path = added_shard(self.pack.format, shard, self.name, kind)
-            publishing.check_free(self.pack, [path])
+            publishing.check_free(self.pack, self.name, [path])
             done = containers.finished(folder, number)
             if done is None or not containers.is_whole(done, built):
                 tasks.append(
@@ -319,4 +312,19 @@ class Job:
         whole = [one for one in found if one is not None]
         if len(whole) < count:
             raise OSError(f"{folder}: a container is gone; run the command again")
-        return publishing.add(self.pack, self.name, kind, whole, self.shop)
+        return whole
+
+    def _publish(self, kind: str, found: Sequence[containers.Finished]) -> tuple[str, int]:
+        """Put containers and the index in place; an old field of the name leaves the pack.
+
+        Returns:
+            The new digest, and the bytes of old values that stay in files with other fields.
+        """
+        moved = [name for one in found for name in one.moved]
+        publishing.check_free(self.pack, self.name, moved)
+        if self.name not in self.pack.fields:
+            return publishing.add(self.pack, self.name, kind, found, self.shop), 0
+        _, _, remaining = publishing.drop(self.pack, self.name, self.shop)
+        with opening.open(self.pack.path) as pack, existing.locked(pack.index_file.path):
+            self.pack = pack
+            return publishing.add(pack, self.name, kind, found, self.shop), remaining

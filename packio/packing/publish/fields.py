@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -196,30 +197,50 @@ def remove_noted(pack: opening.Pack, shop: Workshop) -> None:
     for name in json.loads(note.read_text()):
         if name not in listed:
             (root / name).unlink(missing_ok=True)
-            _remove_empty((root / name).parent, root)
+            _remove_empty((root / name).parent, root, pack.format.caps.leaves)
     note.unlink()
 
 
-def _remove_empty(folder: Path, root: Path) -> None:
-    """Remove a folder, and those above it, if nothing is left in them."""
+def _remove_empty(folder: Path, root: Path, leaves: Sequence[str]) -> None:
+    """Remove a folder, and those above it, if nothing but what libraries leave is in them."""
     while folder != root and root in folder.parents:
         try:
+            names = os.listdir(folder)
+            if set(names) <= {*leaves}:
+                for name in names:
+                    (folder / name).unlink()
             folder.rmdir()
         except OSError:
             return
         folder = folder.parent
 
 
-def check_free(pack: opening.Pack, paths: Sequence[str]) -> None:
-    """Refuse to write where something is that does not belong to the pack.
+def check_free(pack: opening.Pack, name: str, paths: Sequence[str]) -> None:
+    """Refuse to write where something is that does not leave the pack with an old field.
+
+    Args:
+        pack: The pack.
+        name: Of the field.
+        paths: Files and folders that will be written, relative to the pack's index.
 
     Raises:
         OutputExistsError: something is there.
     """
-    root = pack.index_file.path.parent
+    root, gone = pack.index_file.path.parent, set[str]()
+    if name in pack.fields:
+        names = [file for file, _, _ in pack.index_file.files()]
+        gone = _removable(pack, name, _columns(pack), names)
     for path in paths:
-        if os.path.lexists(root / path):
+        if os.path.lexists(root / path) and not _goes(root, path, gone, pack.format.caps.leaves):
             raise OutputExistsError(
                 f"{root / path}: exists, and is no part of {pack.path}; remove it, or choose "
                 "another name for the field"
             )
+
+
+def _goes(root: Path, path: str, gone: AbstractSet[str], leaves: Sequence[str]) -> bool:
+    """Tell whether all that is at a path is removed when the files `gone` are."""
+    if path in gone or not os.path.isdir(root / path) or os.path.islink(root / path):
+        return path in gone
+    found = [f"{path}/{name}" for name in os.listdir(root / path) if name not in leaves]
+    return bool(found) and all(_goes(root, name, gone, leaves) for name in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packio.errors import IntegrityError
+from packio.errors import IntegrityError, PackioError
 from packio.formats import Format
 from packio.index.indexfile import Index
 from packio.packs import buckets
@@ -61,6 +61,26 @@ def of_pack(
             "pack's"
         )
     return LocalFiles(root, names, sizes)
+
+
+def refuse_changed(index: Index, pack: object) -> None:
+    """Say so if what an index describes is gone because the pack has another index by now.
+
+    Args:
+        index: As it was when the pack was opened.
+        pack: The pack, for the message.
+
+    Raises:
+        IntegrityError: it has.
+    """
+    try:
+        is_same = Index(index.path).digest == index.digest
+    except PackioError:  # gone, damaged, or at a URL
+        return
+    if not is_same:
+        raise IntegrityError(
+            f"{pack}: has changed since it was opened, as by packio add or drop-field; open it anew"
+        )
 
 
 def check_identity(

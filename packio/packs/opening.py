@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from packio.errors import IntegrityError, OptionError
+from packio.errors import IntegrityError, OptionError, ReadError
 from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, UNCHECKED, crc32c
 from packio.packs import arriving, locating
-from packio.packs.files import check_identity, index_of_pack, of_pack
+from packio.packs.files import check_identity, index_of_pack, of_pack, refuse_changed
 from packio.packs.rows import Row
 from packio.packs.table import PackTable
 from packio.sample import levels
@@ -237,10 +237,15 @@ class Pack(PackTable, Sequence[Sample]):
         if self._readers and name == IMAGE:
             data = self._record(position, offset)
         else:
-            data = self._files.read(file, offset, length)
+            try:
+                data = self._files.read(file, offset, length)
+            except (ReadError, IntegrityError):
+                refuse_changed(self.index_file, self.path)
+                raise
             if flags & SPLIT_RECORD:
                 data = self.format.unsplit(data)
         if crc is not None and crc32c(data) != crc:
+            refuse_changed(self.index_file, self.path)
             what = "" if name == IMAGE else f"{name} of "
             raise IntegrityError(
                 f"{self._files.path(file)}: {what}record {position} ({self.key(position)!r}, "

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import packio
-from packio.errors import BadImagesError, OutputExistsError, SourceError
+from packio.errors import BadImagesError, IntegrityError, OutputExistsError, SourceError
 
 
 @pytest.mark.parametrize("name", ["shard_id", "file_caption", "seek_x", "seek_data", "key_data"])
@@ -298,3 +298,23 @@ def test_files_of_others_stay_and_an_old_field_too(
             assert {s.key: bytes(s.fields["f"].data).decode() for s in opened} == {
                 key: key for key in keys
             }
+
+
+@pytest.mark.parametrize("change", ["drop", "overwrite"])
+def test_a_reader_whose_files_are_gone_says_that_the_pack_has_changed(
+    change: str, pack: pathlib.Path
+) -> None:
+    keys = _keys(pack)
+    old = {key: np.full(8, i) for i, key in enumerate(keys)}
+    packio.add_field(pack, "f", old)
+    fresh, warm = packio.open(pack), packio.open(pack)
+    data = packio.PackDataset(pack, fields=("key", "f"))
+    assert np.load(io.BytesIO(warm.read_field("f", 0) or b"")).tolist() == [0] * 8
+    if change == "drop":
+        packio.drop_field(pack, "f")
+    else:
+        packio.add_field(pack, "f", {key: value + 1 for key, value in old.items()}, overwrite=True)
+    assert np.load(io.BytesIO(warm.read_field("f", 3) or b"")).tolist() == [3] * 8
+    for read in (lambda: fresh.read_field("f", 3), lambda: data[3]):
+        with pytest.raises(IntegrityError, match="has changed since it was opened"):
+            read()

@@ -24,13 +24,13 @@ from packio.errors import (
 )
 from packio.packing import sourcing
 from packio.packing.fields.job import AddReport, Job
-from packio.packing.plan import existing
 from packio.packing.publish import fields as publishing
 from packio.packs import opening
 from packio.sample import fields, levels
 from packio.sample.record import IMAGE
 from packio.storage import urls, workshop
 from packio.storage.workshop import Workshop
+from packio.system import locks
 from packio.system.files import absolute
 from packio.system.progress import ProgressCallback
 
@@ -199,7 +199,7 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
         root = pack.index_file.path
     with workshop.opened(out, suffix=SUFFIX) as shop:
         shop.built.mkdir(exist_ok=True)  # without it the workshop counts as published
-        with existing.locked(root), _opened(out) as pack:
+        with locks.changing(root), _opened(out) as pack:
             shop.keep = not publishing.undo_killed(pack, shop)
             try:
                 yield shop, pack

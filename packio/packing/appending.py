@@ -20,13 +20,14 @@ import numpy as np
 from packio.errors import OptionError, UnfinishedPackError
 from packio.index import indexfile
 from packio.packing import sourcing
-from packio.packing.plan import existing, growth, levelled, planning
+from packio.packing.plan import growth, levelled, planning
 from packio.packing.publish import adding
 from packio.packing.run.running import Means, Run
 from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sources import Context, Listing, listed, wanted_fields
 from packio.storage import workshop
+from packio.system import locks
 from packio.system.files import absolute
 from packio.system.progress import ProgressCallback
 
@@ -112,7 +113,7 @@ def append(
     was_killed = os.path.lexists(out.with_name(out.name + SUFFIX))
     with (
         workshop.opened(out, suffix=SUFFIX) as shop,
-        existing.locked(out / indexfile.INDEX_NAME),
+        locks.changing(out / indexfile.INDEX_NAME),
         _opened(out) as pack,
     ):
         _check_sharded(pack)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import DecodeError, OptionError
-from packio.index.indexfile import INDEX_NAME
+from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packing import sourcing
 from packio.packing.images import encode as encoding
 from packio.packing.images.levels import Levels
@@ -25,6 +25,7 @@ from packio.packing.run.reading import Treatment
 from packio.packing.run.running import Means, Run
 from packio.sources import Listing
 from packio.storage import filesystems, urls, workshop
+from packio.system import locks
 from packio.system.files import absolute
 from packio.system.progress import ProgressCallback
 
@@ -235,7 +236,10 @@ def _make(
     overwrite: bool = False,
 ) -> PackReport:  # fmt: skip
     """Carry out a plan, unless its pack is at `out` already."""
-    with existing.locked(out / INDEX_NAME) if overwrite else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        for index in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):
+            if overwrite:
+                held.enter_context(locks.changing(index))
         while True:
             if overwrite:
                 existing.check_replaceable(out)

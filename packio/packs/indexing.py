@@ -167,22 +167,33 @@ def _reindex_files(path: Path, place: Path | None, reading: Reading, *, seek_poi
         raise NotAPackError(f"{path}: no container that packio knows{more}")
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
     index = place or index
+    with locks.changing(index):
+        is_restored = _made_anew(path, container, reading, index, seek_points=seek_points)
+    if is_restored:
+        with locks.changing(index):  # which is another file by now
+            seeking.change(path, index, wanted=seek_points)
+    return index
+
+
+def _made_anew(
+    path: Path, container: Container, reading: Reading, index: Path, *, seek_points: bool
+) -> bool:
+    """Write an index anew; return whether it was made of the old index."""
     restored, loss = restoring.restored(index, container, reading)
     if restored is not None:
         indexfile.write(index, *restored)
-        seeking.change(path, index, wanted=seek_points)
-        return index
+        return True
     make(path, container, reading, index, seek_points=seek_points)
     if left_out := added_later(container):
         shown = ", ".join(left_out[:3]) + (" …" if len(left_out) > 3 else "")
         warnings.warn(
             f"{path}: fields that were added later are left out, as only the lost index told of "
             f"them: {shown}; remove these and add the fields again: packio add",
-            stacklevel=3,
+            stacklevel=4,
         )
     if loss:
-        warnings.warn(loss, stacklevel=3)
-    return index
+        warnings.warn(loss, stacklevel=4)
+    return False
 
 
 def make(

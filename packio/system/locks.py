@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from packio.errors import LockedError
 from packio.system.pools import ThreadPool
 
 _POLL = 0.05  # seconds between two looks at a lock
 _BEAT = 1.0  # seconds between two signs of life of who holds a lock
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # as of Lustre, mounted without flock
 _PATIENCE = 15.0  # seconds without one after which nobody waits for the lock
 
 
@@ -42,6 +45,41 @@ def file_lock(path: Path) -> Iterator[None]:
         finally:  # forked processes may have the file open, too
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def changing(index: Path) -> Iterator[None]:
+    """Lock the index of a pack while the pack is changed: all that change it exclude each other.
+
+    Readers take no lock. Nothing is locked if there is no such index, or the file system has no
+    locks.
+
+    Raises:
+        LockedError: another process changes the pack.
+    """
+    descriptor = -1
+    for access in (os.O_RDWR, os.O_RDONLY):  # NFS locks only what may be written
+        with contextlib.suppress(OSError):
+            descriptor = os.open(index, access | os.O_CLOEXEC)
+            break
+    if descriptor < 0:  # no pack
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(index).st_ino != os.fstat(descriptor).st_ino:
+                raise BlockingIOError  # it was replaced just now
+        except BlockingIOError as error:
+            raise LockedError(
+                f"{index.parent}: another packio is changing it; wait for it to end"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _opened_and_locked(path: Path) -> IO[bytes]:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,14 @@ import torch
 from PIL import Image
 
 import packio
-from packio.errors import BadImagesError, IntegrityError, OutputExistsError, SourceError
+from packio.errors import (
+    BadImagesError,
+    IntegrityError,
+    LockedError,
+    OutputExistsError,
+    SourceError,
+)
+from packio.system import locks
 
 
 @pytest.mark.parametrize("name", ["shard_id", "file_caption", "seek_x", "seek_data", "key_data"])
@@ -318,3 +326,39 @@ def test_a_reader_whose_files_are_gone_says_that_the_pack_has_changed(
     for read in (lambda: fresh.read_field("f", 3), lambda: data[3]):
         with pytest.raises(IntegrityError, match="has changed since it was opened"):
             read()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_would_replace_the_index_meanwhile_is_refused(
+    shards: int, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out, refused = tmp_path / "x.tar", list[str]()
+    packio.pack(image_folder, out, shards=shards)
+    keys = _keys(out)
+    packio.add_field(out, "old", dict.fromkeys(keys, "old"))
+    verbs: dict[str, Callable[[], object]] = {
+        "reindex": lambda: packio.reindex(out),
+        "pack": lambda: packio.pack(image_folder, out, overwrite=True, shards=shards),
+        "drop": lambda: packio.drop_field(out, "old"),
+        "add": lambda: packio.add_field(out, "g", dict.fromkeys(keys, "x")),
+    }
+
+    def made(sample: packio.Sample) -> str:
+        if sample.key == keys[3]:
+            for name, verb in verbs.items():
+                with pytest.raises(LockedError):
+                    verb()
+                refused.append(name)
+        return sample.key
+
+    packio.add_field(out, "f", made)
+    assert refused == [*verbs]
+    for name in ("reindex", "drop"):  # nobody holds a lock by now
+        verbs[name]()
+    with packio.open(out) as opened:
+        assert {s.key: s.fields["f"].data.decode() for s in opened} == {key: key for key in keys}
+    assert packio.verify(out).ok
+    with locks.changing(out / "index.packio" if shards > 1 else tmp_path / "x.tar.packio"):
+        for verb in verbs.values():
+            with pytest.raises(LockedError):
+                verb()

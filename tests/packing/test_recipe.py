@@ -17,12 +17,12 @@ from PIL import Image
 
 import packio
 from packio.errors import BadImagesError, LockedError, OptionError, OutputError, OutputExistsError
-from packio.packing.plan import existing
 from packio.packing.run import reading
 from packio.sample.packed import Sample
 from packio.sample.recipe import Recipe, merged
 from packio.sample.record import Field
 from packio.sources import Listing
+from packio.system import locks
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_overwriting_and_appending_exclude_each_other(
     out = tmp_path / "x.tar"
     packio.pack(source, out, shards=2)
     _more(source, 1)
-    with existing.locked(out / "index.packio"):
+    with locks.changing(out / "index.packio"):
         with pytest.raises(LockedError):
             packio.append(out, source)
         with pytest.raises(LockedError):
@@ -299,7 +299,7 @@ def test_an_index_that_may_only_be_read_is_locked_too(
         return real(path, flags, *arguments, **options)
 
     monkeypatch.setattr(os, "open", read_only)
-    with existing.locked(out / "index.packio"), pytest.raises(LockedError):
+    with locks.changing(out / "index.packio"), pytest.raises(LockedError):
         packio.append(out, source)
 
 

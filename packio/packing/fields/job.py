@@ -20,12 +20,11 @@ from packio.errors import SourceError
 from packio.formats import added_shard
 from packio.index.columns import OF_FILES, is_of_shards
 from packio.packing.fields import containers, parts, values
-from packio.packing.plan import existing
 from packio.packing.publish import fields as publishing
 from packio.packing.run import executors
 from packio.packs import opening
 from packio.storage.workshop import Workshop
-from packio.system import interrupts
+from packio.system import interrupts, locks
 from packio.system.files import remove
 from packio.system.pools import ThreadPool
 from packio.system.progress import PROGRESS_SECONDS, Progress, ProgressCallback
@@ -325,6 +324,6 @@ class Job:
         if self.name not in self.pack.fields:
             return publishing.add(self.pack, self.name, kind, found, self.shop), 0
         _, _, remaining = publishing.drop(self.pack, self.name, self.shop)
-        with opening.open(self.pack.path) as pack, existing.locked(pack.index_file.path):
+        with opening.open(self.pack.path) as pack, locks.changing(pack.index_file.path):
             self.pack = pack
             return publishing.add(pack, self.name, kind, found, self.shop), remaining

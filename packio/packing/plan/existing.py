@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from packio.errors import LockedError, OutputExistsError, PackioError, UnfinishedPackError
+from packio.errors import OutputExistsError, PackioError, UnfinishedPackError
 from packio.index import indexfile
 from packio.packing.plan import contents, seen
 from packio.packing.plan.planning import Plan
@@ -19,37 +16,6 @@ from packio.packs import opening
 from packio.storage import workshop
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
-
-
-@contextlib.contextmanager
-def locked(index: Path) -> Iterator[None]:
-    """Lock the index of a folder pack: appending and overwriting both do, and exclude each other.
-
-    Readers take no lock. Nothing is locked if there is no such index.
-
-    Raises:
-        LockedError: another process changes the pack.
-    """
-    descriptor = -1
-    for access in (os.O_RDWR, os.O_RDONLY):  # NFS locks only what may be written
-        with contextlib.suppress(OSError):
-            descriptor = os.open(index, access | os.O_CLOEXEC)
-            break
-    if descriptor < 0:  # no pack
-        yield
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.stat(index).st_ino != os.fstat(descriptor).st_ino:
-                raise BlockingIOError  # it was replaced just now
-        except BlockingIOError as error:
-            raise LockedError(
-                f"{index.parent}: another packio is changing it; wait for it to end"
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | None:

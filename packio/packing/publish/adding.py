@@ -16,13 +16,13 @@ from packio.errors import OptionError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.pieces import Content
-from packio.packing.plan import existing, seen
+from packio.packing.plan import seen
 from packio.packing.plan.growth import Growth
 from packio.packing.publish import assembly
 from packio.packs import opening, shard_classes
 from packio.sample.recipe import Recipe
 from packio.sample.relabelling import Relabelling
-from packio.system import files
+from packio.system import files, locks
 
 
 class Added(NamedTuple):
@@ -80,7 +80,7 @@ def add(
     columns, identities = _columns(pack, full, growth, whole, built)
     index = built / indexfile.INDEX_NAME
     digest = indexfile.write(index, columns, _metadata(pack, full, growth, skipped))
-    with existing.locked(index):  # before others see it
+    with locks.changing(index):  # before others see it
         _publish(built, out, whole)
     seen.save(digest, identities)
     deep = assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full])

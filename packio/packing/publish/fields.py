@@ -20,12 +20,12 @@ from packio.index import indexfile
 from packio.index.pieces import Content
 from packio.packing.fields import containers, parts
 from packio.packing.fields.containers import Finished
-from packio.packing.plan import existing, seen
+from packio.packing.plan import seen
 from packio.packing.publish import assembly
 from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.storage.workshop import Workshop
-from packio.system import files
+from packio.system import files, locks
 
 _REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
 
@@ -144,7 +144,7 @@ def _published(
     place = pack.index_file.path
     index = shop.built / place.name
     digest = indexfile.write(index, columns, _metadata(pack, fields))
-    with existing.locked(index):  # before others see it
+    with locks.changing(index):  # before others see it
         files.sync_tree(shop.built)
         folders = set()
         for name in names:

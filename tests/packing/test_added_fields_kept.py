@@ -362,3 +362,24 @@ def test_what_would_replace_the_index_meanwhile_is_refused(
         for verb in verbs.values():
             with pytest.raises(LockedError):
                 verb()
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("done"), GeneratorExit()])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_function_that_ends_the_process_ends_the_run_with_an_error(
+    on_error: str, error: BaseException, pack: pathlib.Path
+) -> None:
+    keys = _keys(pack)
+    last = [keys[-1]]
+
+    def made(sample: packio.Sample) -> str:
+        if sample.key in last:
+            raise error
+        return sample.key
+
+    with pytest.raises(BadImagesError, match=f"{re.escape(repr(keys[-1]))}: the function ended"):
+        packio.add_field(pack, "f", made, on_error=on_error, missing=True)
+    last.clear()
+    assert packio.add_field(pack, "f", made, on_error=on_error, missing=True).resumed > 0
+    with packio.open(pack) as opened:
+        assert {s.key: s.fields["f"].data.decode() for s in opened} == {key: key for key in keys}

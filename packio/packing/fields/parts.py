@@ -157,6 +157,11 @@ class _Making:
                 check_mask(task.name, field.facts, *self._size(row))
         except MemoryError:
             raise
+        except (SystemExit, GeneratorExit) as error:  # the run would end as if all were made
+            raise BadImagesError(
+                f"{task.pack}: {task.name} of {self._key(row)!r}: the function ended the process: "
+                f"{error!r}; let it return a value, or raise an error"
+            ) from error
         except Exception as error:  # the function is the user's
             key, problem = self._key(row), f"{_what(error)}{values.source_of(value)}"
             if not task.skip:

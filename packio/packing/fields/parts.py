@@ -232,9 +232,13 @@ def _crc(data: bytes) -> bytes:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file, or nothing: a temporary file is synced, then renamed."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    temporary.write_bytes(content)
-    files.sync(temporary)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(content)
+        files.sync(temporary)
+        temporary.replace(path)
+    except BaseException:  # a full disk has no room for it
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path) -> Part | None:

@@ -194,7 +194,9 @@ class Outputs:
 def _is_numeric(value: Any) -> bool:
     """Whether a value is a tensor, or an array that torch can make a tensor of."""
     return isinstance(value, torch.Tensor) or (
-        isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+        isinstance(value, np.ndarray)
+        and value.dtype.kind in "biufc"
+        and value.dtype.char not in "gG"  # of 80 or 128 bits
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -156,6 +157,10 @@ def test_keys_of_a_mapping_are_text_and_differ(pack: pathlib.Path) -> None:
             packio.add_field(pack, "f", values, missing=True)
 
 
+def _first(value: object, _sample: packio.Sample) -> object:
+    return value
+
+
 def test_arrays_that_numpy_cannot_hold_are_refused(pack: pathlib.Path) -> None:
     values = [
         torch.zeros(3, dtype=torch.bfloat16), torch.eye(3).to_sparse(), [[1], [1, 2]],
@@ -165,7 +170,7 @@ def test_arrays_that_numpy_cannot_hold_are_refused(pack: pathlib.Path) -> None:
         with pytest.raises(SourceError, match="the value of"):
             packio.add_field(pack, "f", dict.fromkeys(_keys(pack), value))
         with pytest.raises(BadImagesError, match="the value of f of"):
-            packio.add_field(pack, "f", lambda _sample, value=value: value)
+            packio.add_field(pack, "f", functools.partial(_first, value))
 
 
 def _png(height: int, width: int) -> bytes:
@@ -383,3 +388,12 @@ def test_a_function_that_ends_the_process_ends_the_run_with_an_error(
     assert packio.add_field(pack, "f", made, on_error=on_error, missing=True).resumed > 0
     with packio.open(pack) as opened:
         assert {s.key: s.fields["f"].data.decode() for s in opened} == {key: key for key in keys}
+
+
+def test_a_batch_of_arrays_that_torch_lacks_is_a_list(pack: pathlib.Path) -> None:
+    values = {key: np.array([i, 0.5], np.longdouble) for i, key in enumerate(_keys(pack))}
+    packio.add_field(pack, "f", values)
+    data = packio.PackDataset(pack, fields=("key", "f"))
+    for batch in packio.Loader(data, batch_size=5):
+        found = [array.tolist() for array in batch[1]]
+        assert found == [values[key].tolist() for key in batch[0]]

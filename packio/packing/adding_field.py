@@ -31,7 +31,7 @@ from packio.sample.record import IMAGE
 from packio.storage import urls, workshop
 from packio.storage.workshop import Workshop
 from packio.system import locks
-from packio.system.files import absolute
+from packio.system.files import absolute, beyond_link
 from packio.system.progress import ProgressCallback
 
 SUFFIX = ".packio-add"  # of the workshop: it does not bar readers
@@ -197,7 +197,7 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
     with _opened(out) as pack:  # say what is wrong before a workshop is made
         _check_changeable(pack)
         root = pack.index_file.path
-    with workshop.opened(out, suffix=SUFFIX) as shop:
+    with workshop.opened(beyond_link(out), suffix=SUFFIX) as shop:
         shop.built.mkdir(exist_ok=True)  # without it the workshop counts as published
         with locks.changing(root), _opened(out) as pack:
             shop.keep = not publishing.undo_killed(pack, shop)

@@ -28,7 +28,7 @@ from packio.sample.recipe import Recipe
 from packio.sources import Context, Listing, listed, wanted_fields
 from packio.storage import workshop
 from packio.system import locks
-from packio.system.files import absolute
+from packio.system.files import absolute, beyond_link
 from packio.system.progress import ProgressCallback
 
 SUFFIX = ".packio-append"  # of the workshop: unlike that of packing, it does not bar readers
@@ -106,7 +106,7 @@ def append(
         raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
     shard_size = sourcing.byte_count("shard_size", shard_size)
     sourcing.check_positive(num_workers=num_workers, shard_size=shard_size)
-    out = absolute(path)
+    out = beyond_link(absolute(path))
     if not out.is_dir():  # say so before a workshop is made beside it
         with _opened(out) as pack:
             _check_sharded(pack)

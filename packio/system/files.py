@@ -63,6 +63,11 @@ def absolute(path: str | os.PathLike[str]) -> Path:
         ) from error
 
 
+def beyond_link(path: Path) -> Path:
+    """Where a link leads, which may be on another file system; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a regular file for reading, and nothing else: opening a FIFO would wait for ever.
 

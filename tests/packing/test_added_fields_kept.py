@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -397,3 +398,25 @@ def test_a_batch_of_arrays_that_torch_lacks_is_a_list(pack: pathlib.Path) -> Non
     for batch in packio.Loader(data, batch_size=5):
         found = [array.tolist() for array in batch[1]]
         assert found == [values[key].tolist() for key in batch[0]]
+
+
+def test_a_link_on_another_file_system_leads_to_the_pack(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    other = pathlib.Path("/dev/shm")  # noqa: S108 (a folder in it has a random name)
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system")
+    out = tmp_path / "x"
+    packio.pack(image_folder, out, shards=2, format="tar")
+    texts = {key: f"of {key}" for key in _keys(out)}
+    (tmp_path / "more" / "new").mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(tmp_path / "more" / "new" / "1.png")
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        link = pathlib.Path(folder) / "l"
+        link.symlink_to(out)
+        packio.add_field(link, "f", texts)
+        assert packio.append(link, tmp_path / "more").added == 1
+        assert os.listdir(folder) == ["l"]
+    with packio.open(out) as opened:
+        found = {s.key: s.fields["f"].data.decode() for s in opened if "f" in s.fields}
+        assert (found, len(opened)) == (texts, len(texts) + 1)

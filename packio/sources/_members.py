@@ -31,7 +31,6 @@ _MOST_TIME = 1 << 62  # seconds; a damaged header may claim any
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature; lengths of the name and of extra fields
 _ENCRYPTED, _UTF8 = 0x41, 0x800  # bits of a zip member's flags
 _TAR_KINDS = {
-    tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
     tarfile.CHRTYPE: "a device",
     tarfile.BLKTYPE: "a device",
@@ -73,18 +72,51 @@ def of_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
     """
     window = _Window(descriptor, start, size)
     end = -1
+    earlier: dict[bytes, Entry] | None = None  # by name; None before the first hard link
     try:
-        tar = tarfile.TarFile(fileobj=window, encoding="utf-8", errors="surrogateescape")
-        while (info := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # unknown to typeshed; it keeps all
-            if info.offset <= end:
-                raise DecodeError(f"damaged: the member at {info.offset} has a negative size")
+        for info in _infos(window):
             end = info.offset
-            if not info.isdir():
-                yield _tar_member(info, start, size)
+            if info.isdir():
+                continue
+            member = _tar_member(info, start, size)
+            if info.islnk():
+                if earlier is None:
+                    again = _infos(_Window(descriptor, start, size), stop=info.offset)
+                    before = [_tar_member(found, start, size) for found in again]
+                    earlier = {found.name: found for found in before}
+                member = _linked(member, earlier.get(_name(info.linkname)))
+            if earlier is not None:
+                earlier[member.name] = member
+            yield member
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, struct.error) as error:
         raise DecodeError(f"damaged or cut off after {max(end, 0)}: {error}") from error
+
+
+def _infos(window: _Window, stop: int | None = None) -> Iterator[tarfile.TarInfo]:
+    """Yield the headers that lie before a position; without one, all, and check how they end."""
+    end = -1
+    tar = tarfile.TarFile(fileobj=window, encoding="utf-8", errors="surrogateescape")
+    while (info := tar.next()) is not None:
+        tar.members.clear()  # type: ignore[attr-defined]  # unknown to typeshed; it keeps all
+        if info.offset <= end:
+            raise DecodeError(f"damaged: the member at {info.offset} has a negative size")
+        end = info.offset
+        if stop is not None and end >= stop:
+            return
+        yield info
     _check_end(window, tar.offset)
+
+
+def _name(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _linked(link: Entry, target: Entry | None) -> Entry:
+    """Return a hard link as a member of its own name with the content of the one it is of."""
+    if target is None:
+        problem = "a hard link to what is not before it; tar it again with --hard-dereference"
+        return link._replace(problem=problem)
+    return target._replace(name=link.name)
 
 
 class _Window(io.RawIOBase):
@@ -120,15 +152,15 @@ def _tar_member(info: tarfile.TarInfo, start: int, size: int) -> Entry:
     problem = ""
     if info.issparse():
         problem = _TAR_KINDS[tarfile.GNUTYPE_SPARSE]
-    elif not info.isreg():
+    elif not info.isreg() and not info.islnk():
         problem = _TAR_KINDS.get(info.type, f"of the kind {info.type!r}, which is no file")
-    elif info.size < 0 or info.offset_data + info.size > size:
+    elif info.isreg() and (info.size < 0 or info.offset_data + info.size > size):
         problem = f"cut off: {info.size} bytes at {info.offset_data}, the archive has {size}"
-    if info.islnk() or info.issym() or info.issparse():
-        problem += "; tar it again with --dereference --hard-dereference, without --sparse"
+    if info.issym() or info.issparse():
+        problem += "; tar it again with --dereference, without --sparse"
     mtime = int(min(max(info.mtime, -_MOST_TIME), _MOST_TIME))
     extent = Extent(start + info.offset_data, info.size, info.size, TAR, mtime)
-    return Entry(info.name.encode("utf-8", "surrogateescape"), extent, problem)
+    return Entry(_name(info.name), extent, problem)
 
 
 def _check_end(window: _Window, position: int) -> None:

@@ -512,6 +512,28 @@ def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path: Path, kind: s
         list(made.scanned(FORMAT, tmp_path / "x.tar"))
 
 
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_hard_links_have_the_content_of_the_member_they_are_of(tmp_path: Path, form: int) -> None:
+    long = "n" * (90 if form == tarfile.USTAR_FORMAT else 150) + ".jpg"
+    files = {long: b"first", "1.jpg": b"second"}
+    links = {"2.jpg": long, "3.jpg": "1.jpg", "4.jpg": "3.jpg"}  # name: what it is a link to
+    with tarfile.open(tmp_path / "x.tar", "w", format=form) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        for name, target in links.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.LNKTYPE, target
+            archive.addfile(member)
+    whole = (tmp_path / "x.tar").read_bytes()
+    found = made.scanned(FORMAT, tmp_path / "x.tar")
+    contents = {f.key: whole[f.offset : f.offset + f.length] for f in found}
+    keys = [name.encode() for name in (*files, *links)]
+    expected = [b"first", b"second", b"first", b"second", b"second"]
+    assert contents == dict(zip(keys, expected, strict=True))
+
+
 @pytest.mark.parametrize(
     "kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, b"S", b"?"]
 )

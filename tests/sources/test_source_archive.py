@@ -332,14 +332,38 @@ def test_links_devices_and_sparse_files_are_told(tmp_path: pathlib.Path) -> None
              tmp_path, "s"], check=True,
         )  # fmt: skip
         found = archive.listing(tmp_path / "a.tar")
-        assert found.keys == [b"a/1.png", b"b/1.png"]
+        assert found.keys == [b"a/1.png", b"b/1.png", b"b/hard.png"]
+        assert _samples(found)[b"b/hard.png"] == PNG
         reasons = {key: reason.partition(";")[0] for key, reason in found.unlisted}
         assert reasons == {
             b"s/a/link.png": "a symbolic link",
-            b"s/b/hard.png": "a hard link",
             b"s/b/fifo.png": "a FIFO",
             b"s/b/sparse.png": "a sparse file",
         }
+
+
+def test_hard_links_have_the_content_of_the_member_they_are_of(tmp_path: pathlib.Path) -> None:
+    long = "a/" + "n" * 150 + ".png"  # in a header of its own
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        with tarfile.open(tmp_path / "a.tar", "w", format=form) as archived:
+            for name, data in ((long, PNG), ("b/1.png", _png(1)), ("b/1.png", _png(2))):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archived.addfile(info, io.BytesIO(data))
+            for name, target in (
+                ("a/2.png", long), ("b/2.png", "b/1.png"), ("b/3.png", "b/2.png"),
+                ("b/lost.png", "b/none.png"),
+            ):  # fmt: skip
+                info = tarfile.TarInfo(name)
+                info.type, info.linkname = tarfile.LNKTYPE, target
+                archived.addfile(info)
+        found = archive.listing(tmp_path / "a.tar")
+        expected = {"a/2.png": PNG, "b/2.png": _png(2), "b/3.png": _png(2)}
+        samples = _samples(found)
+        assert {name: samples[name.encode()] for name in expected} == expected
+        assert (
+            "a hard link to what is not before it" in dict(found.unlisted)[b"b/lost.png"]
+        ) is True
 
 
 def test_what_a_zip_cannot_give_is_told(tmp_path: pathlib.Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError
@@ -16,8 +16,14 @@ _MOST_EXTRA = 1 << 20  # bytes of a long name, or of a pax header
 _FILES, _DIRECTORY, _LABEL = b"0\0" + b"7", b"5", b"V"
 _LONG_NAME, _LONG_LINK, _PAX_GLOBAL = b"L", b"K", b"g"
 _EXTRA = b"LKgxX"  # they hold fields of the next member; X is x of old
-_LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
-_OTHERS = {b"3": "a device", b"4": "a device", b"6": "a FIFO", b"S": "a sparse file"}
+_HARD_LINK = b"1"
+_OTHERS = {
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"6": "a FIFO",
+    b"S": "a sparse file",
+}
 
 
 class TarMember(NamedTuple):
@@ -29,18 +35,27 @@ class TarMember(NamedTuple):
 
 
 def members(file: Input) -> Iterator[TarMember]:
-    """Yield the ordinary files of an archive, in order; directories are left out."""
+    """Yield the ordinary files of an archive, in order; directories are left out.
+
+    A hard link is a member of its own name with the content of an earlier member.
+    """
     _check_is_tar(file)
+    _check_end(file, (yield from _walked(file)))
+
+
+def _walked(file: Input, stop: int | None = None) -> Generator[TarMember, None, int]:
+    """Yield the members whose headers begin before a position; return where the last one ends."""
     position = 0
     given: dict[bytes, bytes] = {}  # fields of the next member that replace its header's
-    while True:
+    earlier: dict[bytes, TarMember] | None = None  # by name; None before the first hard link
+    while stop is None or position < stop:
         header = file.read(_BLOCK, position)
         if header == _ZEROS:
             break
         _check_header(file, header, position)
         kind, offset = header[156:157], position + _BLOCK
         size = _size(file, header, position, None if kind in _EXTRA else given.get(b"size"))
-        if kind in _LINKS or kind in _OTHERS or kind == _DIRECTORY:
+        if kind in (_HARD_LINK, _DIRECTORY) or kind in _OTHERS:
             size = 0  # whatever is claimed, no content follows
         position = offset + size + -size % _BLOCK
         if position > file.size:
@@ -51,12 +66,29 @@ def members(file: Input) -> Iterator[TarMember]:
         if kind in _EXTRA:
             given |= _extra(file, kind, offset, size)
             continue
-        name, given = given.get(b"path") or _name(header), {}
+        name = given.get(b"path") or _name(header)
+        target, given = given.get(b"linkpath") or header[157:257].partition(b"\0")[0], {}
         if _is_file(file, kind, name, offset):
-            yield TarMember(name, offset, size)
-    if given:
+            member = TarMember(name, offset, size)
+            if kind == _HARD_LINK:
+                earlier = earlier or {m.name: m for m in _walked(file, offset - _BLOCK)}
+                member = _linked(file, member, earlier.get(target), target)
+            if earlier is not None:
+                earlier[name] = member
+            yield member
+    if given and stop is None:
         raise IntegrityError(f"{file.path}: ends at {position} where a member was announced")
-    _check_end(file, position)
+    return position
+
+
+def _linked(file: Input, link: TarMember, member: TarMember | None, target: bytes) -> TarMember:
+    """Return a hard link as a member of its own name with the content of the one it is of."""
+    if member is None:
+        raise NotAPackError(
+            f"{file.path}: {link.name!r} at {link.offset - _BLOCK} is a hard link to {target!r}, "
+            "which is not before it in the archive; tar it again with --hard-dereference"
+        )
+    return member._replace(name=link.name)
 
 
 def _check_is_tar(file: Input) -> None:
@@ -123,13 +155,14 @@ def _extra(file: Input, kind: bytes, offset: int, size: int) -> dict[bytes, byte
     if kind == _LONG_NAME:
         return {b"path": content.partition(b"\0")[0]}
     if kind == _LONG_LINK:
-        return {}
+        return {b"linkpath": content.partition(b"\0")[0]}
     fields = _pax(file, content, offset)
     if any(field.startswith(b"GNU.sparse") for field in fields):
         raise NotAPackError(f"{file.path}: the member after {offset} is sparse; tar it again")
-    if kind == _PAX_GLOBAL and fields.keys() & {b"path", b"size"}:
+    found = {name: fields[name] for name in (b"path", b"linkpath", b"size") if name in fields}
+    if kind == _PAX_GLOBAL and found:
         raise IntegrityError(f"{file.path}: one name or size for all members, at {offset}")
-    return {} if kind == _PAX_GLOBAL else {n: fields[n] for n in (b"path", b"size") if n in fields}
+    return found
 
 
 def _pax(file: Input, content: bytes, offset: int) -> dict[bytes, bytes]:
@@ -151,13 +184,12 @@ def _pax(file: Input, content: bytes, offset: int) -> dict[bytes, bytes]:
 def _is_file(file: Input, kind: bytes, name: bytes, offset: int) -> bool:
     if kind in (_DIRECTORY, _LABEL) or (kind in _FILES and name.endswith(b"/")):
         return False
-    if kind in _LINKS or kind in _OTHERS:
-        what = (_LINKS | _OTHERS)[kind]
+    if kind in _OTHERS:
         raise NotAPackError(
-            f"{file.path}: {name!r} at {offset - _BLOCK} is {what}, which packio does not follow; "
-            "tar it again with --dereference --hard-dereference"
+            f"{file.path}: {name!r} at {offset - _BLOCK} is {_OTHERS[kind]}, which packio does not "
+            "follow; tar it again with --dereference --hard-dereference"
         )
-    if kind not in _FILES:
+    if kind not in _FILES and kind != _HARD_LINK:
         raise NotAPackError(f"{file.path}: {name!r} is of the kind {kind!r}, which is no file")
     if not name or b"\0" in name:
         raise IntegrityError(f"{file.path}: the member at {offset - _BLOCK} has the name {name!r}")

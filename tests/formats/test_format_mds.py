@@ -13,6 +13,7 @@ from typing import Any
 import made
 import pytest
 
+import packio
 from packio import errors
 from packio.formats.mds import FORMAT
 from packio.formats.mds import shard as mds_shard
@@ -120,6 +121,37 @@ def test_scan_reads_the_shards_of_a_folder_in_order(tmp_path: Path) -> None:
     entries = list(made.scanned(FORMAT, tmp_path / "d"))
     assert len(entries) == 30
     assert all(_is(e, s, tmp_path / "d") for e, s in zip(entries, samples, strict=True))
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".h5"])
+def test_converting_keeps_columns_of_every_encoding(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+    columns = {
+        "image": "png", "label": "int", "points": "ndarray:float32:2,3", "caption": "str",
+        "score": "float32", "box list": "json", "small": "png", "index": "bytes",
+    }  # fmt: skip
+    samples = [
+        {
+            "image": made.png(4, 3), "label": i, "points": struct.pack("<6f", *range(i, i + 6)),
+            "caption": f"é {i}", "score": i / 4, "box list": [i], "small": made.png(2, 1),
+            "index": b"\x00%d" % i,
+        }
+        for i in range(3)
+    ]  # fmt: skip
+    _folder(tmp_path / "d", [_shard(columns, samples)], [3])
+    packio.convert(tmp_path / "d", tmp_path / f"x{suffix}")
+    for path in (tmp_path / "d", tmp_path / f"x{suffix}"):
+        with packio.open(path) as pack:
+            for i, (found, given) in enumerate(zip(pack, samples, strict=True)):
+                values = {name: found.fields[name].data for name in found.fields}
+                assert (found.label, found.data) == (i, given["image"])
+                assert values == {
+                    "small": given["small"], "points": given["points"],
+                    "caption": given["caption"].encode(), "score": struct.pack("<f", i / 4),
+                    "box_list": b"[%d]" % i, "_index": given["index"],
+                }  # fmt: skip
 
 
 @pytest.mark.parametrize("encoding", [*_FIXED, "str_int"])

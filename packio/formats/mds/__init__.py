@@ -10,8 +10,8 @@ the first sample. The config has ``version`` 2, ``format`` "mds", and three list
 length: ``column_names``, ``column_encodings`` and ``column_sizes`` (bytes; null if samples differ).
 A sample is a u32 size for each column of size null, then the values of all columns, in the order of
 the config. Encodings: ``jpeg``, ``png`` and ``bytes`` are the value itself, ``str`` is UTF-8,
-``int`` an int64, ``uint8`` … ``int64`` such integers, ``str_int`` digits, ``json`` JSON. packio
-ignores columns of other encodings.
+``int`` an int64, ``uint8`` … ``int64`` such integers, ``str_int`` digits, ``json`` JSON;
+``ndarray:DTYPE:SHAPE`` is the numbers of an array, one after the other.
 
 The folder has an ``index.json`` that lists the shards: ``raw_data`` has ``basename`` and ``bytes``
 of the file, ``zip_data`` has both of the compressed file, or is null.
@@ -19,7 +19,8 @@ of the file, ``zip_data`` has both of the compressed file, or is null.
 The image is in a column of ``jpeg`` or ``png``, else in a column of ``bytes`` that begin as an
 image does. If several columns fit, packio takes the column with a usual name, as ``image``. Label
 (integers), key (``str``), mask and metadata (``json``) are in columns of usual names, which
-`packio.formats.mds.shard` lists. packio ignores other columns, and never reads pickles.
+`packio.formats.mds.shard` lists. Every other column is a field of its name: an image (``jpeg``,
+``png``), text (``str``, ``json``, ``str_…``), else the bytes as they lie there. Pickles stay bytes.
 
 Source: https://github.com/mosaicml/streaming, streaming/base/format/mds/writer.py and encodings.py,
 checked against shards that mosaicml-streaming 0.13.0 wrote.

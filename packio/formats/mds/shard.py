@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import operator
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 from packio.errors import IntegrityError, NotAPackError
 from packio.formats.blobs.ranges import Input
 from packio.images.encodings import is_image
+from packio.sample.fields import RESERVED
 from packio.sample.record import IMAGE, MASK, Place, Record
 
 _SIZE = struct.Struct("<I")
@@ -30,6 +32,10 @@ _INTEGERS = {
     "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q",
 }  # fmt: skip
 _ENCODED = ("jpeg", "png")
+_KINDS = {  # of fields by the encoding of their column; of all others: bytes
+    "jpeg": "image", "png": "image", "str": "text", "json": "text", "str_int": "text",
+    "str_float": "text", "str_decimal": "text",
+}  # fmt: skip
 
 
 class MdsColumn(NamedTuple):
@@ -61,6 +67,7 @@ class Shard:
         self._label = self._named(_LABELS, (*_INTEGERS, "str_int"))
         self._key = self._named(_KEYS, ("str", "bytes"))
         self._meta = self._named(_METAS, ("json",))
+        self._others = self._name_others()
 
     def _read_offsets(self) -> list[int]:
         path, size = self._path, self._file.size
@@ -115,6 +122,10 @@ class Shard:
         fields = {IMAGE: Place("image", file, *ranges[self._image.position])}
         if self._mask is not None:
             fields[MASK] = Place("mask", file, *ranges[self._mask.position])
+        for field, column in self._others.items():
+            fields[field] = Place(
+                _KINDS.get(column.encoding, "bytes"), file, *ranges[column.position]
+            )
         key, label = value(self._key), _integer(value(self._label), self._label, where)
         meta = _object(value(self._meta), where)
         return Record(name if key is None else key, fields, label, meta=meta)
@@ -146,6 +157,20 @@ class Shard:
                     "no pickles; write the column again with another encoding"
                 )
         return next((column for column in found if column.encoding in encodings), None)
+
+    def _name_others(self) -> dict[str, MdsColumn]:
+        """The columns that are further fields of a sample, by names that fields may have."""
+        taken = (self._image, self._mask, self._label, self._key, self._meta)
+        found: dict[str, MdsColumn] = {}
+        for column in self._columns:
+            if column not in taken:
+                name = re.sub(r"[^A-Za-z0-9_-]", "_", column.name)
+                if not re.match(r"[A-Za-z_]", name) or name in (IMAGE, MASK, *RESERVED):
+                    name = f"_{name}"
+                while name in found:
+                    name = f"_{name}"
+                found[name] = column
+        return found
 
     def _find_image(self) -> MdsColumn:
         rest = [column for column in self._columns if column != self._mask]

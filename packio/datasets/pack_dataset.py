@@ -53,7 +53,8 @@ class PackDataset(PackPart):
         views: Several crops of the same read; the image is then a tuple. Instead of `crop`.
         fidelity: "exact": pixels as Pillow decodes them, resized with antialiasing. "fast": crops
             much larger than their output are decoded small, or from a level (`packio.pack`): above
-            35 dB to "exact". Without the native core, chroma is repeated, and OpenCV may resize.
+            35 dB to "exact" for photographs. Without the native core, chroma is repeated, and
+            OpenCV may resize.
         decoder: "auto": packio's native core as far as it goes, else for each encoding the fastest
             that equals Pillow bit for bit. "native": the same, and an error without the core. Or a
             library's name; "nvjpeg" is for `Loader` with ``device="cuda"``: the GPU decodes.

@@ -176,7 +176,7 @@ def _of_dataset(
     if dataset.options["fidelity"] == "exact":
         yield Change(Cause.DECODE, "fast decoding", 'fidelity="fast"',
                      {"dataset": dataset.with_options(fidelity="fast")},
-                     note="pixels differ: above 35 dB")  # fmt: skip
+                     note="pixels differ: above 35 dB for photographs")  # fmt: skip
     if dataset.options["decoder"] != "auto":
         yield Change(Cause.DECODE, "the fastest decoder", 'decoder="auto"',
                      {"dataset": dataset.with_options(decoder="auto")})  # fmt: skip

@@ -71,16 +71,18 @@ def test_a_changed_parquet_file_without_statistics_is_another_pack(tmp_path: pat
 
 def test_a_resumed_run_mixes_nothing(tmp_path: pathlib.Path) -> None:
     source = made.image_tree(tmp_path / "s", 6, 2, most=9, seed=1)
-    bad = source / "class 1" / "9.png"  # in the last shard
-    bad.write_bytes(b"no image")
+    bad, good = source / "class 1" / "9.png", made.png()  # in the last shard
+    bad.write_bytes(bytes(len(good)))  # of the size that it will have: the plan stays the same
     with pytest.raises(BadImagesError):
         packio.pack(source, tmp_path / "x.tar", shards=3)
+    written = [p.name for p in (tmp_path / "x.tar.packio-tmp").rglob("*.tar")]
+    assert written  # shards that a resumed run may take over
     _later(*(p for p in (tmp_path / "x.tar.packio-tmp").rglob("*") if p.is_file()))
     other = tmp_path / "other"
     _same_looks(source, other)
     shutil.rmtree(source)
     other.rename(source)
-    bad.write_bytes(made.png())
+    bad.write_bytes(good)
     packio.pack(source, tmp_path / "x.tar", shards=3)
     pack = packio.open(tmp_path / "x.tar")
     assert all(s.data == (source / s.key).read_bytes() for s in pack)

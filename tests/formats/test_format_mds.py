@@ -132,7 +132,7 @@ def test_converting_keeps_columns_of_every_encoding(
         "image": "png", "label": "int", "points": "ndarray:float32:2,3", "caption": "str",
         "score": "float32", "box list": "json", "small": "png", "index": "bytes",
     }  # fmt: skip
-    samples = [
+    samples: list[dict[str, Any]] = [
         {
             "image": made.png(4, 3), "label": i, "points": struct.pack("<6f", *range(i, i + 6)),
             "caption": f"é {i}", "score": i / 4, "box list": [i], "small": made.png(2, 1),
@@ -149,7 +149,7 @@ def test_converting_keeps_columns_of_every_encoding(
                 assert (found.label, found.data) == (i, given["image"])
                 assert values == {
                     "small": given["small"], "points": given["points"],
-                    "caption": given["caption"].encode(), "score": struct.pack("<f", i / 4),
+                    "caption": f"é {i}".encode(), "score": struct.pack("<f", i / 4),
                     "box_list": b"[%d]" % i, "_index": given["index"],
                 }  # fmt: skip
 

@@ -15,6 +15,7 @@ _MOST_EXTRA = 1 << 20  # bytes of a long name, or of a pax header
 
 _FILES, _DIRECTORY, _LABEL = b"0\0" + b"7", b"5", b"V"
 _LONG_NAME, _LONG_LINK, _PAX_GLOBAL = b"L", b"K", b"g"
+_REPLACING: tuple[bytes, ...] = (b"path", b"linkpath", b"size")  # pax fields that count here
 _EXTRA = b"LKgxX"  # they hold fields of the next member; X is x of old
 _HARD_LINK = b"1"
 _OTHERS = {
@@ -159,7 +160,7 @@ def _extra(file: Input, kind: bytes, offset: int, size: int) -> dict[bytes, byte
     fields = _pax(file, content, offset)
     if any(field.startswith(b"GNU.sparse") for field in fields):
         raise NotAPackError(f"{file.path}: the member after {offset} is sparse; tar it again")
-    found = {name: fields[name] for name in (b"path", b"linkpath", b"size") if name in fields}
+    found: dict[bytes, bytes] = {n: fields[n] for n in _REPLACING if n in fields}
     if kind == _PAX_GLOBAL and found:
         raise IntegrityError(f"{file.path}: one name or size for all members, at {offset}")
     return found

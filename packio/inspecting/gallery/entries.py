@@ -13,7 +13,12 @@ import numpy as np
 from packio.errors import PackioError
 from packio.images import frames
 from packio.images.decoders import MAX_PIXELS
-from packio.inspecting.gallery.thumbnails import make_mask_thumbnail, make_thumbnail
+from packio.inspecting.gallery.thumbnails import (
+    SHOWN_BOXES,
+    make_mask_thumbnail,
+    make_thumbnail,
+    near_boxes,
+)
 from packio.inspecting.pages import readable
 from packio.packs import opening
 from packio.packs.rows import Row
@@ -23,12 +28,19 @@ from packio.sample.record import IMAGE
 
 DENSITY = 2  # pixels of a thumbnail for one pixel of the page, for fine screens and enlarging
 _SHOWN_TEXT = 2000  # characters of a text or of metadata that are shown
-_SHOWN_BOXES = 1000
 # Encodings that browsers show → their media types
 MEDIA = {
     "jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp", "gif": "image/gif",
     "bmp": "image/bmp", "avif": "image/avif",
 }  # fmt: skip
+# Those of them that browsers turn as Exif says; Chromium turns no WebP, older ones no PNG
+_TURNED = ("jpeg", "avif")
+
+
+def media_of(row: Row) -> str | None:
+    """Media type of an image that browsers show upright, as it is; None of any other."""
+    turns = row.orientation <= 1 or row.encoding in _TURNED
+    return MEDIA.get(row.encoding) if turns else None
 
 
 def entry_of(
@@ -45,14 +57,15 @@ def entry_of(
     (row,) = pack.rows([index])
     boxes, _ = pack.boxes(index)
     thumbnail, error = _tried(lambda: make_thumbnail(_image(pack, row), size * DENSITY, row, boxes))
-    data = _tried(lambda: pack.read(row))[0] if original and row.encoding in MEDIA else None
+    media = media_of(row)
+    data = _tried(lambda: pack.read(row))[0] if original and media is not None else None
     label = pack.label(index)
     swapped = bool(row.orientation >= 5)
     return {
         "index": index,
         "key": readable(pack.key_bytes(index)),
         "classes": _classes(label),
-        "label": label.tolist() if isinstance(label, np.ndarray) else label,
+        "labelled": label is not None,
         "split": pack.split_of(index),
         "width": row.width,
         "height": row.height,
@@ -62,7 +75,8 @@ def entry_of(
         "orientation": row.orientation,
         "offset": row.offset,
         "thumbnail": _text_of(thumbnail),
-        "image": None if data is None else f"data:{MEDIA[row.encoding]};base64,{_text_of(data)}",
+        "image": None if data is None else f"data:{media};base64,{_text_of(data)}",
+        "original": media is not None,
         "boxes": _boxes(pack, index, row),
         "error": error,
         "more": list(_more(pack, index, size)),
@@ -70,14 +84,17 @@ def entry_of(
 
 
 def _boxes(pack: opening.Pack, index: int, row: Row) -> list[dict[str, Any]]:
-    """The boxes of a sample in its upright image: x, y, width and height in pixels, and a name."""
+    """The boxes of a sample in its upright image: x, y, width and height in pixels, and a name.
+
+    A box with NaN is nowhere, and left out; the facts of the sample count it.
+    """
     boxes, labels = pack.boxes(index)
     if boxes is None:
         return []
     found = []
-    for i, box in enumerate(np.asarray(boxes, np.float64)[:_SHOWN_BOXES]):
-        left, right = sorted((float(box[0]), float(box[2])))
-        top, bottom = sorted((float(box[1]), float(box[3])))
+    shown = near_boxes(boxes[:SHOWN_BOXES], row.width, row.height)
+    for i in np.flatnonzero(~np.isnan(shown).any(axis=1)).tolist():
+        left, top, right, bottom = shown[i].tolist()
         x, y, width, height = _upright((left, top, right - left, bottom - top), row)
         name = "" if labels is None else _class_name(pack, int(labels[i]))
         found.append({"x": x, "y": y, "width": width, "height": height, "name": name})
@@ -129,8 +146,10 @@ def _more(pack: opening.Pack, index: int, size: int) -> Iterator[dict[str, Any]]
     boxes, labels = pack.boxes(index)
     if boxes is not None and len(boxes):
         ids = [] if labels is None else labels.tolist()
-        told = ", ".join(_class_name(pack, number) for number in ids)
-        yield {"name": "boxes", "text": f"{len(boxes)}: {told}" if told else str(len(boxes))}
+        told = ", ".join(_class_name(pack, number) for number in ids[:SHOWN_BOXES])
+        nowhere = int(np.isnan(boxes).any(axis=1).sum())
+        count = f"{len(boxes)}, {nowhere} of them with NaN" if nowhere else str(len(boxes))
+        yield {"name": "boxes", "text": f"{count}: {told}"[:_SHOWN_TEXT] if told else count}
     if (meta := pack.meta(index)) is not None:
         yield {"name": "metadata", "text": json.dumps(meta)[:_SHOWN_TEXT]}
     for name in levels.others(pack.fields):

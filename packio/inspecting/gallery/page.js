@@ -2,7 +2,11 @@
 const PAGE = 60;
 const {classes, splits, samples, counts} = JSON.parse(byId("data").textContent);
 const split = byId("split");
+const KEPT = 8;  // answers of the server
+const WAIT = 300;  // milliseconds until the page says that it waits
+const answers = new Map();
 let shown = [], total = 0, page = 1, asked = 0, opacity = 50;
+let last = 1, turning = false;  // the page that is shown; whether another is awaited
 
 // Where samples come from: all are in the page, or a server is asked for those of a page.
 function isWanted(s) {
@@ -11,10 +15,39 @@ function isWanted(s) {
     (split.value === "" || s.split === splits[split.value]) &&
     (one === "" || (one === "broken" ? s.error !== null : s.classes.includes(Number(one))));
 }
-async function ask(values) {
-  const answer = await fetch("samples?" + new URLSearchParams(values));
+async function fetched(query) {
+  const answer = await fetch("samples?" + query).catch(() => {
+    throw new Error("The server has ended. Start packio view --serve again, and open its address.");
+  });
   if (!answer.ok) throw new Error(await answer.text());
   return answer.json();
+}
+async function ask(values) {
+  const query = String(new URLSearchParams(values));
+  if (!answers.has(query)) {
+    const answer = await fetched(query);
+    if (answers.size >= KEPT) answers.delete(answers.keys().next().value);
+    answers.set(query, answer);
+  }
+  return answers.get(query);
+}
+function tell(trouble) {
+  byId("trouble").textContent = trouble;
+  byId("trouble").togglePopover(trouble !== "");  // above all else, also what is enlarged
+}
+// Waits for an answer; a failure is told on the page. Returns null then.
+async function awaited(answer) {
+  const waiting = setTimeout(() => { byId("position").value = "\u2026"; }, WAIT);
+  try {
+    const value = await answer;
+    tell("");
+    return value;
+  } catch (error) {
+    tell(error.message);
+    return null;
+  } finally {
+    clearTimeout(waiting);
+  }
 }
 async function found(first) {
   if (samples === null)
@@ -24,7 +57,7 @@ async function found(first) {
 }
 async function named(name) {
   if (!/^\d+$/.test(name ?? "")) return null;
-  if (samples === null) return (await ask({index: name})).samples[0] ?? null;
+  if (samples === null) return (await ask({index: name}).catch(() => null))?.samples[0] ?? null;
   return samples.find((s) => nameOf(s) === name) ?? null;
 }
 
@@ -35,7 +68,7 @@ function bytes(count) {
 }
 function classText(sample) {
   if (sample.classes.length) return sample.classes.map((c) => classes[c] ?? String(c)).join(", ");
-  return sample.label === null ? "" : "\u2013";
+  return sample.labelled ? "\u2013" : "";
 }
 function tile(sample) {
   const facts = `${sample.width}\u00d7${sample.height} · ${bytes(sample.bytes)}`;
@@ -82,8 +115,11 @@ function slider(over) {
 function stack(sample, mask) {
   const whole = sample.image ?? (samples === null && sample.original
     ? "image?" + new URLSearchParams({index: sample.index}) : null);
-  const image = picture(sample.key, sample.thumbnail);
-  if (whole !== null) image.src = whole;
+  const image = picture(sample.key, sample.thumbnail), thumbnail = image.src;
+  if (whole !== null) {
+    image.addEventListener("error", () => { image.src = thumbnail; }, {once: true});
+    image.src = whole;
+  }
   const layers = make("div", "stack", image);
   if (mask) layers.append(maskOver(mask));
   if (whole !== null && sample.boxes.length) layers.append(boxesOver(sample));
@@ -110,24 +146,29 @@ function enlarge(sample) {
   }
   showLarge(sample, well, facts);
 }
-async function show() {
-  const mine = ++asked;
-  let some = await found((page - 1) * PAGE);
-  if (some.samples.length === 0 && some.total > 0) {  // a page behind the last
-    page = Math.ceil(some.total / PAGE);
-    some = await found((page - 1) * PAGE);
-  }
-  if (mine !== asked) return;  // somebody has asked for another page since
-  shown = some.samples;
-  total = some.total;
-  if (total === 0) page = 1;
+function place() {
   const first = (page - 1) * PAGE;
-  byId("grid").replaceChildren(...shown.map(tile));
-  byId("empty").hidden = shown.length > 0;
   byId("position").value = shown.length
     ? `${first + 1}\u2013${first + shown.length} of ${total.toLocaleString("en")}` : "0";
   byId("previous").disabled = page <= 1;
   byId("next").disabled = first + PAGE >= total;
+}
+async function show() {
+  const mine = ++asked;
+  let some = await awaited(found((page - 1) * PAGE));
+  if (some?.samples.length === 0 && some.total > 0 && mine === asked) {  // a page behind the last
+    page = Math.ceil(some.total / PAGE);
+    some = await awaited(found((page - 1) * PAGE));
+  }
+  if (mine !== asked) return;  // somebody has asked for another page since
+  if (some === null) { page = last; place(); return; }
+  shown = some.samples;
+  total = some.total;
+  if (total === 0) page = 1;
+  last = page;
+  byId("grid").replaceChildren(...shown.map(tile));
+  byId("empty").hidden = shown.length > 0;
+  place();
   keep({class: chosen.value, split: split.value, q: query.value, page: page > 1 ? page : ""});
 }
 async function turn(step) {
@@ -138,10 +179,14 @@ async function turn(step) {
   }
   const at = shown.findIndex((s) => s.index === enlarged.index);
   const to = (page - 1) * PAGE + at + step;
-  if (at < 0 || to < 0 || to >= total) return;
-  if (Math.floor(to / PAGE) + 1 !== page) {
-    page = Math.floor(to / PAGE) + 1;
-    shown = (await found((page - 1) * PAGE)).samples;
+  if (at < 0 || to < 0 || to >= total || turning) return;
+  const next = Math.floor(to / PAGE) + 1;
+  if (next !== page) {
+    turning = true;
+    const some = await awaited(found((next - 1) * PAGE));
+    turning = false;
+    if (some === null || !enlarged) return;
+    [page, shown] = [next, some.samples];
   }
   enlarged = shown[to - (page - 1) * PAGE] ?? enlarged;
   await show();

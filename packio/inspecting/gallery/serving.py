@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import secrets
+import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 
 from packio.datasets.selection import selected
 from packio.errors import CannotCreateError, OptionError, PackioError
-from packio.inspecting.gallery.entries import MEDIA, entry_of
+from packio.inspecting.gallery.entries import entry_of, media_of
 from packio.inspecting.pages import make_page, readable
 from packio.packs import opening
 from packio.system import processors
@@ -67,10 +68,9 @@ class GalleryServer:
         self._pool = ThreadPool(min(8, processors.usable()), "packio-gallery")
         token = secrets.token_urlsafe(16)
         try:
-            self._server = ThreadingHTTPServer((HOST, port), _handler(self, f"/{token}/"))
+            self._server = _Server((HOST, port), _handler(self, f"/{token}/"))
         except OSError as error:
             raise CannotCreateError(f"port {port} of {HOST}: {error.strerror}") from error
-        self._server.daemon_threads = True
         self.url = f"http://{HOST}:{self._server.server_port}/{token}/"
 
     def serve(self) -> None:
@@ -78,9 +78,15 @@ class GalleryServer:
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; what has begun is ended, what has not is left."""
+        self._server.closing = True
         self._server.server_close()
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether `close` has been called."""
+        return self._server.closing
 
     def stop(self) -> None:
         """End `serve`, from another thread."""
@@ -126,9 +132,8 @@ class GalleryServer:
             index = self._index(asked)
             return {"total": 1, "samples": self._entries([index])}
         with self._finding:
-            found = self._filtered(
-                asked.get("class", ""), asked.get("split", ""), asked.get("q", "").lower()
-            )
+            wanted = asked.get("class", ""), asked.get("split", ""), asked.get("q", "").lower()
+            found = self._pool.submit(self._filtered, *wanted).result()
         first = max(0, _number(asked.get("first", "0")))
         count = min(_MOST, max(0, _number(asked.get("count", "60"))))
         return {
@@ -139,9 +144,9 @@ class GalleryServer:
     def image(self, asked: dict[str, str]) -> tuple[str, bytes]:
         """Media type and bytes of an image, as they were packed."""
         (row,) = self._pack.rows([self._index(asked)])
-        if row.encoding not in MEDIA:
-            raise OptionError(f"{row.encoding}: not for browsers")
-        return MEDIA[row.encoding], self._pack.read(row)
+        if (media := media_of(row)) is None:
+            raise OptionError(f"{row.encoding}, orientation {row.orientation}: not for browsers")
+        return media, self._pool.submit(self._pack.read, row).result()
 
     def _index(self, asked: dict[str, str]) -> int:
         index = _number(asked.get("index", ""))
@@ -152,8 +157,7 @@ class GalleryServer:
 
     def _entries(self, indices: list[int]) -> list[dict[str, Any]]:
         made = [self._pool.submit(entry_of, self._pack, i, self._size) for i in indices]
-        entries = [future.result() for future in made]
-        return [entry | {"original": entry["encoding"] in MEDIA} for entry in entries]
+        return [future.result() for future in made]
 
     def _find(self, one: str, split: str, text: str) -> np.ndarray:
         """Positions of the samples of a class and split whose key has a text: (n,) int64."""
@@ -171,8 +175,12 @@ class GalleryServer:
         chunks = list(selected(pack, classes, wanted))
         found = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
         if text:
-            has = [text in readable(pack.key_bytes(i)).lower() for i in found.tolist()]
-            found = found[np.array(has, bool)]
+            has = np.zeros(len(found), bool)
+            for at, i in enumerate(found.tolist()):
+                has[at] = text in readable(pack.key_bytes(i)).lower()
+                if self._server.closing:
+                    break
+            found = found[has]
         return found
 
     def _counts(self) -> list[tuple[int, int | None]]:
@@ -198,6 +206,16 @@ def _number(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise OptionError(f"{text!r}: expected a number")
     return int(text)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    closing = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that have left, and nothing once the server ends."""
+        if not self.closing and not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _handler(gallery: GalleryServer, root: str) -> type[BaseHTTPRequestHandler]:
@@ -227,6 +245,12 @@ def _handler(gallery: GalleryServer, root: str) -> type[BaseHTTPRequestHandler]:
             except PackioError as error:
                 text = readable(str(error)).encode()
                 self._answer(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", text)
+            except Exception as error:  # noqa: BLE001 (a damaged pack, perhaps: the page tells it)
+                if gallery.ended:
+                    self.close_connection = True
+                    return
+                text = readable(f"{type(error).__name__}: {error}").encode()
+                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
             else:
                 self._answer(HTTPStatus.OK, kind, data)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _QUALITY = 80  # of the JPEG
 _BOX_COLOUR = (255, 64, 64)
+SHOWN_BOXES = 1000  # of a sample
 
 
 def make_thumbnail(
@@ -45,13 +46,29 @@ def make_thumbnail(
     if boxes is not None:
         scale = np.array([small.width / width, small.height / height] * 2)
         draw = ImageDraw.Draw(small)
-        for left, top, right, bottom in np.sort((boxes * scale).reshape(-1, 2, 2), 1).reshape(
-            -1, 4
-        ):
-            draw.rectangle((left, top, right, bottom), outline=_BOX_COLOUR, width=2)
+        for box in near_boxes(boxes[:SHOWN_BOXES], width, height) * scale:
+            if not np.isnan(box).any():
+                draw.rectangle(tuple(box.tolist()), outline=_BOX_COLOUR, width=2)
     file = io.BytesIO()
     _upright(small, row.orientation).save(file, "JPEG", quality=_QUALITY)
     return file.getvalue()
+
+
+def near_boxes(boxes: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Boxes for drawing: (k, 4) float64, left, top, right and bottom in pixels; NaN stays NaN.
+
+    An edge that is far outside the image is moved to a place outside that is near: Pillow goes
+    through all pixels of an edge, and JSON has no infinity.
+
+    Args:
+        boxes: (k, 4) XYXY, in any order of the corners.
+        width: Of the image.
+        height: Of the image.
+    """
+    corners = np.sort(np.asarray(boxes, np.float64).reshape(-1, 2, 2), axis=1).reshape(-1, 4)
+    size = np.array([width, height] * 2, np.float64)
+    near: np.ndarray = np.clip(corners, -size, 2 * size)
+    return near
 
 
 def make_pixels_thumbnail(pixels: np.ndarray, edge: int) -> bytes:

@@ -158,6 +158,20 @@ def test_a_slider_makes_the_mask_clearer(browser: browsing.Browser, address: str
     browser.press(browsing.RIGHT)  # the slider's key, not the page's
     browser.expect(f"{over}.style.opacity", "0.51")
     browser.expect("document.querySelector('#large dd').textContent", "dogs/000.jpg")
+    at(browser, address, "sample=0")
+    browser.expect(f"{over}?.naturalWidth > 0", True)
+    browser.press(browsing.RIGHT)  # nobody has taken the slider
+    browser.expect("document.querySelector('#large dd').textContent", "cats/001.jpg")
+
+
+def test_a_mask_lies_on_its_image_to_the_pixel(browser: browsing.Browser, address: str) -> None:
+    at(browser, address, "sample=0")
+    sides = (
+        "[...document.querySelectorAll('#large .stack img')].map(i => i.getBoundingClientRect())"
+    )
+    sides = f"{sides}.map(r => [r.left, r.top, r.right, r.bottom].map(Math.round).join())"
+    browser.expect(f"{sides}.length", 2)
+    browser.expect(f"new Set({sides}).size", 1)
 
 
 def test_class_split_and_key_filter_together(

@@ -109,7 +109,7 @@ function slider(over) {
     opacity = input.value;
     over.style.opacity = opacity / 100;
   });
-  return make("label", "slider", "mask ", input);
+  return make("label", "slider", "opacity ", input);
 }
 // The image itself where there is one, else its thumbnail; the first mask and the boxes above it.
 function stack(sample, mask) {

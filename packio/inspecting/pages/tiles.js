@@ -32,7 +32,9 @@ function showLarge(sample, well, facts) {
     list.append(make("dt", "", name), make("dd", "", value instanceof Node ? value : String(value)));
   large.className = sample.error === null ? "" : "broken";
   large.replaceChildren(well, list);
-  if (!large.open) large.showModal();
+  if (large.open) return;
+  large.showModal();
+  large.focus();  // else the first control has it, and takes the arrow keys
 }
 // Shows or closes what is enlarged, and keeps the state in the fragment: it can be linked to.
 function keep(state) {

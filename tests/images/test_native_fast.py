@@ -135,9 +135,12 @@ def test_a_crop_lies_where_the_exact_one_lies(
     }  # fmt: skip
     exact = _made(jpeg, (239, 321), box, to, **options).astype(int)
     fast = _made(jpeg, (239, 321), box, to, scale=scale, **options).astype(int)
-    difference = np.abs(fast - exact)
-    assert difference.max() <= 1 + scale // 2  # samples at an edge are partly beyond it
-    assert difference[:, 1:-1, 1:-1].max(initial=0) <= 2
+    difference = fast - exact
+    assert np.abs(difference).max() <= 1 + scale // 2  # samples at an edge are partly beyond it
+    within = difference[:, 1:-1, 1:-1]
+    assert np.abs(within).max(initial=0) <= 3  # chroma that is rounded counts up to 1.8 times
+    if within.size >= 60:  # what lies elsewhere is brighter, or darker, everywhere
+        assert np.abs(within.mean(axis=(1, 2))).max() <= 1
 
 
 def test_parts_of_a_resized_box() -> None:

@@ -29,6 +29,7 @@ from packio.errors import OutputError, PackioError
 from packio.system import interrupts
 
 INTERRUPTED = 130
+_GO_ON = {"pack", "convert", "merge", "add"}  # what an interrupted run of them made is kept
 _EPILOG = (
     "Exit codes: 0 ok, 2 usage, 65 bad data, 73 cannot create, 74 I/O or disk full, "
     "75 locked, 130 interrupted."
@@ -138,9 +139,9 @@ def _main(held: interrupts.deferred) -> None:
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:  # typer's, on an interrupt
             raise
         if interrupts.left_behind():  # a library at work, which Python's end could bring to abort
-            tell("packio: interrupted")
+            tell(f"packio: {_interrupted(only)}")
             os._exit(INTERRUPTED)
-        _fail("interrupted", INTERRUPTED)
+        _fail(_interrupted(only), INTERRUPTED)
     except MemoryError:
         _fail("memory ran out; raise its limit, or end what else takes it", OutputError.exit_code)
     except BrokenPipeError:  # `packio ls | head`: the reader has read enough
@@ -149,6 +150,11 @@ def _main(held: interrupts.deferred) -> None:
     except OSError as error:  # stdout cannot be written
         discard(sys.stdout)
         _fail(str(error), OutputError.exit_code)
+
+
+def _interrupted(command: str | None) -> str:
+    goes_on = command in _GO_ON and "--no-resume" not in sys.argv
+    return "interrupted" + ("; to go on, run the same command again" if goes_on else "")
 
 
 def _run(only: str | None, held: interrupts.deferred) -> None:

@@ -176,14 +176,21 @@ def test_the_page_tells_that_the_server_has_ended(
         browser.expect(TOLD, None)
 
 
+@contextlib.contextmanager
+def looked_at(browser: browsing.Browser, pack: pathlib.Path) -> Iterator[None]:
+    """The browser shows the gallery of a pack of 24 samples."""
+    with served(pack) as server:
+        browser.go("about:blank")
+        browser.go(server.url)
+        browser.expect("document.querySelectorAll('[data-at]').length", 24)
+        yield
+
+
 @needs_browser
 def test_enlarging_does_not_make_the_thumbnails_again(
     browser: browsing.Browser, turned: pathlib.Path
 ) -> None:
-    with served(turned) as server:
-        browser.go("about:blank")
-        browser.go(server.url)
-        browser.expect("document.querySelectorAll('[data-at]').length", 24)
+    with looked_at(browser, turned):
         browser.click("[data-at='0']")
         browser.expect(f"{LARGE}?.naturalWidth", 60)
         browser.press(browsing.RIGHT)
@@ -198,10 +205,7 @@ def test_enlarging_does_not_make_the_thumbnails_again(
 def test_the_first_tiles_are_below_the_header(
     browser: browsing.Browser, turned: pathlib.Path
 ) -> None:
-    with served(turned) as server:
-        browser.go("about:blank")
-        browser.go(server.url)
-        browser.expect("document.querySelectorAll('[data-at]').length", 24)
+    with looked_at(browser, turned):
         header = "document.querySelector('header').getBoundingClientRect().bottom"
         main = "document.getElementById('grid').getBoundingClientRect().top"
         browser.expect(f"{main} - {header} < 1", True)

@@ -20,8 +20,8 @@ import numpy as np
 
 from packio.datasets.selection import selected
 from packio.errors import OptionError
-from packio.inspecting.gallery.entries import entry_of
-from packio.inspecting.pages import check_place, make_page, readable, write_page
+from packio.inspecting.gallery.entries import entry_of, values_of
+from packio.inspecting.pages import check_place, make_page, write_page
 from packio.packs import opening
 from packio.system import processors
 from packio.system.pools import ThreadPool
@@ -94,31 +94,14 @@ def write_contact_sheet(
     chosen = indices[np.linspace(0, len(indices) - 1, min(limit, len(indices))).astype(np.int64)]
     whole = _as_they_are(pack, chosen, originals)
     entries = list(_entries(pack, chosen, size, whole, progress))
-    text = make_page(Path(__file__).parent, _values(pack, entries, len(indices), size)).encode()
+    said = "1 sample" if len(indices) == 1 else f"{len(indices):,} samples"
+    if len(entries) < len(indices):
+        said = f"{len(entries):,} of {said}, spread evenly"
+    values = values_of(pack, said, size, samples=entries)
+    text = make_page(Path(__file__).parent, values).encode()
     write_page(path, text)
     broken = sum(entry["error"] is not None for entry in entries)
     return SheetReport(path, len(entries), len(indices), broken, len(text))
-
-
-def _values(
-    pack: opening.Pack, entries: list[dict[str, Any]], samples: int, size: int
-) -> dict[str, Any]:
-    """Values for the templates of the page."""
-    few = f"{len(entries):,} of {samples:,} samples, spread evenly"
-    facts = [
-        few if len(entries) < samples else "1 sample" if samples == 1 else f"{samples:,} samples",
-        f"{len(pack.classes):,} class{'es' * (len(pack.classes) != 1)}",
-        str(pack.metadata["format"]),
-        f"digest {pack.digest[:12]}",
-    ]
-    return {
-        "title": readable(pack.path.resolve().name), "facts": facts, "size": size,
-        "data": {
-            "classes": [readable(c) for c in pack.classes],
-            "splits": [readable(name) for name in pack.metadata.get("splits", [])],
-            "samples": entries,
-        },
-    }  # fmt: skip
 
 
 def _as_they_are(pack: opening.Pack, chosen: np.ndarray, most: int) -> set[int]:

@@ -43,6 +43,30 @@ def media_of(row: Row) -> str | None:
     return MEDIA.get(row.encoding) if turns else None
 
 
+def values_of(pack: opening.Pack, shown: str, size: int, **data: Any) -> dict[str, Any]:
+    """Values for the templates of the page.
+
+    Args:
+        pack: The pack.
+        shown: What is said of the number of samples.
+        size: Longer edge of a thumbnail, pixels on the page.
+        data: What the page's script has beside the names of classes and splits.
+    """
+    count = len(pack.classes)
+    facts = [
+        shown, "1 class" if count == 1 else f"{count:,} classes",
+        str(pack.metadata["format"]), f"digest {pack.digest[:12]}",
+    ]  # fmt: skip
+    names = {
+        "classes": [readable(name) for name in pack.classes],
+        "splits": [readable(name) for name in pack.metadata.get("splits", [])],
+    }
+    return {
+        "title": readable(pack.path.resolve().name), "facts": facts, "size": size,
+        "data": {**names, **data},
+    }  # fmt: skip
+
+
 def entry_of(
     pack: opening.Pack, index: int, size: int, *, original: bool = False
 ) -> dict[str, Any]:
@@ -59,14 +83,14 @@ def entry_of(
     thumbnail, error = _tried(lambda: make_thumbnail(_image(pack, row), size * DENSITY, row, boxes))
     media = media_of(row)
     data = _tried(lambda: pack.read(row))[0] if original and media is not None else None
-    label = pack.label(index)
+    label, split = pack.label(index), pack.split_of(index)
     swapped = bool(row.orientation >= 5)
     return {
         "index": index,
         "key": readable(pack.key_bytes(index)),
         "classes": _classes(label),
         "labelled": label is not None,
-        "split": pack.split_of(index),
+        "split": None if split is None else readable(split),
         "width": row.width,
         "height": row.height,
         "upright": [row.height, row.width] if swapped else [row.width, row.height],

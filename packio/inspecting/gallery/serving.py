@@ -22,7 +22,7 @@ import numpy as np
 
 from packio.datasets.selection import selected
 from packio.errors import CannotCreateError, OptionError, PackioError
-from packio.inspecting.gallery.entries import entry_of, media_of
+from packio.inspecting.gallery.entries import entry_of, media_of, values_of
 from packio.inspecting.pages import make_page, readable
 from packio.packs import opening
 from packio.system import processors
@@ -102,20 +102,9 @@ class GalleryServer:
 
     def page(self) -> bytes:
         """The page, which asks for all else."""
-        pack = self._pack
-        facts = [
-            f"{len(self._samples):,} sample{'s' * (len(self._samples) != 1)}",
-            f"{len(pack.classes):,} class{'es' * (len(pack.classes) != 1)}",
-            str(pack.metadata["format"]), f"digest {pack.digest[:12]}",
-        ]  # fmt: skip
-        data = {
-            "classes": [readable(name) for name in pack.classes], "counts": self._counts(),
-            "splits": [readable(name) for name in pack.metadata.get("splits", [])], "samples": None,
-        }  # fmt: skip
-        values = {
-            "title": readable(pack.path.resolve().name), "facts": facts, "size": self._size,
-            "data": data,
-        }  # fmt: skip
+        count = len(self._samples)
+        said = "1 sample" if count == 1 else f"{count:,} samples"
+        values = values_of(self._pack, said, self._size, counts=self._counts(), samples=None)
         return make_page(Path(__file__).parent, values, served=True).encode()
 
     def samples(self, asked: dict[str, str]) -> dict[str, Any]:
@@ -234,9 +223,9 @@ def _handler(gallery: GalleryServer, root: str) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             place, _, query = self.path.partition("?")
-            port = gallery.url.split("/")[2]
+            host = gallery.url.split("/")[2]
             known = place.startswith(root) and place[len(root) :] in answers
-            if self.headers.get("Host") != port or not known:
+            if self.headers.get("Host") != host or not known:
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found")
                 return
             asked = dict(urllib.parse.parse_qsl(query))

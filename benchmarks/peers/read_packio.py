@@ -2,9 +2,9 @@
 
 A way is named by what makes the batches (``threads`` of the main process, or ``workers``, for
 DataLoader; threads that work ahead, for ``Loader``), the bytes (``kept`` as they are, or
-``seekable``), the fidelity, and the format. Raw pixels: ``gather`` makes batches in the main
-process, in one tensor that is reused, or in new ones, in torch's own threads, as many as cores, or
-in one.
+``seekable``), the fidelity, and the format; ``simplejpeg`` before the format means decoded by that
+library instead of packio's native core. Raw pixels: ``gather`` makes batches in the main process,
+in one tensor that is reused, or in new ones, in torch's own threads, as many as cores, or in one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ _MAIN = (
 _LOADER = (
     "Loader seekable fast lmdb", "Loader seekable exact lmdb", "Loader kept exact lmdb",
 )  # fmt: skip
-_FORMATS = ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
+_WITHOUT_CORE = ("threads kept exact simplejpeg lmdb", "Loader kept exact simplejpeg lmdb")
+_OTHERS = tuple(
+    f"threads seekable fast {name}"
+    for name in ("tar", "h5", "tfrecord", "pth", "rec", "n5", "zarr")
+)
 _RAW = (
     "gather reused threads lmdb", "gather reused one lmdb", "gather new threads lmdb",
     "workers raw lmdb",
 )  # fmt: skip
 WAYS = {
-    "rrc224": (*_MAIN, *_LOADER, *(f"threads seekable fast {name}" for name in _FORMATS)),
-    **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), _MAIN),
+    "rrc224": (*_MAIN, *_LOADER, *_WITHOUT_CORE, *_OTHERS),
+    **dict.fromkeys(("photos", "eval224", "bicubic384", "pairs"), (*_MAIN, _WITHOUT_CORE[0])),
     "randaugment": _MAIN[3:],
     **dict.fromkeys(("raw224", "raw32", "raw32_crop"), _RAW),
 }
@@ -94,6 +98,8 @@ def epochs(job: Job) -> Callable[[], Iterable[Any]]:
     options = dict(OPTIONS.get(job.work, {}))
     if what in ("kept", "seekable"):
         options["fidelity"] = job.way.split()[2]
+    if "simplejpeg" in job.way:
+        options["decoder"] = "simplejpeg"
     if job.work == "pairs":
         options["fields"] = ("image", "mask")
     if job.work == "randaugment":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
@@ -31,6 +33,20 @@ def _leave_objects_of_ray_alone() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_objects_of_ray_alone)
+
+
+def heed_interrupts() -> None:
+    """Let SIGINT end processes of the tests also where a shell started them with it ignored.
+
+    A shell does so for what it runs in the background, and children inherit it: a command that a
+    test interrupts would never end.
+    """
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+heed_interrupts()
 
 _ORIENTATION = 0x0112  # Exif tag
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import make_sample_images
@@ -10,7 +14,6 @@ import torch
 from PIL import Image
 
 if TYPE_CHECKING:
-    import pathlib
     from types import ModuleType
 
 
@@ -62,3 +65,21 @@ def test_torchvision_transforms_run(torchvision: ModuleType) -> None:
 def test_timm_models_run(timm: ModuleType) -> None:
     model = timm.create_model("test_resnet.r160_in1k", pretrained=False, num_classes=3)
     assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 3)
+
+
+def test_an_interrupt_ends_children_of_tests_that_run_in_the_background() -> None:
+    conftest = pathlib.Path(__file__).with_name("conftest.py")
+    ended = []
+    for first in ("", f"sys.path[:0] = {sys.path!r}; runpy.run_path({str(conftest)!r})"):
+        child = "import signal; signal.raise_signal(signal.SIGINT)"
+        code = f"""
+import runpy, signal, subprocess, sys
+{first}
+sys.exit(subprocess.run([sys.executable, '-c', {child!r}], stderr=-3).returncode == -2)
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=False,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        )  # fmt: skip
+        ended.append(done.returncode)
+    assert ended == [0, 1]

@@ -1,7 +1,7 @@
 """What a GPU adds: images a second by who decodes, how much of copying is hidden, memory formats.
 
 Packs 8,192 JPEGs of 500 x 375 pixels and about 110 KB, made here, into a TFRecord (and once more
-seekable, where numba is), and measures in five processes, each of which may fail or take too long
+seekable), and measures in five processes, each of which may fail or take too long
 without harm to the others; what went wrong is then in the JSON in place of numbers:
 
 * ``loaders``: RandomResizedCrop(224), hflip, normalised bfloat16 batches on the device, in turns:

@@ -4,13 +4,12 @@
     python tools/fuzz_jpeg.py header|window|restarts -runs=1000000
 
 Options are libFuzzer's. Anything found wrong ends the run, with the input in a file ``crash-…``.
-numba's code is compiled with bounds checks for it, so that it cannot write astray unseen.
+tools/native_sanitize.sh does the same to the native core, with sanitizers.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import pathlib
 import struct
 import sys
@@ -19,9 +18,6 @@ from typing import Any
 
 import atheris
 import numpy as np
-
-os.environ["NUMBA_BOUNDSCHECK"] = "1"
-os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # what is kept elsewhere checks no bounds
 
 with atheris.instrument_imports(include=["packio"]):
     from packio.images.jpeg import header, restarts, window

@@ -27,6 +27,9 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
                 int64_t size, const uint8_t *points, int64_t points_size);
 int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
                            int64_t room);
+int64_t packio_end_of_scan(const uint8_t *data, int64_t size, int64_t scan);
+int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, int64_t size,
+                     uint8_t *out, int64_t room, int32_t *lengths, int32_t *used);
 void *__real_packio_reserve(Buffer *buffer, size_t bytes);
 void *__wrap_packio_reserve(Buffer *buffer, size_t bytes);
 
@@ -42,7 +45,7 @@ static Seed seeds[SEEDS];
 static int seed_count;
 static Scratch *exact, *kept;
 static uint64_t state;
-static unsigned long made, declined[8], points_found;
+static unsigned long made, declined[8], points_found, recuts;
 
 /* Random numbers. Source: S. Vigna, splitmix64. */
 static uint64_t draw(void) {
@@ -285,6 +288,59 @@ static void beside_another(const Request *one, const uint8_t *wanted, size_t byt
     free(outs[1]);
 }
 
+/* A scan gets other restart intervals: with right codes of differences, or with some. */
+static void ask_recut(Recut *r, const Jpeg *jpeg) {
+    static const int intervals[] = {1, 2, 3, 7, 40};
+    int mcus = jpeg->rows * jpeg->columns;
+    memset(r, 0, sizeof *r);
+    r->scan = (int32_t)jpeg->scan;
+    r->mcus = mcus;
+    r->restarts = jpeg->interval ? jpeg->interval : mcus;
+    r->interval = below(2) ? jpeg->columns : ANY(intervals);
+    r->blocks = jpeg->blocks;
+    r->components = jpeg->components;
+    memcpy(r->component, jpeg->block_component, sizeof jpeg->block_component);
+    for (int c = 0; c < jpeg->components; c++) {
+        for (int i = 0; i < SIZES; i++) {
+            int length = 1 + below(16);
+            r->tables[c].codes[i] = below(20) ? below(1 << length) << 5 | length : 0;
+        }
+        memcpy(r->tables[c].dc, jpeg->dc[c], packio_codes_size(jpeg->dc[c]));
+        memcpy(r->tables[c].ac, jpeg->ac[c], packio_codes_size(jpeg->ac[c]));
+    }
+    if (!below(20)) *(&r->scan + below(6)) = hostile_number();
+}
+
+static void recut_mutant(const Jpeg *jpeg, const uint8_t *data, size_t size, unsigned long run) {
+    Recut r;
+    ask_recut(&r, jpeg);
+    if (r.interval < 1 || r.restarts < 1 || r.mcus < 1 || r.mcus > 4 * (int64_t)size) r.mcus = -1;
+    int64_t segments = r.mcus < 1 ? 1 : (r.mcus - 1) / r.interval + 1;
+    int64_t ends = r.mcus < 1 ? 1 : (r.mcus - 1) / r.restarts + 1;
+    int64_t room = 2 * ((int64_t)size - r.scan) + ROOM_A_SEGMENT * (segments + ends);
+    if (room < 0 || room > 1 << 26) room = 0;
+    room -= !below(20) && room;
+    uint8_t *outs[2] = {malloc((size_t)room), malloc((size_t)room)};
+    int32_t *lengths = malloc((size_t)segments * sizeof *lengths), used[2][4] = {{0}};
+    int64_t made_of[2];
+    for (int i = 0; i < 2; i++) {
+        packio_choose((int)(run + (unsigned)i) & 1);
+        made_of[i] = packio_recut(i ? kept : exact, &r, data, (int64_t)size, outs[i], room, lengths, used[i]);
+    }
+    if (made_of[0] != made_of[1]) fail("another scan", run);
+    if (made_of[0] > 0) {
+        recuts++;
+        int64_t sum = 0;
+        for (int i = 0; i < segments; i++) sum += lengths[i];
+        if (memcmp(outs[0], outs[1], (size_t)made_of[0]) || memcmp(used[0], used[1], sizeof used[0]))
+            fail("another scan", run);
+        if (sum != made_of[0]) fail("lengths of segments that are others'", run);
+    }
+    free(outs[0]);
+    free(outs[1]);
+    free(lengths);
+}
+
 static void one_run(unsigned long run) {
     const Seed *seed = seeds + below(seed_count);
     Bytes b = {NULL, seed->size, 2 * seed->size + 70000};
@@ -307,6 +363,7 @@ static void one_run(unsigned long run) {
     Jpeg jpeg;
     Request r;
     int is_good = !packio_header(data, size, &jpeg);
+    if (is_good && !below(3)) recut_mutant(&jpeg, data, size, run);
     int level = below(4) ? 1 : 1 << below(7); /* of which image the JPEG is a level */
     int height = is_good ? jpeg.height : seed->height, width = is_good ? jpeg.width : seed->width;
     ask(&r, height * level - below(level), width * level - below(level));
@@ -420,8 +477,8 @@ int main(int count, char **arguments) {
     packio_free_scratch(kept);
     packio_free_scratch(exact);
     printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
-           "%lu requests, %lu memory; %lu seek points\n",
+           "%lu requests, %lu memory; %lu seek points, %lu scans\n",
            runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],
-           points_found);
+           points_found, recuts);
     return 0;
 }

@@ -46,7 +46,7 @@ PYTHON
 
 cd "$repository"
 gcc -std=gnu11 -g -O1 -Wall -fno-omit-frame-pointer -ffp-contract=off ${CFLAGS:-} \
-    -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all \
+    -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -DWALKER_BYTES=80 \
     -Wl,--wrap=packio_reserve -o "$work/native_fuzz" \
     tools/native_fuzz.c packio/images/native/*.c
 "$work/native_fuzz" "$work" "${1:-1000000}" "${2:-1}"

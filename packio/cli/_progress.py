@@ -27,7 +27,7 @@ class ProgressLine:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._bar = _bar() if not quiet and sys.stderr and sys.stderr.isatty() else None
-        self._shown, self._stage = time.monotonic(), ""
+        self._shown = time.monotonic()
 
     def __enter__(self) -> ProgressLine:
         if self._bar is not None:
@@ -46,14 +46,9 @@ class ProgressLine:
                 self._bar.task_ids[0], total=total, completed=progress.done, stage=progress.stage,
                 rate=_rate(progress), bad=_bad(progress),
             )  # fmt: skip
-        elif not self._quiet and self._is_due(progress.stage):
-            self._shown, self._stage = time.monotonic(), progress.stage
+        elif not self._quiet and time.monotonic() - self._shown >= _PLAIN_SECONDS:
+            self._shown = time.monotonic()
             tell(_line(progress))
-
-    def _is_due(self, stage: str) -> bool:
-        if stage == "compiling":  # say so once, however long it takes
-            return self._stage != stage
-        return time.monotonic() - self._shown >= _PLAIN_SECONDS
 
 
 def _bar() -> Bar:
@@ -91,8 +86,6 @@ def bytes_bar(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
 def _line(progress: Progress) -> str:
     if progress.stage == "listing":
         return f"listing, {progress.done:,} {_rate(progress)}"
-    if progress.stage == "compiling":
-        return f"compiling {_rate(progress)}"
     share = progress.done / max(progress.total, 1)
     text = f"{progress.stage} {progress.done:,}/{progress.total:,} ({share:.0%}), {_rate(progress)}"
     return f"{text}, {_bad(progress)}" if progress.bad else text
@@ -101,8 +94,6 @@ def _line(progress: Progress) -> str:
 def _rate(progress: Progress) -> str:
     if progress.stage == "listing":
         return "files so far"
-    if progress.stage == "compiling":
-        return "the seekable writer, once …"
     seconds = max(progress.seconds, 1e-6)
     images, megabytes = progress.done / seconds, progress.done_bytes / seconds / 1e6
     if not progress.total_bytes:  # the work counts no bytes

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
+import native_core
 import pytest
 from torch.utils.data import DataLoader
 
@@ -20,7 +21,7 @@ import packio
 from packio import registry
 from packio.images import regions
 
-pytest.importorskip("numba")
+pytestmark = native_core.needed  # seekable JPEGs are made
 
 _FORMATS = [
     name for name in registry.names("formats") if registry.load("formats", name).caps.writes

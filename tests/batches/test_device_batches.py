@@ -10,6 +10,7 @@ import pathlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import native_core
 import numpy as np
 import pytest
 import torch
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-pytest.importorskip("numba")  # of seekable packs
+pytestmark = native_core.needed  # seekable JPEGs are made
 
 GEOMETRIES: dict[str, Any] = {
     "rrc": packio.RandomResizedCrop(32),

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import packio
+from packio.images import native
 from packio.images.frames import Frame
 from packio.images.geometry import Uniforms
 
@@ -133,7 +134,8 @@ def _psnr(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory, crops: _Crops) -> pathlib.Path:
     """The photographs as seekable JPEGs."""
-    pytest.importorskip("numba")
+    if native.why_not():
+        pytest.skip("no native core, which makes them")
     folder = tmp_path_factory.mktemp("fast")
     (folder / "photos").mkdir()
     for i, name in enumerate(crops.names):

@@ -14,6 +14,7 @@ import struct
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import native_core
 import numpy as np
 import pytest
 import torch
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable
 
-pytest.importorskip("numba")
+pytestmark = native_core.needed  # seekable JPEGs are made
 
 GEOMETRIES: dict[str, Any] = {
     "rrc": packio.RandomResizedCrop(48),

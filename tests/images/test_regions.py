@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import packio
 from packio import registry
 from packio.errors import DecodeError, MissingPackageError, OptionError
-from packio.images import frames
+from packio.images import frames, native
 from packio.images.decoders import Decoder
 from packio.images.encodings import read_facts
 from packio.images.frames import oriented
@@ -217,17 +217,14 @@ def test_a_dataset_of_a_split(image_folder: pathlib.Path, tmp_path: pathlib.Path
         parts[1][len(parts[1])]
 
 
-def test_seekable_without_numba_says_what_to_install(
+def test_seekable_without_the_core_says_what_to_install(
     image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packio.images.jpeg import restarts
-
-    def missing(*_: object) -> None:
-        raise MissingPackageError("numba does not load; try: pip install 'packio[seekable]'")
-
-    monkeypatch.setattr(registry, "require", missing)
-    for cached in vars(restarts).values():
-        if hasattr(cached, "cache_clear"):
-            cached.cache_clear()
-    with pytest.raises(MissingPackageError, match="seekable"):
-        packio.pack(image_folder, tmp_path / "x.lmdb", seekable=True)
+    monkeypatch.setattr(native, "_PATH", tmp_path / "none.so")
+    native._library.cache_clear()
+    try:
+        with pytest.raises(MissingPackageError, match="install a C compiler"):
+            packio.pack(image_folder, tmp_path / "x.lmdb", seekable=True)
+    finally:
+        monkeypatch.undo()
+        native._library.cache_clear()

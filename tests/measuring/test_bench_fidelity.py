@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 
+import native_core
 import numpy as np
 import pytest
 import readme_tables
@@ -17,7 +18,7 @@ from packio.errors import OptionError
 from packio.measuring.bench import fidelity
 from packio.measuring.bench.parity import Differences
 
-pytest.importorskip("numba")
+pytestmark = native_core.needed  # seekable JPEGs are made
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,15 @@ by a little more than 1 %. `packio.images.jpeg._scan` says how restarts are mark
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import math
 import struct
-from collections.abc import Callable, Iterator
-from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 
-from packio import registry
 from packio.errors import MissingPackageError
+from packio.images import native
 from packio.images.jpeg import _scan
 
 # Measured with RandomResizedCrop on photos of 500x375 and 4000x3000 pixels: shorter segments are
@@ -28,14 +24,15 @@ _MOST_ACROSS = 16  # segments in a row of MCUs
 
 _LONGEST = 0xFFFF  # segment, bytes
 _LENGTHS = 32_000  # in a marker, which holds 65,533 bytes
+_LARGEST_TABLE = 16 + 256  # bytes: a symbol is a byte
 _AC = 0x10  # the class of a Huffman table, beside its number; 0 for DC
 
 
 def make_seekable(data: bytes, *, check: bool = False) -> bytes:
     """Put restart markers into a JPEG, without loss; restart markers that were there are replaced.
 
-    The first call in a process loads numba, which takes half a second. The first call ever compiles
-    for ten seconds. Several threads may call the function at once; it releases the GIL.
+    The native core does it, in a fifth of the time that decoding takes. Several threads may call
+    the function at once; it releases the GIL.
 
     Args:
         data: The JPEG.
@@ -48,7 +45,7 @@ def make_seekable(data: bytes, *, check: bool = False) -> bytes:
         get a segment of more than 65,535 bytes.
 
     Raises:
-        MissingPackageError: numba is not installed.
+        MissingPackageError: The native core is missing; `packio.images.native` says why.
     """
     scan = _scan.parse(data)
     if scan is None or _has_all_markers(data, scan) or _has_pictures(data, scan):
@@ -65,35 +62,6 @@ def is_seekable(data: bytes) -> bool:
     return scan is not None and _has_all_markers(data, scan)
 
 
-@contextlib.contextmanager
-def compiling_told(tell: Callable[[int], None]) -> Iterator[None]:
-    """Tell when `make_seekable` compiles.
-
-    Args:
-        tell: Called with 1 when the compiling of a function begins in this process, and with -1
-            when it ends. Such pairs may lie within each other. Without numba there are no calls.
-
-    Source: https://numba.readthedocs.io/en/stable/developer/event_api.html
-    """
-    try:
-        event = registry.require("numba.core.event", "seekable")
-    except MissingPackageError:
-        yield
-        return
-
-    class Listener(event.Listener):  # type: ignore[misc,name-defined]  # numba has no types
-        """Passes numba's events on."""
-
-        def on_start(self, _: object) -> None:
-            tell(1)
-
-        def on_end(self, _: object) -> None:
-            tell(-1)
-
-    with event.install_listener("numba:compile", Listener()):
-        yield
-
-
 def _has_all_markers(data: bytes, scan: _scan.Scan) -> bool:
     return bool(scan.lengths and scan.interval) and _scan.segment_ends(data, scan) is not None
 
@@ -103,39 +71,28 @@ def _has_pictures(data: bytes, scan: _scan.Scan) -> bool:
     return any(m == _scan.APP2 and data.startswith(b"MPF\0", at + 4) for m, at, _ in scan.markers)
 
 
-@functools.cache  # a module: the same in every process
-def _kernels() -> ModuleType:
-    registry.require("numba", "seekable")
-    from packio.images.jpeg import _entropy
-
-    return _entropy
-
-
 def _recut(data: bytes, scan: _scan.Scan) -> bytes | None:
     """Make a JPEG with other restarts; None if the JPEG is damaged or gets one segment only."""
-    kernels = _kernels()
-    tables = _tables(data, scan)
+    if reason := native.why_not():
+        message = f"no JPEG can be made seekable: the native core is missing ({reason})"
+        raise MissingPackageError(f"{message}; install a C compiler, then packio again")
     mcus, size = scan.rows * scan.columns, len(data) - scan.start
-    if tables is None or mcus * len(tables.blocks) > 4 * size:  # a block has 2 bits or more
+    blocks = bytes(c for c, count in enumerate(scan.blocks) for _ in range(count))
+    specifications = _specifications(data, scan)
+    if specifications is None or mcus * len(blocks) > 4 * size:  # a block has 2 bits or more
         return None
-    restarts = scan.interval or mcus
-    ends = np.empty(-(-mcus // restarts), np.int64)
-    clean = np.zeros(size + kernels.PADDING, np.uint8)
-    stop = kernels.unstuff(np.frombuffer(data, np.uint8), scan.start, clean, ends)
+    stop = native.end_of_scan(data, scan.start)
     if stop <= scan.start or not data.startswith(_scan.EOI, stop):
         return None
     interval = _interval(scan, stop - scan.start)
-    lengths = np.empty(-(-mcus // interval), np.int64)
-    out = np.empty(2 * size + kernels.ROOM * (len(ends) + len(lengths)), np.uint8)
-    sizes = np.zeros(len(tables.dc), np.int64)
-    written = kernels.recut(
-        clean, ends, restarts, mcus, interval, tables.blocks, tables.dc_lookups, tables.dc_codes,
-        tables.ac_lookups, tables.ac_skips, out, lengths, sizes,
-    )  # fmt: skip
-    if written < 0 or len(lengths) == 1 or lengths.max() > _LONGEST:
+    intervals = scan.interval or mcus, interval
+    tables = tuple(native.Codes(dc, ac, _codes(_completed(dc))) for dc, ac in specifications)
+    made = native.recut(data, scan.start, mcus, intervals, blocks, tables)
+    if made is None or len(made.lengths) == 1 or made.lengths.max() > _LONGEST:
         return None
-    header = _header(data, scan, interval, lengths, _missing(tables, sizes))
-    return b"".join([*header, out[:written].data, data[stop + 2 :]])
+    missing = _missing(scan, specifications, made.used)
+    header = _header(data, scan, interval, made.lengths, missing)
+    return b"".join([*header, made.data, data[stop + 2 :]])
 
 
 def _interval(scan: _scan.Scan, size: int) -> int:
@@ -182,79 +139,28 @@ def _marker(marker: int, body: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, 2 + len(body)) + body
 
 
-class _Tables(NamedTuple):
-    """The Huffman tables of a scan; the arrays are arguments of `_entropy.recut`."""
+def _specifications(data: bytes, scan: _scan.Scan) -> list[tuple[bytes, bytes]] | None:
+    """The DC and the AC table of each component: counts of codes by length (16 bytes), symbols.
 
-    dc: list[tuple[int, bytes]]  # number, specification
-    blocks: np.ndarray
-    dc_lookups: np.ndarray
-    dc_codes: np.ndarray
-    ac_lookups: np.ndarray
-    ac_skips: np.ndarray
-
-
-def _tables(data: bytes, scan: _scan.Scan) -> _Tables | None:
-    """Read the tables that a scan uses; None if a table is missing or makes no sense."""
-    found = _specifications(data, scan)
-    dc = sorted({selector >> 4 for selector in scan.tables})
-    ac = sorted({_AC | selector & 15 for selector in scan.tables})
-    if found is None or not found.keys() >= {*dc, *ac}:
-        return None
-    dc_arrays = _dc_arrays(*[found[number] for number in dc])
-    ac_arrays = _ac_arrays(*[found[number] for number in ac])
-    if dc_arrays is None or ac_arrays is None:
-        return None
-    blocks = [
-        (component, dc.index(selector >> 4), ac.index(_AC | selector & 15))
-        for component, selector in enumerate(scan.tables)
-        for _ in range(scan.blocks[component])
-    ]
-    dc_specifications = [(number, found[number]) for number in dc]
-    return _Tables(dc_specifications, np.array(blocks, np.uint64), *dc_arrays, *ac_arrays)
-
-
-def _specifications(data: bytes, scan: _scan.Scan) -> dict[int, bytes] | None:
-    """Read DHT markers: class and number → counts of codes by length (16 bytes), symbols."""
-    found = {}
+    Returns:
+        None if a table is missing or makes no sense.
+    """
+    found = {}  # class and number → table
     for marker, start, end in scan.markers:
         position = start + 4
         while marker == _scan.DHT and position < end:
             size = 16 + sum(data[position + 1 : position + 17])
             found[data[position]] = data[position + 1 : position + 1 + size]
             position += 1 + size
-            if position > end:
+            if position > end or size > _LARGEST_TABLE:
                 return None
-    return found
-
-
-@functools.lru_cache(
-    maxsize=8
-)  # encoders use few tables; the arrays are only read, so threads are safe
-def _dc_arrays(*specifications: bytes) -> tuple[np.ndarray, np.ndarray] | None:
-    lookups = _lookups(specifications)
-    codes = np.array([_codes(_completed(specification)) for specification in specifications])
-    return None if lookups is None else (lookups, codes)
-
-
-@functools.lru_cache(maxsize=8)  # as above
-def _ac_arrays(*specifications: bytes) -> tuple[np.ndarray, np.ndarray] | None:
-    lookups = _lookups(specifications)
-    if lookups is None:
+    try:
+        return [(found[s >> 4], found[_AC | s & 15]) for s in scan.tables]
+    except KeyError:
         return None
-    skips = np.zeros((len(specifications), 1 << _kernels().PREFIX), np.uint16)
-    for lookup, its_skips in zip(lookups, skips, strict=True):
-        _kernels().combine(lookup, its_skips)
-    return lookups, skips
 
 
-def _lookups(specifications: tuple[bytes, ...]) -> np.ndarray | None:
-    lookups = np.zeros((len(specifications), 1 << 16), np.uint16)
-    for specification, lookup in zip(specifications, lookups, strict=True):
-        if _kernels().expand(np.frombuffer(specification, np.uint8), lookup) < 0:
-            return None
-    return lookups
-
-
+@functools.lru_cache(maxsize=16)  # encoders use few tables
 def _completed(specification: bytes) -> bytes:
     """Add codes to a DC table for the sizes that have none; all codes that were there stay.
 
@@ -271,12 +177,14 @@ def _completed(specification: bytes) -> bytes:
     return specification
 
 
+@functools.lru_cache(maxsize=16)
 def _lacking(specification: bytes) -> bytes:
     """Sizes of DC differences for which a table has no code."""
     return bytes([size for size in range(12) if size not in specification[16:]])
 
 
-def _codes(specification: bytes) -> list[int]:
+@functools.lru_cache(maxsize=16)
+def _codes(specification: bytes) -> tuple[int, ...]:
     """For each size of a DC difference, its code << 5 | the code's length in bits; 0: no code."""
     codes, code, position = [0] * 12, 0, 16
     for length, count in enumerate(specification[:16], 1):
@@ -286,15 +194,18 @@ def _codes(specification: bytes) -> list[int]:
                 codes[size] = code << 5 | length
             code += 1
         position += count
-    return codes
+    return tuple(codes)
 
 
-def _missing(tables: _Tables, sizes: np.ndarray) -> dict[int, bytes]:
+def _missing(
+    scan: _scan.Scan, specifications: list[tuple[bytes, bytes]], used: list[int]
+) -> dict[int, bytes]:
     """Completed tables by number, if the table had no code for a size that was written."""
+    components = zip(scan.tables, specifications, used[: len(specifications)], strict=True)
     return {
-        number: _completed(specification)
-        for (number, specification), written in zip(tables.dc, sizes.tolist(), strict=True)
-        if any(written >> size & 1 for size in _lacking(specification))
+        selector >> 4: _completed(dc)
+        for selector, (dc, _), sizes in sorted(components)
+        if any(sizes >> size & 1 for size in _lacking(dc))
     }
 
 

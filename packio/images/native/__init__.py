@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from packio.images.frames import Box, Frame
 
-_VERSION = 5  # of the functions below
+_VERSION = 6  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -33,6 +33,9 @@ _METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3, "area": 4}
 _UNRESIZED = 2
 _REQUEST = struct.Struct("@Qdd18i")  # as Request in core.h
 _AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
+_RECUT = struct.Struct("@6i12s")  # as Recut in core.h, without its tables
+_TABLES = struct.Struct("@12i272s272s")  # of a component
+_MOST_COMPONENTS, _ROOM_A_SEGMENT = 4, 48  # as there; bytes that a segment may have more
 _PATH = pathlib.Path(__file__).with_name("_core.so")
 
 
@@ -57,6 +60,13 @@ def _library() -> ctypes.CDLL | str:
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64,
     ]  # fmt: skip
     library.packio_find_points.restype = ctypes.c_int64
+    library.packio_end_of_scan.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
+    library.packio_end_of_scan.restype = ctypes.c_int64
+    library.packio_recut.argtypes = [
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p,
+        ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p,
+    ]  # fmt: skip
+    library.packio_recut.restype = ctypes.c_int64
     library.packio_choose(1)
     return library
 
@@ -81,6 +91,7 @@ class _Memory:
         if isinstance(library, str):
             raise RuntimeError(library)  # noqa: TRY004 (it is not the caller's mistake)
         self.make, self.find_points = library.packio_make, library.packio_find_points
+        self.recut, self.end_of_scan = library.packio_recut, library.packio_end_of_scan
         self._free = library.packio_free_scratch
         self.pointer = library.packio_new_scratch()
         if not self.pointer:
@@ -199,3 +210,73 @@ def seek_points(data: bytes) -> bytes:
     room = ctypes.create_string_buffer(len(data) // 64 + 4096)
     found: int = memory.find_points(memory.pointer, data, len(data), room, len(room))
     return room.raw[:found] if found > 0 else b""
+
+
+def end_of_scan(data: bytes, start: int) -> int:
+    """Find the marker that ends the scan whose data begin at ``start``; 0: there is none."""
+    found: int = _memories().own.end_of_scan(data, len(data), start)
+    return found
+
+
+class Codes(NamedTuple):
+    """The Huffman tables of a component.
+
+    Attributes:
+        dc, ac: Specifications, as in DHT: the number of codes of each length, then symbols.
+        written: For each size of a DC difference, the code to write << 5 | its length; 0: none.
+    """
+
+    dc: bytes
+    ac: bytes
+    written: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=16)  # encoders use few tables
+def _packed(tables: tuple[Codes, ...]) -> bytes:
+    rest = bytes(_TABLES.size * (_MOST_COMPONENTS - len(tables)))
+    return b"".join(_TABLES.pack(*t.written, t.dc, t.ac) for t in tables) + rest
+
+
+class Recut(NamedTuple):
+    """A scan that was written again.
+
+    Attributes:
+        data: The entropy-coded data, and EOI.
+        lengths: (segments,) int32, of each segment in bytes, with its marker.
+        used: For each component, the sizes of the DC differences that were written, as bits.
+    """
+
+    data: memoryview
+    lengths: np.ndarray
+    used: list[int]
+
+
+def recut(
+    data: bytes, start: int, mcus: int, intervals: tuple[int, int], blocks: bytes,
+    tables: tuple[Codes, ...],
+) -> Recut | None:  # fmt: skip
+    """Write the scan of a JPEG with other restart intervals, without loss.
+
+    Args:
+        data: The JPEG.
+        start: The byte at which its entropy-coded data begin.
+        mcus: MCUs in all.
+        intervals: MCUs between restart markers, as they are and as they shall be.
+        blocks: The component of each block in an MCU; at most 10.
+        tables: Of each component; at most 4.
+
+    Returns:
+        None if the data are damaged.
+    """
+    import numpy as np
+
+    segments = [-(-mcus // interval) for interval in intervals]
+    out = np.empty(2 * (len(data) - start) + _ROOM_A_SEGMENT * sum(segments), np.uint8)
+    lengths, used = np.empty(segments[1], np.int32), np.zeros(_MOST_COMPONENTS, np.int32)
+    request = _RECUT.pack(start, mcus, *intervals, len(blocks), len(tables), blocks)
+    memory = _memories().own
+    made = memory.recut(
+        memory.pointer, request + _packed(tables), data, len(data), out.ctypes.data, len(out),
+        lengths.ctypes.data, used.ctypes.data,
+    )  # fmt: skip
+    return Recut(out[:made].data, lengths, used.tolist()) if made > 0 else None

@@ -7,6 +7,9 @@
    unusual or damaged it declines, and its caller decodes that image in another way. If asked, it
    decodes at 1/2, 1/4 or 1/8 of the size, less exactly.
 
+   Seek points and other restart intervals need no coefficients: steps.c and kernels/walk.h find
+   where all blocks begin; points.c and recut.c write what is asked for.
+
    One image goes through these files: header.c reads the JPEG's header and its segments; tables.c
    makes the Huffman tables; kernels/entropy.h decodes coefficients, four segments side by side;
    kernels/idct.h, kernels/scaled.h and kernels/blocks.h make samples of them; kernels/colour.h makes
@@ -72,13 +75,18 @@ typedef struct {
     int8_t values[4];
 } Entry;
 
-/* The codes of a Huffman table, DC or AC. `entries` of a DC table go on with AC codes. */
+/* The codes of a Huffman table, DC or AC. */
 typedef struct {
     int32_t limit[18];  /* length -> first code, left-justified to 16 bits, that is longer */
     int32_t first[18];  /* length -> what to add to a code for the index of its symbol */
     uint8_t symbols[256];
     int bits, is_dc;
     uint16_t *single;   /* next bits -> symbol << 8 | length; 0: a longer code */
+} Codes;
+
+/* A lookup that gives coefficients. `entries` of a DC table go on with AC codes. */
+typedef struct {
+    Codes codes;
     Entry entries[];
 } Table;
 
@@ -117,6 +125,45 @@ typedef struct {
    int16 DC coefficients before it. Little-endian. */
 enum { POINT = 10, POINTS_HEAD = 2 };
 
+/* A lookup that passes codes without their coefficients: see kernels/walk.h. The next bits ->
+   what to add to the state, and what to set in it behind the end of a block. */
+enum { STEP_BITS = 11, STEP_MOST = 19 };  /* looked at; passed at most, as three follow a refill */
+enum { PLACE = 32, AT_DC = 191, TO_AC = 65, TOO_FAR = 64 };  /* of a state: see there */
+typedef struct {
+    Codes codes;
+    uint16_t single[1 << STEP_BITS];
+    uint64_t add[1 << STEP_BITS], end[1 << STEP_BITS];
+} Steps;
+
+/* What the blocks of an MCU are. */
+enum { MOST_COMPONENTS = 4, MOST_BLOCKS = 10 };
+typedef struct {
+    int blocks;
+    uint8_t component[MOST_BLOCKS];
+    const Steps *dc[MOST_COMPONENTS], *ac[MOST_COMPONENTS];  /* of each component */
+} Pattern;
+
+/* A scan to write with other restart intervals. `packio.images.native` packs the same fields in the same order. */
+enum { SIZES = 12, ROOM_A_SEGMENT = 48 };  /* of DC differences; bytes that a segment needs more */
+typedef struct {
+    int32_t scan;                /* the byte at which its data begin */
+    int32_t mcus;
+    int32_t restarts, interval;  /* MCUs between restart markers, as they are and as they shall be */
+    int32_t blocks, components;  /* in an MCU */
+    uint8_t component[12];       /* of each block */
+    struct {
+        int32_t codes[SIZES];    /* for each size of a difference, the code << 5 | its length; 0: none */
+        uint8_t dc[16 + 256], ac[16 + 256];
+    } tables[MOST_COMPONENTS];   /* of each component */
+} Recut;
+
+/* Where blocks begin, in bits of the bytes without stuffing; and their DC coefficients, the first
+   ones of all components coded against 0. Behind the last block is where it ends. */
+typedef struct {
+    uint32_t *places;
+    int16_t *dc;
+} Walked;
+
 typedef struct {
     void *memory;
     size_t size;
@@ -129,11 +176,12 @@ typedef struct {
     struct {
         uint8_t codes[2][16 + 256];
         Pair small, large;
+        Steps *steps[2];  /* of DC, of AC coefficients */
         uint64_t used;  /* when it was used last */
         unsigned times; /* images, up to a few */
     } cached[CACHED];
     uint64_t clock;
-    Buffer clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps;
+    Buffer clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps, walked, logs;
 } Scratch;
 
 /* How an axis of an image is resized. */
@@ -163,13 +211,16 @@ typedef struct {
 typedef struct {
     int (*decode)(Scratch *, const Jpeg *, const Pair *, const Region *, const Task *, int count,
                   int in_turn);
-    int (*find_points)(Scratch *, const Jpeg *, const Pair *, const Task *, int step, uint8_t *points);
+    int (*walk)(Scratch *, const Pattern *, const uint8_t *clean, size_t begin, size_t end,
+                size_t blocks, Walked);
+    int64_t (*unstuff)(uint8_t *out, const uint8_t *at, size_t length, const uint8_t *limit);
     int (*render)(Scratch *, const Jpeg *, const Region *, const Request *, const Axis *down,
                   const Axis *across);
 } Kernels;
 
 extern const Kernels packio_portable;
 extern const Kernels packio_avx2;
+const Kernels *packio_kernels(void);  /* those that are chosen */
 
 /* Memory of a buffer: at least so many bytes, aligned to 64; the first time they are zeros, later
    as they were left, or zeros where the buffer has grown. NULL: none left. */
@@ -177,6 +228,14 @@ void *packio_reserve(Buffer *buffer, size_t bytes);
 
 /* Read a header. A status. */
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);
+
+/* The end of the segment whose bytes begin at `from`: the place of the next marker; 0: none. */
+size_t packio_next_marker(const uint8_t *data, size_t from, size_t size);
+
+/* Memory to walk through segments: `clean` for their bytes, CLEAN_MORE behind each, and room for
+   blocks and the ends of segments. A status. */
+enum { CLEAN_MORE = 64 };
+int packio_room(Scratch *scratch, size_t bytes, size_t blocks, size_t segments, Walked *walked);
 
 /* List what has to be decoded for some MCUs, rows r0..r1, columns c0..c1. A number of tasks, whose
    order is that of the JPEG, or minus a status. *in_turn: each task begins where another ends. */
@@ -186,6 +245,15 @@ int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size
 /* The Huffman tables of each component. A status. */
 int packio_tables(Scratch *scratch, const Jpeg *jpeg, Pair pairs[3]);
 void packio_drop_tables(Scratch *scratch);
+
+/* Codes, and the lookup of one symbol of `bits` bits, for which `single` has room. A status. */
+int packio_codes(Codes *codes, const uint8_t *counts, int bits, int is_dc);
+size_t packio_codes_size(const uint8_t *codes);
+
+/* The tables that pass the codes of the components of a pattern. A status. */
+int packio_steps(Scratch *scratch, int components, const uint8_t *const *dc, const uint8_t *const *ac,
+                 Pattern *pattern);
+int packio_make_steps(const uint8_t *dc, const uint8_t *ac, Steps *steps[2]);
 
 /* A side of the box, upright, and of the output. */
 typedef struct {

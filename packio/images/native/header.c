@@ -160,15 +160,18 @@ static int last_needed(const Jpeg *jpeg, int first, int last, int r0, int r1, in
     return -1;
 }
 
-/* The end of the segment whose bytes begin at `from`: the place of the next marker; 0: none. */
-static size_t next_marker(const Jpeg *jpeg, size_t from) {
-    const uint8_t *at = jpeg->data + from;
-    while (at < jpeg->end && (at = memchr(at, 0xFF, (size_t)(jpeg->end - at)))) {
-        if (jpeg->end - at < 2) return 0;
-        if (at[1]) return (size_t)(at - jpeg->data);
+size_t packio_next_marker(const uint8_t *data, size_t from, size_t size) {
+    const uint8_t *at = data + from, *end = data + size;
+    while (at < end && (at = memchr(at, 0xFF, (size_t)(end - at)))) {
+        if (end - at < 2) return 0;
+        if (at[1]) return (size_t)(at - data);
         at += 2;
     }
     return 0;
+}
+
+static size_t next_marker(const Jpeg *jpeg, size_t from) {
+    return packio_next_marker(jpeg->data, from, (size_t)(jpeg->end - jpeg->data));
 }
 
 /* One segment: each row of MCUs goes on where the one before ended. */

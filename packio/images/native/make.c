@@ -1,4 +1,4 @@
-/* The functions that Python calls to make outputs of an image, and to find seek points. */
+/* The functions that Python calls to make outputs of an image. */
 
 #include "core.h"
 
@@ -6,14 +6,12 @@ EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
 EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
                          int64_t size, const uint8_t *points, int64_t points_size);
-EXPORTED int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size,
-                                    uint8_t *points, int64_t room);
 
-enum { VERSION = 5 };
+enum { VERSION = 6 };
 enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactly */
-enum { BYTES_A_POINT = 3300, FEWEST_MCUS = 8 };  /* from one seek point to the next */
 
 static const Kernels *kernels = &packio_portable;
+const Kernels *packio_kernels(void) { return kernels; }
 
 int packio_version(void) { return VERSION; }
 
@@ -241,29 +239,4 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
         status = kernels->render(scratch, &jpeg, &plans[i].region, requests + i, &plans[i].down,
                                  &plans[i].across);
     return status;
-}
-
-/* Find the seek points of a JPEG. The bytes that they have, at most `room`: 0 if it needs none,
-   because it has restart markers or is small; minus a status if the core does not decode it. */
-int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, uint8_t *points,
-                           int64_t room) {
-    Jpeg jpeg;
-    Pair pairs[3];
-    int in_turn, status = packio_header(data, (size_t)size, &jpeg);
-    if (status) return -status;
-    int64_t mcus = (int64_t)jpeg.rows * jpeg.columns;
-    if (jpeg.interval && jpeg.interval < mcus) return 0;
-    int64_t step = mcus * BYTES_A_POINT / (size + 1);
-    if (step < FEWEST_MCUS) step = FEWEST_MCUS;
-    if (step > jpeg.columns) step = jpeg.columns;
-    int64_t bytes = POINTS_HEAD + POINT * ((mcus + step - 1) / step - 1);
-    if (bytes == POINTS_HEAD) return 0;
-    if (bytes > room) return -REQUEST;
-    status = packio_tables(scratch, &jpeg, pairs);
-    if (status) return -status;
-    int count = packio_tasks(scratch, &jpeg, NULL, 0, 0, jpeg.rows - 1, 0, jpeg.columns - 1, &in_turn);
-    if (count <= 0) return count ? count : -DAMAGED;
-    Task task = *(const Task *)scratch->tasks.memory;
-    status = kernels->find_points(scratch, &jpeg, pairs, &task, (int)step, points);
-    return status ? -status : bytes;
 }

@@ -18,12 +18,23 @@ void *packio_reserve(Buffer *buffer, size_t bytes) {
     return buffer->memory;
 }
 
+int packio_room(Scratch *scratch, size_t bytes, size_t blocks, size_t segments, Walked *walked) {
+    size_t places = blocks + segments;
+    if ((bytes + CLEAN_MORE * (segments + 1)) >> 29) return KIND; /* more bits than 32 bits count */
+    walked->places = packio_reserve(&scratch->walked, places * (sizeof(uint32_t) + sizeof(int16_t)));
+    if (!walked->places || !packio_reserve(&scratch->clean, bytes + CLEAN_MORE * (segments + 1)))
+        return MEMORY;
+    walked->dc = (int16_t *)(walked->places + places);
+    return MADE;
+}
+
 Scratch *packio_new_scratch(void) { return calloc(1, sizeof(Scratch)); }
 
 void packio_free_scratch(Scratch *s) {
     if (!s) return;
     Buffer *buffers[] = {&s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes,
-                         &s->turned, &s->rows, &s->small, &s->axes, &s->taps};
+                         &s->turned, &s->rows, &s->small, &s->axes, &s->taps,
+                         &s->walked, &s->logs};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->memory);
     packio_drop_tables(s);
     free(s);

@@ -12,8 +12,7 @@ const Entry packio_stopped[(1 << LARGE_BITS) + 1] = {{0, {0}}}; /* values are re
 
 enum { WORTH_LARGE = 3 };  /* images of a thread with the same tables */
 
-/* Codes, and the lookup of one symbol. */
-static int read_codes(Table *table, const uint8_t *counts, int bits, int is_dc) {
+int packio_codes(Codes *table, const uint8_t *counts, int bits, int is_dc) {
     int code = 0, index = 0;
     table->bits = bits;
     table->is_dc = is_dc;
@@ -41,7 +40,7 @@ static int extended(int value, int size) {
     return size && value < 1 << (size - 1) ? value - (1 << size) + 1 : value;
 }
 
-static Entry combined(const Table *table, const Table *ac, uint32_t index) {
+static Entry combined(const Codes *table, const Codes *ac, uint32_t index) {
     int bits = table->bits, used = 0, passed = 0, zeros = 0, count = 0, ended = 0;
     uint32_t mask = (1u << bits) - 1;
     Entry entry = {0, {0}};
@@ -78,7 +77,7 @@ static Entry combined(const Table *table, const Table *ac, uint32_t index) {
 static Table *new_table(int bits) {
     size_t entries = sizeof(Entry) << bits, single = sizeof(uint16_t) << bits;
     Table *table = calloc(1, sizeof(Table) + entries + single);
-    if (table) table->single = (uint16_t *)((uint8_t *)table->entries + entries);
+    if (table) table->codes.single = (uint16_t *)((uint8_t *)table->entries + entries);
     return table;
 }
 
@@ -92,37 +91,46 @@ static int make(Pair *pair, const uint8_t *dc, const uint8_t *ac, int bits) {
     pair->dc = new_table(bits);
     pair->ac = new_table(bits);
     int status = pair->dc && pair->ac ? MADE : MEMORY;
-    if (!status) status = read_codes(pair->ac, ac, bits, 0);
-    if (!status) status = read_codes(pair->dc, dc, bits, 1);
+    if (!status) status = packio_codes(&pair->ac->codes, ac, bits, 0);
+    if (!status) status = packio_codes(&pair->dc->codes, dc, bits, 1);
     if (status) {
         drop(pair);
         return status;
     }
     for (uint32_t i = 0; i < 1u << bits; i++) {
-        pair->dc->entries[i] = combined(pair->dc, pair->ac, i);
-        pair->ac->entries[i] = combined(pair->ac, pair->ac, i);
+        pair->dc->entries[i] = combined(&pair->dc->codes, &pair->ac->codes, i);
+        pair->ac->entries[i] = combined(&pair->ac->codes, &pair->ac->codes, i);
     }
     return MADE;
 }
 
-static size_t size_of(const uint8_t *codes) {
+size_t packio_codes_size(const uint8_t *codes) {
     size_t size = 16;
     for (int i = 0; i < 16; i++) size += codes[i];
     return size;
 }
 
+static void drop_all(Scratch *scratch, int place) {
+    drop(&scratch->cached[place].small);
+    drop(&scratch->cached[place].large);
+    for (int i = 0; i < 2; i++) {
+        free(scratch->cached[place].steps[i]);
+        scratch->cached[place].steps[i] = NULL;
+    }
+}
+
 /* The place of some codes among those that are kept; they may be new there. */
 static int place_of(Scratch *scratch, const uint8_t *dc, const uint8_t *ac) {
-    size_t sizes[2] = {size_of(dc), size_of(ac)};
+    size_t sizes[2] = {packio_codes_size(dc), packio_codes_size(ac)};
     int oldest = 0;
     for (int i = 0; i < CACHED; i++) {
-        if (scratch->cached[i].small.dc && !memcmp(scratch->cached[i].codes[0], dc, sizes[0]) &&
+        if ((scratch->cached[i].small.dc || scratch->cached[i].steps[0]) &&
+            !memcmp(scratch->cached[i].codes[0], dc, sizes[0]) &&
             !memcmp(scratch->cached[i].codes[1], ac, sizes[1]))
             return i;
         if (scratch->cached[i].used < scratch->cached[oldest].used) oldest = i;
     }
-    drop(&scratch->cached[oldest].small);
-    drop(&scratch->cached[oldest].large);
+    drop_all(scratch, oldest);
     memcpy(scratch->cached[oldest].codes[0], dc, sizes[0]);
     memcpy(scratch->cached[oldest].codes[1], ac, sizes[1]);
     scratch->cached[oldest].times = 0;
@@ -154,9 +162,21 @@ int packio_tables(Scratch *scratch, const Jpeg *jpeg, Pair pairs[3]) {
     return MADE;
 }
 
-void packio_drop_tables(Scratch *scratch) {
-    for (int i = 0; i < CACHED; i++) {
-        drop(&scratch->cached[i].small);
-        drop(&scratch->cached[i].large);
+int packio_steps(Scratch *scratch, int components, const uint8_t *const *dc, const uint8_t *const *ac,
+                 Pattern *pattern) {
+    scratch->clock++;
+    for (int c = 0; c < components; c++) {
+        int place = place_of(scratch, dc[c], ac[c]);
+        Steps **steps = scratch->cached[place].steps;
+        int status = steps[0] ? MADE : packio_make_steps(dc[c], ac[c], steps);
+        if (status) return status;
+        scratch->cached[place].used = scratch->clock;
+        pattern->dc[c] = steps[0];
+        pattern->ac[c] = steps[1];
     }
+    return MADE;
+}
+
+void packio_drop_tables(Scratch *scratch) {
+    for (int i = 0; i < CACHED; i++) drop_all(scratch, i);
 }

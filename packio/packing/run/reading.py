@@ -93,7 +93,7 @@ class Treatment:
 
         Raises:
             DecodeError: the image is damaged, or cannot be encoded so.
-            MissingPackageError: JPEGs cannot be made seekable without numba.
+            MissingPackageError: JPEGs cannot be made seekable without the native core.
         """
         if self.check == "decode":
             for name, field in record.fields.items():

@@ -264,8 +264,6 @@ class Run:
         self._called = now
         bad = len(self.plan.listing.unlisted) + done.bad
         stage = "publishing" if complete else "checking" if bad and not self._skip else "reading"
-        if done.compiling:
-            stage = "compiling"
         self.means.progress(
             Progress(
                 samples, self._total, self._before_bytes + done.size, self.plan.total_bytes, bad,

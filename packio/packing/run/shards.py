@@ -6,8 +6,6 @@ entry in the journal.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 from array import array
 from pathlib import Path
@@ -18,7 +16,6 @@ import numpy as np
 from packio import registry
 from packio.errors import OptionError, PackioError
 from packio.formats import Format, Written
-from packio.images.jpeg.restarts import compiling_told
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.building import IndexBuilder, Ranges
@@ -88,8 +85,7 @@ def write(task: Task) -> Outcome:
         path = folder / task.name
     samples = Packed(task.listing)
     try:
-        with _telling(task):
-            written = _write(task, samples, container, path)
+        written = _write(task, samples, container, path)
         finished = written is not None or (task.skip and not task.tally.stopped)
         if finished:
             _finish(task, samples, written, container, path)
@@ -101,13 +97,6 @@ def write(task: Task) -> Outcome:
             files.remove(folder)
         raise
     return Outcome(task.number, tuple(samples.skipped), finished)
-
-
-def _telling(task: Task) -> contextlib.AbstractContextManager[None]:
-    """Count functions that are compiled meanwhile; only the seekable writer compiles for long."""
-    if not task.treatment.seekable:
-        return contextlib.nullcontext()
-    return compiling_told(functools.partial(task.tally.compile, task.number))
 
 
 def _write(task: Task, samples: Packed, container: Format, path: Path) -> Written | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_FIELDS = 4  # those of `Done`
+_FIELDS = 3  # those of `Done`
 
 
 class Done(NamedTuple):
@@ -18,7 +18,6 @@ class Done(NamedTuple):
     samples: int  # read, the bad ones included
     size: int  # source bytes of the good samples
     bad: int
-    compiling: int  # functions that are being compiled just now
 
 
 class Tally:
@@ -54,11 +53,7 @@ class Tally:
 
     def add(self, shard: int, samples: int, size: int, bad: int) -> None:
         """Count samples of a shard."""
-        self._counts[shard, :3] += (samples, size, bad)
-
-    def compile(self, shard: int, begun: int) -> None:
-        """Count functions being compiled for a shard: +1 as one begins, -1 as it ends."""
-        self._counts[shard, 3] += begun
+        self._counts[shard] += (samples, size, bad)
 
     def total(self) -> Done:
         """Sums over all shards."""

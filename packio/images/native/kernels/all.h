@@ -5,8 +5,9 @@
 #include "scaled.h"
 #include "blocks.h"
 #include "entropy.h"
+#include "walk.h"
 #include "colour.h"
 #include "resize.h"
 #include "render.h"
 
-const Kernels KERNELS = {decode, find_points, render};
+const Kernels KERNELS = {decode, walk, unstuff, render};

@@ -22,7 +22,7 @@ enum { FIRST = STRIDE - 1, MOST_BYTES = 212 };  /* place; bytes that a block can
 /* What a single symbol gives: bits used | positions passed << 8 | value << 16 */
 enum { ENDS = 1 << 14, IS_BAD = 1 << 15 };
 
-COLD uint64_t one_symbol(const Table *table, uint64_t bits) {
+COLD uint64_t one_symbol(const Codes *table, uint64_t bits) {
     unsigned found = table->single[bits >> (64 - table->bits)];
     int length = (int)(found & 255), symbol = (int)(found >> 8);
     if (!length) {
@@ -75,7 +75,7 @@ INLINE void store_values(int16_t *to, const int8_t *values) {
         if (UNLIKELY((next + 1) & 64)) {                                                        \
             REFILL(S);                                                                          \
             const void *head = (const uint8_t *)table##S - offsetof(Table, entries);            \
-            uint64_t one = one_symbol(head, S.bits);                                            \
+            uint64_t one = one_symbol(&((const Table *)head)->codes, S.bits);                                            \
             S.used += one & 63;                                                                 \
             REFILL(S);                                                                          \
             if (one & ENDS) {                                                                   \
@@ -215,7 +215,7 @@ static int prepare(Streams *s, Scratch *scratch, const Jpeg *jpeg, const Pair *p
     const Entry **tables =
         packio_reserve(&scratch->tables, (size_t)streams * (2 * blocks + 1) * sizeof *tables);
     if (!s->clean || !coefficients || !tables) return MEMORY;
-    s->runs = RUNS[pairs[0].dc->bits == LARGE_BITS];
+    s->runs = RUNS[pairs[0].dc->codes.bits == LARGE_BITS];
     for (int i = 0; i < streams; i++) {
         s->coefficients[i] = coefficients + (size_t)i * blocks * STRIDE;
         s->tables[i] = tables + (size_t)i * (2 * blocks + 1);
@@ -325,53 +325,10 @@ static int decode_in_turn(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs,
     return ends_well(&stream, end) ? MADE : DAMAGED;
 }
 
-/* Find seek points, one every `step` MCUs of the one segment; all of it is decoded. A status. */
-static int points_of(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Task *task,
-                     int step, uint8_t *points) {
-    Streams s;
-    Stream stream;
-    Region nothing = {0};
-    int predicted[3] = {0, 0, 0}, mcus = jpeg->rows * jpeg->columns;
-    int status = prepare(&s, scratch, jpeg, pairs, 1, (size_t)step, task->length, 1);
-    if (status) return status;
-    const uint8_t *begin_of_bytes = s.clean, *counted = s.clean;
-    const uint8_t *end = begin_task(&s, &stream, 0, &(Task){.offset = task->offset, .length = task->length, .count = 1}, pairs);
-    if (!end) return DAMAGED;
-    points[0] = (uint8_t)step;
-    points[1] = (uint8_t)(step >> 8);
-    points += POINTS_HEAD;
-    size_t zeros = 0; /* behind FF, which are not among the clean bytes */
-    for (int mcu = 0; mcu < mcus; mcu += step) {
-        int count = mcus - mcu < step ? mcus - mcu : step;
-        begin(&s, &stream, 0, count, pairs);
-        if (s.runs[0](&stream) || !is_within(&stream, end)) return DAMAGED;
-        if (put_blocks(jpeg, &nothing, mcu, count, predicted, s.coefficients[0])) return DAMAGED;
-        if (mcu + step >= mcus) break;
-        const uint8_t *at = stream.at + ((stream.used & 63) >> 3);
-        while ((counted = memchr(counted, 0xFF, (size_t)(at - counted)))) counted++, zeros++;
-        counted = at;
-        uint64_t place = ((uint64_t)(at - begin_of_bytes) + zeros) << 3 | (stream.used & 7);
-        if (place >> 32) return KIND;
-        for (int i = 0; i < 4; i++) *points++ = (uint8_t)(place >> 8 * i);
-        for (int c = 0; c < 3; c++) {
-            *points++ = (uint8_t)predicted[c];
-            *points++ = (uint8_t)(predicted[c] >> 8);
-        }
-    }
-    return ends_well(&stream, end) ? MADE : DAMAGED;
-}
-
 /* Forget blocks of a stream that was given up: the next image would meet them. */
 static void forget(Scratch *scratch) {
     Buffer *buffer = &scratch->coefficients;
     if (buffer->memory) memset(buffer->memory, 0, buffer->size);
-}
-
-static int find_points(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Task *task,
-                       int step, uint8_t *points) {
-    int status = points_of(scratch, jpeg, pairs, task, step, points);
-    if (status) forget(scratch);
-    return status;
 }
 
 static int decode(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs, const Region *region,

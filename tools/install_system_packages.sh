@@ -24,5 +24,11 @@ command -v jpegtran >/dev/null \
     || install libjpeg-turbo-progs "that seekable JPEGs keep every coefficient"
 command -v chromedriver >/dev/null \
     || install chromium-driver "the pages of packio view in a browser, clicked through"
+command -v clang >/dev/null || install clang "what clang makes of the native core"
+command -v aarch64-linux-gnu-gcc >/dev/null \
+    || install gcc-aarch64-linux-gnu "the native core on ARM"
+[ -e /usr/aarch64-linux-gnu/include/stdlib.h ] \
+    || install libc6-dev-arm64-cross "the native core on ARM"
+command -v qemu-aarch64 >/dev/null || install qemu-user "the native core on ARM"
 command -v strace >/dev/null || install strace "writes that fail, and the order of syncs"
 command -v bindfs >/dev/null || install bindfs "file systems in user space, as networks' may be"

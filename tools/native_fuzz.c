@@ -45,6 +45,7 @@ static Seed seeds[SEEDS];
 static int seed_count;
 static Scratch *exact, *kept;
 static uint64_t state;
+static uint64_t digest; /* of all that was made: the same for any processor and compiler */
 static unsigned long made, declined[8], points_found, recuts;
 
 /* Random numbers. Source: S. Vigna, splitmix64. */
@@ -56,6 +57,10 @@ static uint64_t draw(void) {
 }
 
 static int below(int n) { return n > 0 ? (int)(draw() % (uint64_t)n) : 0; }
+
+static void note(const void *what, size_t size) {
+    for (size_t i = 0; i < size; i++) digest = (digest ^ ((const uint8_t *)what)[i]) * UINT64_C(0x100000001B3);
+}
 
 static void fail(const char *what, unsigned long run) {
     fprintf(stderr, "run %lu: %s\n", run, what);
@@ -230,14 +235,19 @@ static void ask(Request *r, int height, int width) {
         r->out_width = 1 + below(80);
     }
     if (kind == 6) { /* the box is a part of a larger one */
-        r->ratio_y = (high + below(200)) / (double)(r->to_height + below(200));
-        r->ratio_x = (broad + below(200)) / (double)(r->to_width + below(200));
+        int more[4];
+        for (int i = 0; i < 4; i++) more[i] = below(200);
+        r->ratio_y = (high + more[0]) / (double)(r->to_height + more[1]);
+        r->ratio_x = (broad + more[2]) / (double)(r->to_width + more[3]);
     }
     if (kind < 8) return;
     if (!below(3)) r->ratio_y = hostile_ratio();
     if (!below(3)) r->ratio_x = hostile_ratio();
     int32_t *fields = &r->height; /* … and those behind it */
-    for (int n = below(3); n > 0; n--) fields[below(18)] = hostile_number();
+    for (int n = below(3); n > 0; n--) {
+        int which = below(18);
+        fields[which] = hostile_number();
+    }
 }
 
 static int points_of_mutant(const uint8_t *data, size_t size, uint8_t **points, size_t *points_size,
@@ -254,6 +264,7 @@ static int points_of_mutant(const uint8_t *data, size_t size, uint8_t **points, 
         *points = copy_of(found[0], (size_t)one);
         *points_size = (size_t)one;
         points_found++;
+        note(found[0], (size_t)one);
     }
     free(found[0]);
     free(found[1]);
@@ -308,7 +319,9 @@ static void ask_recut(Recut *r, const Jpeg *jpeg) {
         memcpy(r->tables[c].dc, jpeg->dc[c], packio_codes_size(jpeg->dc[c]));
         memcpy(r->tables[c].ac, jpeg->ac[c], packio_codes_size(jpeg->ac[c]));
     }
-    if (!below(20)) *(&r->scan + below(6)) = hostile_number();
+    if (below(20)) return;
+    int32_t *field = &r->scan + below(6);
+    *field = hostile_number();
 }
 
 static void recut_mutant(const Jpeg *jpeg, const uint8_t *data, size_t size, unsigned long run) {
@@ -330,6 +343,7 @@ static void recut_mutant(const Jpeg *jpeg, const uint8_t *data, size_t size, uns
     if (made_of[0] != made_of[1]) fail("another scan", run);
     if (made_of[0] > 0) {
         recuts++;
+        note(outs[0], (size_t)made_of[0]);
         int64_t sum = 0;
         for (int i = 0; i < segments; i++) sum += lengths[i];
         if (memcmp(outs[0], outs[1], (size_t)made_of[0]) || memcmp(used[0], used[1], sizeof used[0]))
@@ -366,7 +380,9 @@ static void one_run(unsigned long run) {
     if (is_good && !below(3)) recut_mutant(&jpeg, data, size, run);
     int level = below(4) ? 1 : 1 << below(7); /* of which image the JPEG is a level */
     int height = is_good ? jpeg.height : seed->height, width = is_good ? jpeg.width : seed->width;
-    ask(&r, height * level - below(level), width * level - below(level));
+    height = height * level - below(level);
+    width = width * level - below(level);
+    ask(&r, height, width);
     if (r.level == 1) r.level = level;
     int64_t pixels = r.out_height > 0 && r.out_width > 0 ? (int64_t)r.out_height * r.out_width : 1;
     if (pixels > MOST_OUT || r.channels < 0 || r.channels > 3) pixels = 1, r.out_height = r.out_width = 1;
@@ -383,6 +399,7 @@ static void one_run(unsigned long run) {
                                   (int64_t)points_size);
         free(own);
     }
+    note(statuses, sizeof statuses);
     if (statuses[0] < 0 || statuses[0] > MEMORY) fail("no such status", run);
     if (statuses[0] != statuses[1]) {
         if (statuses[0] != MEMORY && statuses[1] != MEMORY) fail("another status", run);
@@ -392,6 +409,7 @@ static void one_run(unsigned long run) {
             fail("other pixels", run);
         }
         made++;
+        note(outs[0], bytes);
         if (below(2)) beside_another(&r, outs[0], bytes, data, size, points, points_size, run);
     } else {
         declined[statuses[0]]++;
@@ -472,13 +490,13 @@ int main(int count, char **arguments) {
     for (unsigned long run = 0; run < runs; run++) {
         state = strtoull(arguments[3], NULL, 10) + (run << 20);
         one_run(run);
-        if (run % BATCH == BATCH - 1) check_good(below(4) ? kept : exact, seeds + below(seed_count), run);
+        if (run % BATCH == BATCH - 1) check_good(run / BATCH % 4 ? kept : exact, seeds + below(seed_count), run);
     }
     packio_free_scratch(kept);
     packio_free_scratch(exact);
     printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
-           "%lu requests, %lu memory; %lu seek points, %lu scans\n",
+           "%lu requests, %lu memory; %lu seek points, %lu scans; digest %016llx\n",
            runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],
-           points_found, recuts);
+           points_found, recuts, (unsigned long long)digest);
     return 0;
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_SCRIPT = Path(__file__).parents[2] / "tools" / "native_sanitize.sh"
+_TOOLS = Path(__file__).parents[2] / "tools"
 _RUNS = os.environ.get("PACKIO_NATIVE_RUNS", "20000")
 
 
@@ -30,9 +30,25 @@ def test_damaged_jpegs_do_no_harm(tmp_path: Path) -> None:
         pytest.skip("no gcc with sanitizers for x86-64 Linux")
     environment = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
     ran = subprocess.run(
-        ["sh", _SCRIPT, _RUNS, "1"], capture_output=True, text=True, env=environment, check=False
-    )
+        ["sh", _TOOLS / "native_sanitize.sh", _RUNS, "1"],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     counts = [int(word) for word in ran.stdout.split() if word.isdigit()]
     assert counts[0] == int(_RUNS)
     assert min(counts[1:4]) > int(_RUNS) // 50  # made, of other kinds, damaged
+
+
+def test_other_compilers_and_processors_make_the_same(tmp_path: Path) -> None:
+    """Digests of all outputs are equal; a compiler that is absent is left out."""
+    if not _has_sanitizers(tmp_path):
+        pytest.skip("no gcc for x86-64 Linux")
+    environment = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(
+        ["sh", _TOOLS / "native_machines.sh", "500", "1"],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    digests = [line.partition("digest ")[2] for line in ran.stdout.splitlines() if "digest" in line]
+    assert len(digests) >= 2
+    assert len(set(digests)) == 1

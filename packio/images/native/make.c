@@ -19,6 +19,7 @@ int packio_version(void) { return VERSION; }
    those. */
 int packio_choose(int avx2) {
     kernels = &packio_portable;
+    (void)avx2; /* other processors have the one kind */
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))

@@ -169,6 +169,20 @@ def test_payloads_of_older_pyarrow_are_read(header: int, legacy: bool, tmp_path:
     _check(_fill(tmp_path / "a", _numbered(values)))
 
 
+@pytest.mark.skipif(not _VERSION_1, reason="this py-lmdb writes file version 1 only")
+@pytest.mark.parametrize("is_datum", [True, False])
+def test_values_of_others_are_read_in_databases_of_lmdb_1_0(
+    tmp_path: Path, is_datum: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_VERSION_1, "lib_version", 1)
+    pairs = zip(IMAGES, LABELS, strict=True)
+    values = [_datum(image, label) if is_datum else b"\x92" + _msgpack_bytes(image) + _number(label)
+              for image, label in pairs]  # fmt: skip
+    path = _fill(tmp_path / "a.lmdb", _numbered(values))
+    assert _check(path).access == "range"
+    _check(packio.convert(path, tmp_path / "b.tar").out)
+
+
 @pytest.mark.parametrize("is_datum", [True, False])
 def test_images_within_values_are_not_read_by_the_library(tmp_path: Path, is_datum: bool) -> None:
     pairs = zip(IMAGES, LABELS, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import msgpack
@@ -135,9 +137,11 @@ def _shards_of_mds() -> list[bytes]:
 
 def _lmdbs() -> list[bytes]:
     out = []
-    for count, size in ((3, 10), (300, 10), (3, 9000)):
+    versions: list[Any] = [{"lib_version": n} for n in (0, 1)] if lmdb.__version__ >= "3" else [{}]
+    for version, (count, size) in itertools.product(versions, ((3, 10), (300, 10), (3, 9000))):
         with tempfile.TemporaryDirectory() as folder:
-            with lmdb.open(folder, map_size=1 << 24) as env, env.begin(write=True) as txn:
+            opened = lmdb.open(folder, map_size=1 << 24, **version)
+            with opened as env, env.begin(write=True) as txn:
                 for number in range(count):
                     txn.put(b"%08d" % number, PHOTO[: size // 2] + bytes(size))
             out.append(Path(folder, "data.mdb").read_bytes())

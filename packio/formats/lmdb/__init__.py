@@ -10,11 +10,11 @@ or bytes. A sample may have no value there. What else a pack has (meta, boxes) i
 alone. With ``values="datum"`` each image and mask is a Datum that holds its bytes and, if it is an
 int, the sample's label: `packio.formats.lmdb.datum`.
 
-How the bytes lie on disk, format version 1 (LMDB 0.9; LMDB 1.0 writes another, version 3). All
-numbers are little-endian here; LMDB writes them as the machine has them. The file is a row of pages
-as large as the writer's memory pages (4,096 bytes, or as the meta page says); a page number times
-the page size is its position. Pages at the end of the file that are in no use may be missing. Each
-page begins with 16 bytes::
+How the bytes lie on disk, format version 1 (of LMDB 0.9, which packio writes). All numbers are
+little-endian here; LMDB writes them as the machine has them. The file is a row of pages as large as
+the writer's memory pages (4,096 bytes, or as the meta page says); a page number times the page size
+is its position. Pages at the end of the file that are in no use may be missing. Each page begins
+with 16 bytes::
 
     u64 its own number   u16 unused   u16 kind   u16 lower, u16 upper   (or u32 pages, if overflow)
     kind: 1 branch  2 leaf  4 overflow  8 meta  0x20 and 0x40: of databases with duplicate keys
@@ -33,8 +33,13 @@ page begins with 16 bytes::
 * **Overflow**: the value, from byte 16 of the first of as many pages in a row as it takes, so it is
   one range of bytes. Values that do not fit twice into a page go there.
 
+Version 3 (of LMDB 1.0) differs in this. A page begins with 24 bytes: a u64 transaction id follows
+the page's own number. Lower, upper and the positions of nodes count from byte 24. A value begins at
+an even position. A node names overflow pages by three u64: the number of the first, a transaction
+id, and how many there are.
+
 Sources: ``lmdb.h`` and ``mdb.c`` of LMDB 0.9 (https://git.openldap.org/openldap/openldap, branch
-mdb.RE/0.9), checked against files that it wrote.
+mdb.RE/0.9) and of LMDB 1.0.2 (in py-lmdb 3.0.0), checked against files that they wrote.
 """
 
 from __future__ import annotations
@@ -47,9 +52,10 @@ import numpy as np
 
 from packio.errors import IntegrityError
 from packio.formats import Caps, Format, Reading, check_reading
-from packio.formats.lmdb import layouts, pages
+from packio.formats.lmdb import layouts, meta, pages
 from packio.formats.lmdb.library import Reader
-from packio.formats.lmdb.pages import DATA_NAME, MAGIC_BYTES, Entry
+from packio.formats.lmdb.meta import DATA_NAME, MAGIC_BYTES
+from packio.formats.lmdb.pages import Entry
 from packio.formats.lmdb.writing import FOLDERS, LABELS_NAME, LmdbWriter
 from packio.formats.wire.escapes import unescaped
 from packio.sample.fields import KINDS
@@ -94,9 +100,6 @@ class Lmdb(Format):
             ReadError: a file cannot be read.
         """
         check_reading(path, reading, "label")
-        if pages.is_of_version_3(path):
-            yield from Reader(path).records()
-            return
         labels, others = _read_labels(path), [_Other(*found) for found in _others(path)]
         if not labels and not others:
             for stored in layouts.scan(path, reading):
@@ -124,7 +127,7 @@ class Lmdb(Format):
 
     def identity(self, path: Path) -> Any:
         """The transaction id, and further numbers to be sure."""
-        return Reader(path).identity() if pages.is_of_version_3(path) else pages.identity(path)
+        return meta.identity(path)
 
 
 FORMAT = Lmdb()

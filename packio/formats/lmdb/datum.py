@@ -83,14 +83,6 @@ def image(value: bytes) -> bytes:
     return value[found.start : found.stop]
 
 
-def label(value: bytes) -> int | None:
-    """The label in a Datum; None where the value is no Datum."""
-    try:
-        return parse(value).label
-    except (Malformed, NotAPackError):
-        return None
-
-
 def make(record: Record[Field], field: Field) -> bytes:
     """Make the Datum of an image or a mask of a record, its fields in the order of their numbers.
 

@@ -38,7 +38,8 @@ from packio.errors import IntegrityError, NotAPackError
 from packio.formats import Reading, check_reading
 from packio.formats.blobs.ranges import Input
 from packio.formats.lmdb import datum, pixels
-from packio.formats.lmdb.pages import Entry, entries, opened
+from packio.formats.lmdb.meta import opened
+from packio.formats.lmdb.pages import Entry, entries
 from packio.formats.lmdb.values import FoundImage, msgpack, sample
 from packio.formats.wire import Malformed, arrow_stream, pickles
 from packio.images.encodings import is_image

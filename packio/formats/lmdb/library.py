@@ -11,15 +11,14 @@ from typing import Any
 
 from packio import registry
 from packio.errors import IntegrityError, NotAPackError, OptionError, ReadError
-from packio.formats.lmdb import datum, layouts, pages
-from packio.formats.lmdb.pages import data_file
+from packio.formats.lmdb import datum, layouts, meta, pages
+from packio.formats.lmdb.meta import data_file
 from packio.formats.lmdb.writing import LABELS_NAME
-from packio.sample.record import IMAGE, Place, Record
 from packio.system.locks import unforked
 
 
 class Reader:
-    """Read records through py-lmdb: values that have no byte ranges, as in files of LMDB 1.0.
+    """Read records through py-lmdb.
 
     A reader opens the database when it first reads. It works in any number of threads, in forked
     and in spawned processes, and pickles as its path.
@@ -51,7 +50,7 @@ class Reader:
         return datum.image(self._environment().value(number))
 
     def _check_layout(self) -> None:
-        has_own_keys = pages.is_of_version_3(self.path) or (self.path / LABELS_NAME).exists()
+        has_own_keys = meta.is_of_version_3(self.path) or (self.path / LABELS_NAME).exists()
         if not has_own_keys and not layouts.are_values(self.path):
             raise OptionError(
                 f"{self.path}: its images are parts of values that others wrote, which "
@@ -60,17 +59,6 @@ class Reader:
 
     def __len__(self) -> int:
         return self._environment().entries()
-
-    def records(self) -> Iterator[Record[Place]]:
-        """Yield the records of a database of LMDB 1.0, whose values only the library finds."""
-        environment, name = self._environment(), data_file(self.path).name
-        for number, key in enumerate(environment.keys()):
-            label = datum.label(environment.value(number))
-            yield Record(key, {IMAGE: Place("image", name, -1, 0)}, label)
-
-    def identity(self) -> dict[str, int]:
-        """Read what changes with every transaction on a database of LMDB 1.0."""
-        return self._environment().identity()
 
     def _environment(self) -> _SharedEnvironment:
         if self._shared is None:
@@ -123,15 +111,6 @@ class _SharedEnvironment:
         if value is None:
             raise IntegrityError(f"{self._path}: record {number} is listed but not found")
         return bytes(value)
-
-    def keys(self) -> list[bytes]:
-        with self._read_errors(), self._environment().begin() as transaction:
-            return [*map(bytes, transaction.cursor().iternext(keys=True, values=False))]
-
-    def identity(self) -> dict[str, int]:
-        with self._read_errors():
-            info = self._environment().info()
-            return {"txnid": info["last_txnid"], "entries": self.entries()}
 
     def entries(self) -> int:
         with self._read_errors():

@@ -16,7 +16,7 @@ from packio.errors import CannotCreateError, OptionError, OutputError
 from packio.formats import Places, Ranges, Written
 from packio.formats.blobs.ranges import Input
 from packio.formats.lmdb import datum, pages
-from packio.formats.lmdb.pages import DATA_NAME, VERSION, opened
+from packio.formats.lmdb.meta import DATA_NAME, opened
 from packio.formats.wire.escapes import escaped
 from packio.index.indexfile import crc32c
 from packio.sample.fields import PIXELS
@@ -237,7 +237,7 @@ class LmdbWriter:
             files=(DATA_NAME,),
             places={IMAGE: places.ranges(count)},
             sidecars=(LABELS_NAME,),
-            info={"keys": self._width, "version": VERSION}
+            info={"keys": self._width, "version": 1}
             | ({} if self._values is None else {"values": self._values}),
         )
 

@@ -4,8 +4,12 @@ A pack is made whose index has keys like those of ImageNet, labels, sizes and me
 are holes of sparse files. `packio.export` writes its Parquet file. Then each expression is asked in
 turns, round by round: by ``ds.where(…)`` over the index, and by DuckDB over the file. Both find the
 same samples, or the benchmark fails. Seconds are of the clock; "cpu" is processor time of all
-threads, which other programs on the machine change less. "first" is a new process's first query: it
-loads DuckDB, opens the pack, and checks the checksums of the columns.
+threads, which other programs on the machine change less. "once" is the first time that a name in
+the metadata is asked for: packio looks up of which type its values are. "first" is a new process's
+first query: it loads DuckDB, opens the pack, and checks the checksums of the columns.
+
+"wide" is a second pack with metadata of eight names and 240 bytes a sample, whose queries find what
+plain Python finds in the same objects.
 
 "selection" is what `save_selection` of the last expression's samples takes, and opening it: the
 first time, when its index is made, and the second.
@@ -15,6 +19,7 @@ first time, when its index is made, and the second.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -32,7 +37,7 @@ import packio
 from packio.index import indexfile
 
 CLASSES = 1000
-CITIES = (b"Ulm", b"Bonn", b"Kiel", b"Hof")
+CITIES = ("Ulm", "Bonn", "Kiel", "Hof")
 # Expression for where → the same over the file, where ``label`` is the number.
 EXPRESSIONS = {
     "width >= 512 AND label = 'class 7'": "width >= 512 AND class = 'class 7'",
@@ -45,26 +50,50 @@ EXPRESSIONS = {
 }
 
 
-def metadata(count: int) -> dict[str, np.ndarray]:
-    """The columns of the samples' metadata: a city and a number of three digits."""
+WIDE = {  # expression → what plain Python says of an object
+    "city = 'Ulm'": lambda meta: meta["city"] == "Ulm",
+    "city = 'Ulm' AND n > 500": lambda meta: meta["city"] == "Ulm" and meta["n"] > 500,
+    "score > 9 OR license <> 'CC-BY-4.0' OR seen AND n < 300":
+        lambda meta: meta["score"] > 9 or (meta["seen"] and meta["n"] < 300),
+}  # fmt: skip
+DISTINCT = 3600  # objects, which take turns
+
+
+def narrow_object(i: int) -> dict[str, Any]:
+    """The metadata of a sample: a city and a number of three digits."""
+    return {"city": CITIES[i % 4], "n": 100 + i % 900}
+
+
+def wide_object(i: int) -> dict[str, Any]:
+    """Metadata as of photographs from the web."""
+    return {
+        "url": f"https://images.example.org/photos/{i * 7919:08d}/original.jpg",
+        "caption": f"a photograph of number {i} in a street of the old town, taken in the evening",
+        "license": "CC-BY-4.0", "score": round(i * 0.37 % 10, 3), **narrow_object(i),
+        "taken": f"2024-0{1 + i % 9}-1{i % 10}", "seen": i % 3 == 0,
+    }  # fmt: skip
+
+
+def metadata(count: int, of: Callable[[int], dict[str, Any]]) -> dict[str, np.ndarray]:
+    """The columns of the samples' metadata."""
     rows = np.arange(count)
-    texts = [b'{"city":"%b","n":%d}' % (CITIES[i % 4], 100 + i % 900) for i in range(3600)]
-    lengths = np.array([len(text) for text in texts])[rows % 3600]
+    texts = [json.dumps(of(i), separators=(",", ":")).encode() for i in range(DISTINCT)]
+    lengths = np.array([len(text) for text in texts])[rows % DISTINCT]
     ends = np.zeros(count + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
     whole = np.frombuffer(b"".join(texts), np.uint8)
     return {"meta_data": np.resize(whole, int(ends[-1])), "meta_offsets": ends}
 
 
-def write(folder: Path, count: int) -> Path:
+def write(folder: Path, count: int, name: str, of: Callable[[int], dict[str, Any]]) -> Path:
     """Make the pack: its index, and sparse files of the right sizes."""
-    pack = folder / "pack"
+    pack = folder / name
     pack.mkdir()
     index.write(folder / "plain.packio", count)
     plain = indexfile.Index(folder / "plain.packio")
     columns = {name: plain.column(name).array() for name in plain.column_names}
-    for name, size, _ in plain.files():
-        with (pack / name).open("wb") as file:
+    for file_name, size, _ in plain.files():
+        with (pack / file_name).open("wb") as file:
             file.truncate(size)
     counts = np.bincount(columns["image/file"]).tolist()
     said = {
@@ -73,7 +102,7 @@ def write(folder: Path, count: int) -> Path:
         "shards": [{"name": name, "samples": n}
                    for (name, _, _), n in zip(plain.files(), counts, strict=True)],
     }  # fmt: skip
-    indexfile.write(pack / indexfile.INDEX_NAME, {**columns, **metadata(count)}, said)
+    indexfile.write(pack / indexfile.INDEX_NAME, {**columns, **metadata(count, of)}, said)
     (folder / "plain.packio").unlink()
     return pack
 
@@ -103,7 +132,7 @@ def compared(
         where = np.sort(np.asarray(table["index"]))
         if not np.array_equal(positions(part), where):
             raise SystemExit(f"{expression}: not what DuckDB finds")
-        result[expression] = {"found": len(where)} | {
+        result[expression] = {"found": len(where), "once": rounded(ours[0])} | {
             name: {
                 kind: _results.summary([one[kind] for one in each[1:]], 3)
                 for kind in ("seconds", "cpu")
@@ -114,6 +143,31 @@ def compared(
         quotients = [a["seconds"] / b["seconds"] for a, b in pairs]
         result[expression]["where/duckdb"] = _results.summary(quotients, 2)
         print(expression, result[expression], file=sys.stderr, flush=True)
+    return result
+
+
+def rounded(took: dict[str, float]) -> dict[str, float]:
+    """Seconds to the millisecond."""
+    return {name: round(value, 3) for name, value in took.items()}
+
+
+def wide(pack: Path, rounds: int) -> dict[str, Any]:
+    """Queries on the metadata of the second pack."""
+    ds, result = packio.PackDataset(pack), {}
+    objects = [wide_object(i) for i in range(DISTINCT)]
+    for expression, test in WIDE.items():
+        took = []
+        for _ in range(rounds + 1):
+            one, part = timed(lambda e=expression: ds.where(e))
+            took.append(one)
+        true = np.resize(np.array([bool(test(one)) for one in objects]), len(ds))
+        if not np.array_equal(positions(part), np.flatnonzero(true)):
+            raise SystemExit(f"{expression}: not what Python finds")
+        result[expression] = {"found": len(part), "once": rounded(took[0])} | {
+            kind: _results.summary([one[kind] for one in took[1:]], 3)
+            for kind in ("seconds", "cpu")
+        }
+        print("wide", expression, result[expression], file=sys.stderr, flush=True)
     return result
 
 
@@ -220,7 +274,7 @@ def measured(folder: Path, count: int, rounds: int) -> dict[str, Any]:
     import duckdb
 
     os.environ["PACKIO_CACHE_DIR"] = str(folder / "cache")
-    pack, parquet = write(folder, count), folder / "x.parquet"
+    pack, parquet = write(folder, count, "pack", narrow_object), folder / "x.parquet"
     export = exported(pack, parquet)
     ds = packio.PackDataset(pack)
     threads = len(os.sched_getaffinity(0))
@@ -231,6 +285,7 @@ def measured(folder: Path, count: int, rounds: int) -> dict[str, Any]:
         "index_megabytes": round((pack / indexfile.INDEX_NAME).stat().st_size / 1e6, 1),
         "export": export,
         "expressions": expressions,
+        "wide": wide(write(folder, count, "wide", wide_object), rounds),
         "first": first(pack, rounds),
         "selection": selection(ds, folder),
     }  # fmt: skip
@@ -240,7 +295,7 @@ def main() -> None:
     """Measure, print, and save where it is asked for."""
     parser = _results.parser(__doc__, rounds=5)
     parser.add_argument("--samples", type=int, default=10_000_000)
-    parser.add_argument("--work", type=Path, help="folder for the pack: 2 GB")
+    parser.add_argument("--work", type=Path, help="folder for the packs: 5 GB")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(dir=given.work) as name:

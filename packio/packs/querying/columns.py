@@ -30,6 +30,7 @@ import numpy as np
 from packio import registry
 from packio.errors import IntegrityError
 from packio.images import encodings
+from packio.packs.querying import metadata
 from packio.packs.table import PackTable
 from packio.sample import levels
 from packio.sample.fields import PIXELS
@@ -51,6 +52,8 @@ class ArrowColumns:
 
     Attributes:
         names: Names of all columns, in order; `META` last, if there are metadata.
+        reads_json: Whether Python reads the metadata and writes them anew, for others who refuse
+            some of what it takes.
 
     Raises:
         MissingPackageError: pyarrow is not installed.
@@ -60,6 +63,7 @@ class ArrowColumns:
         self._pack, self._index = pack, pack.index_file
         self._arrow: Any = registry.require("pyarrow", EXTRA)
         self._made: dict[str, tuple[Any, _Make]] = {}
+        self.reads_json: bool = False
         self._class_names = self._arrow.array([text_of(name) for name in pack.classes], "string")
         self._add_names()
         for name in levels.others(pack.fields):  # levels are of packio's making
@@ -220,6 +224,10 @@ class ArrowColumns:
 
     def _texts(self, column: str, start: int, stop: int) -> Any:
         """Keys or metadata as text: null where there are none, without a copy if all is UTF-8."""
+        if column == META and self.reads_json:
+            found = [self._pack.meta(i) for i in range(start, stop)]
+            texts = [None if value is None else metadata.json_text(value) for value in found]
+            return self._arrow.array(texts, self._arrow.large_string())
         ends = self._ends(f"{column}_offsets", start, stop)
         data = self._index.column(f"{column}_data").span(int(ends[0]), int(ends[-1]))
         ends = ends - ends[0]

@@ -96,7 +96,7 @@ def values_of(name: str, kind: str, rows: Iterable[dict[str, Any]]) -> list[Any]
     """
     found = (row.get(name) for row in rows)
     if kind == JSON:
-        return [None if value is None else _json(value) for value in found]
+        return [None if value is None else json_text(value) for value in found]
     if kind == "DOUBLE":
         return [None if value is None else float(value) for value in found]
     if kind == "VARCHAR":
@@ -114,7 +114,8 @@ def _kind(value: Any) -> str:
     return "VARCHAR" if isinstance(value, str) else JSON
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Compact JSON of a value, as UTF-8 can write it."""
     return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 

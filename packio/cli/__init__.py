@@ -12,7 +12,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import io
 import logging
 import os
 import pkgutil
@@ -25,6 +24,7 @@ from typing import Any, NoReturn
 import typer
 
 from packio.cli._output import as_typed, discard, tell, until_reader_leaves, warn
+from packio.cli._streams import prepare
 from packio.errors import OutputError, PackioError
 from packio.system import interrupts
 
@@ -130,12 +130,14 @@ def _main(held: interrupts.deferred) -> None:
     warnings.filterwarnings("ignore", module="PIL")  # packio's own messages say what matters
     warnings.showwarning = _WarnOnce()
     logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+    prepare()
     only = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
     try:
         _run(only, held)
     except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # typer's, of `packio --help | head`
+            discard(sys.stdout)
+            sys.exit(0)
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:  # typer's, on an interrupt
             raise
         if interrupts.left_behind():  # a library at work, which Python's end could bring to abort
@@ -149,7 +151,8 @@ def _main(held: interrupts.deferred) -> None:
         sys.exit(0)
     except OSError as error:  # stdout cannot be written
         discard(sys.stdout)
-        _fail(str(error), OutputError.exit_code)
+        where = "standard output" if error.filename is None else os.fspath(error.filename)
+        _fail(f"{where}: {error.strerror or error}", OutputError.exit_code)
 
 
 def _interrupted(command: str | None) -> str:
@@ -166,8 +169,7 @@ def _run(only: str | None, held: interrupts.deferred) -> None:
         options = {p.name: p.opts[0] for p in command.params} if command else {}
         _fail(as_typed(str(error), options), error.exit_code)
     except SystemExit:
-        if sys.stdout is not None:
-            sys.stdout.flush()  # here an error can still be told
+        sys.stdout.flush()  # here an error can still be told
         raise
 
 

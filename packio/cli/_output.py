@@ -12,18 +12,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from packio.cli._streams import as_bytes
+
 _SHOWN = 10  # lines of a list
 _NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _ARGUMENT = re.compile(
     r"\b([a-z]\w*)=('[^']*'|\"[^\"]*\"|\([^()]*\)|\{[^{}]*\}|\[[^][]*\]|[^\s,:;()]+)"
 )
+_NAME = re.compile(r"\b([a-z]\w*)=(?=[\s,;:.)]|$)")  # of an argument, without a value
 _BYTES = re.compile(r"(?<![\w'\"])b(?=['\"])")
 
 
 def tell(line: str) -> None:
     """Print a line on stderr. If nobody reads stderr any more, the work goes on without it."""
-    if sys.stderr is None:  # closed by `2>&-`
-        return
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
@@ -74,7 +75,10 @@ def as_typed(message: str, options: Mapping[str, str] | None = None) -> str:
             return f"no {name}"
         return name if value == "True" else f"{name} {_value_as_typed(value)}"
 
-    return _BYTES.sub("", _ARGUMENT.sub(typed, message))
+    def named(match: re.Match[str]) -> str:
+        return known.get(match[1]) or match[0]
+
+    return _BYTES.sub("", _NAME.sub(named, _ARGUMENT.sub(typed, message)))
 
 
 def _value_as_typed(text: str) -> str:
@@ -131,7 +135,7 @@ def _escaped_character(character: str, encoding: str) -> str:
         with contextlib.suppress(UnicodeEncodeError):
             character.encode(encoding)
             return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+    return as_bytes(character)
 
 
 def print_table(

@@ -12,6 +12,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._output import print_json, tell
+from packio.system import files
 
 if TYPE_CHECKING:
     from packio.measuring.doctor import Diagnosis
@@ -63,6 +64,8 @@ def run(
     """
     from packio.measuring.doctor import doctor, naming
 
+    if html is not None:
+        files.check_folder_of(html)  # before minutes of measuring
     found: Any = naming.loader(loader) if naming.is_name(loader) else _of_pack(
         loader, size, batch_size, workers, index)  # fmt: skip
     diagnosis = doctor(

@@ -65,8 +65,9 @@ def run(
 
 
 def _with_out(packs: list[Path]) -> str:
-    """The command of somebody who named the output first, or forgot it."""
-    out, *others = map(str, packs)
-    if len(others) > 1:
-        return shlex.join(["packio", "merge", *others, "-o", out])
+    """The command of somebody who named the output last or first, or forgot it."""
+    for out in (packs[-1], packs[0]):
+        if len(packs) > 2 and not out.exists():
+            others = [str(pack) for pack in packs if pack is not out]
+            return shlex.join(["packio", "merge", *others, "-o", str(out)])
     return "packio merge A.tar B.tar -o ALL.tar"

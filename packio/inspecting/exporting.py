@@ -20,6 +20,7 @@ from packio.index.indexfile import canonical_json
 from packio.packs import opening
 from packio.packs.querying import metadata
 from packio.packs.querying.columns import EXTRA, META, ArrowColumns
+from packio.system import files
 
 _SUFFIX = ".parquet"
 _ROWS = 1 << 16  # of a batch, which is a row group of the file
@@ -67,6 +68,7 @@ def export(
     Raises:
         OptionError: ``out`` has another suffix.
         OutputExistsError: ``out`` exists.
+        CannotCreateError: the folder of ``out`` does not exist.
         OutputError: writing fails, as on a full disk; nothing stays behind.
         MissingPackageError: pyarrow is not installed.
         IntegrityError: the index is damaged.
@@ -77,7 +79,10 @@ def export(
     began, path = time.monotonic(), Path(out)
     if path.suffix.lower() != _SUFFIX:
         raise OptionError(f"{path}: expected a name that ends in {_SUFFIX}")
-    if os.path.lexists(path) and (not overwrite or path.is_dir()):
+    files.check_folder_of(path)
+    if path.is_dir():
+        raise OutputExistsError(f"{path}: a folder; expected the name of a file")
+    if os.path.lexists(path) and not overwrite:
         raise OutputExistsError(f"{path}: exists; choose another name, or say overwrite=True")
     parquet: Any = registry.require("pyarrow.parquet", EXTRA)
     table = _Table(pack)

@@ -110,7 +110,7 @@ def _check_keys(opened: Sequence[opening.Pack], prefixes: Sequence[bytes]) -> No
                 raise OptionError(
                     f"{os.fsdecode(key)!r} is in {opened[seen[key]].path} and in {one.path}; "
                     "no key may be there twice; put the name of each pack before its keys by "
-                    "prefix=True (--prefix), which copies; or leave samples out first: packio "
+                    "prefix=True, which copies; or leave samples out first: packio "
                     "select, then merge the selections"
                 )
 

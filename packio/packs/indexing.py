@@ -30,7 +30,7 @@ from packio.packs.recognising import Container, added_later, files_of, find
 from packio.storage import urls
 from packio.storage.urls import Url
 from packio.system import cache, locks
-from packio.system.files import absolute
+from packio.system.files import absolute, check_folder_of
 
 # A container whose library hangs is given up after two minutes, and a second for each megabyte.
 _SECONDS, _SECONDS_A_BYTE = 120, 1e-6
@@ -55,8 +55,8 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
     if container is None:
         _unread.refuse(path)
         raise NotAPackError(
-            f"{path}: no index, and no container that packio knows; "
-            f"make a pack with: packio pack SRC {path}.lmdb"
+            f"{path}: no index, and no container that packio knows; make a pack first: "
+            "packio pack SOURCE OUT"
         )
     index = cache.folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
     try:
@@ -141,7 +141,8 @@ def reindex(
         OptionError: a name is not in the container; the message lists what is. Labels that have
             class names are to be moved.
         ReadError: a service does not answer, or sends no byte ranges.
-        CannotCreateError: the index of a URL cannot be written there; say where with `index`.
+        CannotCreateError: the index of a URL cannot be written there; say where with `index`. Or
+            the folder of `index` does not exist.
         OSError: the index cannot be written.
     """
     reading = Reading(label_offset, trust_plain_pickle, image, label, layout)
@@ -153,6 +154,8 @@ def reindex(
         )  # fmt: skip
     if headers_only is not None or isinstance(place, Url):
         raise OptionError(f"{path}: headers_only=, and an index at a URL, are for containers there")
+    if place is not None:
+        check_folder_of(place)
     return _reindex_files(absolute(path), place, reading, seek_points=seek_points is not False)
 
 

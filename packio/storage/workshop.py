@@ -19,7 +19,6 @@ import errno
 import fcntl
 import itertools
 import os
-import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,7 @@ from packio.errors import (
 )
 from packio.index.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
 from packio.system import interrupts, memory
-from packio.system.files import free_bytes, remove, sync, sync_tree
+from packio.system.files import check_folder_of, free_bytes, remove, sync, sync_tree
 
 # What lies in a workshop.
 LOCK = "lock"  # an empty file that the run has locked
@@ -290,10 +289,8 @@ def _lock(out: Path, folder: Path, *, shared: bool = False) -> int:
                 continue  # another run removed the workshop just now
             if os.path.isdir(out.parent):
                 raise CannotCreateError(f"{out}: nothing can be made in {out.parent}") from error
-            raise CannotCreateError(
-                f"{out}: the folder {out.parent} does not exist; make it first: "
-                f"mkdir -p {shlex.quote(str(out.parent))}"
-            ) from error
+            check_folder_of(out)
+            raise CannotCreateError(f"{out}: {error.strerror}") from error
         except OSError as error:
             if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
                 raise CannotCreateError(_not_ours(out, folder, "is a file or a link")) from error

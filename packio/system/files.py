@@ -6,11 +6,12 @@ import errno
 import io
 import os
 import resource
+import shlex
 import shutil
 import stat
 from pathlib import Path
 
-from packio.errors import ReadError
+from packio.errors import CannotCreateError, ReadError
 from packio.system.pools import ThreadPool
 
 _MANY = 1 << 16  # files, where there is no limit
@@ -61,6 +62,23 @@ def absolute(path: str | os.PathLike[str]) -> Path:
             f"{os.fspath(path)}: the current folder was deleted; change to one that is there, or "
             "give the whole path"
         ) from error
+
+
+def check_folder_of(path: str | os.PathLike[str]) -> None:
+    """Check that the folder of a file that is to be made is there; before long work, best.
+
+    Raises:
+        CannotCreateError: the folder does not exist, or is none.
+    """
+    folder = Path(path).parent
+    if folder.is_dir():
+        return
+    if os.path.lexists(folder):
+        raise CannotCreateError(f"{os.fspath(path)}: {folder} is no folder; choose another place")
+    raise CannotCreateError(
+        f"{os.fspath(path)}: the folder {folder} does not exist; make it first: "
+        f"mkdir -p {shlex.quote(str(folder))}"
+    )
 
 
 def beyond_link(path: Path) -> Path:

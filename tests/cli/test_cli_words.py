@@ -71,6 +71,7 @@ def test_help_shows_no_broken_markup() -> None:
         ("parts=[1, 2]: no", "--part 1,2: no"),
         ("part={'a': 0.5}, finish=[]: no", "--part a=0.5, no --finish: no"),
         ("quarantine=/a/b c", "--quarantine /a/b c"),
+        ("say quarantine= as well; or finish=", "say --quarantine as well; or --finish"),
         ("quality=90 is not an option here", "quality=90 is not an option here"),
         ("no mask b'masks/4.png'; class 'b'", "no mask 'masks/4.png'; class 'b'"),
     ],
@@ -160,6 +161,96 @@ def test_a_plot_of_an_unknown_kind_is_refused_at_once(
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot draw a .foo; expected one of" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+OUTPUTS = {
+    "pack": ("{folder}", "{out}.tar"),
+    "convert": ("{pack}", "{out}.tar"),
+    "extract": ("{pack}", "{out}"),
+    "export": ("{pack}", "{out}.parquet"),
+    "select": ("{pack}", "width > 0", "-o", "{out}.selection"),
+    "reindex": ("{pack}", "--index", "{out}.packio"),
+    "view": ("{pack}", "-o", "{out}.html"),
+    "find-duplicates": ("{pack}", "--html", "{out}.html"),
+    "replay": ("{pack}", "--steps", "0", "--epoch", "0", "--batch-size", "2", "--seed", "0",
+               "--crop", "32", "--html", "{out}.html"),
+    "info": ("{pack}", "--plot", "{out}.png"),
+    "bench-load": ("{pack}", "--plot", "{out}.png"),
+    "bench-decode": ("{pack}", "--plot", "{out}.png"),
+    "bench-memory-format": ("--plot", "{out}.png"),
+    "doctor": ("{pack}", "--html", "{out}.html"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_an_output_in_a_folder_that_is_missing_is_told_at_once(
+    command: str, pack: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    for package in {"select": ["duckdb"], "export": ["pyarrow"], "info": ["matplotlib"]}.get(
+        command, ["matplotlib"] if command.startswith("bench") else []
+    ):
+        pytest.importorskip(package)
+    copy = shutil.copytree(pack, tmp_path / "copy.lmdb")
+    places = {"pack": copy, "folder": image_folder, "out": tmp_path / "no such" / "x"}
+    done = run(command, *(word.format(**places) for word in OUTPUTS[command]))
+    assert (done.returncode, done.stdout) == (73, "")
+    assert done.stderr.count("\n") == 1  # before any work, which tells how far it is
+    assert f"make it first: mkdir -p '{tmp_path}/no such'" in done.stderr
+
+
+def test_doctor_checks_the_places_of_profiles_before_it_measures(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    done = run("doctor", pack, "--profile", tmp_path / "no" / "x.prof")
+    assert (done.returncode, done.stdout) == (73, "")
+    assert done.stderr == (
+        f"packio: {tmp_path}/no/x.prof: the folder {tmp_path}/no does not exist; "
+        f"make it first: mkdir -p {tmp_path}/no\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("export", ["{pack}", "{out}"]),
+        ("select", ["{pack}", "width > 0", "--overwrite", "-o", "{out}"]),
+        ("view", ["{pack}", "-o", "{out}"]),
+        ("find-duplicates", ["{pack}", "--html", "{out}"]),
+    ],
+)
+def test_a_folder_where_a_file_should_be_made_stays(
+    command: str, arguments: list[str], pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    suffix = {"export": ".parquet", "select": ".selection"}.get(command, ".html")
+    out = tmp_path / f"folder{suffix}"
+    out.mkdir()
+    done = run(command, *(word.format(pack=pack, out=out) for word in arguments))
+    assert (done.returncode, done.stdout) == (73, "")
+    assert done.stderr.startswith(f"packio: {out}: ")
+    assert out.is_dir()
+
+
+def test_a_device_that_torch_does_not_know_is_refused() -> None:
+    done = run("bench-memory-format", "--device", "foo")
+    assert done.stderr == "packio: --device foo: expected cpu or cuda\n"
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed"),
+    [
+        (["replay", "{pack}", "--steps", "1"], "say --batch-size"),
+        (["select", "{pack}", "--keys-of", "{pack}", "-o", "{out}"], "--keys-of takes a file"),
+        (["merge", "{pack}", "{pack}", "-o", "{out}"], "keys by --prefix, which copies"),
+        (["convert", "{pack}", "{out}.tar", "--quality", "5"], "say --encode jpeg or --resize as"),
+    ],
+)
+def test_a_remedy_is_said_in_words_of_the_command(
+    arguments: list[str], typed: str, pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    done = run(*(word.format(pack=pack, out=tmp_path / "x") for word in arguments))
+    assert done.returncode == 2
+    assert typed in done.stderr
 
 
 def test_a_plot_that_cannot_be_written_is_one_line(
@@ -262,7 +353,12 @@ def test_merge_says_where_its_output_goes(pack: pathlib.Path, tmp_path: pathlib.
     done = run("merge", tmp_path / "all.tar", pack, other)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"packio merge {pack} {other} -o {tmp_path}/all.tar" in done.stderr
-    assert "packio merge A.tar B.tar -o ALL.tar" in run("merge", pack, other).stderr
+    done = run("merge", pack, other, tmp_path / "all.tar")  # as of cp, the output last
+    assert f"packio merge {pack} {other} -o {tmp_path}/all.tar" in done.stderr
+    third = shutil.copytree(pack, tmp_path / "third.lmdb")
+    for packs in ((pack, other), (pack, other, third)):  # no pack that is there is the output
+        assert "packio merge A.tar B.tar -o ALL.tar" in run("merge", *packs).stderr
+    shutil.rmtree(third)
     assert {p.name for p in tmp_path.iterdir()} == {"other.lmdb"}
 
 

@@ -735,7 +735,7 @@ def test_the_command_needs_no_state(
         (("--steps", "13"), 2, "epoch 0 has 13 steps, 0 to 12"),
         (("--steps", "5-3"), 2, "expected a step or first-last"),
         (("--steps", "1", "--crop", "Nothing:3"), 2, "expected 224"),
-        (("--steps", "1", "--rank", "1"), 2, "--rank 1: there were 1 ranks"),
+        (("--steps", "1", "--rank", "1"), 2, "--rank 1: there was 1 rank"),
         (("--steps", "1", "--state", "none.pt"), 74, "none.pt: No such file"),
         (("--steps", "1", "--state", HERE), 65, "neither a file of torch.save"),
     ],

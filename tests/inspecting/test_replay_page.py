@@ -132,7 +132,7 @@ def test_a_page_without_a_folder_is_refused_before_images_are_made(
     loader: packio.Loader, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sheet, "make_pixels_thumbnail", lambda *_: pytest.fail("made an image"))
-    with pytest.raises(OutputError, match="no such folder; make it first"):
+    with pytest.raises(OutputError, match="does not exist; make it first: mkdir -p"):
         packio.replay(loader, 0, epoch=0).write_page(tmp_path / "none" / "a.html")
 
 

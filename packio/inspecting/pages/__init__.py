@@ -19,7 +19,8 @@ from typing import Any
 
 import jinja2
 
-from packio.errors import OutputError, OutputExistsError
+from packio.errors import CannotCreateError, OutputError, OutputExistsError
+from packio.system import files
 
 _SHARED = Path(__file__).parent
 _START = b"<!doctype html>"  # as page.html
@@ -56,15 +57,17 @@ def check_place(path: Path) -> None:
 
     Raises:
         OutputExistsError: something is there that is no HTML page.
+        CannotCreateError: it is a folder, or its own folder does not exist.
         OutputError: it cannot be read.
     """
     try:
         with path.open("rb") as file:
             start = file.read(len(_START)).lower()
     except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise OutputError(f"{path.parent}: no such folder; make it first") from None
+        files.check_folder_of(path)
         return
+    except IsADirectoryError:
+        raise CannotCreateError(f"{path}: a folder; expected the name of an HTML file") from None
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}; expected a place for an HTML file") from error
     if start and start != _START:

@@ -191,7 +191,7 @@ def _stretches(
         batch_size = start.batch_size if batch_size is None else batch_size
         world_size = start.world_size if world_size is None else world_size
     if batch_size is None:
-        raise OptionError("batch_size=None: no state says it; say batch_size=")
+        raise OptionError("no state says how large a batch was; say batch_size=")
     return (Stretch(0, 0, 0, batch_size, 1 if world_size is None else world_size),)
 
 
@@ -290,7 +290,8 @@ def _ranks(rank: int | None, size: Stretch) -> Iterable[int]:
     if rank is None:
         return range(size.world_size)
     if not 0 <= rank < size.world_size:
-        raise OptionError(f"rank={rank}: there were {size.world_size} ranks, from 0 on")
+        were = "was 1 rank" if size.world_size == 1 else f"were {size.world_size} ranks"
+        raise OptionError(f"rank={rank}: there {were}, from 0 on")
     return (rank,)
 
 

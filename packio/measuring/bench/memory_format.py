@@ -150,8 +150,11 @@ def measure(
 
 
 def _device(name: str | None) -> torch.device:
-    device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type not in _DEFAULTS:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:  # torch knows no such device
+        device = None
+    if device is None or device.type not in _DEFAULTS:
         raise OptionError(f"device={name!r}: expected cpu or cuda")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise OptionError(f"device={name!r}: torch sees {torch.cuda.device_count()} GPUs here")

@@ -14,6 +14,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import CannotCreateError, OptionError
+from packio.system import files
 
 if TYPE_CHECKING:
     from packio.measuring.bench import decode, load, memory_format
@@ -29,12 +30,14 @@ def check_plot(path: str | os.PathLike[str]) -> None:
     Raises:
         MissingPackageError: matplotlib is not installed.
         OptionError: matplotlib draws no files of this suffix.
+        CannotCreateError: the file's folder does not exist.
     """
     kinds = sorted(_figure(1, 1).canvas.get_supported_filetypes())
     suffix = Path(path).suffix.removeprefix(".").lower()
     if suffix and suffix not in kinds:
         known = ", ".join(f".{kind}" for kind in kinds)
         raise OptionError(f"{os.fspath(path)}: cannot draw a .{suffix}; expected one of {known}")
+    files.check_folder_of(path)
 
 
 def _figure(width: float, height: float) -> Any:

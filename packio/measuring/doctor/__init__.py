@@ -70,12 +70,12 @@ def doctor(
         MissingPackageError: py-spy is not installed.
     """
     if not isinstance(loader, Iterable):
-        raise OptionError(f"loader: a {type(loader).__name__}; expected a DataLoader, or batches")
+        raise OptionError(f"loader: of type {type(loader).__name__}; expected a DataLoader, or batches")
     if seconds <= 0:
         raise OptionError(f"seconds={seconds}: expected more than 0")
     if step is not None and not callable(step):
         raise OptionError(f"step={step!r}: expected a function of a batch")
-    profiles.check(py_spy)
+    profiles.check(profile, py_spy)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # torch warns of more workers than processors; the doctor measures what they cost
         warnings.filterwarnings("ignore", message="This DataLoader will create")

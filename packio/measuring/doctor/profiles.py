@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import MissingPackageError, OutputError
+from packio.system import files
 
 _PATIENCE = 60  # seconds that py-spy may take to write
 
 
-def check(py_spy: str | os.PathLike[str] | None) -> None:
-    """Check, before minutes of measuring, that py-spy is there if it is wanted.
+def check(
+    profile: str | os.PathLike[str] | None, py_spy: str | os.PathLike[str] | None
+) -> None:
+    """Check, before minutes of measuring, that py-spy and the folders of the files are there.
 
     Raises:
         MissingPackageError: py-spy is not installed.
+        CannotCreateError: a folder does not exist.
     """
+    for path in (profile, py_spy):
+        if path is not None:
+            files.check_folder_of(path)
     if py_spy is not None and shutil.which("py-spy") is None:
         raise MissingPackageError("py-spy is not installed: pip install py-spy")
 

@@ -115,7 +115,7 @@ def deep_pixels(dtypes: Sequence[np.ndarray]) -> list[str]:
     """
     warnings = []
     for code, what, remedy in (
-        (DTYPES.index("uint16"), "16-bit", ", or pack them with wide='scale'"),
+        (DTYPES.index("uint16"), "16-bit", ", or pack them with wide='scale' (--wide scale)"),
         (DTYPES.index("float32"), "floating-point", ""),
     ):
         if count := sum(int((piece == code).sum()) for piece in dtypes):

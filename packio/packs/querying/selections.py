@@ -43,6 +43,7 @@ from packio.index.indexfile import Index
 from packio.packs.querying import gathering
 from packio.storage import urls
 from packio.storage.urls import Url
+from packio.system import files
 
 VERSION = 1
 MARK = "selection"  # in the metadata of a selection, and of the index that is made of it
@@ -212,9 +213,11 @@ def write(
         OutputExistsError: ``out`` exists, and is no selection, or is not to be replaced.
         CannotCreateError: it cannot be written.
     """
-    if os.path.lexists(out) and not (overwrite and is_selection(out)):
-        what = "say overwrite=True" if is_selection(out) else "it is no selection"
-        raise OutputExistsError(f"{out}: exists; choose another name, or {what}")
+    files.check_folder_of(out)
+    if os.path.lexists(out) and not is_selection(out):
+        raise OutputExistsError(f"{out}: exists, and is no selection; choose another name")
+    if os.path.lexists(out) and not overwrite:
+        raise OutputExistsError(f"{out}: exists; choose another name, or say overwrite=True")
     digest, samples = index.digest, len(index)
     keys = gathering.Gathered(index, positions)
     columns = {"key_data": keys.data("key_data"), "key_offsets": keys.offsets("key_offsets")}

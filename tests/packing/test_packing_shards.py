@@ -29,8 +29,9 @@ from packio.errors import (
     WorkerDiedError,
 )
 from packio.packing.plan import planning
-from packio.packing.run import executors
+from packio.packing.run import executors, reading, shards
 from packio.packing.run.journal import Journal
+from packio.packing.run.tally import Tally
 from packio.sample.recipe import Recipe
 from packio.sources import Context
 
@@ -295,6 +296,32 @@ def test_an_interrupt_leaves_no_process_and_what_is_finished(
     assert not out.exists()
     packio.pack(small, out, shards=SHARDS)
     assert os.listdir(tmp_path) == ["x.tar"]
+
+
+def test_a_chunk_ends_after_the_present_sample_when_the_run_is_to_stop(
+    small: pathlib.Path,
+) -> None:
+    """A chunk has up to 32 samples, each of which an encoder may take seconds for."""
+    listing = registry.load("sources", "image_folder").listing(small, Context())
+    asked = iter([False, False, False])
+    chunks = list(
+        reading.read_ahead(listing, range(8), threads=1, stopped=lambda: next(asked, True))
+    )
+    assert [read.position for chunk in chunks for read in chunk] == [0, 1, 2]
+
+
+def test_a_writer_that_was_to_stop_stays_stopped_when_the_next_run_begins(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Else a chunk that ended early would pass for a whole chunk."""
+    tally = Tally(tmp_path / "tally", 1)
+    stopped = shards._latched(tally)
+    assert not stopped()
+    tally.stop()
+    assert stopped()
+    tally.clear()
+    assert stopped()
+    assert not shards._latched(tally)()
 
 
 def test_more_errors_than_allowed_stop_the_run(small: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import errno
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -163,6 +163,7 @@ def read_ahead(
     treatment: Treatment = KEEP,
     memory: int | None = None,
     skip: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[list[Read]]:
     """Read and check some samples of a listing, in order, chunk by chunk.
 
@@ -175,6 +176,7 @@ def read_ahead(
         treatment: What is done to each sample.
         memory: Bytes of files in memory at a time, approximate; None takes the chunks above.
         skip: Leave a damaged level out, and keep its image.
+        stopped: Asked before each sample; once it is true, a chunk ends early.
 
     Raises:
         OSError: descriptors or memory run out, or the source's folder is gone.
@@ -184,7 +186,7 @@ def read_ahead(
     waiting: deque[Future[list[Read]]] = deque()
     try:
         for chunk in chunks:
-            waiting.append(pool.submit(_read_chunk, listing, chunk, treatment, skip))
+            waiting.append(pool.submit(_read_chunk, listing, chunk, treatment, skip, stopped))
             if len(waiting) >= threads + 2:
                 yield waiting.popleft().result()
         while waiting:
@@ -212,9 +214,16 @@ def _chunks(sizes: list[int], positions: range, files: int, size: int) -> Iterat
         yield range(start, positions.stop)
 
 
-def _read_chunk(listing: Listing, chunk: range, treatment: Treatment, skip: bool) -> list[Read]:
+def _read_chunk(
+    listing: Listing, chunk: range, treatment: Treatment, skip: bool, stopped: Callable[[], bool]
+) -> list[Read]:
+    reads = []
     with listing.opened() as read:
-        return [read_one(listing, read, i, treatment, skip=skip) for i in chunk]
+        for i in chunk:
+            if stopped():
+                break
+            reads.append(read_one(listing, read, i, treatment, skip=skip))
+    return reads
 
 
 def read_one(

@@ -7,7 +7,9 @@ entry in the journal.
 from __future__ import annotations
 
 import os
+import threading
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,9 +86,10 @@ def write(task: Task) -> Outcome:
         folder.mkdir()
         path = folder / task.name
     samples = Packed(task.listing)
+    stopped = _latched(task.tally)
     try:
-        written = _write(task, samples, container, path)
-        finished = written is not None or (task.skip and not task.tally.stopped)
+        written = _write(task, samples, container, path, stopped)
+        finished = written is not None or (task.skip and not stopped())
         if finished:
             _finish(task, samples, written, container, path)
         else:
@@ -99,7 +102,24 @@ def write(task: Task) -> Outcome:
     return Outcome(task.number, tuple(samples.skipped), finished)
 
 
-def _write(task: Task, samples: Packed, container: Format, path: Path) -> Written | None:
+def _latched(tally: Tally) -> Callable[[], bool]:
+    """Tell whether the writers were ever asked to stop: another run sets the tally's flag back.
+
+    A chunk that ended early for the flag must not pass for a whole chunk after that.
+    """
+    ever = threading.Event()
+
+    def stopped() -> bool:
+        if tally.stopped:
+            ever.set()
+        return ever.is_set()
+
+    return stopped
+
+
+def _write(
+    task: Task, samples: Packed, container: Format, path: Path, stopped: Callable[[], bool]
+) -> Written | None:
     """Write the container; None if it has no samples, or bad samples that are not left out."""
     listing, tally = task.listing, task.tally
     size = sum(size for size in listing.sizes if size > 0)
@@ -109,7 +129,7 @@ def _write(task: Task, samples: Packed, container: Format, path: Path) -> Writte
     try:
         for chunk in read_ahead(
             listing, range(len(listing.keys)), threads=task.threads, treatment=task.treatment,
-            memory=task.memory, skip=task.skip,
+            memory=task.memory, skip=task.skip, stopped=stopped,
         ):  # fmt: skip
             good = _sort_out(chunk, samples)
             samples.damaged_levels += sum(r.damaged_levels for r in good)
@@ -119,7 +139,7 @@ def _write(task: Task, samples: Packed, container: Format, path: Path) -> Writte
                 writer.add([samples.record(read) for read in good])
             if task.max_errors is not None and tally.total().bad > task.max_errors:
                 tally.stop()
-            if tally.stopped:
+            if stopped():
                 return None
         if not len(samples) or (samples.skipped and not task.skip):
             return None

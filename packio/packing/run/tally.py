@@ -60,7 +60,7 @@ class Tally:
         return Done(*self._counts[: self._shards].sum(axis=0).tolist())
 
     def stop(self) -> None:
-        """Ask all writers of shards to stop after their present chunk."""
+        """Ask all writers of shards to stop after their present sample."""
         self._counts[self._shards, 0] = 1
 
     @property

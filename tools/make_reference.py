@@ -140,12 +140,12 @@ def _option(option: _Parameter) -> str:
     words = ", ".join(names or [f"--{option.name.replace('_', '-')}"])
     if typing.get_origin(option.type) is Literal:
         words += " " + "|".join(map(str, typing.get_args(option.type)))
-    elif isinstance(default, bool):
+    elif isinstance(default, bool) or option.type is bool:
         words += f" / --no-{option.name.replace('_', '-')}" if default and "/" not in words else ""
     else:
         words += " " + (option.info.metavar or option.name.upper())
-    shown = default not in (None, False, True, (), [], "", inspect.Parameter.empty)
-    tail = f" Default: `{default}`." if shown else ""
+    shown = default not in (None, False, True, (), [], "", ..., inspect.Parameter.empty)
+    tail = f" Default: `{default}`." if shown else " Must be given." if default is ... else ""
     return f"- `{words}`: {_escaped(option.info.help or '')}{tail}"
 
 

@@ -25,7 +25,7 @@ import typer
 
 from packio.cli._output import as_typed, discard, tell, until_reader_leaves, warn
 from packio.cli._streams import prepare
-from packio.errors import OutputError, PackioError
+from packio.errors import OptionError, OutputError, PackioError
 from packio.system import interrupts
 
 INTERRUPTED = 130
@@ -160,9 +160,20 @@ def _interrupted(command: str | None) -> str:
     return "interrupted" + ("; to go on, run the same command again" if goes_on else "")
 
 
+def _has_empty_name(words: list[str]) -> bool:
+    """Whether an argument, or the value of -o, is empty: Python takes it for the current folder."""
+    before = ["", *words[:-1]]
+    return any(
+        not word and (not last.startswith("-") or last in ("-o", "--out"))
+        for last, word in zip(before, words, strict=True)
+    )
+
+
 def _run(only: str | None, held: interrupts.deferred) -> None:
     app: Any = typer.main.get_command(build(only, held))
     command = app.commands.get(only)
+    if _has_empty_name(sys.argv[1:]):
+        _fail("a name is empty; is a variable of the shell not set?", OptionError.exit_code)
     try:
         app(sys.argv[1:], prog_name="packio")
     except PackioError as error:

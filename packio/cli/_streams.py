@@ -29,7 +29,7 @@ def _nowhere(descriptor: int) -> io.TextIOWrapper:
     opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so mostly this one
     if opened == descriptor:
         os.set_inheritable(descriptor, True)
-    return open(opened, "r" if descriptor == 0 else "w", closefd=False)  # noqa: SIM115 (stays open)
+    return open(opened, "r" if descriptor == 0 else "w", closefd=False)
 
 
 def _shown(error: UnicodeError) -> tuple[str, int]:

@@ -55,7 +55,10 @@ def _show(report: AppendReport, pack: Path) -> None:
         f"{escaped(str(pack))}: {report.added:,} added{new}{skipped}; {report.unchanged:,} were "
         f"there; {counted(report.total, 'image')} in all, {report.seconds:.1f} s"
     )
-    for keys, what in ((report.changed, "changed in the source"), (report.deleted, "gone from the source")):
+    for keys, what in (
+        (report.changed, "changed in the source"),
+        (report.deleted, "gone from the source"),
+    ):
         if keys:
             print(f"{len(keys):,} {what} since; the pack keeps what it has:")
             print_some([escaped(key) for key in keys], "(--json lists all)")

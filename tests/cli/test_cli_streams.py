@@ -19,7 +19,9 @@ def pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -
     return packio.pack(image_folder, tmp_path_factory.mktemp("streams") / "x.tar").out
 
 
-def _in_shell(line: str, *arguments: str | bytes | pathlib.Path) -> subprocess.CompletedProcess:
+def _in_shell(
+    line: str, *arguments: str | bytes | pathlib.Path
+) -> subprocess.CompletedProcess[bytes]:
     """Run a line of bash; in it, "$@" is packio with these arguments."""
     return subprocess.run(
         ["bash", "-c", line, "bash", *PACKIO, *arguments], check=False, capture_output=True

@@ -230,6 +230,24 @@ def test_a_folder_where_a_file_should_be_made_stays(
     assert out.is_dir()
 
 
+@pytest.mark.parametrize(
+    "arguments", [["pack", "", "x.tar"], ["extract", "{pack}", ""], ["select", "{pack}", "-o", ""]]
+)
+def test_an_empty_name_is_not_the_current_folder(
+    arguments: list[str], pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """As of a variable of the shell that is not set: packio extract x.tar "$OUT" --overwrite."""
+    done = run(*(word.format(pack=pack) for word in arguments), "--overwrite", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "packio: a name is empty; is a variable of the shell not set?\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_value_of_an_option_stays_what_it_is(pack: pathlib.Path) -> None:
+    done = run("info", pack, "--buckets", "")
+    assert "a name is empty" not in done.stderr
+
+
 def test_a_device_that_torch_does_not_know_is_refused() -> None:
     done = run("bench-memory-format", "--device", "foo")
     assert done.stderr == "packio: --device foo: expected cpu or cuda\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import pathlib
 import re
 from typing import Any
 
@@ -121,3 +122,10 @@ def test_names_of_several_words_have_hyphens() -> None:
     for command in COMMANDS:
         for option in params(command):
             assert all("_" not in name for name in [*option.opts, *option.secondary_opts])
+
+
+def test_the_reference_shows_flags_without_values_and_no_word_of_python() -> None:
+    page = (pathlib.Path(__file__).parents[2] / "docs/reference/commands.md").read_text()
+    assert "Ellipsis" not in page
+    assert re.findall(r"`--[a-z-]+/--[a-z-]+ [A-Z_]+`", page) == []
+    assert page.count("Must be given.") >= 2  # --field of add, --out of select

@@ -70,7 +70,9 @@ def doctor(
         MissingPackageError: py-spy is not installed.
     """
     if not isinstance(loader, Iterable):
-        raise OptionError(f"loader: of type {type(loader).__name__}; expected a DataLoader, or batches")
+        raise OptionError(
+            f"loader: of type {type(loader).__name__}; expected a DataLoader, or batches"
+        )
     if seconds <= 0:
         raise OptionError(f"seconds={seconds}: expected more than 0")
     if step is not None and not callable(step):

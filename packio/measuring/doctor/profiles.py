@@ -17,9 +17,7 @@ from packio.system import files
 _PATIENCE = 60  # seconds that py-spy may take to write
 
 
-def check(
-    profile: str | os.PathLike[str] | None, py_spy: str | os.PathLike[str] | None
-) -> None:
+def check(profile: str | os.PathLike[str] | None, py_spy: str | os.PathLike[str] | None) -> None:
     """Check, before minutes of measuring, that py-spy and the folders of the files are there.
 
     Raises:

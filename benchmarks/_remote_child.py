@@ -47,13 +47,32 @@ def crop(data: bytes) -> Any:
     return torch.from_numpy(np.ascontiguousarray(small.transpose(2, 0, 1)))
 
 
+def _packed(url: str, **options: Any) -> Any:
+    import packio
+
+    return packio.PackDataset(
+        f"{url}/packio.tar", crop=packio.RandomResizedCrop(SIZE), hflip=0.5, threads=1, **options
+    )
+
+
+def packio_torch(url: str, _: Path, workers: int, batch: int) -> Iterable[Any]:
+    """Packio's dataset and sampler in torch's own DataLoader."""
+    from torch.utils.data import DataLoader
+
+    import packio
+
+    ds = _packed(url)
+    return DataLoader(
+        ds, batch, sampler=packio.ShuffleSampler(ds), num_workers=workers, drop_last=True,
+        persistent_workers=True, collate_fn=packio.collate,
+    )  # fmt: skip
+
+
 def packio(url: str, _: Path, workers: int, batch: int, **options: Any) -> Iterable[Any]:
     """Packio's Loader: every sample by itself, fully shuffled."""
     import packio
 
-    ds = packio.PackDataset(
-        f"{url}/packio.tar", crop=packio.RandomResizedCrop(SIZE), hflip=0.5, threads=1, **options
-    )
+    ds = _packed(url, **options)
     return packio.Loader(
         ds, batch, shuffle=True, num_workers=workers, drop_last=True, persistent_workers=True
     )
@@ -126,8 +145,8 @@ def webdataset(url: str, _: Path, workers: int, batch: int) -> Iterable[Any]:
 
 
 READERS: dict[str, Callable[..., Iterable[Any]]] = {
-    "packio": packio, "packio, half on disk": packio_disk, "litdata": litdata,
-    "streaming": streaming, "webdataset": webdataset,
+    "packio": packio, "packio, torch's loader": packio_torch, "packio, half on disk": packio_disk,
+    "litdata": litdata, "streaming": streaming, "webdataset": webdataset,
 }  # fmt: skip
 
 

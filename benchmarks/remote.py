@@ -1,14 +1,14 @@
 """How fast packio and its peers read a bucket that is a few milliseconds away.
 
-    python benchmarks/remote.py --peers PYTHON [--wait SECONDS …] [--images N] [--rounds R] [--save]
+    python benchmarks/remote.py [--peers PYTHON] [--wait SECONDS …] [--images N] [--save]
 
 PYTHON is the Python of an environment with litdata, mosaicml-streaming, webdataset, simplejpeg and
-OpenCV. A server of this repository (_bucket.py) speaks S3's protocol and waits before each answer.
-Photographs of about 100 KB are written as each reader wants them: packio's shards of a tar, chunks
-and shards of 16 MB. Each reader goes through two epochs of RandomResizedCrop(224) with two workers,
-in turns; the first epoch finds an empty cache, and its time includes making the loader and its
-workers. A reader that fails is left out of its round. Memory is the largest sum of the unique bytes
-(USS) of all of a reader's processes.
+OpenCV; without it only packio reads. A server of this repository (_bucket.py) speaks S3's protocol
+and waits before each answer. Photographs of about 100 KB are written as each reader wants them:
+packio's shards of a tar, chunks and shards of 16 MB. Each reader goes through two epochs of
+RandomResizedCrop(224) with two workers, in turns; the first epoch finds an empty cache, and its
+time includes making the loader and its workers. A reader that fails is left out of its round.
+Memory is the largest sum of the unique bytes (USS) of all of a reader's processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from PIL import Image
 import packio
 
 HERE = Path(__file__).parent
-READERS = ("packio", "packio, half on disk", "litdata", "streaming", "webdataset")
+READERS = (
+    "packio", "packio, torch's loader", "packio, half on disk", "litdata", "streaming",
+    "webdataset",
+)  # fmt: skip
 WORKERS, BATCH, SHARD = 2, 32, 16 << 20
 
 
@@ -61,6 +64,8 @@ def write(images: Path, bucket: Path, python: str) -> int:
     size = sum(path.stat().st_size for path in images.rglob("*.jpg"))
     shards = max(2, round(size / SHARD))
     packio.pack(images, bucket / "packio.tar", shards=shards, shuffle=1)
+    if not python:
+        return shards
     code = f"""
 import glob, sys, random
 names = sorted(glob.glob({str(images)!r} + "/*/*.jpg")); random.Random(1).shuffle(names)
@@ -203,11 +208,13 @@ def measure(
 def main() -> None:
     """Measure all readers."""
     parser = _results.parser(__doc__, rounds=3)
-    parser.add_argument("--peers", required=True, help="Python of the peers' environment")
+    parser.add_argument("--peers", default="", help="Python of the peers' environment")
     parser.add_argument("--wait", type=float, nargs="+", default=[0.01, 0.05])
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--readers", nargs="+", default=READERS)
     given = parser.parse_args()
+    if not given.peers:
+        given.readers = [name for name in given.readers if name.startswith("packio")]
     with tempfile.TemporaryDirectory() as temporary:
         top = Path(temporary)
         bucket = top / "far" / "bucket"

@@ -75,11 +75,13 @@ class Drawn(int):
         position: Place in the epoch's order, counted over all ranks.
         size: (height, width) in pixels that `packio.BucketCrop` makes of its batch; None: the
             sampler says nothing of sizes.
+        course: The `packio.datasets.guesses.Course` that tells what comes after it; None: unknown.
     """
 
     epoch: int
     position: int
     size: tuple[int, int] | None = None
+    course: Any = None
 
     def __new__(
         cls, index: int, epoch: int, position: int, size: tuple[int, int] | None = None
@@ -92,12 +94,20 @@ class Drawn(int):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        size = () if self.size is None else (self.size,)
-        return Drawn, (int(self), self.epoch, self.position, *size)
+        known = int(self), self.epoch, self.position
+        if self.course is not None:
+            return _on_course, (*known, self.course)
+        return Drawn, known if self.size is None else (*known, self.size)
 
     def moved(self, index: int) -> Drawn:
         """The same place with another index, as that of the same sample in a larger dataset."""
         return Drawn(index, self.epoch, self.position, self.size)
+
+
+def _on_course(index: int, epoch: int, position: int, course: Any) -> Drawn:
+    drawn = Drawn(index, epoch, position)
+    drawn.course = course
+    return drawn
 
 
 def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,11 @@ from packio.datasets import selection, tables
 from packio.datasets.coming import Coming
 from packio.datasets.drawn import DrawnDataset
 from packio.datasets.fields import Fields
+from packio.datasets.guesses import Guesses
 from packio.datasets.outputs import Outputs
 from packio.datasets.positions import checked
 from packio.datasets.tally import Tally
-from packio.errors import OptionError
+from packio.errors import OptionError, PackioError
 from packio.images.decoders._cuda import side_stream
 from packio.system import workers
 
@@ -71,6 +73,7 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
     classes: Any  # list[str]: an attribute, or a property
     _fields: Fields
     _outputs: Outputs
+    _guesses: Guesses
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -362,9 +365,21 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
         device: torch.device | None,
     ) -> Gathered:  # fmt: skip
         workers.settle()
-        if isinstance(indices, Coming) and self.looks_ahead:
-            self._expect([indices, *indices.later], anew=indices.anew)
+        if self.looks_ahead:
+            self._look_ahead(indices)
         return self._gathered(indices, self._draw(indices), out, device)
+
+    def _look_ahead(self, indices: Sequence[int] | np.ndarray) -> None:
+        """Ask for the bytes of a batch, and of those that come later, as far as they are known."""
+        if isinstance(indices, Coming):
+            self._expect([indices, *indices.later], anew=indices.anew)
+            return
+        if isinstance(indices, np.ndarray):
+            return
+        guess = self._guesses.after(self, indices)
+        if guess.later or guess.anew:
+            with contextlib.suppress(PackioError, IndexError):  # the batch itself will raise it
+                self._expect([indices, *guess.later], anew=guess.anew)
 
     def _batch(
         self, indices: Sequence[int] | np.ndarray, out: torch.Tensor | None,

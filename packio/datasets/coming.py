@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-_AHEAD = 256  # samples ahead of each process, at least
+AHEAD = 256  # samples ahead of each process, at least
 
 
 class Coming(list[Any]):
@@ -57,7 +57,7 @@ def announced(batches: Iterator[list[Any]], processes: int) -> Iterator[list[Any
     processes, waiting = max(processes, 1), deque(itertools.islice(batches, 1))
     if not waiting:
         return
-    ahead = processes * math.ceil(_AHEAD / max(len(waiting[0]), 1))
+    ahead = processes * math.ceil(AHEAD / max(len(waiting[0]), 1))
     for number in itertools.count():
         waiting.extend(itertools.islice(batches, ahead + 1 - len(waiting)))
         if not waiting:

@@ -13,6 +13,7 @@ from packio.batches.samples import MadeSamples
 from packio.datasets import classnames, joining, selection, tables
 from packio.datasets.batching import BatchedDataset, Gathered
 from packio.datasets.drawn import Origin
+from packio.datasets.guesses import Guesses
 from packio.datasets.joining import JoinedPacks, Portion
 from packio.datasets.outputs import Outputs
 from packio.datasets.pack_dataset import PackDataset
@@ -75,6 +76,7 @@ class ConcatPacks(BatchedDataset):
         self._order: Positions | None = None  # of the samples, where it is not the datasets'
         self.seed = first.seed if seed is None else seed
         self.seeded = first.seeded or seed is not None
+        self._guesses = Guesses()
         self._waiting: Threads | None = None  # for the samples of one dataset each
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from packio.datasets import fields as sample_fields
 from packio.datasets.batching import Gathered
 from packio.datasets.drawn import Origin
 from packio.datasets.fields import Spec
+from packio.datasets.guesses import Guesses
 from packio.datasets.making import Maker
 from packio.datasets.outputs import Outputs
 from packio.datasets.pack_part import PackPart
@@ -208,6 +209,7 @@ class PackDataset(PackPart):
         self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self.seeded = seed is not None
         self._apply = Apply()
+        self._guesses = Guesses()
 
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
         return opening.open(path, access=access, index=self._options["index"])
@@ -315,7 +317,7 @@ class PackDataset(PackPart):
     def _part(self: Self, indices: np.ndarray) -> Self:
         made = copy.copy(self)
         chosen = Positions(self._positions(indices))
-        vars(made).update(_chosen=chosen, _is_part=True, _targets=None)
+        vars(made).update(_chosen=chosen, _is_part=True, _targets=None, _guesses=Guesses())
         vars(made)["_maker"] = self._maker.copied()
         return made
 

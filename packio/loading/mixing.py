@@ -66,7 +66,7 @@ class MixedSampler(ResumableSampler):
         if count < 0:
             raise OptionError(f"samples_per_epoch={count}: expected at least 0")
         super().__init__(
-            count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
+            data, count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
         self.data_length: int = sum(self.sizes)
         self.shares: list[int] = shares(self.weights, count)

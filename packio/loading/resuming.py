@@ -18,6 +18,7 @@ from torch.utils.data.distributed import DistributedSampler
 from packio.batches.draws import Drawn
 from packio.errors import OptionError
 from packio.loading import ranks
+from packio.loading.course import Course
 
 _FIRST, _CHUNK = 16, 4096  # positions computed together: at the beginning, and at most
 
@@ -310,24 +311,45 @@ class ResumableSampler(Resumable[Drawn]):
     """An order in which the index at each position of an epoch is computed by itself.
 
     A subclass defines ``_indices``.
+
+    Args:
+        data: The dataset, or something that tells its length.
+        count, seed, epoch, rank, world_size, drop_last: As of `Resumable`.
     """
+
+    def __init__(
+        self, data: Any, count: int, seed: int, *, epoch: int, rank: int | None,
+        world_size: int | None, drop_last: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
+        )
+        self._is_far = bool(getattr(data, "looks_ahead", False))
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         """The index at each of some ascending positions, 0..count-1, of an epoch."""
         raise NotImplementedError
+
+    def at(self, positions: np.ndarray, epoch: int) -> list[Drawn]:
+        """The indices at some ascending positions of an epoch, which begins anew at its end."""
+        whole = int(np.searchsorted(positions, self.count))
+        indices = self._indices(positions[:whole], epoch).tolist()
+        indices += self._indices(positions[whole:] % self.count, epoch).tolist()
+        pairs = zip(indices, positions.tolist(), strict=True)
+        return [Drawn(index, epoch, position) for index, position in pairs]
 
     def _at_once(self, world_size: int) -> int:
         """How many positions are computed together at most."""
         return _CHUNK
 
     def walk(self, part: Pass) -> Iterator[Drawn]:
-        """Yield the indices of a pass."""
+        """Yield the indices of a pass; those of a dataset that looks ahead carry its course."""
+        course = Course(self.order, part) if self._is_far else None
         for positions in positions_of(part, _FIRST, self._at_once(part.world_size)):
-            whole = int(np.searchsorted(positions, self.count))  # then it begins anew
-            indices = self._indices(positions[:whole], part.epoch).tolist()
-            indices += self._indices(positions[whole:] % self.count, part.epoch).tolist()
-            for index, position in zip(indices, positions.tolist(), strict=True):
-                yield Drawn(index, part.epoch, position)
+            for index in self.at(positions, part.epoch):
+                if course is not None:
+                    index.course = course
+                yield index
 
     def batches_from(
         self, epoch: int, position: int, batch_size: int, *, rank: int, world_size: int,

@@ -73,8 +73,9 @@ class ShuffleSampler(ResumableSampler):
         window: int | None = None,
     ) -> None:
         super().__init__(
-            length(data), seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
-        )
+            data, length(data), seed, epoch=epoch, rank=rank, world_size=world_size,
+            drop_last=drop_last,
+        )  # fmt: skip
         self.data_length: int = self.count  # of the dataset
         self.shuffle: bool = shuffle
         self.window: int | None = window
@@ -137,6 +138,7 @@ class LoaderOrder(ShuffleSampler):
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle, window=window,
         )  # fmt: skip
         self._alone = alone if seed is None else None
+        self._is_far = False  # the loader itself tells what comes next
 
     @property
     def order(self) -> dict[str, Any]:
@@ -209,7 +211,7 @@ class RepeatAugSampler(ResumableSampler):
                 f"{repeats * size}"
             )
         super().__init__(
-            count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
+            data, count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
         self.data_length: int = size
         self.repeats: int = repeats

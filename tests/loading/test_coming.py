@@ -62,7 +62,7 @@ def test_no_more_than_needed_is_drawn_ahead() -> None:
             yield [number] * 64
 
     next(announced(batches(), 2))
-    assert len(drawn) <= 1 + 2 * (coming._AHEAD // 64)
+    assert len(drawn) <= 1 + 2 * (coming.AHEAD // 64)
 
 
 def test_a_batch_that_tells_more_pickles() -> None:

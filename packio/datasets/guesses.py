@@ -1,0 +1,127 @@
+"""Guesses of what a loader asks for next, for packs at URLs under torch's own DataLoader.
+
+torch's DataLoader shows a process one batch of indices at a time. But the order of packio's
+samplers is a function, and their indices carry it (`Course`). So a process that gets a batch
+computes the batches that come to it later, and asks for their bytes while it makes this one.
+
+A process assumes first that workers take turns. If another batch comes than the one that was
+guessed, the distance of the two batches that came is the next assumption. A wrong guess costs
+bytes, and nothing else. It costs few: a process asks for one batch more than it has guessed right
+in a row, at most 256 samples or a batch; after a wrong guess for none, until a guess was right. So
+no more is read in vain than was read, and a batch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from packio.batches.draws import Drawn
+from packio.datasets.coming import AHEAD
+from packio.system.locks import ForkSafeLock
+
+
+class Course(Protocol):
+    """One pass of a sampler: the indices of all its steps. Equal to others of the same pass."""
+
+    def step_of(self, position: int) -> int:
+        """The step of the pass that has a position of the epoch."""
+        ...
+
+    def batch(self, data: Any, step: int, size: int) -> list[Drawn] | None:
+        """The indices of some steps of the pass; None if there are not as many, or not known.
+
+        Args:
+            data: The dataset whose indices they are.
+            step: The first step.
+            size: Number of steps.
+        """
+        ...
+
+
+class Guess(NamedTuple):
+    """What a process expects after a batch.
+
+    Attributes:
+        later: Batches that were not guessed before.
+        anew: Whether what was guessed before will not come.
+    """
+
+    later: Sequence[list[Drawn]]
+    anew: bool
+
+
+class Guesses:
+    """The guesses of one process for one dataset. Safe in threads and after fork; pickles empty."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process, self._trust = os.getpid(), 1
+        self._course: Course | None = None
+        self._step = self._stride = self._size = 0  # of the batch that came last
+        self._coming: deque[list[Drawn]] = deque()  # guessed, and not come yet
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Guesses, ()
+
+    def after(self, data: Any, batch: Sequence[int]) -> Guess:
+        """Guess what comes after a batch that came from a loader.
+
+        Args:
+            data: The dataset.
+            batch: Its indices.
+        """
+        first = batch[0] if len(batch) else None
+        if not isinstance(first, Drawn) or first.course is None:
+            return Guess((), anew=False)
+        with self._lock:
+            if self._process != os.getpid():
+                self._forget()
+            anew = self._compare(first.course, first.position, batch)
+            later = list(self._guessed(data, len(batch)))
+            return Guess(later if self._trust else (), anew)
+
+    def _compare(self, course: Course, position: int, batch: Sequence[int]) -> bool:
+        """Compare a batch with the guess; return whether what was guessed will not come."""
+        step, size, before = course.step_of(position), len(batch), self._step
+        is_other = course != self._course
+        is_wrong = bool(self._coming) and (is_other or self._coming[0] != list(batch))
+        self._step = step
+        if is_other:
+            self._trust = 0 if is_wrong and self._trust < 2 else min(self._trust, 1)
+            self._course = course
+            if size != self._size:
+                self._stride, self._size = size * _processes(), size
+        elif is_wrong:
+            self._trust = 0
+            self._stride = step - before if step > before else size * _processes()
+        elif self._coming:
+            self._coming.popleft()
+            self._trust += 1
+        if is_other or is_wrong:
+            self._coming.clear()
+        return is_other or is_wrong
+
+    def _guessed(self, data: Any, size: int) -> Iterator[list[Drawn]]:
+        """Guess more batches, as many as the guesses are trusted."""
+        most = max(1, min(self._trust, math.ceil(AHEAD / size)))
+        while self._course is not None and len(self._coming) < most:
+            step = self._step + self._stride * (len(self._coming) + 1)
+            batch = self._course.batch(data, step, size)
+            if batch is None:
+                return
+            self._coming.append(batch)
+            yield batch
+
+
+def _processes() -> int:
+    worker = torch.utils.data.get_worker_info()
+    return 1 if worker is None else worker.num_workers

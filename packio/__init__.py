@@ -64,7 +64,7 @@ _PUBLIC = {
     "pack": "packing.making",
     "prefetch": "loading.prefetching",
     "replay": "inspecting.replaying",
-    "reindex": "packs.indexing",
+    "reindex": "packing.reindexing",
     "select": "datasets.selecting",
     "verify": "inspecting.verifying",
     "watch": "measuring.watching",
@@ -121,8 +121,8 @@ if TYPE_CHECKING:
     from packio.packing.adding_field import drop_field as drop_field
     from packio.packing.appending import append as append
     from packio.packing.merging import merge as merge
+    from packio.packing.reindexing import reindex as reindex
     from packio.packing.report import PackReport as PackReport
-    from packio.packs.indexing import reindex as reindex
     from packio.packs.opening import Pack as Pack
     from packio.packs.opening import open as open  # noqa: A004 (packio.open is the public name)
     from packio.packs.residency import warm as warm

@@ -72,6 +72,14 @@ def run(
             "samples have a mebibyte or more.",
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="local|ray|ray:ADDRESS",
+            help="Where objects at URLs are read.",
+        ),
+    ] = "local",
     threads: Annotated[
         int,
         typer.Option(
@@ -92,6 +100,8 @@ def run(
     Example: packio reindex train.h5 --image train/frames --label train/target --layout BGR
 
     Example: packio reindex 's3://theirs/train-{000..127}.tar' --index train.packio
+
+    Example: packio reindex 's3://theirs/train-{0000..4095}.tar' --index train.packio --engine ray
     """
     import packio
 
@@ -99,7 +109,7 @@ def run(
         place = packio.reindex(
             path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
             label=label, layout=layout, seek_points=seek_points, index=index,
-            headers_only=headers_only, num_workers=threads, progress=progress,
+            headers_only=headers_only, num_workers=threads, engine=engine, progress=progress,
         )  # fmt: skip
     with packio.open(path, index=index) as pack:
         print(

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,12 @@ from packio.errors import CannotCreateError, NotAPackError, OptionError, PackioE
 from packio.formats import Format, Reading, _unread
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import isolation, remote_indexing, restoring, seeking, shard_classes
+from packio.packs import isolation, restoring, seeking, shard_classes
 from packio.packs.collecting import Collected
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
-from packio.storage import urls
-from packio.storage.urls import Url
 from packio.system import cache, locks
-from packio.system.files import absolute, check_folder_of
+from packio.system.files import check_folder_of
 
 # A container whose library hangs is given up after two minutes, and a second for each megabyte.
 _SECONDS, _SECONDS_A_BYTE = 120, 1e-6
@@ -85,82 +82,10 @@ def _is_own(index: Path) -> bool:
         return False
 
 
-def reindex(
-    path: str | os.PathLike[str],
-    *,
-    label_offset: int = 0,
-    trust_plain_pickle: bool = False,
-    image: str | None = None,
-    label: str | None = None,
-    layout: str | None = None,
-    seek_points: bool | None = None,
-    index: str | os.PathLike[str] | None = None,
-    headers_only: bool | None = None,
-    num_workers: int = 8,
-    progress: Callable[[int, int], object] | None = None,
-) -> Path:
-    """Index a container anew, and write the index beside it, as `packio.pack` does.
-
-    The container holds images and labels, but not all that packing knew. Class names, splits, keys,
-    metadata, the recipe and the counts of skipped images are taken from the old index, if packing
-    made that index and the files are still those that it describes. Otherwise a warning says so.
-
-    Args:
-        path: A container: a pack whose index is lost or damaged, or one that others wrote. Or a URL
-            of WebDataset tars, TFRecords or MDS shards: of an object, of a folder, or of several
-            objects by braces, as ``s3://bucket/train-{000..127}.tar``. What is found of each object
-            is kept in the user's cache: a run that was cut short goes on.
-        label_offset: Added to labels that are ints: -1 makes labels from 1 begin at 0. The smallest
-            label found is in the index's metadata, as ``labels.min``. Refused for labels that have
-            class names, as every label would get the name of another class.
-        trust_plain_pickle: Read an LMDB database whose values are pickles of plain data (bytes,
-            text, numbers, tuples, lists, dicts). Nothing in them is run; all else is refused.
-        image: Where the images are, if not under a usual name: the path of a dataset in an HDF5
-            file or of an array in N5 and Zarr, the key or position in what ``torch.save`` saved, a
-            feature of TFRecords.
-        label: The same of the labels; "" takes none.
-        layout: Order of pixels that are not encoded: "HWC" or "CHW", "RGB" or "BGR", or one of each
-            with a comma between; RGB, and by the shape, if nothing is said.
-        seek_points: Keep in the index where the decoding of a JPEG may begin; see `packio.pack`.
-            None: for files. Seek points of objects at URLs need all of their bytes.
-        index: Where the index goes, a path or a URL; None: beside the container. Open the container
-            with the same ``index=``.
-        headers_only: Of objects at URLs read headers, labels and the heads of images. It saves
-            bytes, and takes a request a sample. The index then has no checksums of images. None:
-            of samples of a mebibyte and more, if the format allows it.
-        num_workers: Objects at URLs that are read at a time.
-        progress: Called with the bytes of the objects that are done, and of all, after each object
-            at a URL.
-
-    Returns:
-        Path or URL of the index.
-
-    Raises:
-        NotAPackError: no container that packio knows, or without images.
-        IntegrityError: the container is damaged.
-        OptionError: a name is not in the container; the message lists what is. Labels that have
-            class names are to be moved.
-        ReadError: a service does not answer, or sends no byte ranges.
-        CannotCreateError: the index of a URL cannot be written there; say where with `index`. Or
-            the folder of `index` does not exist.
-        OSError: the index cannot be written.
-    """
-    reading = Reading(label_offset, trust_plain_pickle, image, label, layout)
-    place = None if index is None else urls.absolute(index)
-    if isinstance(url := urls.place(path), Url):
-        return remote_indexing.reindex(
-            url, place, reading, seek_points=bool(seek_points), headers_only=headers_only,
-            num_workers=num_workers, told=progress,
-        )  # fmt: skip
-    if headers_only is not None or isinstance(place, Url):
-        raise OptionError(f"{path}: headers_only=, and an index at a URL, are for containers there")
+def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bool) -> Path:
+    """Index a container on a disk anew; see `packio.reindex`."""
     if place is not None:
         check_folder_of(place)
-    return _reindex_files(absolute(path), place, reading, seek_points=seek_points is not False)
-
-
-def _reindex_files(path: Path, place: Path | None, reading: Reading, *, seek_points: bool) -> Path:
-    """Index a container on a disk; see `reindex`."""
     if not os.path.lexists(path):
         raise NotAPackError(f"{path}: does not exist; a container was expected")
     container = find(path)

@@ -56,6 +56,17 @@ def write(path: Path, part: Part, fields: Mapping[str, str], columns: Table) -> 
     indexfile.write(path, columns, metadata)
 
 
+def keep(path: Path, data: bytes) -> None:
+    """Write the bytes of a part that was made elsewhere, all of them or nothing.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
 def read(path: Path) -> Part | None:
     """What a part says of its shard; None if there is no such part, or it is damaged."""
     try:

@@ -14,40 +14,30 @@ on with the objects that are missing. An object that changes meanwhile is read a
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import hashlib
 import itertools
 import os
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packio import __version__, registry
-from packio.errors import CannotCreateError, NotAPackError, OptionError, PackioError, ReadError
+from packio.errors import CannotCreateError, NotAPackError, OptionError, ReadError
 from packio.formats import Format, Reading
-from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX
-from packio.packs import buckets, parts
+from packio.packs import bucket_parts, buckets, parts
+from packio.packs.bucket_parts import Sight, Told, Work
 from packio.packs.buckets import EMPTY, OBJECTS, Bucket
-from packio.packs.collecting import Collected
-from packio.packs.heads import CollectedHeads
 from packio.packs.parts import Part
 from packio.storage import objects, urls
-from packio.storage.objects import (
-    AnyObject,
-    EnoughError,
-    Facts,
-    OpenUrl,
-    SkippedObject,
-    StreamedObject,
-)
+from packio.storage.objects import EnoughError, SkippedObject
 from packio.storage.urls import Url
 from packio.system import cache, files, locks
-from packio.system.pools import ThreadPool
 
 SKIPPED_BYTES = 1 << 20  # mean bytes of a sample from which on objects are skipped through
 _LOOKED_AT = 16  # samples that tell the mean
@@ -57,12 +47,12 @@ _REQUESTS = 16  # of all workers, ahead of what is read
 if TYPE_CHECKING:
     import numpy as np
 
-Told = Callable[[int, int], object]  # bytes of objects that are done, bytes of all
+Started = Callable[[Sight], AbstractContextManager[Executor]]  # an engine that sees the same
 
 
 def reindex(
     url: Url, index: Path | None, reading: Reading, *, seek_points: bool, headers_only: bool | None,
-    num_workers: int, told: Told | None = None,
+    num_workers: int, told: Told | None = None, started: Started | None = None,
 ) -> Path:  # fmt: skip
     """Index a container at a URL; see `packio.reindex`.
 
@@ -72,6 +62,7 @@ def reindex(
         reading: How to take what the container says.
         seek_points, headers_only, num_workers: As of `packio.reindex`.
         told: Called whenever an object is done.
+        started: Starts an engine that reads the objects elsewhere; None: threads read them here.
     """
     bucket = buckets.find(url)
     form: Format = registry.load("formats", bucket.format)
@@ -81,32 +72,21 @@ def reindex(
     _try_out(place, url)
     if headers_only is None:
         headers_only = not seek_points and form.caps.skips and _is_skipped(bucket, form, reading)
-    work = _Work(bucket, reading, seek_points, headers_only, _ahead(num_workers, bucket))
+    work = Work(bucket, reading, seek_points, headers_only, _ahead(num_workers, bucket))
     folder = cache.folder("reindex", work.name())
     folder.mkdir(parents=True, exist_ok=True)
     with locks.file_lock(folder.with_suffix(".lock")):
-        found = _run(work, folder, min(num_workers, len(bucket.facts)), told)
+        found = [folder / f"{i:06d}{INDEX_SUFFIX}" for i in range(len(bucket.facts))]
+        missing = bucket_parts.missing(work, found)
+        done = bucket_parts.Done(bucket, [name for _, name in missing], told)
+        if started is None:
+            bucket_parts.run(work, missing, min(num_workers, len(bucket.facts)), done)
+        elif missing:
+            with started(bucket_parts.sight(work)) as engine:
+                bucket_parts.run_on(engine, work, missing, done)
         _publish(folder, found, work, place, url)
     files.remove(folder)
     return place
-
-
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """What is asked of every object."""
-
-    bucket: Bucket
-    reading: Reading
-    seek_points: bool
-    headers_only: bool
-    ahead: int  # requests of one object
-
-    def name(self) -> str:
-        """Name of the folder of the parts."""
-        asked = (__version__, self.bucket.format, self.reading, self.seek_points, self.headers_only)
-        names = "\0".join([os.fspath(self.bucket.root), *self.bucket.facts])
-        text = f"{asked}\0{names}".encode("utf-8", "surrogateescape")
-        return hashlib.sha256(text).hexdigest()
 
 
 def _ahead(workers: int, bucket: Bucket) -> int:
@@ -152,94 +132,7 @@ def _is_skipped(bucket: Bucket, form: Format, reading: Reading) -> bool:
     return bool(ends) and max(ends) / len(ends) >= SKIPPED_BYTES
 
 
-def _run(work: _Work, folder: Path, workers: int, told: Told | None) -> list[Path]:
-    """Make the parts that are not there yet; return the paths of all, in the order of objects."""
-    paths = [folder / f"{i:06d}{INDEX_SUFFIX}" for i in range(len(work.bucket.facts))]
-    stopped, done, lock = threading.Event(), [0], threading.Lock()
-    whole = sum(facts.size for facts in work.bucket.facts.values())
-
-    def make(path: Path, name: str, facts: Facts) -> None:
-        if stopped.is_set():
-            return
-        _make(work, path, name, facts, stopped)
-        if told is not None:
-            with lock:
-                done[0] += facts.size
-                told(done[0], whole)
-
-    with ThreadPool(workers, "packio-reindex") as pool:
-        waiting = [
-            pool.submit(make, path, name, facts)
-            for path, (name, facts) in zip(paths, work.bucket.facts.items(), strict=True)
-        ]
-        try:
-            for future in waiting:
-                future.result()
-        except BaseException:
-            stopped.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            _raise_cause(waiting)
-            raise
-    return paths
-
-
-def _raise_cause(waiting: list[Any]) -> None:
-    """Raise the first error that is not just that another worker failed."""
-    for future in waiting:
-        error = future.exception() if future.done() and not future.cancelled() else None
-        if isinstance(error, PackioError) and ": stopped, as another" not in str(error):
-            raise error
-
-
-def _make(work: _Work, path: Path, name: str, facts: Facts, stopped: threading.Event) -> None:
-    """Make the part of one object, unless it is there."""
-    old = parts.read(path)
-    if old is not None and facts.version and (old.size, old.version) == facts:
-        return
-    url = urls.child(work.bucket.root, name)
-    found: AnyObject
-    if work.headers_only:
-        found = SkippedObject(url, facts.size, stopped)
-    else:
-        found = StreamedObject(url, facts.size, work.ahead, stopped)
-    with objects.opened_once(found) as opened:
-        part, fields, columns = _collected(work, name, facts, opened)
-    objects.check_unchanged(url, facts)
-    parts.write(path, part, fields, columns)
-
-
-def _collected(
-    work: _Work, name: str, facts: Facts, url: OpenUrl
-) -> tuple[Part, dict[str, str], dict[str, np.ndarray]]:
-    """Scan an object, and collect its samples."""
-    form: Format = registry.load("formats", work.bucket.format)
-    kind = CollectedHeads if work.headers_only else Collected
-    text = os.fspath(url).removeprefix(f"{work.bucket.root}/")  # as the format calls the file
-    samples = kind(
-        work.bucket.root, [text], form, work.reading.label_offset, seek_points=work.seek_points,
-        storage=_OneObject(url.opened),
-    )  # fmt: skip
-    count = samples.add_shard(text, form.scan(url, work.reading), None)
-    columns = samples.columns(made.of_objects([name], [facts.size], [url.opened.digest()]))
-    part = Part(
-        name, facts.size, facts.version, count, samples.skipped, samples.first_problem,
-        samples.least_label, tuple(samples.remarks()),
-    )  # fmt: skip
-    return part, samples.fields, columns
-
-
-class _OneObject:
-    """The storage of one object that is open."""
-
-    def __init__(self, opened: AnyObject) -> None:
-        self._opened = opened
-
-    def read(self, file: int, offset: int, length: int) -> bytes:
-        """Read a range; the format has checked that it is within the object."""
-        return self._opened.read(length, offset)
-
-
-def _publish(folder: Path, paths: list[Path], work: _Work, place: Path, url: Url) -> None:
+def _publish(folder: Path, paths: list[Path], work: Work, place: Path, url: Url) -> None:
     """Join the parts, and put the index in its place."""
     found = [part for path in paths if (part := parts.read(path)) is not None]
     if len(found) != len(paths):
@@ -273,7 +166,7 @@ def _send(path: Path, place: Url) -> None:
 
 
 def _metadata(
-    work: _Work, found: list[Part], columns: dict[str, np.ndarray], fields: dict[str, str]
+    work: Work, found: list[Part], columns: dict[str, np.ndarray], fields: dict[str, str]
 ) -> dict[str, Any]:
     bucket, label = work.bucket, columns.get("label")
     skipped, packed = sum(part.skipped for part in found), sum(part.samples for part in found)

@@ -19,11 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, Protocol
 
 from packio import registry
 from packio.errors import OptionError, OutputError, ReadError, WorkerDiedError
-from packio.packing.run.visibility import Sight
 
 WAIT_VARIABLE = "PACKIO_RAY_WAIT"  # seconds that packio waits for a node if none is left
 _WAIT = 300.0
@@ -33,6 +32,15 @@ _HEAD_SECONDS = 30.0  # Ray ends this process without a word after 60 s without 
 _WATCH_SECONDS = 1.0
 _END_SECONDS = 10.0  # to end tasks that are cancelled
 _SHOWN = 5  # nodes that a message names
+
+
+class Sight(Protocol):
+    """What this process sees, for a comparison with what a node sees. It pickles."""
+
+    def trouble(self) -> str:
+        """Tell what this process cannot see; "" if it sees the same."""
+        ...
+
 
 _seen: set[str] = set()  # references to what this process, on a node, has shown that it sees
 
@@ -215,7 +223,7 @@ def _unseen(found: Sequence[str], asked: int) -> str:
     more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
         f"{len(found)} of {asked} nodes of the Ray cluster do not see what this machine sees; "
-        "every node needs the same packio, and source and output under the same paths:"
+        "every node needs the same packio, and the same files or objects under the same names:"
         f"{shown}{more}"
     )
 

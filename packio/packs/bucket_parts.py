@@ -1,0 +1,249 @@
+"""Parts of the index of a container at URLs, one an object: made here in threads, or elsewhere.
+
+An engine makes them elsewhere, in processes or on a cluster. Each part comes back as bytes and is
+kept here: a run that is cut short goes on with the objects that are missing, on any engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from packio import __version__, registry
+from packio.errors import PackioError, WorkerDiedError
+from packio.formats import Format, Reading
+from packio.images import native
+from packio.index import columns as made
+from packio.index.indexfile import INDEX_SUFFIX
+from packio.packs import parts
+from packio.packs.buckets import Bucket
+from packio.packs.collecting import Collected
+from packio.packs.heads import CollectedHeads
+from packio.packs.parts import Part
+from packio.storage import objects, urls
+from packio.storage.objects import AnyObject, Facts, OpenUrl, SkippedObject, StreamedObject
+from packio.storage.urls import Url
+from packio.system import interrupts
+from packio.system.pools import ThreadPool
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SENT = 1024  # objects that an engine has at a time
+_ATTEMPTS = 3  # of an engine, for an object whose worker dies
+_WAIT_SECONDS = 0.5
+
+Told = Callable[[int, int], object]  # bytes of objects that are done, bytes of all
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What is asked of every object."""
+
+    bucket: Bucket
+    reading: Reading
+    seek_points: bool
+    headers_only: bool
+    ahead: int  # requests of one object
+
+    def alone(self, name: str) -> Work:
+        """The same for one object alone, as it is sent to another machine."""
+        facts = {name: self.bucket.facts[name]}
+        return dataclasses.replace(self, bucket=dataclasses.replace(self.bucket, facts=facts))
+
+    def name(self) -> str:
+        """Name of the folder of the parts."""
+        asked = (__version__, self.bucket.format, self.reading, self.seek_points, self.headers_only)
+        names = "\0".join([os.fspath(self.bucket.root), *self.bucket.facts])
+        text = f"{asked}\0{names}".encode("utf-8", "surrogateescape")
+        return hashlib.sha256(text).hexdigest()
+
+
+def missing(work: Work, paths: Sequence[Path]) -> list[tuple[Path, str]]:
+    """The parts that are not there yet, and the names of their objects."""
+    pairs = zip(paths, work.bucket.facts.items(), strict=True)
+    return [(path, name) for path, (name, facts) in pairs if not _is_there(path, facts)]
+
+
+def _is_there(path: Path, facts: Facts) -> bool:
+    old = parts.read(path)
+    return old is not None and bool(facts.version) and (old.size, old.version) == facts
+
+
+class Done:
+    """Tells the bytes of the objects that are done.
+
+    Args:
+        bucket: All objects.
+        missing: Those that are not done yet.
+        told: Called whenever an object is done.
+    """
+
+    def __init__(self, bucket: Bucket, missing: Sequence[str], told: Told | None) -> None:
+        self._facts, self._told, self._lock = bucket.facts, told, threading.Lock()
+        self._whole = sum(facts.size for facts in bucket.facts.values())
+        self._bytes = self._whole - sum(bucket.facts[name].size for name in missing)
+
+    def add(self, name: str) -> None:
+        """Note that an object is done."""
+        with self._lock:
+            self._bytes += self._facts[name].size
+            if self._told is not None:
+                self._told(self._bytes, self._whole)
+
+
+def run(work: Work, wanted: Sequence[tuple[Path, str]], workers: int, done: Done) -> None:
+    """Make parts in threads."""
+    stopped = threading.Event()
+
+    def make(path: Path, name: str) -> None:
+        if not stopped.is_set():
+            _make(work, path, name, work.bucket.facts[name], stopped)
+            done.add(name)
+
+    with ThreadPool(workers, "packio-reindex") as pool:
+        waiting = [pool.submit(make, path, name) for path, name in wanted]
+        try:
+            for future in waiting:
+                future.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            _raise_cause(waiting)
+            raise
+
+
+def run_on(engine: Executor, work: Work, wanted: Sequence[tuple[Path, str]], done: Done) -> None:
+    """Have an engine make parts. A part that died with its worker is tried again."""
+    waiting = deque((path, name, 1) for path, name in wanted)
+    running: dict[futures.Future[bytes], tuple[Path, str, int]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < _SENT:
+                path, name, attempt = waiting.popleft()
+                running[engine.submit(_part_of, work.alone(name), name)] = path, name, attempt
+            with interrupts.deferred():  # Python leaves locks locked when it ends a wait
+                ended, _ = futures.wait(running, _WAIT_SECONDS, futures.FIRST_COMPLETED)
+            for future in ended:
+                path, name, attempt = running.pop(future)
+                try:
+                    parts.keep(path, future.result())
+                except WorkerDiedError:
+                    if attempt == _ATTEMPTS:
+                        raise
+                    waiting.append((path, name, attempt + 1))
+                else:
+                    done.add(name)
+    except BaseException:
+        for future in running:
+            future.cancel()
+        raise
+
+
+def _part_of(work: Work, name: str) -> bytes:
+    """The part of one object, made in another process or on another machine."""
+    with tempfile.TemporaryDirectory(prefix="packio-") as folder:
+        path = Path(folder) / f"part{INDEX_SUFFIX}"
+        _make(work, path, name, work.bucket.facts[name], threading.Event())
+        return path.read_bytes()
+
+
+class Sight(NamedTuple):
+    """What this process sees of a container, for a comparison with what a node sees. It pickles.
+
+    Attributes:
+        url: Of the first object.
+        facts: What the service says of it.
+        versions: Versions of all that decides what is in the index.
+    """
+
+    url: Url
+    facts: Facts
+    versions: dict[str, str]
+
+    def trouble(self) -> str:
+        """Tell what this process cannot see; "" if it sees the same."""
+        mine = _versions(seek_points="the native core" in self.versions)
+        for name, version in self.versions.items():
+            if mine.get(name) != version:
+                return f"{name} is {mine.get(name, 'missing')} there, {version} here"
+        try:
+            return "" if objects.facts(self.url) == self.facts else f"{self.url}: another object"
+        except PackioError as error:
+            return str(error)
+
+
+def sight(work: Work) -> Sight:
+    """Look at the container as this process sees it."""
+    name, facts = next(iter(work.bucket.facts.items()))
+    versions = _versions(seek_points=work.seek_points)
+    return Sight(urls.child(work.bucket.root, name), facts, versions)
+
+
+def _versions(*, seek_points: bool) -> dict[str, str]:
+    told = {"packio": __version__}
+    if seek_points:  # which only the core finds
+        told["the native core"] = "missing" if native.why_not() else "compiled"
+    return told
+
+
+def _raise_cause(waiting: list[Any]) -> None:
+    """Raise the first error that is not just that another worker failed."""
+    for future in waiting:
+        error = future.exception() if future.done() and not future.cancelled() else None
+        if isinstance(error, PackioError) and ": stopped, as another" not in str(error):
+            raise error
+
+
+def _make(work: Work, path: Path, name: str, facts: Facts, stopped: threading.Event) -> None:
+    """Make the part of one object."""
+    url = urls.child(work.bucket.root, name)
+    found: AnyObject
+    if work.headers_only:
+        found = SkippedObject(url, facts.size, stopped)
+    else:
+        found = StreamedObject(url, facts.size, work.ahead, stopped)
+    with objects.opened_once(found) as opened:
+        part, fields, columns = _collected(work, name, facts, opened)
+    objects.check_unchanged(url, facts)
+    parts.write(path, part, fields, columns)
+
+
+def _collected(
+    work: Work, name: str, facts: Facts, url: OpenUrl
+) -> tuple[Part, dict[str, str], dict[str, np.ndarray]]:
+    """Scan an object, and collect its samples."""
+    form: Format = registry.load("formats", work.bucket.format)
+    kind = CollectedHeads if work.headers_only else Collected
+    text = os.fspath(url).removeprefix(f"{work.bucket.root}/")  # as the format calls the file
+    samples = kind(
+        work.bucket.root, [text], form, work.reading.label_offset, seek_points=work.seek_points,
+        storage=_OneObject(url.opened),
+    )  # fmt: skip
+    count = samples.add_shard(text, form.scan(url, work.reading), None)
+    columns = samples.columns(made.of_objects([name], [facts.size], [url.opened.digest()]))
+    part = Part(
+        name, facts.size, facts.version, count, samples.skipped, samples.first_problem,
+        samples.least_label, tuple(samples.remarks()),
+    )  # fmt: skip
+    return part, samples.fields, columns
+
+
+class _OneObject:
+    """The storage of one object that is open."""
+
+    def __init__(self, opened: AnyObject) -> None:
+        self._opened = opened
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Read a range; the format has checked that it is within the object."""
+        return self._opened.read(length, offset)

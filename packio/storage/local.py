@@ -45,9 +45,9 @@ class _Descriptor:
 class LocalFiles:
     """Files that are opened at their first read, of which so many stay open as the system allows.
 
-    All packs of a process share a quarter of its descriptors (`files.spare_descriptors`), and each
-    has 64 at least. The file that has been open for longest is closed first. Safe in threads and
-    after a fork, as pread moves no position. Pickles without its open files.
+    The packs that a process reads share a quarter of its descriptors (`files.spare_descriptors`),
+    and each has 64 at least. The file that has been open for longest is closed first. Safe in
+    threads and after a fork, as pread moves no position. Pickles without its open files.
 
     Args:
         root: Folder that the paths are relative to.
@@ -59,7 +59,6 @@ class LocalFiles:
         self._root, self._paths, self._sizes = root, list(paths), list(sizes)
         self._open: OrderedDict[int, _Descriptor] = OrderedDict()
         self._lock = ForkSafeLock()
-        _all.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         return LocalFiles, (self._root, self._paths, self._sizes)
@@ -154,6 +153,7 @@ class LocalFiles:
         """Close all files; the next read opens its file again."""
         with self._lock:
             self._open.clear()
+            _all.discard(self)
 
     def _opened(self, file: int) -> _Descriptor:
         with self._lock:
@@ -164,6 +164,7 @@ class LocalFiles:
                 except OSError as error:
                     raise ReadError(f"{self.path(file)}: {error.strerror}") from error
                 self._open[file] = handle
+                _all.add(self)
                 self._close_all_but(max(_LEAST_OPEN, spare_descriptors() // max(len(_all), 1)))
             return handle
 
@@ -183,4 +184,4 @@ class LocalFiles:
             self._open.popitem(last=False)  # closed when its last reader lets go of it
 
 
-_all: weakref.WeakSet[LocalFiles] = weakref.WeakSet()  # of this process, which share descriptors
+_all: weakref.WeakSet[LocalFiles] = weakref.WeakSet()  # that have files open, in this process

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pathlib
 import threading
+import weakref
 from types import ModuleType
 
 import pytest
@@ -68,3 +69,26 @@ def test_files_are_closed_when_python_has_let_go_of_its_modules(
         gone.setattr(module, "os", None)
         del held
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_packs_that_are_not_read_leave_their_files_to_others(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_all", weakref.WeakSet())  # tests before may have left packs open
+    monkeypatch.setattr(local, "spare_descriptors", lambda: 200)
+    names = [f"{i:03d}" for i in range(200)]
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    idle = [LocalFiles(tmp_path, names, [3] * 200) for _ in range(5)]
+    read, other = (LocalFiles(tmp_path, names, [3] * 200) for _ in range(2))
+    before = len(os.listdir("/proc/self/fd"))
+    for i, name in enumerate(names):
+        assert read.read(i, 0, 3) == name.encode()
+    assert len(os.listdir("/proc/self/fd")) - before == 200
+    for i in range(200):
+        other.read(i, 0, 3)
+    read.close()  # and gives its share back
+    for i in range(200):
+        other.read(i, 0, 3)
+    assert len(os.listdir("/proc/self/fd")) - before == 200
+    del idle

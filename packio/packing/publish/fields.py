@@ -109,8 +109,7 @@ def _removable(
 
 
 def _columns(pack: opening.Pack) -> dict[str, np.ndarray]:
-    table = assembly.columns_of(pack.index_file)
-    return {n: c for n, c in table.items() if not made.is_of_shards(n)}  # of a manifest
+    return assembly.columns_of(pack.index_file)
 
 
 def _metadata(pack: opening.Pack, fields: Mapping[str, str]) -> dict[str, Any]:

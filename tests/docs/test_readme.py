@@ -106,6 +106,12 @@ def test_code_that_cannot_run_is_marked_as_text() -> None:
     assert languages <= {"python", "console", "text", "diff", "bash"}
 
 
+def test_no_page_sends_pip_to_another_index() -> None:
+    """PyTorch's own page says where its builds are."""
+    pages = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *PAGES]
+    assert [page for page in pages if re.search(r"index-url|find-links", page.read_text())] == []
+
+
 def test_links_lead_somewhere() -> None:
     found = [
         (page, link.partition("#")[0])

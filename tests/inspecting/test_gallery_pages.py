@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import io
 import json
 import os
@@ -223,7 +225,16 @@ def test_the_console_has_no_errors(browser: browsing.Browser, address: str) -> N
     browser.log()
     at(browser, address, "sample=0")
     browser.expect(f"{LARGE}?.naturalWidth", 300)
-    assert [said for said in browser.log() if "favicon" not in said] == []
+    assert browser.log() == []
+
+
+def test_a_page_has_an_icon_of_its_own(browser: browsing.Browser, address: str) -> None:
+    at(browser, address, "")
+    browser.ask(
+        "((icon) => { icon.id = 'icon'; icon.src = document.querySelector('link[rel=icon]').href;"
+        "document.body.append(icon); })(new Image())"
+    )
+    browser.expect("document.getElementById('icon').naturalWidth > 0", True)
 
 
 def test_a_page_has_originals_up_to_so_many_bytes(
@@ -256,6 +267,22 @@ def test_the_server_answers_those_who_know_its_secret(server: GalleryServer) -> 
                     f"{server.url}../../etc/passwd", f"{server.url}page.js"):  # fmt: skip
         assert _get(address)[0] == 404
     assert _get(f"{server.url}samples", Host="evil.example")[0] == 404
+
+
+@pytest.mark.parametrize("place", ["", "image?index=3", "image?index=150", "nothing"])
+def test_the_server_answers_head_as_get_without_a_body(server: GalleryServer, place: str) -> None:
+    parts = urllib.parse.urlsplit(server.url + place)
+    answers = []
+    connection = http.client.HTTPConnection(parts.netloc, timeout=600)
+    with contextlib.closing(connection):
+        for method in ("HEAD", "GET", "HEAD"):  # on one connection: a body would spoil the next
+            connection.request(method, f"{parts.path}?{parts.query}")
+            answer = connection.getresponse()
+            headers = [header for header in answer.getheaders() if header[0] != "Date"]
+            answers.append((answer.status, headers, answer.read()))
+    head, get, again = answers
+    assert get[2]
+    assert head == again == (get[0], get[1], b"")
 
 
 @pytest.mark.parametrize(

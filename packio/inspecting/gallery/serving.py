@@ -243,6 +243,8 @@ def _handler(gallery: GalleryServer, root: str) -> type[BaseHTTPRequestHandler]:
             else:
                 self._answer(HTTPStatus.OK, kind, data)
 
+        do_HEAD = do_GET  # the same without its body
+
         def _answer(self, status: HTTPStatus, kind: str, data: bytes) -> None:
             self.send_response(status)
             for name, value in (
@@ -252,7 +254,8 @@ def _handler(gallery: GalleryServer, root: str) -> type[BaseHTTPRequestHandler]:
             ):  # fmt: skip
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
             pass

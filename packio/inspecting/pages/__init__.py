@@ -48,8 +48,9 @@ def make_page(folder: Path, values: dict[str, Any], *, served: bool = False) -> 
         f"{'connect-src self; img-src self' if served else 'img-src'} data:; "
         f"style-src '{_digest(style)}'; script-src '{_digest(text)}'"
     ).replace(" self", " 'self'")
+    icon = base64.b64encode((_SHARED / "icon.svg").read_bytes()).decode()
     page = templates.get_template("page.html")
-    return page.render({**values, "policy": policy, "style": style, "script": text})
+    return page.render({**values, "policy": policy, "style": style, "script": text, "icon": icon})
 
 
 def check_place(path: Path) -> None:

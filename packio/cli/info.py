@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from packio.cli import _options as option
 from packio.cli._output import as_size, counted, escaped, print_json
+
+if TYPE_CHECKING:
+    from packio.packs.opening import Pack
 
 _CLASSES_SHOWN = 5
 _Lines = Iterator[tuple[str, str]]
@@ -36,7 +39,14 @@ def run(
         ),
     ] = None,
     index: option.Index = None,
-    plot: option.Plot = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw classes, sizes, bytes and aspect ratios: a page, .html; or a picture, .png, "
+            ".svg or .pdf (pip install matplotlib).",
+        ),
+    ] = None,
     system: Annotated[
         bool,
         typer.Option("--system", help="Say what runs on this machine: the native core, decoders."),
@@ -48,6 +58,8 @@ def run(
     Example: packio info photos.lmdb
 
     Example: packio info photos.lmdb --json | jq .classes.count
+
+    Example: packio info photos.lmdb --plot photos.html
 
     Example: packio info photos.lmdb --buckets area=1048576,step=64
 
@@ -65,9 +77,7 @@ def run(
     if pack is None:
         raise typer.BadParameter("name a pack, or ask for --system")
     if plot is not None:
-        from packio.measuring.bench.plots import check_plot, plot_pack
-
-        check_plot(plot)
+        _check_plot(plot)
     with packio.open(pack, index=index) as opened:
         summary = describe(opened)
         if stats is not None:
@@ -77,7 +87,7 @@ def run(
         if buckets is not None:
             summary["buckets"] = info.in_buckets(opened, buckets)
         if plot is not None:
-            plot_pack(opened, plot)
+            _draw(opened, plot)
     if as_json:
         print_json(summary)
     elif sys.stdout.isatty():
@@ -85,6 +95,33 @@ def run(
     else:
         for title, entries in _sections(summary):
             print("\n".join([title, *(f"  {name:<13} {text}" for name, text in entries)]))
+
+
+def _is_page(plot: Path) -> bool:
+    return plot.suffix.lower() in (".html", ".htm")
+
+
+def _check_plot(plot: Path) -> None:
+    """Check that a plot can be drawn, before a pack is opened."""
+    if _is_page(plot):
+        from packio.inspecting.pages import check_place
+
+        check_place(plot)
+    else:
+        from packio.measuring.bench.plots import check_plot
+
+        check_plot(plot)
+
+
+def _draw(pack: Pack, plot: Path) -> None:
+    if _is_page(plot):
+        from packio.inspecting.overview import write_overview
+
+        write_overview(pack, plot)
+    else:
+        from packio.measuring.bench.plots import plot_pack
+
+        plot_pack(pack, plot)
 
 
 def _print_system(found: dict[str, str], *, as_json: bool) -> None:

@@ -1,7 +1,8 @@
-"""A real browser for tests: Chromium, driven by chromedriver."""
+"""A real browser, for tests and screenshots: Chromium, driven by chromedriver."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib.util
 import json
@@ -74,6 +75,38 @@ class Browser:
         strokes = [{"type": t, "value": k} for k in keys for t in ("keyDown", "keyUp")]
         actions = [{"type": "key", "id": "keyboard", "actions": strokes}]
         self._call("POST", "/actions", actions=actions)
+
+    def emulate(self, width: int, scheme: str = "light", height: int = 900) -> None:
+        """Be a screen of a width, in pixels; below 500, a phone's. The scheme: light or dark."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._command("Emulation.setEmulatedMedia", features=[feature])
+        self._command("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                      deviceScaleFactor=1, mobile=width < 500)  # fmt: skip
+
+    def too_wide(self) -> list[str]:
+        """Texts that the screen cuts off at its side."""
+        found: list[str] = self.ask(
+            "[...document.querySelectorAll('body *')].filter(e => e.children.length === 0 && "
+            "e.checkVisibility() && (e.getBoundingClientRect().right > innerWidth || "
+            "e.getBoundingClientRect().left < 0)).map(e => e.textContent)"
+        )
+        return found
+
+    def smallest_text(self) -> float:
+        """Size of the smallest letters of the page, in pixels of the screen."""
+        return float(self.ask(
+            "Math.min(...[...document.querySelectorAll('body *')].filter(e => e.checkVisibility()"
+            " && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())).map(e => "
+            "parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM?.().a ?? 1)))"
+        ))  # fmt: skip
+
+    def screenshot(self) -> bytes:
+        """A picture of what is seen, as PNG."""
+        return base64.b64decode(self._command("Page.captureScreenshot")["data"])
+
+    def _command(self, name: str, **values: Any) -> Any:
+        """Send a command of the Chrome DevTools Protocol."""
+        return self._call("POST", "/goog/cdp/execute", cmd=name, params=values)
 
     def log(self) -> list[str]:
         """What the console has said of errors since the last call."""

@@ -68,7 +68,7 @@ class GalleryServer:
         self._pool = ThreadPool(min(8, processors.usable()), "packio-gallery")
         token = secrets.token_urlsafe(16)
         try:
-            self._server = _Server((HOST, port), _handler(self, f"/{token}/"))
+            self._server = _Server((HOST, port), functools.partial(_Handler, self, f"/{token}/"))
         except OSError as error:
             raise CannotCreateError(f"port {port} of {HOST}: {error.strerror}") from error
         self.url = f"http://{HOST}:{self._server.server_port}/{token}/"
@@ -207,57 +207,59 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _handler(gallery: GalleryServer, root: str) -> type[BaseHTTPRequestHandler]:
-    """What answers requests below a root, a secret path."""
-    answers: dict[str, Callable[[dict[str, str]], tuple[str, bytes]]] = {
-        "": lambda _: ("text/html; charset=utf-8", gallery.page()),
-        "samples": lambda asked: (
-            "application/json", json.dumps(gallery.samples(asked)).encode()
-        ),
-        "image": gallery.image,
-    }  # fmt: skip
+class _Handler(BaseHTTPRequestHandler):
+    """Answers requests below a root, a secret path."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 60  # seconds, of a connection that says nothing
+    protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds, of a connection that says nothing
 
-        def do_GET(self) -> None:
-            place, _, query = self.path.partition("?")
-            host = gallery.url.split("/")[2]
-            known = place.startswith(root) and place[len(root) :] in answers
-            if self.headers.get("Host") != host or not known:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found")
+    def __init__(self, gallery: GalleryServer, root: str, *connection: Any) -> None:
+        self._gallery, self._root = gallery, root
+        self._answers: dict[str, Callable[[dict[str, str]], tuple[str, bytes]]] = {
+            "": lambda _: ("text/html; charset=utf-8", gallery.page()),
+            "samples": lambda asked: (
+                "application/json", json.dumps(gallery.samples(asked)).encode()
+            ),
+            "image": gallery.image,
+        }  # fmt: skip
+        super().__init__(*connection)
+
+    def do_GET(self) -> None:
+        place, _, query = self.path.partition("?")
+        host, root = self._gallery.url.split("/")[2], self._root
+        known = place.startswith(root) and place[len(root) :] in self._answers
+        if self.headers.get("Host") != host or not known:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found")
+            return
+        asked = dict(urllib.parse.parse_qsl(query))
+        try:
+            kind, data = self._answers[place[len(root) :]](asked)
+        except PackioError as error:
+            text = readable(str(error)).encode()
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", text)
+        except Exception as error:  # noqa: BLE001 (a damaged pack, perhaps: the page tells it)
+            if self._gallery.ended:
+                self.close_connection = True
                 return
-            asked = dict(urllib.parse.parse_qsl(query))
-            try:
-                kind, data = answers[place[len(root) :]](asked)
-            except PackioError as error:
-                text = readable(str(error)).encode()
-                self._answer(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", text)
-            except Exception as error:  # noqa: BLE001 (a damaged pack, perhaps: the page tells it)
-                if gallery.ended:
-                    self.close_connection = True
-                    return
-                text = readable(f"{type(error).__name__}: {error}").encode()
-                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
-            else:
-                self._answer(HTTPStatus.OK, kind, data)
+            text = readable(f"{type(error).__name__}: {error}").encode()
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
+        else:
+            self._answer(HTTPStatus.OK, kind, data)
 
-        do_HEAD = do_GET  # the same without its body
+    def do_HEAD(self) -> None:
+        self.do_GET()  # _answer leaves the body out
 
-        def _answer(self, status: HTTPStatus, kind: str, data: bytes) -> None:
-            self.send_response(status)
-            for name, value in (
-                ("Content-Type", kind), ("Content-Length", str(len(data))),
-                ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"),
-                ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin"),
-            ):  # fmt: skip
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data)
+    def _answer(self, status: HTTPStatus, kind: str, data: bytes) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", kind), ("Content-Length", str(len(data))),
+            ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):  # fmt: skip
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
+    def log_message(self, *_: object) -> None:
+        pass

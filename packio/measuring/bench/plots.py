@@ -14,6 +14,7 @@ import numpy as np
 
 from packio import registry
 from packio.errors import CannotCreateError, OptionError
+from packio.inspecting import overview
 from packio.system import files
 
 if TYPE_CHECKING:
@@ -89,27 +90,43 @@ def plot_decoders(result: decode.DecodeResult, path: str | os.PathLike[str]) -> 
 
 
 def plot_pack(pack: Pack, path: str | os.PathLike[str]) -> None:
-    """Draw the sizes of the images of a pack, and the number of samples of each class.
+    """Draw the samples of each class of a pack, and sizes, aspect ratios and bytes of its images.
 
     Raises:
         MissingPackageError, OptionError: see `check_plot`.
         CannotCreateError: the file cannot be written.
     """
-    figure = _figure(12, 3.6)
-    sides, sizes, classes = figure.subplots(1, 3)
-    for name in ("width", "height"):
-        values = pack.index_file.column(f"image/{name}").array()
-        sides.hist(values, bins=50, alpha=0.6, label=name)
-    sides.set_xlabel("pixels, as stored")
-    sides.set_ylabel("images")
+    figure = _figure(12, 7)
+    (classes, sides), (ratios, sizes) = figure.subplots(2, 2)
+    shown = overview.shapes(pack)
+    for i, name in enumerate(("width", "height")):
+        sides.hist(shown[:, i], bins=50, alpha=0.6, label=name)
+    sides.set_xlabel("pixels, as Exif turns the images")
     sides.legend()
+    _plot_ratios(ratios, shown[:, 0] / shown[:, 1])
     sizes.hist(pack.index_file.column("image/length").array() / 1000, bins=50, color=_BLUE)
     sizes.set_xlabel("kB an image")
+    for axes in (sides, ratios, sizes):
+        axes.set_ylabel("images")
     labels = pack.labels
     if labels is not None and labels.ndim == 1 and len(labels) and labels.min() >= 0:
         _plot_classes(classes, np.bincount(labels, minlength=len(pack.classes)), pack.classes)
-    figure.suptitle(f"{pack.path.name}: {len(pack):,} images", fontsize=11)
+    else:
+        classes.set_axis_off()
+    name = pack.path.name.replace("$", r"\$")
+    figure.suptitle(f"{name}: {len(pack):,} images", fontsize=11)
     _save(figure, path)
+
+
+def _plot_ratios(axes: Any, ratios: np.ndarray) -> None:
+    """Draw how many images have which width : height, on an axis with 1:1 in the middle."""
+    far = 1.05 * max(2.0, ratios.max(initial=1), 1 / ratios.min(initial=1))
+    axes.hist(ratios, bins=np.geomspace(1 / far, far, 51), color=_BLUE)
+    axes.set_xscale("log")
+    marks = {at: text for at, text in overview.RATIOS.items() if 1 / far <= at <= far}
+    axes.set_xticks(list(marks), list(marks.values()), fontsize=8)
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("width : height")
 
 
 def _plot_classes(axes: Any, counts: np.ndarray, names: list[str]) -> None:

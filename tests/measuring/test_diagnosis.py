@@ -60,8 +60,9 @@ def measured(**changes: Any) -> Measurements:
 
 def test_the_page_says_command_machine_and_date() -> None:
     page = Diagnosis(measured(machine="a CPU, torch 2.9, 2026-01-02")).html("packio doctor <x>")
-    assert "packio doctor &lt;x&gt;" in page
-    assert "a CPU, torch 2.9, 2026-01-02" in page
+    assert "<dt>command</dt><dd>packio doctor &lt;x&gt;</dd>" in page
+    assert "<dt>machine</dt><dd>a CPU, torch 2.9; 2 CPUs, no GPU</dd>" in page
+    assert "<dt>date</dt><dd>2026-01-02</dd>" in page
 
 
 def trial(kind: Cause, *factors: float, chance: float = 0.01) -> Trial:
@@ -258,7 +259,7 @@ def test_the_page_stands_alone_and_runs_nothing() -> None:
     page = _Page(text)
     (icon,) = page.links
     assert icon.startswith("href=data:image/svg+xml;base64,")
-    assert {"svg", "table", "circle", "rect"} <= set(page.tags)
+    assert {"svg", "dl", "circle", "rect"} <= set(page.tags)
     assert not {"script", "img", "iframe"} & set(page.tags)
     assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "")
     assert "&lt;script&gt;" in text

@@ -23,6 +23,7 @@ import torch
 
 from packio.errors import OptionError
 from packio.inspecting.pages import make_page
+from packio.inspecting.pages.charts import Row, Scale
 from packio.measuring.doctor import findings, profiles, report
 from packio.measuring.doctor.examination import Examination
 from packio.measuring.doctor.findings import Finding
@@ -31,7 +32,10 @@ from packio.measuring.doctor.measured import Cause, Measurements, Trial
 
 __all__ = ["Cause", "Diagnosis", "Finding", "Measurements", "Trial", "doctor"]
 
-_COLOURS = {Cause.STEP: "step", Cause.MEMORY_FORMAT: "layout", Cause.COPY: "copy"}  # in page.css
+_COLOURS = {
+    Cause.STEP: "step", Cause.MEMORY_FORMAT: "layout", Cause.COPY: "copy",
+    Cause.UNEXPLAINED: "unexplained",
+}  # in page.css; all else is the loader's  # fmt: skip
 _LEAST_DRAWN = 0.005  # share of the loop's time that is drawn
 
 
@@ -148,11 +152,14 @@ class Diagnosis:
         measured = self.measured
         shares = sorted(findings.shares(measured).items(), key=lambda part: -part[1])
         trials = sorted(measured.trials, key=lambda trial: -trial.factor.median)
+        whole, factors = Scale(0, 100), report.scale(trials)
         return make_page(Path(__file__).parent, {
-            "command": command, "verdict": self.verdict, "remedies": self.remedies,
-            "shares": [(kind.value, share, _COLOURS.get(kind, "data"))
+            "verdict": self.verdict, "origin": report.origin(measured, command),
+            "shares": [Row(kind.value, 100 * share, f"{share:.0%}", _COLOURS.get(kind, "data"))
                        for kind, share in shares if share >= _LEAST_DRAWN],
-            "gain": report.gain, "remark": report.remark, "trials": trials,
-            "evidence": report.evidence(measured),
-            "most": 1.02 * max([1.2, *(trial.factor.high for trial in trials)]),
+            "share_ticks": whole.ticks(lambda percent: f"{percent:.0f}%"),
+            "remedies": self.remedies, "gain": report.gain, "remark": report.remark,
+            "trials": trials, "tried": report.tried, "factors": factors,
+            "factor_ticks": factors.ticks(lambda f: f"{report.TIMES}{f:g}", are_whole=False),
+            "evidence": [row for row in report.evidence(measured) if row[0] != "machine"],
         })  # fmt: skip

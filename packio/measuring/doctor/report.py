@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packio.inspecting.pages.charts import Scale
 from packio.measuring.doctor import findings
 from packio.measuring.doctor.findings import Finding
 from packio.measuring.doctor.measured import Cause, Measurements, Spread, Trial
@@ -70,6 +71,26 @@ def gain(trial: Trial) -> str:
     if trial.factor.low == trial.factor.high:
         return f"{TIMES}{trial.factor.median:.2f}"
     return f"{TIMES}{_spread(trial.factor, '.2f')}"
+
+
+def tried(trial: Trial) -> str:
+    """Say the median factor of a trial, and what it rests on if not on rounds in turns."""
+    rests = "" if trial.rounds else " estimated" if trial.assumption else " at first look"
+    return f"{TIMES}{trial.factor.median:.2f}{rests}"
+
+
+def scale(trials: list[Trial]) -> Scale:
+    """The axis of the factors of trials; the loop as it is (1) is on it."""
+    low = min([0.8, *(0.95 * trial.factor.low for trial in trials)])
+    return Scale(low, max([1.25, *(1.05 * trial.factor.high for trial in trials)]))
+
+
+def origin(measured: Measurements, command: str) -> list[tuple[str, str]]:
+    """Say which command was run on which machine, and when."""
+    machine, _, date = measured.machine.rpartition(", ")
+    device = "no GPU" if measured.device == "cpu" else measured.device
+    told = f"{machine}; {measured.cpus} CPUs, {device}" if machine else ""
+    return [("command", command), ("machine", told), ("date", date)]
 
 
 def evidence(measured: Measurements) -> list[tuple[str, str]]:

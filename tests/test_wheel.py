@@ -70,7 +70,7 @@ def _system(wheel: pathlib.Path, folder: pathlib.Path) -> str:
     python = folder / "bin" / "python"
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index",
-         "--no-deps", str(wheel)],
+         "--no-deps", "--ignore-installed", str(wheel)],
         check=True, env=_ENVIRONMENT,
     )  # fmt: skip
     where = [str(python), "-c", "import packio; print(packio.__file__)"]

@@ -212,12 +212,16 @@ def test_pages_and_samples_are_turned(browser: browsing.Browser, address: str) -
     not browsing.has_axe(), reason="axe-core is not installed (pip install axe-playwright-python)"
 )
 @pytest.mark.parametrize("state", ["", "sample=0"])
+@pytest.mark.parametrize(("width", "scheme"), [(1000, "light"), (390, "dark")])
 def test_nothing_keeps_people_from_using_it(
-    browser: browsing.Browser, address: str, state: str
+    browser: browsing.Browser, address: str, state: str, width: int, scheme: str
 ) -> None:
+    browser.emulate(width, scheme)
     at(browser, address, state)
     browser.expect(f"{TILES}.length", 60)
+    assert browser.ask("document.documentElement.scrollWidth") <= width
     assert browser.complaints() == []
+    browser.emulate(1000)
 
 
 def test_the_console_has_no_errors(browser: browsing.Browser, address: str) -> None:

@@ -78,6 +78,7 @@ class Browser:
 
     def emulate(self, width: int, scheme: str = "light", height: int = 900) -> None:
         """Be a screen of a width, in pixels; below 500, a phone's. The scheme: light or dark."""
+        self._command("Emulation.setScrollbarsHidden", hidden=True)  # as on a phone
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._command("Emulation.setEmulatedMedia", features=[feature])
         self._command("Emulation.setDeviceMetricsOverride", width=width, height=height,

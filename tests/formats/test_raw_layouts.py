@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import tensorstore
 import torch
-import zarr
 
 import packio
 from packio.formats.chunks import layout as chunks_layout
 from packio.index import raw_blocks
 
-z5py: Any = pytest.importorskip("z5py")  # wants Python 3.11
+z5py: Any = pytest.importorskip("z5py")  # both want Python 3.11
+zarr: Any = pytest.importorskip("zarr")
 
 _DTYPES = ("uint8", "uint16", "float32")
 

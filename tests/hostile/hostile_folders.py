@@ -12,7 +12,7 @@ import struct
 import zipfile
 from pathlib import Path
 
-import zarr
+import pytest
 from hostile_parts import PHOTO, hostile, member, photo, png, tar, tarred, zipped
 
 # -------------------------------------------------------------------------------------- N5 and Zarr
@@ -75,6 +75,7 @@ def n5_types_that_make_no_sense(folder: Path) -> Path:
 
 
 def _zarr(folder: Path, **edit: object) -> Path:
+    zarr = pytest.importorskip("zarr")  # wants Python 3.11
     path = folder / "x.zarr"
     root = zarr.open_group(path, mode="w", zarr_format=3)
     root.create_array("images", shape=(2, 8, 8, 3), chunks=(1, 8, 8, 3), dtype="u1")[:] = 7

@@ -20,6 +20,8 @@ _RUNS = int(os.environ.get("PACKIO_FUZZ_RUNS", "300"))
 
 @pytest.mark.parametrize("name", sorted(fuzz_targets.TARGETS))
 def test_mutated_inputs_are_refused_or_read(name: str, tmp_path: Path) -> None:
+    if name == "zarr":
+        pytest.importorskip(name)  # wants Python 3.11
     ran = subprocess.run(
         [sys.executable, _SCRIPT, name, "--runs", str(_RUNS), "--out", tmp_path / "found"],
         capture_output=True, text=True, check=False,

@@ -70,19 +70,31 @@ def make(
     images = [view.images for view in views]
     if name == IMAGE and pack.index_file.is_far:
         pack.bring("seek", rows.column("position"))
+    points = _seek_points(pack, settings, rows) if name == IMAGE else None
 
     def work(slot: int) -> None:
         row, needs = rows[slot], each_needs[slot]
         if row.offset >= 0 or name == IMAGE:
             outs = [view[slot] for view in images]
             taken = levels[slot] if levels else None
-            each_made = _made_of_levels(pack, settings, row, needs, name, outs, taken)
+            own_points = points[slot] if points else None
+            each_made = _made_of_levels(pack, settings, row, needs, name, outs, taken, own_points)
             for view, made in zip(images, each_made, strict=True):
                 view[slot] = made
 
     errors = make_each(rows, work, threads, but)
     pairs = zip(views, settings.views, strict=True)
     return Made([_finished(view, crop, {*errors, *but}) for view, crop in pairs], errors)
+
+
+def _seek_points(pack: Pack, settings: Settings, rows: RowList) -> list[bytes] | None:
+    """The seek points of all samples at once; None if they are read one by one, or not needed."""
+    if not settings.decoder.has_core or pack.raw_rows is not None:
+        return None
+    try:
+        return pack.seek_points_of(rows.column("position"))
+    except IntegrityError:  # of some samples: each says so by itself
+        return None
 
 
 def _are_alike(rows: RowList) -> bool:
@@ -127,14 +139,14 @@ def make_one(
 
 def _made_of_levels(
     pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
-    outs: Sequence[np.ndarray | None], taken: Taken | None,
+    outs: Sequence[np.ndarray | None], taken: Taken | None, points: bytes | None = None,
 ) -> Sequence[np.ndarray]:  # fmt: skip
     """As `_made`, of levels of the image as far as any are taken.
 
     Instead of a level that is damaged, the image is taken, and the level is counted.
     """
     if not taken or not any(taken):
-        return _made(pack, settings, row, needs, name, outs)
+        return _made(pack, settings, row, needs, name, outs, points)
     found: dict[int, np.ndarray] = {}  # by view
     for one in {level.name: level for level in taken if level is not None}.values():
         views = [i for i, level in enumerate(taken) if level and level.name == one.name]
@@ -154,9 +166,11 @@ def _made_of_levels(
 
 def _made(
     pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str,
-    outs: Sequence[np.ndarray | None],
+    outs: Sequence[np.ndarray | None], points: bytes | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
     """Read a sample, and make what its views need: (C, H, W) each, in ``outs`` where one is given.
+
+    ``points`` are the image's seek points; None: they are read here.
 
     Raises:
         DecodeError, IntegrityError: the sample is bad; the message names it.
@@ -169,9 +183,11 @@ def _made(
     if rows is not None and _is_as_decoded(rows.facts, decoder):
         part = regions.of_pixels(rows.pixels(row.position))
         return [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
-    data, points = pack.read(row, name), b""
-    if name == IMAGE and decoder.core_takes(row) and not row.flags & SEEKABLE:
-        points = pack.seek_points(row.position)
+    data = pack.read(row, name)
+    if name != IMAGE or row.flags & SEEKABLE:
+        points = b""
+    elif points is None:
+        points = pack.seek_points(row.position) if decoder.core_takes(row) else b""
     try:
         if len(needs) == 1:
             return [regions.make(decoder, data, row, needs[0], outs[0], points)]

@@ -15,6 +15,7 @@ from PIL import Image
 from skimage import data as photographs
 
 import packio
+from packio.errors import IntegrityError
 from packio.images import native
 from packio.index.indexfile import Index
 
@@ -181,3 +182,31 @@ def test_a_folder_that_is_not_packed(
         assert [bool(by_core.pack.seek_points(i)) for i in range(count)].count(True) == count - 1
         every = list(range(count))
         assert torch.equal(by_core.gather(every)[0], without.gather(every)[0])
+
+
+def test_those_of_a_batch_are_those_of_its_samples(folder: Path, tmp_path: Path) -> None:
+    packio.pack(folder, tmp_path / "pack.lmdb")
+    packio.pack(folder, tmp_path / "without.lmdb", seek_points=False)
+    positions = np.array([5, 0, 3, 3, 1])
+    with packio.open(tmp_path / "pack.lmdb") as pack:
+        found = pack.seek_points_of(positions)
+        assert found == [pack.seek_points(i) for i in positions.tolist()]
+        assert any(found)
+    with packio.open(tmp_path / "without.lmdb") as pack:
+        assert pack.seek_points_of(positions) == [b""] * 5
+
+
+def test_damaged_points_are_told_by_a_batch_and_by_a_sample(folder: Path, tmp_path: Path) -> None:
+    """All of a batch's points are read at once; their damage is that of each sample."""
+    path = tmp_path / "pack.tar"
+    packio.pack(folder, path)
+    with packio.open(path) as pack:
+        points, index = pack.seek_points(0), Path(pack.index_file.path)
+    data = index.read_bytes()
+    assert data.count(points) == 1
+    index.write_bytes(data.replace(points, points[:-1] + bytes([points[-1] ^ 1])))
+    dataset = packio.PackDataset(path, crop=_CROP, seed=2)
+    with pytest.raises(IntegrityError, match="index"):
+        dataset.gather(list(range(6)))
+    with pytest.raises(IntegrityError, match="index"):
+        dataset[0]

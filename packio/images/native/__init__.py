@@ -32,6 +32,7 @@ REASONS = ("made", "kind of JPEG", "damaged or doubtful", "not the size in the i
 _METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3, "area": 4}
 _UNRESIZED = 2
 _REQUEST = struct.Struct("@Qdd18i")  # as Request in core.h
+_BYTE = ctypes.c_char
 _AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
 _RECUT = struct.Struct("@6i12s")  # as Recut in core.h, without its tables
 _TABLES = struct.Struct("@12i272s272s")  # of a component
@@ -143,8 +144,7 @@ def make(
 ) -> int:  # fmt: skip
     """Make an output of a JPEG: as `make_all`, of one `Output` with these attributes."""
     request = _request(
-        size, scale, level, box, frame, out, orientation=orientation, hflip=hflip, vflip=vflip,
-        how=how,
+        size, scale, level, box, frame, out, orientation, hflip, vflip, how
     )  # fmt: skip
     memory = _memories().own
     status: int = memory.make(memory.pointer, request, 1, data, len(data), points, len(points))
@@ -152,12 +152,15 @@ def make(
 
 
 def _request(
-    size: tuple[int, int], scale: int, level: int, box: Box, frame: Frame, out: np.ndarray, *,
+    size: tuple[int, int], scale: int, level: int, box: Box, frame: Frame, out: np.ndarray,
     orientation: int, hflip: bool, vflip: bool, how: str,
 ) -> bytes:  # fmt: skip
     """An output as the core takes it: see Request in core.h."""
+    # 0.4 µs; out.ctypes.data takes 1.4
+    place = ctypes.addressof(_BYTE.from_buffer(out))  # type: ignore[arg-type]  # arrays are buffers
     return _REQUEST.pack(
-        out.__array_interface__["data"][0], *(frame.ratio or _AS_SIZES), *size, *box, orientation,
+        place,
+        *(frame.ratio or _AS_SIZES), *size, *box, orientation,
         (1 if hflip else 0) + (2 if vflip else 0), *frame[4:10], len(out),
         _METHODS.get(how, _UNRESIZED), scale, level,
     )  # fmt: skip
@@ -184,8 +187,8 @@ def make_all(
     """
     requests = b"".join(
         _request(
-            size, scale, level, one.box, one.frame, one.out, orientation=one.orientation,
-            hflip=one.hflip, vflip=one.vflip, how=one.how,
+            size, scale, level, one.box, one.frame, one.out, one.orientation, one.hflip,
+            one.vflip, one.how,
         )
         for one in outputs
     )  # fmt: skip

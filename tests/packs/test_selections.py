@@ -269,7 +269,7 @@ def test_what_is_there_is_not_replaced(pack: pathlib.Path, tmp_path: pathlib.Pat
     packio.select(pack, "n > 30", out=out, overwrite=True)
     _check(out, pack, list(range(34, 40)))
     (tmp_path / "mine").write_bytes(b"mine")
-    with pytest.raises(OutputExistsError, match="it is no selection"):
+    with pytest.raises(OutputExistsError, match="is no selection"):
         packio.select(pack, "n > 3", out=tmp_path / "mine", overwrite=True)
     with pytest.raises(CannotCreateError):
         packio.select(pack, "n > 3", out=tmp_path / "nowhere" / "x.selection")

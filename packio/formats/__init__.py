@@ -212,7 +212,11 @@ class Format(Protocol):
         raise OptionError(f"{type(self).__name__}: packio reads this format, and does not write it")
 
     def reader(self, path: Path, reading: Reading) -> Reader | None:
-        """Make the reader of records that are no ranges of bytes; None: all records are ranges."""
+        """Make the reader of records that are no ranges of bytes; None: all records are ranges.
+
+        If the library crashes on some damaged files, the reader has it read in another process:
+        `packio.formats.blobs.by_library.ReaderApart`.
+        """
         return None
 
     def identity(self, path: Path) -> Any:

@@ -22,11 +22,11 @@ from packio.errors import CannotCreateError, NotAPackError, OptionError, PackioE
 from packio.formats import Format, Reading, _unread
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import isolation, restoring, seeking, shard_classes
+from packio.packs import restoring, seeking, shard_classes
 from packio.packs.collecting import Collected
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
-from packio.system import cache, locks
+from packio.system import cache, isolation, locks
 from packio.system.files import check_folder_of
 
 # A container whose library hangs is given up after two minutes, and a second for each megabyte.

@@ -259,7 +259,10 @@ class Pack(PackTable, Sequence[Sample]):
         """Read a sample's bytes by the container's own library."""
         shard = bisect.bisect_right(self._shards, position, key=lambda s: s[1]) - 1
         number = offset if self._by_record else position - self._shards[shard][1]
-        data: bytes = self._readers[shard].get(number)
+        try:
+            data: bytes = self._readers[shard].get(number)
+        except IndexError as error:  # it would end a for loop
+            raise IntegrityError(f"{error}: changed since it was indexed; reindex it") from error
         return data
 
     def mask(self, index: int) -> bytes | None:

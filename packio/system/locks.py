@@ -176,6 +176,14 @@ class ForkSafeLock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
+    def take(self) -> bool:
+        """Lock it without waiting; whether it was free. Then `give_back` it."""
+        return self._lock.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """Release it."""
+        self._lock.release()
+
     def renew(self) -> None:
         """Be free again; only for a process that was just forked."""
         self._lock = threading.Lock()

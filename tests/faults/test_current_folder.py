@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 import packio
-from packio.packs import isolation
+from packio.system import isolation
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ import packio
 from packio import errors
 from packio.formats import Reading, hdf5, n5
 from packio.formats import zarr as zarr_format
-from packio.packs import isolation
+from packio.system import isolation
 
 h5py: Any = pytest.importorskip("h5py")
 numcodecs: Any = pytest.importorskip("numcodecs")
@@ -890,7 +890,8 @@ def test_what_torch_saves_otherwise_is_told(tmp_path: Path, value: Any, reason: 
 
 
 def _read_damaged(path: Path, seeds: Sequence[int]) -> None:
-    """Scan and read copies with some bytes changed, or cut off."""
+    """Scan and read copies with some bytes changed, or cut off, all in this process."""
+    isolation.begin()
     whole = path.read_bytes()
     for seed in seeds:
         rng = random.Random(seed)
@@ -929,6 +930,43 @@ def test_damaged_hdf5_raises_nothing_but_errors_of_packio(
 # A process of its own
 
 
+def test_a_file_that_kills_hdf5_is_an_error(tmp_path: Path) -> None:
+    """The filter believes how many values a chunk has, as the file says: 2**28 here, not 576."""
+    path = _h5(tmp_path / "a.h5", PIXELS // 4, chunks=(4, *SHAPE), scaleoffset=6)
+    packio.reindex(path)
+    content, values = path.read_bytes(), (4 * math.prod(SHAPE)).to_bytes(4, "little")
+    assert content.count(values) == 1
+    path.write_bytes(content.replace(values, (1 << 28).to_bytes(4, "little")))
+    code = (
+        "import packio, sys\n"
+        "pack = packio.open(sys.argv[1])\n"
+        "for i in (0, 9):\n"
+        "    try:\n"
+        "        pack[i]\n"
+        "    except packio.IntegrityError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.startswith(f"{path}: ") for line in done.stdout.splitlines()] == [True, True]
+
+
+def test_a_file_that_has_fewer_images_by_now_does_not_end_a_loop(tmp_path: Path) -> None:
+    path = _h5(tmp_path / "a.h5", chunks=(1, *SHAPE), compression="gzip")
+    packio.reindex(path)
+    size = path.stat().st_size
+    with h5py.File(path, "w") as file:
+        file.create_dataset("images", data=PIXELS[:9], chunks=(1, *SHAPE), compression="gzip")
+        file["labels"] = LABELS[:9]
+    with path.open("ab") as shorter:
+        shorter.truncate(size)
+    with packio.open(path) as pack, pytest.raises(errors.IntegrityError, match="no sample 9"):
+        for _ in pack:
+            pass
+
+
 def test_a_crash_of_the_library_is_an_error() -> None:
     with pytest.raises(errors.IntegrityError, match=r"a\.h5: its library crashes.*SIGABRT"):
         isolation.run("os:abort", where="a.h5", seconds=60)
@@ -948,7 +986,7 @@ def test_a_process_that_hangs_does_not_outlive_its_parent(tmp_path: Path) -> Non
     )
     pid = tmp_path / "pid"
     code = (
-        "from packio.packs import isolation\n"
+        "from packio.system import isolation\n"
         f"isolation.run('hanging:hang', {str(pid)!r}, where='a.h5', seconds=500)"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packio.formats import Reading
 from packio.sample.record import Place, Record
+from packio.system import isolation
+from packio.system.apart import FunctionApart
 
 if TYPE_CHECKING:
     import numpy as np
 
 _KEPT_BYTES = 256 << 20  # of the row of chunks that was decoded last
+_SECONDS, _OPENING, _OPENING_A_BYTE = 60, 120, 1e-6  # of processor time, for a sample; and before
 
 
 class FoundSamples(NamedTuple):
@@ -58,6 +61,42 @@ class Reader:
         if not 0 <= number < found.total:
             raise IndexError(f"{self._path}: no sample {number}; it has {found.total}")
         return found.read(number)
+
+
+class ReaderApart:
+    """Read images through the library of their format, which may crash or hang over damage.
+
+    The library works in another process: see `packio.system.apart`. Otherwise as `Reader`.
+
+    Args:
+        path: The container.
+        reading: As ``scan`` was given it.
+        find: "packio.module:name" of what opens the container.
+    """
+
+    def __init__(self, path: Path, reading: Reading, find: str) -> None:
+        self._arguments = path, reading, find
+        size = path.stat().st_size if path.exists() else 0
+        self._read = FunctionApart(
+            f"{__name__}:_opened", os.path.abspath(path), dataclasses.asdict(reading), find,
+            where=path, seconds=_OPENING + size * _OPENING_A_BYTE,
+        )  # fmt: skip
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReaderApart, self._arguments
+
+    def get(self, number: int) -> bytes:
+        """Read an image, by its position in what ``scan`` yields.
+
+        Raises:
+            IntegrityError: the library crashes over it, or says that it is damaged.
+        """
+        return self._read(number, f"sample {number}", _SECONDS)
+
+
+def _opened(path: str, reading: dict[str, Any], find: str) -> Callable[[int], bytes]:
+    """What reads the images of a container, in the process of the library."""
+    return Reader(Path(path), Reading(**reading), isolation.made(find)).get
 
 
 class RowCache:

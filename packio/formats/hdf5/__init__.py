@@ -17,8 +17,9 @@ or, where ``data`` is an array of pixels, ``file["data"][i]``. If some samples h
 h5py makes the file's metadata in memory. packio then writes the blobs itself, with plain system
 calls: a full disk is an error of packio's, while HDF5 would crash the process.
 
-Files of others are read too. An image that is a range of bytes is read as such; h5py reads all
-other images (compressed, cut across the images, of variable length).
+Files of others are read too. An image that is a range of bytes is read as such. h5py reads all
+other images (compressed, cut across the images, of variable length), in a process of its own, as a
+damaged file can crash HDF5.
 
 Source: HDF5 File Format Specification, version 3.0,
 https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
@@ -37,7 +38,7 @@ from packio import registry
 from packio.formats import Caps, Format, Reading
 from packio.formats.blobs import one_file
 from packio.formats.blobs.blob import Blob
-from packio.formats.blobs.by_library import Reader
+from packio.formats.blobs.by_library import ReaderApart
 from packio.formats.blobs.spool import Pixels
 from packio.formats.hdf5 import scanning
 from packio.sample.record import Place, Record
@@ -85,9 +86,9 @@ class Hdf5(Format):
         """Begin one shard; see `packio.formats.Format.writer`."""
         return Writer(registry.require("h5py", "hdf5"), path, classes)
 
-    def reader(self, path: Path, reading: Reading) -> Reader:
+    def reader(self, path: Path, reading: Reading) -> ReaderApart:
         """What reads images that are no range of bytes."""
-        return Reader(path, reading, scanning.find)
+        return ReaderApart(path, reading, f"{scanning.__name__}:{scanning.find.__name__}")
 
 
 class Writer(one_file.Writer):

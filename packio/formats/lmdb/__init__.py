@@ -52,8 +52,8 @@ import numpy as np
 
 from packio.errors import IntegrityError
 from packio.formats import Caps, Format, Reading, check_reading
+from packio.formats.blobs.by_library import ReaderApart
 from packio.formats.lmdb import layouts, meta, pages
-from packio.formats.lmdb.library import Reader
 from packio.formats.lmdb.meta import DATA_NAME, MAGIC_BYTES
 from packio.formats.lmdb.pages import Entry
 from packio.formats.lmdb.writing import FOLDERS, LABELS_NAME, LmdbWriter
@@ -121,9 +121,9 @@ class Lmdb(Format):
         """Begin a database; ``values="datum"`` writes Datums."""
         return LmdbWriter(path, count, size, **options)
 
-    def reader(self, path: Path, reading: Reading) -> Reader:
+    def reader(self, path: Path, reading: Reading) -> ReaderApart:
         """Read through py-lmdb."""
-        return Reader(path)
+        return ReaderApart(path, reading, "packio.formats.lmdb.library:find")
 
     def identity(self, path: Path) -> Any:
         """The transaction id, and further numbers to be sure."""

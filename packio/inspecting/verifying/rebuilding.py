@@ -26,9 +26,10 @@ from packio.inspecting.verifying.findings import (
     without,
 )
 from packio.inspecting.verifying.index import check_bytes, opened
-from packio.packs import indexing, isolation, recognising
+from packio.packs import indexing, recognising
 from packio.sample.record import Place, Record
 from packio.storage.local import LocalFiles
+from packio.system import isolation
 from packio.system.pools import ThreadPool
 
 _CHUNK = 256  # samples that are decoded at once
@@ -198,12 +199,9 @@ class _Walk:
 
 
 def walk_once(path: str, container: str, reading: dict[str, Any]) -> None:
-    """Read all of a container with its library, which may crash over it."""
-    form, how = registry.load("formats", container), Reading(**reading)
-    reader = form.reader(Path(path), how)
-    for number, record in enumerate(form.scan(Path(path), how)):
-        if record.image.offset < 0:
-            reader.get(number)
+    """Find all samples of a container with its library, which may crash over it."""
+    for _ in registry.load("formats", container).scan(Path(path), Reading(**reading)):
+        pass
 
 
 def _seconds(path: Path) -> float:

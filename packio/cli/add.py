@@ -30,6 +30,12 @@ def run(
         str | None,
         typer.Option(metavar="KIND", help=f"One of {', '.join(KINDS)}; else the values say it."),
     ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size", metavar="N", min=1, help="Give the function lists of N samples."
+        ),
+    ] = None,
     workers: Annotated[
         int,
         typer.Option(
@@ -43,6 +49,12 @@ def run(
     missing: Annotated[
         bool, typer.Option("--missing", help="Allow samples without a value.")
     ] = False,
+    only_new: Annotated[
+        bool,
+        typer.Option(
+            "--only-new", help="Only for shards without the field, as of `packio append`."
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a field of this name.")
     ] = False,
@@ -53,8 +65,20 @@ def run(
         ),
     ] = True,
     on_error: Annotated[
-        str, typer.Option(metavar="raise|skip", help="Stop at a bad value, or leave it out.")
+        str,
+        typer.Option(
+            metavar="raise|skip", help="Bad values: an error, or leave them out; both list them."
+        ),
     ] = "raise",
+    max_errors: Annotated[
+        int | None,
+        typer.Option(
+            "--max-errors",
+            metavar="N",
+            min=0,
+            help="Stop after more than N bad values; 100, or no limit with --on-error skip.",
+        ),
+    ] = None,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
 ) -> None:
@@ -62,7 +86,8 @@ def run(
 
     Files in a folder have the key of their sample with another ending: the latent of cats/7.jpg is
     cats/7.npy. A table (.csv, .tsv, .jsonl, .parquet) has a column key and one named as the field.
-    A function takes a packio.Sample and returns an array, text or bytes.
+    A function takes a packio.Sample and returns an array, text or bytes; with --batch-size a list
+    of samples, and returns a list, an array or a tensor of one value each.
 
     The values go into new files beside each shard, in the format of the pack. Programs that read
     the pack meanwhile see the field when they open the pack again. A run that was cut short goes on
@@ -71,6 +96,8 @@ def run(
     Example: packio add photos.tar --field latent=latents
 
     Example: packio add photos.tar --field caption=my_captions:describe --workers 4
+
+    Example: packio append photos.tar photos; packio add photos.tar --field latent=new --only-new
     """
     from packio.packing.adding_field import add_field
 
@@ -82,8 +109,9 @@ def run(
         raise OptionError(f"--field {field[0]}: expected NAME=FOLDER, as latent=latents")
     with ProgressLine(quiet=quiet) as progress:
         report = add_field(
-            pack, name, _values(origin), kind=kind, workers=workers, missing=missing,
-            overwrite=overwrite, resume=resume, on_error=on_error, progress=progress,
+            pack, name, _values(origin), kind=kind, batch_size=batch_size, workers=workers,
+            missing=missing, only_new=only_new, overwrite=overwrite, resume=resume,
+            on_error=on_error, max_errors=max_errors, progress=progress,
         )  # fmt: skip
     if as_json:
         print_json(report)
@@ -103,12 +131,17 @@ def _values(origin: str) -> Any:
 
 
 def _show(report: Any, pack: Path) -> None:
+    if report.kept and not report.samples + report.missing:
+        print(f"{escaped(str(pack))}: no shard lacks {report.name}; nothing to add")
+        _show_unfilled(report)
+        return
     lacking = f", {report.missing:,} have none" if report.missing else ""
+    kept = f"; {report.kept:,} had one before" if report.kept else ""
     shape = f", {next(iter(report.shapes))}" if len(report.shapes) == 1 else ""
     before = f", {report.resumed:,} of them made before" if report.resumed else ""
     print(
         f"{escaped(str(pack))}: {report.name} ({report.kind}{shape}) of "
-        f"{counted(report.samples, 'sample')}{before}{lacking}; {report.bytes:,} bytes, "
+        f"{counted(report.samples, 'sample')}{before}{lacking}{kept}; {report.bytes:,} bytes, "
         f"{report.seconds:.1f} s"
     )
     if report.remaining:
@@ -126,4 +159,13 @@ def _show(report: Any, pack: Path) -> None:
     if report.unused:
         print(f"{len(report.unused):,} values are of no sample:")
         print_some([escaped(name) for name in report.unused], "(--json lists all)")
+    _show_unfilled(report)
     print(f"digest {report.digest}")
+
+
+def _show_unfilled(report: Any) -> None:
+    if report.unfilled:
+        print(
+            f"{report.unfilled:,} samples lack {report.name} in shards where others have it, and "
+            "stay without; --overwrite in place of --only-new makes all values anew"
+        )

@@ -23,7 +23,10 @@ from packio.errors import (
     UnfinishedPackError,
 )
 from packio.packing import sourcing
-from packio.packing.fields.job import AddReport, Job
+from packio.packing.fields import journal
+from packio.packing.fields.asking import AddReport, Asked
+from packio.packing.fields.job import Job
+from packio.packing.fields.journal import SUFFIX
 from packio.packing.publish import fields as publishing
 from packio.packs import opening
 from packio.sample import fields, levels
@@ -33,8 +36,6 @@ from packio.storage.workshop import Workshop
 from packio.system import locks
 from packio.system.files import absolute, beyond_link
 from packio.system.progress import ProgressCallback
-
-SUFFIX = ".packio-add"  # of the workshop: it does not bar readers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,11 +65,14 @@ def add_field(
     values: str | os.PathLike[str] | Mapping[Any, Any] | Callable[[Any], Any],
     *,
     kind: str | None = None,
+    batch_size: int | None = None,
     workers: int = 0,
     missing: bool = False,
+    only_new: bool = False,
     overwrite: bool = False,
     resume: bool = True,
     on_error: str = "raise",
+    max_errors: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> AddReport:
     """Add a named field to all samples of a pack, as captions or cached latents.
@@ -91,26 +95,40 @@ def add_field(
               returns an array, a tensor, text, bytes, or None for no value.
         kind: "image", "mask", "array", "text" or "bytes"; None: by the values, or the endings of
             files.
+        batch_size: Give the callable lists of so many samples, as a model on a GPU wants. It
+            returns a list, an array or a tensor of one value a sample. The last list is shorter,
+            as are those that a run that goes on begins with. If it fails for a list, it is called
+            for each sample of the list alone.
         workers: Processes that call the callable, which is then sent by its name; 0: it is called
             in this process, by one thread, as a model on a GPU wants.
         missing: Allow samples without a value.
+        only_new: Add values to the samples of those shards in which no sample has the field, as
+            the shards that `append` has written since; leave all others as they are. A pack
+            without the field gets it for all samples.
         overwrite: Replace a field of this name. It leaves the pack once all new values are made,
             then the new field joins the pack.
         resume: Take over what an earlier run with the same values has made. Of a callable only the
             name is compared, not what it does; False begins anew.
-        on_error: "raise": stop at the first bad value. "skip": its sample has no value, which needs
-            ``missing``.
+        on_error: "raise": list all bad values in one error, and add nothing; the good values stay
+            for the next run. "skip": the samples of bad values have none; the report lists them.
+        max_errors: Stop if more values than this are bad. None: 100, and no limit with
+            ``on_error="skip"``.
         progress: Called with a `Progress` about ten times a second, and at the end.
 
     Raises:
         OptionError: the name is taken or reserved, the pack is remote, a selection, or in a
             container that packio does not write; a callable that has no name is to go to workers.
         SourceError: some samples have no value, and ``missing`` is not set.
-        BadImagesError: a value is bad, or the callable fails; the message names the sample.
-        CannotCreateError, OutputError, OutputExistsError: the pack cannot be written to.
+        BadImagesError: values are bad, or the callable fails for them: ``skipped`` has each key and
+            reason. Or the callable does not return a value for each sample.
+        OutputExistsError: an earlier run, which was cut short, has left values of another field or
+            of a callable, which this run would discard; ``resume=False`` allows it.
+        CannotCreateError, OutputError: the pack cannot be written to.
         LockedError: another process changes the pack.
     """
     began = time.monotonic()
+    if only_new and overwrite:
+        raise OptionError("only_new leaves values as they are, overwrite replaces them: say one")
     if on_error not in ("raise", "skip"):
         raise OptionError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
     if kind is not None:
@@ -120,18 +138,23 @@ def add_field(
             "'image' cannot be added: every sample has its image; choose another name"
         )
     fields.check_name(name)
-    sourcing.check_positive(workers=workers or None)
+    sourcing.check_positive(workers=workers or None, batch_size=batch_size)
     _check_can_be_sent(values, workers)
+    asked = Asked(
+        name, kind, on_error == "skip", missing, only_new, workers, batch_size, max_errors,
+        progress, began,
+    )  # fmt: skip
     with _changing(path) as (shop, pack):
-        job = Job(shop, pack, name, kind, on_error == "skip", missing, workers, progress, began)
-        if name in pack.fields and not overwrite:
+        if name in pack.fields and not (overwrite or only_new):
             raise OptionError(
                 f"{pack.path}: has a field {name!r} already; choose another name, say --overwrite, "
+                "or --only-new for samples that came later, "
                 f"or drop it first: packio drop-field {pack.path} {name}"
             )
-        shop.keep = True
+        job = Job(shop, pack, asked)
+        kept, shop.keep = shop.keep, True
         report = job.run(values, resume=resume)
-        shop.keep = False
+        shop.keep = kept and report.digest == pack.digest  # nothing was new, nor made
         return report
 
 
@@ -147,11 +170,13 @@ def drop_field(path: str | os.PathLike[str], name: str) -> DropReport:
 
     Raises:
         OptionError: there is no such field, or it cannot be dropped; or as of `add_field`.
+        OutputExistsError: `add_field` was cut short, and what a callable made would be lost.
         CannotCreateError, OutputError: the pack cannot be written to.
         LockedError: another process changes the pack.
     """
     with _changing(path) as (shop, pack):
         _check_droppable(pack, name)
+        journal.check_none_left(shop.out, "dropping a field")
         sizes = {file: size for file, size, _ in pack.index_file.files()}
         digest, removed, remaining = publishing.drop(pack, name, shop)
         freed = sum(sizes[file] for file in removed)

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ import numpy as np
 from packio.errors import OptionError, UnfinishedPackError
 from packio.index import indexfile
 from packio.packing import sourcing
+from packio.packing.fields import journal
 from packio.packing.plan import growth, levelled, planning
 from packio.packing.publish import adding
 from packio.packing.run.running import Means, Run
 from packio.packs import opening
+from packio.sample import levels
 from packio.sample.recipe import Recipe
 from packio.sources import Context, Listing, listed, wanted_fields
 from packio.storage import workshop
@@ -99,6 +101,7 @@ def append(
     Raises:
         OptionError: the pack is a single file, was merged of packs that were made in different
             ways, or has labels or splits of another kind.
+        OutputExistsError: `add_field` was cut short, and what a callable made would be lost.
         SourceError, BadImagesError, OutputError, LockedError: see `pack`.
     """
     began = time.monotonic()
@@ -110,6 +113,7 @@ def append(
     if not out.is_dir():  # say so before a workshop is made beside it
         with _opened(out) as pack:
             _check_sharded(pack)
+    journal.check_none_left(out, "appending")
     was_killed = os.path.lexists(out.with_name(out.name + SUFFIX))
     with (
         workshop.opened(out, suffix=SUFFIX) as shop,
@@ -135,6 +139,9 @@ def append(
             shards = run.write(shop) if grown.new.keys else []
             names = [run.name(number) for number in range(len(shards))]
             added = adding.add(pack, names, shards, grown, shop.built)
+            added.warnings.extend(
+                _without(pack, [name for shard in shards for name in shard.fields])
+            )
         shop.keep = False
         return AppendReport(
             out, added.samples, grown.known - len(grown.changed), tuple(grown.changed),
@@ -142,6 +149,16 @@ def append(
             len(pack) + added.samples, added.digest, time.monotonic() - began,
             (*grown.new.warnings, *added.warnings),
         )  # fmt: skip
+
+
+def _without(pack: opening.Pack, there: Collection[str]) -> list[str]:
+    """Warn of fields of the pack that none of the new samples has."""
+    return [
+        f"the new samples have no {name}; packio add {pack.path} --field {name}=FROM --only-new "
+        "adds it to them"
+        for name in pack.fields
+        if name not in there and not levels.divisor_of(name)
+    ]
 
 
 def _opened(out: Path) -> opening.Pack:

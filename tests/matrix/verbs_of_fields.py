@@ -27,9 +27,12 @@ _SIMILAR = 0.6  # correlation of a level (of noise, as a JPEG) with what Pillow 
 # Fields that come later
 
 
-def _later(t: Trial, samples: list[Sample], name: str = "later") -> tuple[str, list[Sample]]:
+def _later(
+    t: Trial, samples: list[Sample], name: str = "later", kind: str | None = None
+) -> tuple[str, list[Sample]]:
     """Write texts for samples; what `packio add` is told, and the samples that then must be."""
-    told, kind = t.draw.choice([("texts.jsonl", "text"), ("texts", "text"), ("arrays", "array")])
+    ways = [("texts.jsonl", "text"), ("texts", "text"), ("arrays", "array")]
+    told, kind = t.draw.choice([way for way in ways if kind in (None, way[1])])
     file, found = t.folder / told, []
     for i, sample in enumerate(samples):
         value = f"„{name}“ {i}".encode() if kind == "text" else described.array(t.draw)
@@ -68,6 +71,11 @@ def add_field(t: Trial) -> None:
     more = t.written(t.second, "source_more")
     t.append(out, more)
     t.check(out, [*wanted, *more.samples])
+    if more.samples:
+        told, new = _later(t, more.samples, kind=wanted[0]["fields"]["later"][0])
+        t.run("add", out, "--field", told, "--only-new")
+        t.check(out, [*wanted, *new])
+    t.run("verify", out)
     t.run("drop-field", out, "later")
     t.check(out, [*one.samples, *more.samples])
     t.run("verify", out)

@@ -30,8 +30,7 @@ from packio.errors import (
     SourceError,
 )
 from packio.formats import added_shard, is_added_shard
-from packio.packing import adding_field
-from packio.packing.fields import parts
+from packio.packing.fields import journal, parts
 from packio.storage import workshop
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
@@ -397,9 +396,7 @@ def test_bad_values_are_refused_or_left_out(
 
     with pytest.raises(BadImagesError, match="expected numbers"):
         packio.add_field(out, "latent", value)
-    with pytest.raises(SourceError):
-        packio.add_field(out, "latent", value, on_error="skip")
-    report = packio.add_field(out, "latent", value, on_error="skip", missing=True)
+    report = packio.add_field(out, "latent", value, on_error="skip")
     with packio.open(out) as pack:
         bad = pack.key(4)
     assert [key for key, _ in report.skipped] == [bad]
@@ -408,7 +405,9 @@ def test_bad_values_are_refused_or_left_out(
     with pytest.raises(SourceError, match="of kind text"):
         packio.add_field(out, "odd", lambda s: "text" if s.index % 2 else b"bytes")
     with pytest.raises(BadImagesError):
-        packio.add_field(out, "depth", dict.fromkeys(_keys(out), b"no image"), kind="image")
+        packio.add_field(
+            out, "depth", dict.fromkeys(_keys(out), b"no image"), kind="image", resume=False
+        )
 
 
 def _keys(out: pathlib.Path) -> list[str]:
@@ -622,7 +621,7 @@ def test_the_workshop_of_another_user_is_not_touched(
 ) -> None:
     out = tmp_path / "x.tar"
     packio.pack(image_folder, out)
-    strange = workshop.Workshop.of(out, adding_field.SUFFIX).folder
+    strange = workshop.Workshop.of(out, journal.SUFFIX).folder
     strange.mkdir()
     (strange / "thesis.txt").write_text("years of work")
     with pytest.raises(PackioError, match="not made by packio"):

@@ -181,6 +181,14 @@ class Finished(NamedTuple):
         return [self.path] if names and names[0].startswith(f"{self.path}/") else names
 
 
+class Placed(NamedTuple):
+    """The container of a shard, and the rows of the shard: the first, and that behind the last."""
+
+    first: int
+    stop: int
+    finished: Finished
+
+
 def finished(folder: Path, number: int) -> Finished | None:
     """Read the note of a container; None if there is none, or not a whole one."""
     try:

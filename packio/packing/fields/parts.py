@@ -8,8 +8,6 @@ it. A part that is not whole is made anew.
 
 from __future__ import annotations
 
-import collections
-import functools
 import itertools
 import json
 import math
@@ -18,56 +16,20 @@ import re
 import secrets
 import struct
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import BadImagesError, DecodeError, PackioError
 from packio.index.indexfile import crc32c
-from packio.packing.fields import values
-from packio.packs import opening
-from packio.sample import fields
-from packio.sample.facts import check_mask
-from packio.sample.record import Field
 from packio.system import files
 
 ROWS = 1024  # rows of a task, at most
-_MOST_BYTES, _MOST_SECONDS = 16 << 20, 5.0  # of values that a kill may lose
 _COUNT_SECONDS = 1.0  # between two looks at which parts are there
 _MAGIC = b"PKFIELD2"
 _HEAD = struct.Struct("<8sQQ")
 _NAME = re.compile(r"part-(\d+)-(\d+)\.packio")
-
-
-class Task(NamedTuple):
-    """Rows whose values are to be made.
-
-    Attributes:
-        folder: Of the journal.
-        pack: Path of the pack.
-        digest: Of the pack.
-        first: The first row.
-        stop: The row behind the last one.
-        name: Of the field.
-        kind: Of the field, or None.
-        function: Makes a value of a sample, or None.
-        inputs: One of each row, if there is no function.
-        skip: Note what is wrong with a value, and go on; else raise it.
-    """
-
-    folder: Path
-    pack: Path
-    digest: str
-    first: int
-    stop: int
-    name: str
-    kind: str | None
-    function: Callable[[Any], Any] | None
-    inputs: Sequence[Any]
-    skip: bool
 
 
 class Part(NamedTuple):
@@ -96,125 +58,17 @@ class Part(NamedTuple):
         return bytes(self.data[self.offsets[row] : self.offsets[row + 1]])
 
 
-@functools.lru_cache(maxsize=1)
-def _opened(path: Path, digest: str) -> opening.Pack:
-    return opening.Pack(path, expect_digest=digest)
-
-
-def close() -> None:
-    """Let go of the pack whose samples this process has read."""
-    _opened.cache_clear()
-
-
-def make(task: Task, stopped: Callable[[], bool] = bool) -> int:
-    """Make the values of some rows, and write them as parts; return the number of rows.
-
-    Args:
-        task: Says which rows.
-        stopped: Asked before each row whether to leave the rest, as after a Ctrl-C.
-
-    Raises:
-        BadImagesError: a value is bad, or the function fails; what was made before is kept.
-    """
-    made, began = _Making(task), time.monotonic()
-    try:
-        for row in range(task.first, task.stop):
-            if stopped():
-                break
-            made.add(row)
-            if made.size >= _MOST_BYTES or time.monotonic() - began > _MOST_SECONDS:
-                made.flush()
-                began = time.monotonic()
-    finally:
-        made.flush()
-    return task.stop - task.first
-
-
-class _Making:
-    """The values made since the last part."""
-
-    def __init__(self, task: Task) -> None:
-        self._task, self._first = task, task.first
-        self._kind: str | None = None
-        self._clear()
-
-    def _clear(self) -> None:
-        self._values: list[bytes | None] = []
-        self._problems: list[tuple[int, str, str]] = []
-        self._shapes = collections.Counter[str]()
-        self.size = 0
-
-    def add(self, row: int) -> None:
-        task, problem = self._task, ""
-        field: Field | None = None
-        value = None
-        try:
-            value = self._input(row)
-            field = values.field_of(value, task.kind)
-            if field is not None and self._kind not in (None, field.kind):
-                raise DecodeError(f"is of kind {field.kind}, the one before of kind {self._kind}")
-            if field is not None and field.kind == "mask" and field.facts is not None:
-                check_mask(task.name, field.facts, *self._size(row))
-        except MemoryError:
-            raise
-        except (SystemExit, GeneratorExit) as error:  # the run would end as if all were made
-            raise BadImagesError(
-                f"{task.pack}: {task.name} of {self._key(row)!r}: the function ended the process: "
-                f"{error!r}; let it return a value, or raise an error"
-            ) from error
-        except Exception as error:  # the function is the user's
-            key, problem = self._key(row), f"{_what(error)}{values.source_of(value)}"
-            if not task.skip:
-                raise BadImagesError(
-                    f"{task.pack}: the value of {task.name} of {key!r}: {problem}; mend it, or "
-                    "leave such values out with --on-error skip --missing"
-                ) from error
-            self._problems.append((row, key, problem))
-            field = None
-        if field is not None:
-            self._kind = field.kind
-            self.size += len(field.data)
-            if field.kind == "array":
-                header = fields.array_header(field.data)
-                self._shapes[f"{header.shape} {header.dtype}"] += 1
-        self._values.append(None if field is None else field.data)
-
-    def _input(self, row: int) -> Any:
-        task = self._task
-        if task.function is None:
-            return task.inputs[row - task.first]
-        return task.function(_opened(task.pack, task.digest)[row])
-
-    def _size(self, row: int) -> tuple[int, int]:
-        """Height and width of the image of a sample."""
-        image = _opened(self._task.pack, self._task.digest).row(row)
-        return image.height, image.width
-
-    def _key(self, row: int) -> str:
-        return _opened(self._task.pack, self._task.digest).key(row)
-
-    def flush(self) -> None:
-        if not self._values:
-            return
-        stop = self._first + len(self._values)
-        header = {"kind": self._kind, "problems": self._problems, "shapes": self._shapes}
-        _write(self._task.folder, self._first, stop, header, self._values)
-        self._first = stop
-        self._clear()
-
-
-def _what(error: Exception) -> str:
-    """What went wrong; of an error in the user's function also where it was raised."""
-    if isinstance(error, PackioError):
-        return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
-
-
-def _write(
+def write(
     folder: Path, first: int, stop: int, described: dict[str, Any], found: Sequence[bytes | None]
 ) -> None:
+    """Write a part.
+
+    Args:
+        folder: Of the journal.
+        first, stop: Its first row, and the row behind its last.
+        described: Its header.
+        found: Its values; None: the row has none.
+    """
     header = json.dumps(described).encode()
     offsets = np.zeros(len(found) + 1, "<i8")
     np.cumsum([len(value or b"") for value in found], out=offsets[1:])
@@ -284,10 +138,11 @@ class Counter:
 
 
 def lacking(
-    found: Sequence[tuple[int, int, Path]], count: int, most: int = ROWS
+    found: Sequence[tuple[int, int, Path]], wanted: Sequence[tuple[int, int]], most: int = ROWS
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of rows that no part has, in pieces of a task each, of at most so many rows."""
-    edges = [(0, 0), *((first, stop) for first, stop, _ in found), (count, count)]
-    for (_, begin), (end, _) in itertools.pairwise(edges):
-        for first in range(begin, end, most):
-            yield first, min(first + most, end)
+    """Ranges of wanted rows that no part has, in pieces of a task each, of at most so many rows."""
+    for start, stop in wanted:
+        within = [(a, b) for a, b, _ in found if a < stop and b > start]
+        for (_, begin), (end, _) in itertools.pairwise([(start, start), *within, (stop, stop)]):
+            for first in range(begin, end, most):
+                yield first, min(first + most, end)

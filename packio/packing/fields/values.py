@@ -27,6 +27,7 @@ class Values(NamedTuple):
 
     Attributes:
         digest: Tells these values from others, so that a run that was cut short can go on.
+        origin: Where they come from, for people.
         function: Makes the value of a `Sample`; None: the values are known by key.
         known: Key → path of a file, or a value; empty if a function makes the values.
         kind: Of the field; None: the values say it.
@@ -34,6 +35,7 @@ class Values(NamedTuple):
     """
 
     digest: str
+    origin: str
     function: Callable[[Any], Any] | None
     known: Mapping[bytes, Any]
     kind: str | None
@@ -55,7 +57,7 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
     """
     if callable(values):
         where = f"{getattr(values, '__module__', '')}:{getattr(values, '__qualname__', values)}"
-        return Values(_digest("function", where, kind), values, {}, kind)
+        return Values(_digest("function", where, kind), where, values, {}, kind)
     if isinstance(values, Mapping):
         return _of_mapping(values.items(), keys, kind, "mapping")
     if not isinstance(values, (str, os.PathLike)):
@@ -177,7 +179,7 @@ def _of_mapping(
     taken = set(names.values())
     unused = [os.fsdecode(name) for name in known if name not in taken]
     used = {key: known[name] for key, name in names.items()}
-    return Values(digest.hexdigest(), None, used, kind, unused)
+    return Values(digest.hexdigest(), where, None, used, kind, unused)
 
 
 def _matched(
@@ -234,7 +236,7 @@ def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
                 "sample; keep one of them"
             )
     unused = [os.fsdecode(name) for name in found.values() if name not in users]
-    return Values(digest.hexdigest(), None, known, kind, unused)
+    return Values(digest.hexdigest(), str(folder), None, known, kind, unused)
 
 
 def _walked(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:

@@ -19,7 +19,7 @@ from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.pieces import Content
 from packio.packing.fields import containers, parts
-from packio.packing.fields.containers import Finished
+from packio.packing.fields.containers import Placed
 from packio.packing.plan import seen
 from packio.packing.publish import assembly
 from packio.packs import opening
@@ -30,32 +30,36 @@ from packio.system import files, locks
 _REMOVING = "removing.packio"  # in the journal: names of files that nothing refers to any more
 
 
-def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Finished], shop: Workshop) -> str:
+def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop: Workshop) -> str:
     """Move containers into a pack, then put an index with the field in place; return its digest.
 
     Args:
-        pack: The pack.
+        pack: The pack. If it has the field, the rows of `found` have no values yet.
         name, kind: Of the field.
-        found: The container of each shard of the pack, in the workshop's folder `built`.
+        found: Containers of shards of the pack, in the workshop's folder `built`.
         shop: The workshop.
     """
     old = _columns(pack)
     data = assembly.data_files(old)
-    counts = [one.data_files for one in found]
+    counts = [one.finished.data_files for one in found]
     bases = itertools.accumulate(counts, initial=data)
     columns: dict[str, Content] = dict(old)
-    for column in found[0].columns:
-        parts_of = [one.columns[column] for one in found]
-        if column == "file":
-            parts_of = [
-                np.where(one.columns["offset"] < 0, 0, one.columns["file"] + base).astype(np.uint32)
-                for one, base in zip(found, bases, strict=False)
-            ]
-        columns[f"{name}/{column}"] = np.concatenate(parts_of)
-    tables = [old, *(one.files for one in found)]
+    parts_of = [(one.first, one.stop, base, one.finished.columns)
+                for one, base in zip(found, bases, strict=False)]  # fmt: skip
+    for column, example in found[0].finished.columns.items():
+        whole = np.full(len(pack), -1 if column == "offset" else 0, example.dtype)
+        if (before := old.get(f"{name}/{column}")) is not None:
+            whole = before.copy()
+        for first, stop, base, own in parts_of:
+            is_file = column == "file"
+            whole[first:stop] = (
+                np.where(own["offset"] < 0, 0, own[column] + base) if is_file else own[column]
+            )
+        columns[f"{name}/{column}"] = whole
+    tables = [old, *(one.finished.files for one in found)]
     columns |= made.joined_files(tables, [data, *counts])
-    fields = {**pack.fields, name: kind}
-    return _published(pack, columns, fields, [n for one in found for n in one.moved], shop)
+    moved = [path for one in found for path in one.finished.moved]
+    return _published(pack, columns, {**pack.fields, name: kind}, moved, shop)
 
 
 def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str], int]:

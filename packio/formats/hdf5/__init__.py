@@ -17,9 +17,9 @@ or, where ``data`` is an array of pixels, ``file["data"][i]``. If some samples h
 h5py makes the file's metadata in memory. packio then writes the blobs itself, with plain system
 calls: a full disk is an error of packio's, while HDF5 would crash the process.
 
-Files of others are read too. An image that is a range of bytes is read as such. h5py reads all
-other images (compressed, cut across the images, of variable length), in a process of its own, as a
-damaged file can crash HDF5.
+Files of others are read too. An image that is a range of bytes is read as such; so are values of
+variable length, which `packio.formats.hdf5.heaps` finds. h5py reads all other images (compressed,
+cut across the images), in a process of its own, as a damaged file can crash HDF5.
 
 Source: HDF5 File Format Specification, version 3.0,
 https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html

@@ -20,6 +20,7 @@ import numpy as np
 from packio import registry
 from packio.errors import NotAPackError, OptionError
 from packio.formats import Reading
+from packio.formats.blobs import ranges
 from packio.formats.blobs.by_library import FoundSamples, RowCache
 from packio.formats.blobs.pixels import (
     IMAGES,
@@ -41,6 +42,7 @@ from packio.formats.blobs.pixels import (
     unknown,
     without_padding,
 )
+from packio.formats.hdf5 import variable
 from packio.formats.hdf5.datasets import bytes_of, chunk_offsets, datasets, described, place, slices
 from packio.sample.record import Place, Record
 
@@ -143,7 +145,7 @@ def _array(dataset: Any, order: Order, path: Path) -> FoundSamples:
 def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callable[[int], bytes]]:
     """Encoded images, of variable or of fixed length."""
 
-    def variable(number: int) -> bytes:
+    def of_any_length(number: int) -> bytes:
         return np.asarray(dataset[number]).tobytes()
 
     def fixed(number: int) -> bytes:
@@ -151,9 +153,20 @@ def _encoded(dataset: Any, path: Path) -> tuple[Iterator[Record[Place]], Callabl
 
     numbers = [(i, b"%08d" % i) for i in range(len(dataset))]
     if dataset.dtype.hasobject:
-        return (image_at(key, path.name, -1, 0) for _, key in numbers), variable
+        return _compared(dataset, path, of_any_length), of_any_length
     at = _positions(dataset, dataset.dtype.itemsize, path)
     return (image_at(key, path.name, at(i), len(fixed(i))) for i, key in numbers), fixed
+
+
+def _compared(dataset: Any, path: Path, read: Callable[[int], bytes]) -> Iterator[Record[Place]]:
+    """Images of variable length: where they lie, if h5py finds the same bytes there."""
+    places = variable.places(dataset, path)
+    with ranges.opened(path, window=0) as file:
+        for number in range(len(dataset)):
+            offset, length = (-1, 0) if places is None else (a.item(number) for a in places)
+            if offset >= 0 and file.read(length, offset) != read(number):
+                offset, length = -1, 0
+            yield image_at(b"%08d" % number, path.name, offset, length)
 
 
 def _positions(dataset: Any, size: int, path: Path) -> Callable[[int], int]:

@@ -1,0 +1,113 @@
+"""Values of variable length: where each lies, found in the heaps of an HDF5 file without HDF5.
+
+A dataset of such values holds a reference to each: u32 how many items the value has, the address of
+a global heap collection, u32 the number of an object in the collection. The value is that object,
+which is one range of bytes. A collection is, all of it little-endian, A and L bytes being the sizes
+of addresses and lengths that the superblock names (8 and 8)::
+
+    "GCOL"   u8 version 1   3 bytes unused   uL bytes of the collection, with all of this
+    and objects: u16 number   u16 references   4 bytes unused   uL bytes of the value   the value
+
+Each of the two headers, and each value, is filled up to a multiple of 8 bytes. Object 0 is the room
+that is left. Addresses count from where the superblock says, the end of a user block.
+
+Source: HDF5 File Format Specification, version 3.0, III.E "Global Heap" and IV.A.2.d "Datatype
+Message", variable-length types.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from packio.errors import IntegrityError
+from packio.formats.blobs.ranges import Input
+
+_GAP = 8  # bytes: a multiple of it is where headers and values begin
+
+
+class Sizes(NamedTuple):
+    """What the superblock of a file says."""
+
+    address: int  # bytes
+    length: int  # bytes
+    base: int  # where addresses count from
+
+    @property
+    def reference(self) -> np.dtype:
+        """The type of a reference."""
+        return np.dtype([("items", "<u4"), ("heap", f"<u{self.address}"), ("number", "<u4")])
+
+
+def find(file: Input, references: np.ndarray, sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Tell where values of bytes lie.
+
+    Each collection is read once, and no two may overlap, so that the work is bounded by the file.
+
+    Args:
+        file: The open file.
+        references: (N,) of the type that `sizes` says.
+        sizes: Of the file.
+
+    Returns:
+        Offset and length of each value, (N,) int64 bytes. An empty value is at 0.
+
+    Raises:
+        IntegrityError: a reference or a heap is damaged.
+    """
+    offsets = np.zeros(len(references), np.int64)
+    lengths = references["items"].astype(np.int64)
+    heaps = references["heap"]
+    order = np.argsort(heaps, kind="stable")
+    order = order[lengths[order] > 0]
+    end = 0
+    for some in np.split(order, np.flatnonzero(np.diff(heaps[order])) + 1) if len(order) else []:
+        at = sizes.base + heaps.item(some[0])
+        if at < end:
+            raise _damaged(file, at, "overlaps another")
+        found, end = _objects(file, at, {*references["number"][some].tolist()}, sizes)
+        for row, number in zip(some.tolist(), references["number"][some].tolist(), strict=True):
+            place = found.get(number)
+            if place is None or place[1] != lengths[row]:
+                raise _damaged(file, at, f"has no object {number} of {lengths[row]} bytes")
+            offsets[row] = place[0]
+    return offsets, lengths
+
+
+def _objects(
+    file: Input, at: int, wanted: set[int], sizes: Sizes
+) -> tuple[dict[int, tuple[int, int]], int]:
+    """Where some objects of a collection lie, and where the collection ends."""
+    header = _whole(8 + sizes.length)  # of the collection, and of each object
+    content = file.read(header, at) if at + header <= file.size else b""
+    size = int.from_bytes(content[8 : 8 + sizes.length], "little")
+    end = at + size
+    if content[:5] != b"GCOL\x01" or not header <= size <= file.size - at:
+        raise _damaged(file, at, f"begins {content.hex() or 'outside the file'}")
+    found: dict[int, tuple[int, int]] = {}
+    place = at + header
+    while len(found) < len(wanted) and place + header <= end:
+        content = file.read(header, place)
+        number = int.from_bytes(content[:2], "little")
+        size = int.from_bytes(content[8 : 8 + sizes.length], "little")
+        if number == 0:  # the room that is left: its size includes its header
+            place += max(size, header)
+            continue
+        place += header
+        if size > end - place or number in found:
+            raise _damaged(file, at, f"has an object {number} of {size} bytes")
+        if number in wanted:
+            found[number] = place, size
+        place += _whole(size)
+    return found, end
+
+
+def _whole(size: int) -> int:
+    return -(-size // _GAP) * _GAP
+
+
+def _damaged(file: Input, at: int, what: str) -> IntegrityError:
+    return IntegrityError(
+        f"{file.path}: the heap at {at} {what}; restore the file, or write its images anew"
+    )

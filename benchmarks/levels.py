@@ -1,11 +1,11 @@
-"""What levels cost and bring: time, decibels and bytes of ``fidelity="fast"``; and several views.
+"""What levels cost and bring: time, decibels and bytes of ``fidelity="fast"``.
 
 Crops of 224 of large photographs, by one thread, from packs in the page cache: exact, fast, and
-fast with 1, 2, 3 levels and with ``levels="auto"``. Then two views as SimCLR's, and eight as
-DINO's, of one read, against as many datasets with one of these views each. All candidates take
-turns; times are those of a processor, a ratio is of times in the same round. Photographs of 12
-megapixels are made of smaller ones, side by side, with all their detail: compared with a camera's,
-their levels have more bytes, and crops of them fewer decibels. ``--images FOLDER`` takes others.
+fast with 1, 2, 3 levels and with ``levels="auto"``. All candidates take turns; times are those of a
+processor, a ratio is of times in the same round. Photographs of 12 megapixels are made of smaller
+ones, side by side, with all their detail: compared with a camera's, their levels have more bytes,
+and crops of them fewer decibels. ``--images FOLDER`` takes others. Several crops of one read:
+``views.py``.
 
     python benchmarks/levels.py [--images FOLDER] [--save] [--plot FILE]
 """
@@ -29,14 +29,9 @@ import packio
 sys.path.append(str(Path(__file__).parent.parent / "tools"))
 import make_sample_images
 
-LARGE, COUNT, SMALL_COUNT = (4032, 3024), 8, 48
+LARGE, COUNT = (4032, 3024), 8
 CROP = packio.RandomResizedCrop(224)
 LEVELS: dict[str, int | str] = {"auto": "auto", "1": 1, "2": 2, "3": 3}
-SIMCLR = [packio.RandomResizedCrop(224)] * 2
-DINO = [
-    *[packio.RandomResizedCrop(224, scale=(0.4, 1))] * 2,
-    *[packio.RandomResizedCrop(96, scale=(0.05, 0.4))] * 6,
-]
 EPOCHS = 3  # of which each has other crops, for decibels
 
 
@@ -124,35 +119,6 @@ def crops(images: Path, folder: Path, rounds: int) -> dict[str, Any]:
     return result
 
 
-def views(packs: dict[str, Path], rounds: int) -> dict[str, Any]:
-    """Views of one read, and the same crops one by one: milliseconds a sample, and the ratio."""
-    result = {}
-    for pack, path in packs.items():
-        for name, wanted in (("2 x 224", SIMCLR), ("2 x 224 + 6 x 96", DINO)):
-            for fidelity in ("exact", "fast"):
-                if "levels" in pack and fidelity == "exact":
-                    continue
-                joint = opened(path, views=wanted, fidelity=fidelity)
-                alone = [opened(path, views=[view], fidelity=fidelity) for view in wanted]
-                times: dict[str, list[float]] = {"views": [], "alone": []}
-                order = list(range(len(joint)))
-                for number in range(rounds + 1):
-                    for ds in (joint, *alone):
-                        ds.set_epoch(number)
-                    together = timed(lambda joint=joint, order=order: joint.gather(order))
-                    apart = sum(timed(lambda ds=ds, order=order: ds.gather(order)) for ds in alone)
-                    if number:
-                        times["views"].append(1e3 * together / len(order))
-                        times["alone"].append(1e3 * apart / len(order))
-                result[f"{pack}, {name}, {fidelity}"] = {
-                    **{how: _results.summary(millis, 2) for how, millis in times.items()},
-                    "times_as_fast": _results.summary(
-                        _results.ratios(times["alone"], times["views"]), 2
-                    ),
-                }
-    return result
-
-
 def plot(found: dict[str, Any], path: Path) -> None:
     """Draw speed against bytes, and decibels against bytes, a point for each pack."""
     from matplotlib.figure import Figure
@@ -190,18 +156,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         images = given.images or write(folder / "large", COUNT, LARGE)
-        small = write(folder / "small", SMALL_COUNT, (500, 400))
         found = crops(images, folder, given.rounds)
-        packs = {
-            "0.2 megapixels": packio.pack(small, folder / "small.tar").out,
-            "large": folder / "none.tar", "large, levels": folder / "2.tar",
-        }  # fmt: skip
-        several = views(packs, given.rounds)
     about = {
         "machine": _results.machine("numpy", "torch", "pillow"), "rounds": given.rounds,
         "images": os.path.basename(given.images or f"{LARGE[0]} x {LARGE[1]}, made"),
     }  # fmt: skip
-    _results.finish("levels", {**about, "crops": found, "views": several}, keep=given.save)
+    _results.finish("levels", {**about, "crops": found}, keep=given.save)
     if given.plot or given.save:
         plot(found, given.plot or _results.FOLDER / "levels.svg")
 

@@ -105,6 +105,7 @@ def _at(*boxes: tuple[int, int, int, int], fast: bool = False, to: int = 20) -> 
     [
         (_at((0, 0, 100, 100), (10, 10, 100, 100)), True, [2]),
         (_at((0, 0, 30, 30), (200, 280, 30, 30)), True, [1, 1]),
+        (_at((0, 0, 40, 40), (0, 90, 40, 40)), True, [2]),  # a decode costs more than the gap
         (_at((0, 0, 30, 30), (200, 280, 30, 30)), False, [2]),  # what is between is decoded anyway
         (_at((0, 0, 231, 317), (200, 280, 30, 30), (5, 5, 9, 9)), True, [3]),
         (_at((0, 0, 200, 200), (1, 1, 25, 25), fast=True), True, [1, 1]),  # of other scales

@@ -1,4 +1,4 @@
-"""Verbs of fields that packs get beside those of their source: levels, and fields added later."""
+"""Verbs of fields beside those of the source: levels, and fields added later; and selections."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import described
 import looking
 import numpy as np
+import pytest
 from commands import KILLED
 from PIL import Image
 from verbs import verb
@@ -115,6 +116,55 @@ def kill_add(t: Trial) -> None:
     t.run("drop-field", out, "later", code=(0, 2))
     t.check(out, one.samples, ordered=True)
     t.run("verify", out)
+
+
+@verb()
+def kill_only_new(t: Trial) -> None:
+    """Values for appended samples: a kill leaves those of before, and the next run ends it."""
+    (out, one), (count, _) = t.sharded(t.first), t.sharded(t.first, "count")
+    more = t.written(t.second, "source_more")
+    told, wanted = _later(t, one.samples)
+    for path in (out, count):
+        t.run("add", path, "--field", told)
+        t.append(path, more)
+    if not more.samples:
+        return
+    told, new = _later(t, more.samples, kind=wanted[0]["fields"]["later"][0])
+    add = ("--field", told, "--only-new")
+    changes = t.run("add", count, *add).changes
+    kill_at = t.draw.randrange(1, changes + 1)
+    t.run("add", out, *add, code=(0, KILLED), kill_at=kill_at)
+    before, after = [*wanted, *more.samples], [*wanted, *new]
+    path = pathlib.Path(out)
+    if looking.difference(after, path, ordered=False) and (
+        found := looking.difference(before, path, ordered=False)
+    ):
+        t.fail(f"killed, and neither old nor new: {found}")
+    t.run("add", out, *add)
+    t.check(out, after)
+    t.run("verify", out)
+
+
+# Selections
+
+
+@verb()
+def select(t: Trial) -> None:
+    """Samples that a condition is true of, with a field that came later: read and converted."""
+    pytest.importorskip("duckdb")
+    out, one = t.sharded(t.samples)
+    told, wanted = _later(t, one.samples)
+    t.run("add", out, "--field", told)
+    condition, chosen = '"index" % 2 = 0', wanted[::2]
+    places = [sample.get("meta", {}).get("place") for sample in wanted]
+    if place := next(filter(None, reversed(places)), None):
+        condition = f"place = '{place}' AND n >= 0"
+        chosen = [s for s, other in zip(wanted, places, strict=True) if other == place]
+    t.run("select", out, condition, "-o", t.out("chosen", ".selection"))
+    t.check(t.out("chosen", ".selection"), chosen, ordered=True)
+    t.run("verify", t.out("chosen", ".selection"))
+    t.run("convert", t.out("chosen", ".selection"), t.out("other", t.cell.other))
+    t.check(t.out("other", t.cell.other), chosen, ordered=True)
 
 
 # Levels

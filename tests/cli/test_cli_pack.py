@@ -263,7 +263,7 @@ def test_a_full_disk_under_the_summary_is_an_error(
     with open("/dev/full", "w") as full:
         done = run(image_folder, tmp_path / "x.lmdb", stdout=full)
     assert done.returncode == 74
-    assert done.stderr.splitlines() == ["packio: [Errno 28] No space left on device"]
+    assert done.stderr.splitlines() == ["packio: standard output: No space left on device"]
 
 
 def test_the_loser_of_two_ends_at_once(image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:

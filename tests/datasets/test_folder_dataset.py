@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import leftovers
 import pytest
 import torch
 from PIL import Image
@@ -335,9 +336,9 @@ def test_more_files_than_descriptors(tmp_path: Path) -> None:
     for i in range(300):
         (tmp_path / "root" / "class" / f"{i:03d}.png").write_bytes(image("red", (4, 4)))
     ds = packio.FolderDataset(tmp_path / "root", threads=4)
-    before = len(os.listdir("/proc/self/fd"))
+    before = leftovers.descriptors_below(tmp_path)
     assert len(ds.__getitems__(range(300))) == 300
-    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    assert leftovers.descriptors_below(tmp_path) <= before + 4
 
 
 def test_what_is_no_image_folder_is_refused(tmp_path: Path, image_folder: Path) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import leftovers
 import lmdb
 import numpy as np
 import pytest
@@ -411,14 +412,14 @@ def test_as_many_files_are_open_as_the_process_spares(
     for name in names:
         (tmp_path / name).write_bytes(name.encode())
     files = LocalFiles(tmp_path, names, [len(n) for n in names])
-    before = len(os.listdir("/proc/self/fd"))
+    before = leftovers.descriptors_below(tmp_path)
     most = 0
     for i in [*range(200), *range(199, -1, -1)]:
         assert files.read(i, 0, len(names[i])) == names[i].encode()
-        most = max(most, len(os.listdir("/proc/self/fd")) - before)
+        most = max(most, leftovers.descriptors_below(tmp_path) - before)
     assert expected - 4 <= most <= expected
     files.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert leftovers.descriptors_below(tmp_path) == before
 
 
 def test_many_threads_read_many_files(tmp_path: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import leftovers
 import numpy as np
 import pytest
 import torch
@@ -406,9 +407,9 @@ def test_of_many_files_few_stay_open(tmp_path: Path) -> None:
     paths = [tmp_path / str(i) for i in range(len(sizes))]
     for i, (path, size) in enumerate(zip(paths, sizes, strict=True)):
         path.write_bytes(bytes([i % 256]) * size)
-    before = len(os.listdir("/proc/self/fd"))
+    before = leftovers.descriptors_below(tmp_path)
     mapped = MappedFiles(paths, sizes)
-    assert len(os.listdir("/proc/self/fd")) == before + 4
+    assert leftovers.descriptors_below(tmp_path) == before + 4
     for i, (start, size) in enumerate(zip(mapped.starts.tolist(), sizes, strict=True)):
         assert mapped.bytes[start : start + size].tolist() == [i % 256] * size
     with pytest.raises(OSError, match="size"):

@@ -21,6 +21,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import leftovers
 import made
 import numpy as np
 import pytest
@@ -606,7 +607,7 @@ def test_an_unpacked_archive_has_no_name_and_ends_with_its_listing(
     (tmp_path / "tmp").mkdir()
     _tar(tmp_path / "plain", ("a/1.png", PNG), ("b/1.png", PNG))
     (tmp_path / "a.tgz").write_bytes(gzip.compress((tmp_path / "plain").read_bytes()))
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = leftovers.descriptors_below(tmp_path / "tmp")
     found = archive.listing(tmp_path / "a.tgz")
     assert os.listdir(tmp_path / "tmp") == []
     assert set(_samples(found).values()) == {PNG}
@@ -616,7 +617,7 @@ def test_an_unpacked_archive_has_no_name_and_ends_with_its_listing(
     read = subprocess.run([sys.executable, "-c", code], input=sent, check=True, capture_output=True)
     assert read.stdout.decode().strip() == PNG.hex()
     del found
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert leftovers.descriptors_below(tmp_path / "tmp") == descriptors
 
 
 @pytest.mark.parametrize("make", [_tar, _zip])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pathlib
 import threading
 import weakref
 from types import ModuleType
 
+import leftovers
 import pytest
 
 from packio.errors import IntegrityError
@@ -58,7 +58,7 @@ def test_files_are_closed_when_python_has_let_go_of_its_modules(
     module: ModuleType, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x").write_bytes(b"abcd")
-    before = len(os.listdir("/proc/self/fd"))
+    before = leftovers.descriptors_below(tmp_path)
     held: object
     if module is local:
         held = LocalFiles(tmp_path, ["x"], [4])
@@ -68,7 +68,7 @@ def test_files_are_closed_when_python_has_let_go_of_its_modules(
     with monkeypatch.context() as gone:
         gone.setattr(module, "os", None)
         del held
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert leftovers.descriptors_below(tmp_path) == before
 
 
 def test_packs_that_are_not_read_leave_their_files_to_others(
@@ -81,14 +81,14 @@ def test_packs_that_are_not_read_leave_their_files_to_others(
         (tmp_path / name).write_bytes(name.encode())
     idle = [LocalFiles(tmp_path, names, [3] * 200) for _ in range(5)]
     read, other = (LocalFiles(tmp_path, names, [3] * 200) for _ in range(2))
-    before = len(os.listdir("/proc/self/fd"))
+    before = leftovers.descriptors_below(tmp_path)
     for i, name in enumerate(names):
         assert read.read(i, 0, 3) == name.encode()
-    assert len(os.listdir("/proc/self/fd")) - before == 200
+    assert leftovers.descriptors_below(tmp_path) - before == 200
     for i in range(200):
         other.read(i, 0, 3)
     read.close()  # and gives its share back
     for i in range(200):
         other.read(i, 0, 3)
-    assert len(os.listdir("/proc/self/fd")) - before == 200
+    assert leftovers.descriptors_below(tmp_path) - before == 200
     del idle

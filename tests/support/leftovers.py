@@ -28,6 +28,15 @@ def held() -> dict[str, int]:
     }
 
 
+def descriptors_below(folder: pathlib.Path) -> int:
+    """Descriptors of this process for files in a folder: others come and go beside a test."""
+    count, start = 0, f"{folder.resolve()}/"
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            count += os.readlink(f"/proc/self/fd/{name}").startswith(start)
+    return count
+
+
 def of_session(leader: int) -> list[int]:
     """Processes of a session that have not ended."""
     found = []

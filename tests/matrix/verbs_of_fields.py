@@ -135,9 +135,9 @@ def kill_only_new(t: Trial) -> None:
     kill_at = t.draw.randrange(1, changes + 1)
     t.run("add", out, *add, code=(0, KILLED), kill_at=kill_at)
     before, after = [*wanted, *more.samples], [*wanted, *new]
-    path = pathlib.Path(out)
-    if looking.difference(after, path, ordered=False) and (
-        found := looking.difference(before, path, ordered=False)
+    place = pathlib.Path(out)
+    if looking.difference(after, place, ordered=False) and (
+        found := looking.difference(before, place, ordered=False)
     ):
         t.fail(f"killed, and neither old nor new: {found}")
     t.run("add", out, *add)

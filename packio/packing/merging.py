@@ -16,6 +16,7 @@ from packio.errors import OptionError, OutputError, OutputExistsError, PackioErr
 from packio.formats import Format
 from packio.index import columns as made
 from packio.index import indexfile
+from packio.index.metadata import later_of
 from packio.packing import sourcing
 from packio.packing.making import pack
 from packio.packing.plan import existing
@@ -262,4 +263,5 @@ def _metadata(
         splits=split_names,
         statistics=pixel_statistics.joined(opened),
         identity=[identity for m in found for identity in m.get("identity", [])],
+        later=later_of(*found),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 import shlex
@@ -123,6 +124,18 @@ class Trial:
         workers = ["--workers", str(self.draw.choice([1, 1, 1, 1, 1, 2]))]
         arguments = ["append", out, *source.arguments, *workers, *options]
         return self.run(*arguments, code=code, kill_at=kill_at)
+
+    def same_again(self, out: str, source: Written) -> None:
+        """Append what a pack was made of, also where the cache knows nothing of its files."""
+        for is_known in (True, False):
+            if not is_known:
+                shutil.rmtree(self.folder / "cache", ignore_errors=True)
+            said = json.loads(self.append(out, source, "--json").printed)
+            if said["added"] or said["changed"]:
+                self.fail(
+                    f"appending the same adds {said['added']}, changed: {said['changed']}, with"
+                    f"{'' if is_known else 'out'} a cache"
+                )
 
     def run_all(self, commands: list[Command], code: int | tuple[int, ...] = 0) -> list[Ran]:
         """Run several commands at once."""

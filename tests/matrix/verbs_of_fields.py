@@ -67,6 +67,7 @@ def add_field(t: Trial) -> None:
     if changed := [path for path, file in before.items() if after.get(path) != file]:
         t.fail(f"adding a field changes {changed}")
     t.run("verify", out)
+    t.same_again(out, one)
     t.run("convert", out, t.out("other", t.cell.other))
     t.check(t.out("other", t.cell.other), wanted, ordered=True)
     more = t.written(t.second, "source_more")
@@ -80,6 +81,7 @@ def add_field(t: Trial) -> None:
     t.run("drop-field", out, "later")
     t.check(out, [*one.samples, *more.samples])
     t.run("verify", out)
+    t.same_again(out, one)
 
 
 @verb()

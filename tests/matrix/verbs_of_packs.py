@@ -27,9 +27,7 @@ def append(t: Trial) -> None:
     source = t.written(t.samples, "source_pack")
     t.append(out, source)
     t.check(out, source.samples)
-    again = json.loads(t.append(out, source, "--json").printed)
-    if again["added"] or again["changed"]:
-        t.fail(f"appending the same adds {again['added']}, changed: {again['changed']}")
+    t.same_again(out, source)
     t.check(out, source.samples)
     t.run("verify", out)
 

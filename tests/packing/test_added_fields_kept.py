@@ -422,3 +422,107 @@ def test_a_link_on_another_file_system_leads_to_the_pack(
     with packio.open(out) as opened:
         found = {s.key: s.fields["f"].data.decode() for s in opened if "f" in s.fields}
         assert (found, len(opened)) == (texts, len(texts) + 1)
+
+
+Step = Callable[[pathlib.Path, pathlib.Path], pathlib.Path]
+
+
+def _converted(out: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    return packio.convert(out, folder / "y", format="lmdb", shards=2).out
+
+
+def _merged(by: str, out: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    one = folder / "other.tar"
+    (folder / "o/class").mkdir(parents=True)
+    Image.new("RGB", (9, 7)).save(folder / "o/class/zz.png")
+    packio.pack(folder / "o", one)
+    more: dict[str, Any] = {} if by == "link" else {"shards": 2}
+    return packio.merge(folder / "m.tar", [out, one], by=by, **more).out
+
+
+def _reindexed(out: pathlib.Path, _: pathlib.Path) -> pathlib.Path:
+    packio.reindex(out)
+    return out
+
+
+def _appended(out: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    (folder / "n/class").mkdir(parents=True)
+    Image.new("RGB", (9, 7)).save(folder / "n/class/new.png")
+    packio.append(out, folder / "n")
+    return out
+
+
+def _dropped(out: pathlib.Path, _: pathlib.Path) -> pathlib.Path:
+    packio.drop_field(out, "later")
+    return out
+
+
+_STEPS: dict[str, Step] = {
+    "nothing": lambda out, _: out,
+    "convert": _converted,
+    "merge": functools.partial(_merged, "copy"),
+    "link": functools.partial(_merged, "link"),
+    "reindex": _reindexed,
+    "append": _appended,
+    "drop": _dropped,
+}
+
+
+@pytest.mark.parametrize("step", _STEPS)
+def test_a_field_that_came_later_is_no_change_of_the_source(
+    step: str,
+    image_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "x"
+    packio.pack(image_folder, out, shards=2, format="tar")
+    with packio.open(out) as pack:
+        keys = [pack.key(i) for i in range(len(pack))]
+    packio.add_field(out, "later", {key: f"words of {key}" for key in keys})
+    made = _STEPS[step](out, tmp_path)
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))  # nothing is known of files
+    found = packio.append(made, image_folder)
+    assert (found.added, found.changed, found.unchanged) == (0, (), len(keys))
+    if step in ("nothing", "reindex", "drop"):
+        assert packio.pack(image_folder, out, shards=2, format="tar").up_to_date
+
+
+def _table(folder: pathlib.Path, images: pathlib.Path, first: str) -> pathlib.Path:
+    """A table of images with words; `first` are the first image's."""
+    paths = [p for p in sorted(images.rglob("*")) if p.is_file()][:5]
+    rows = [f"{path},{first if i == 0 else path.stem}\n" for i, path in enumerate(paths)]
+    table = folder / "table.csv"
+    table.write_text("path,words\n" + "".join(rows))
+    return table
+
+
+@pytest.mark.parametrize("way", ["drop", "replace"])
+def test_a_field_of_the_source_that_was_dropped_or_replaced_is_no_change(
+    way: str, image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, table = tmp_path / "x", _table(tmp_path, image_folder, "first")
+    packio.pack(table, out, shards=2, format="tar", fields={"words": "words"})
+    with packio.open(out) as pack:
+        keys = [pack.key(i) for i in range(len(pack))]
+    if way == "drop":
+        packio.drop_field(out, "words")
+    else:
+        packio.add_field(out, "words", {key: f"more of {key}" for key in keys}, overwrite=True)
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
+    found = packio.append(out, table)
+    assert (found.added, found.changed, found.unchanged) == (0, (), len(keys))
+
+
+def test_a_field_that_the_source_has_otherwise_now_is_a_change(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, table = tmp_path / "x", _table(tmp_path, image_folder, "first")
+    packio.pack(table, out, shards=2, format="tar", fields={"words": "words"})
+    with packio.open(out) as pack:
+        keys = [pack.key(i) for i in range(len(pack))]
+    packio.add_field(out, "later", dict.fromkeys(keys, "more"))
+    _table(tmp_path, image_folder, "other")
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
+    found = packio.append(out, table)
+    assert (found.added, found.changed) == (0, (keys[0],))

@@ -1,14 +1,20 @@
-"""Whether samples have the contents that were packed: bytes, labels, boxes and metadata."""
+"""Whether samples have the contents that were packed: bytes, labels, boxes and metadata.
+
+Fields that were added to the pack later, or dropped, are not compared: the source has other values
+of them, or none.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from packio.index import indexfile
+from packio.index.metadata import later_of
 from packio.packing.plan import seen
 from packio.packing.run.reading import Treatment, read_ahead
 from packio.sample import levels
@@ -84,14 +90,32 @@ def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:
 
 def _as_packed(record: Record[Field], row: int, index: indexfile.Index) -> bool:
     """Tell whether a sample, treated as it was then, has the bytes and annotations of a row."""
-    for name in levels.others(index.fields.keys() | record.fields.keys()):
+    later = later_of(index.metadata)
+    for name in set(levels.others(index.fields.keys() | record.fields.keys())) - later.keys():
         field = record.fields.get(name)
         has = f"{name}/offset" in index and index.column(f"{name}/offset").item(row) >= 0
         if has != (field is not None):
             return False
         if field and indexfile.crc32c(field.data) != index.column(f"{name}/crc32c").item(row):
             return False
-    return _meta(index, row) == (record.meta or b"") and _same_boxes(record, row, index)
+    return _same_meta(record, row, index, later.values()) and _same_boxes(record, row, index)
+
+
+def _same_meta(
+    record: Record[Field], row: int, index: indexfile.Index, taken: Collection[str]
+) -> bool:
+    """Tell whether metadata is that of a row.
+
+    Args:
+        taken: Columns of which fields were made once. They are in the metadata now, if the fields
+            were dropped.
+    """
+    now, packed = record.meta or b"", _meta(index, row)
+    if now == packed or not any(taken):
+        return now == packed
+    found = [json.loads(text or b"{}") for text in (now, packed)]
+    one, other = ({n: v for n, v in value.items() if n not in taken} for value in found)
+    return bool(one == other)
 
 
 def _meta(index: indexfile.Index, row: int) -> bytes:

@@ -16,6 +16,7 @@ import numpy as np
 from packio import registry
 from packio.errors import OptionError, SourceError
 from packio.index.indexfile import canonical_json
+from packio.index.metadata import later_of
 from packio.packs import pixel_statistics
 from packio.sample.recipe import NO_ENCODING, Recipe, merged
 from packio.sources import Listing, Source
@@ -34,12 +35,14 @@ class Carried:
         skipped: Number of samples that those packs left out.
         statistics: Statistics of their pixels, if the new pack has the same pixels.
         versions: Versions of the libraries that encoded their images.
+        later: Fields that were added to them, or dropped, after they were packed; see `later_of`.
     """
 
     recipe: Recipe | None = None
     skipped: int = 0
     statistics: dict[str, Any] | None = None
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    later: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +131,7 @@ def _carried(listing: Listing, recipe: Recipe) -> Carried:
         sum(m["counts"]["skipped"] for m in found),
         pixel_statistics.joined(listing.packs) if same_pixels else None,
         {name: version for name, version in versions.items() if name != "packio"},
+        later_of(*found),
     )
 
 

@@ -17,6 +17,7 @@ from packio.errors import OutputExistsError
 from packio.formats import added_shard
 from packio.index import columns as made
 from packio.index import indexfile
+from packio.index.metadata import LATER, later_of
 from packio.index.pieces import Content
 from packio.packing.fields import containers, parts
 from packio.packing.fields.containers import Placed
@@ -59,7 +60,7 @@ def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop:
     tables = [old, *(one.finished.files for one in found)]
     columns |= made.joined_files(tables, [data, *counts])
     moved = [path for one in found for path in one.finished.moved]
-    return _published(pack, columns, {**pack.fields, name: kind}, moved, shop)
+    return _published(pack, columns, {**pack.fields, name: kind}, name, moved, shop)
 
 
 def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str], int]:
@@ -87,7 +88,7 @@ def drop(pack: opening.Pack, name: str, shop: Workshop) -> tuple[str, list[str],
     fields = {n: k for n, k in pack.fields.items() if n != name}
     shop.shards.mkdir(exist_ok=True)
     parts.write_whole(shop.shards / _REMOVING, json.dumps(sorted(removed)).encode())
-    digest = _published(pack, columns, fields, [], shop)
+    digest = _published(pack, columns, fields, name, [], shop)
     with opening.Pack(pack.path, expect_digest=digest) as now:
         remove_noted(now, shop)
     return digest, sorted(removed), remaining
@@ -116,17 +117,24 @@ def _columns(pack: opening.Pack) -> dict[str, np.ndarray]:
     return assembly.columns_of(pack.index_file)
 
 
-def _metadata(pack: opening.Pack, fields: Mapping[str, str]) -> dict[str, Any]:
+def _metadata(pack: opening.Pack, fields: Mapping[str, str], changed: str) -> dict[str, Any]:
     metadata = dict(pack.metadata)
     metadata |= {
         "version": indexfile.VERSION,
         "fields": dict(fields),
         "recipe": _recipe(metadata, fields).as_json(),
+        LATER: {changed: _column(metadata, changed)} | later_of(metadata),
     }
     for name in ("options", "columns"):  # of version 1, and of a manifest
         if name == "columns" or "recipe" in pack.metadata:
             metadata.pop(name, None)
     return metadata
+
+
+def _column(metadata: Mapping[str, Any], name: str) -> str:
+    """The column of the source that a field comes from, or ""."""
+    column, _ = (Recipe.of(metadata).reading.get("fields") or {}).get(name, ("", None))
+    return str(column)
 
 
 def _recipe(metadata: Mapping[str, Any], fields: Mapping[str, str]) -> Recipe:
@@ -141,12 +149,12 @@ def _recipe(metadata: Mapping[str, Any], fields: Mapping[str, str]) -> Recipe:
 
 
 def _published(
-    pack: opening.Pack, columns: Mapping[str, Content], fields: Mapping[str, str],
+    pack: opening.Pack, columns: Mapping[str, Content], fields: Mapping[str, str], changed: str,
     names: Sequence[str], shop: Workshop,
 ) -> str:  # fmt: skip
     place = pack.index_file.path
     index = shop.built / place.name
-    digest = indexfile.write(index, columns, _metadata(pack, fields))
+    digest = indexfile.write(index, columns, _metadata(pack, fields, changed))
     with locks.changing(index):  # before others see it
         files.sync_tree(shop.built)
         folders = set()

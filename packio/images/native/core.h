@@ -35,6 +35,35 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+/* Kinds of blocks, by where coefficients are that are not 0. Each has a transform of its own. */
+enum Kind {
+    FLAT,  /* a DC coefficient alone */
+    FEW,   /* in the first four rows and columns */
+    HALF,  /* among the first 32, as coded */
+    ANY,
+    KINDS  /* counted under it: all blocks that are decoded */
+};
+
+/* Clocks at the borders of the stages that an image goes through, for benchmarks/stages.py. They are
+   compiled with -DSTAGES only, for x86-64 processors and one thread. */
+enum Stage { PLAN, COPY, ENTROPY, IDCT, COLOUR, ACROSS, DOWN, STAGES_COUNT };
+#ifdef STAGES
+#include <x86intrin.h>
+extern uint64_t packio_ticks[STAGES_COUNT], packio_blocks[KINDS + 1], packio_last;
+#define START() (void)(packio_last = __rdtsc())
+#define LAP(STAGE)                                       \
+    do {                                                 \
+        uint64_t now = __rdtsc();                        \
+        packio_ticks[STAGE] += now - packio_last;        \
+        packio_last = now;                               \
+    } while (0)
+#define COUNT(KIND) (void)packio_blocks[KIND]++
+#else
+#define START() (void)0
+#define LAP(STAGE) (void)0
+#define COUNT(KIND) (void)0
+#endif
+
 _Static_assert(sizeof(size_t) >= 8, "sizes of buffers are computed without checks for 32 bits");
 
 /* What became of an image. `packio.images.native` names the statuses. */

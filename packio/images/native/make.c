@@ -13,6 +13,11 @@ enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactl
 static const Kernels *kernels = &packio_portable;
 const Kernels *packio_kernels(void) { return kernels; }
 
+#ifdef STAGES
+EXPORTED uint64_t packio_ticks[STAGES_COUNT], packio_blocks[KINDS + 1];
+uint64_t packio_last;
+#endif
+
 int packio_version(void) { return VERSION; }
 
 /* Choose the kernels: those for AVX2, if they are wanted and the processor has it. Whether it is
@@ -205,6 +210,7 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
     Pair pairs[3];
     Plan plans[MOST_OUTPUTS];
     const Request *first = requests;
+    START();
     if (count < 1 || count > MOST_OUTPUTS) return REQUEST;
     int status = MADE;
     for (int i = 0; i < count && !status; i++) {
@@ -235,6 +241,7 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
     }
     int found = packio_tasks(scratch, &jpeg, points, (size_t)points_size, r0, r1, c0, c1, &in_turn);
     if (found <= 0) return found ? -found : DAMAGED;
+    LAP(PLAN);
     status = kernels->decode(scratch, &jpeg, pairs, &region, scratch->tasks.memory, found, in_turn);
     for (int i = 0; i < count && !status; i++)
         status = kernels->render(scratch, &jpeg, &plans[i].region, requests + i, &plans[i].down,

@@ -252,6 +252,7 @@ static const uint8_t *begin_task(Streams *s, Stream *stream, int slot, const Tas
     s->clean += length;
     memset(s->clean, 0, 8);
     begin(s, stream, slot, task->count, pairs);
+    LAP(COPY);
     return s->clean;
 }
 
@@ -278,6 +279,7 @@ static int decode_beside(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs,
     }
     while (alive) {
         if (s.runs[alive - 1](streams)) return DAMAGED;
+        LAP(ENTROPY);
         for (int i = 0; i < alive; i++) {
             if (streams[i].place < streams[i].end) continue;
             const Task *task = tasks_of[i];
@@ -319,6 +321,7 @@ static int decode_in_turn(Scratch *scratch, const Jpeg *jpeg, const Pair *pairs,
     for (int i = 0; i < count; i++) {
         begin(&s, &stream, 0, tasks[i].count, pairs);
         if (s.runs[0](&stream) || !is_within(&stream, end)) return DAMAGED;
+        LAP(ENTROPY);
         if (put_blocks(jpeg, region, tasks[i].mcu, tasks[i].count, predicted, s.coefficients[0]))
             return DAMAGED;
     }

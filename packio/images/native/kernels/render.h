@@ -94,16 +94,17 @@ static int render(Scratch *scratch, const Jpeg *jpeg, const Region *region, cons
         uint8_t *to[3];
         if (resizes_down && y < down->start[made]) continue; /* a row of no output */
         source_row(&source, y, across->begin, row);
+        LAP(COLOUR);
         for (int p = 0; p < planes; p++) {
             to[p] = small + (size_t)p * plane;
             if (resizes_down) to[p] += (size_t)(y - down->begin) * stride;
             if (is_mean)
                 memcpy(to[p], row[p], (size_t)kept_columns);
-            else if (resizes_across)
-                resize_row(&plan, row[p], to[p]);
-            else
+            else if (!resizes_across)
                 copy_row(row[p], to[p], shown, h_mirrored);
         }
+        if (!is_mean && resizes_across) resize_rows(&plan, row, to, planes);
+        LAP(ACROSS);
         /* make the outputs whose last row this was, while the rows are near */
         while (made < down->count &&
                (resizes_down ? down->start[made] + down->size[made] - 1 : down->begin + made) <= y) {
@@ -121,6 +122,7 @@ static int render(Scratch *scratch, const Jpeg *jpeg, const Region *region, cons
             }
             made++;
         }
+        LAP(DOWN);
     }
     for (int p = planes; p < request->channels; p++) /* gray as RGB */
         memcpy(request->out + (size_t)p * out_plane, request->out, out_plane);

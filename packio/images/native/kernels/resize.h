@@ -83,52 +83,65 @@ static void pick(const Axis *axis, int mirrored, const uint8_t *in, uint8_t *out
         out[mirrored ? axis->count - 1 - i : i] = in[axis->start[i] - axis->begin];
 }
 
-/* Resize a row of bytes, which begins at the axis' first needed input. Reads and writes up to 32
-   bytes more. */
-static void resize_row(const Across *across, const uint8_t *in, uint8_t *out) {
-    const Axis *axis = across->axis;
-    if (!axis->weights) {
-        pick(axis, across->apart, in, out);
-        return;
-    }
 #ifdef AVX2
+INLINE void put_eight(__m256i sums, __m128i bits, uint8_t *out) {
+    sums = _mm256_sra_epi32(sums, bits);
+    __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    _mm_storel_epi64((void *)out, _mm_packus_epi16(words, words));
+}
+
+/* Rows of `planes` planes: what is known of an output's taps is loaded once for all of them. */
+INLINE void resize_near(const Across *across, const uint8_t *const *in, uint8_t *const *out,
+                        const int planes) {
+    const Axis *axis = across->axis;
     const Taps *taps = across->taps;
     const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
     const __m128i bits = _mm_cvtsi32_si128(axis->precision);
     for (int i = 0; i < axis->count; i += BESIDE) {
-        __m256i sums = half;
-        if (across->apart) {
-            __m256i each[BESIDE];
-            for (int k = 0; k < BESIDE; k++) each[k] = _mm256_setzero_si256();
-            for (int step = 0; step < across->steps; step += BESIDE)
-                for (int k = 0; k < BESIDE; k++, taps++) {
-                    __m256i bytes = _mm256_cvtepu8_epi16(
-                        _mm_loadu_si128((const void *)(in + taps->from[0])));
-                    __m256i weights = _mm256_load_si256((const void *)taps->weights);
-                    each[k] = _mm256_add_epi32(each[k], _mm256_madd_epi16(bytes, weights));
-                }
-            __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(each[0], each[1]),
-                                          _mm256_hadd_epi32(each[2], each[3]));
-            __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(each[4], each[5]),
-                                          _mm256_hadd_epi32(each[6], each[7]));
-            sums = _mm256_add_epi32(sums, _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                                                           _mm256_permute2x128_si256(a, b, 0x31)));
-        } else {
-            for (int step = 0; step < across->steps; step++, taps++) {
+        __m256i sums[3] = {half, half, half};
+        for (int step = 0; step < across->steps; step++, taps++) {
+            const __m256i places = _mm256_load_si256((const void *)taps->bytes);
+            const __m256i weights = _mm256_load_si256((const void *)taps->weights);
+            _Pragma("GCC unroll 3") for (int p = 0; p < planes; p++) {
                 __m256i bytes = _mm256_inserti128_si256(
-                    _mm256_castsi128_si256(_mm_loadu_si128((const void *)(in + taps->from[0]))),
-                    _mm_loadu_si128((const void *)(in + taps->from[1])), 1);
-                bytes = _mm256_shuffle_epi8(bytes, _mm256_load_si256((const void *)taps->bytes));
-                __m256i weights = _mm256_load_si256((const void *)taps->weights);
-                sums = _mm256_add_epi32(sums, _mm256_madd_epi16(bytes, weights));
+                    _mm256_castsi128_si256(_mm_loadu_si128((const void *)(in[p] + taps->from[0]))),
+                    _mm_loadu_si128((const void *)(in[p] + taps->from[1])), 1);
+                bytes = _mm256_shuffle_epi8(bytes, places);
+                sums[p] = _mm256_add_epi32(sums[p], _mm256_madd_epi16(bytes, weights));
             }
         }
-        sums = _mm256_sra_epi32(sums, bits);
-        __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(sums),
-                                        _mm256_extracti128_si256(sums, 1));
-        _mm_storel_epi64((void *)(out + i), _mm_packus_epi16(words, words));
+        _Pragma("GCC unroll 3") for (int p = 0; p < planes; p++) put_eight(sums[p], bits, out[p] + i);
     }
+}
+
+static void resize_apart(const Across *across, const uint8_t *in, uint8_t *out) {
+    const Axis *axis = across->axis;
+    const Taps *taps = across->taps;
+    const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
+    const __m128i bits = _mm_cvtsi32_si128(axis->precision);
+    for (int i = 0; i < axis->count; i += BESIDE) {
+        __m256i each[BESIDE];
+        for (int k = 0; k < BESIDE; k++) each[k] = _mm256_setzero_si256();
+        for (int step = 0; step < across->steps; step += BESIDE)
+            for (int k = 0; k < BESIDE; k++, taps++) {
+                __m256i bytes =
+                    _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)(in + taps->from[0])));
+                __m256i weights = _mm256_load_si256((const void *)taps->weights);
+                each[k] = _mm256_add_epi32(each[k], _mm256_madd_epi16(bytes, weights));
+            }
+        __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(each[0], each[1]),
+                                      _mm256_hadd_epi32(each[2], each[3]));
+        __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(each[4], each[5]),
+                                      _mm256_hadd_epi32(each[6], each[7]));
+        __m256i sums = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                        _mm256_permute2x128_si256(a, b, 0x31));
+        put_eight(_mm256_add_epi32(half, sums), bits, out + i);
+    }
+}
 #else
+static void resize_one(const Across *across, const uint8_t *in, uint8_t *out) {
+    const Axis *axis = across->axis;
     for (int i = 0; i < axis->count; i++) {
         const uint8_t *from = in + axis->start[i] - axis->begin;
         const int16_t *weights = axis->weights + i * axis->taps;
@@ -136,8 +149,56 @@ static void resize_row(const Across *across, const uint8_t *in, uint8_t *out) {
         for (int j = 0; j < axis->size[i]; j++) sum += weights[j] * from[j];
         out[across->apart ? axis->count - 1 - i : i] = byte_of(sum >> axis->precision);
     }
+}
+#endif
+
+/* Resize a row of each plane, which begins at the axis' first needed input. Reads and writes up to
+   32 bytes more. */
+static void resize_rows(const Across *across, const uint8_t *const *in, uint8_t *const *out,
+                        int planes) {
+    if (!across->axis->weights) {
+        for (int p = 0; p < planes; p++) pick(across->axis, across->apart, in[p], out[p]);
+        return;
+    }
+#ifdef AVX2
+    if (across->apart)
+        for (int p = 0; p < planes; p++) resize_apart(across, in[p], out[p]);
+    else if (planes == 3)
+        resize_near(across, in, out, 3);
+    else
+        resize_near(across, in, out, 1);
+#else
+    for (int p = 0; p < planes; p++) resize_one(across, in[p], out[p]);
 #endif
 }
+
+#ifdef AVX2
+/* Add rows times their weights, 16 columns a vector. */
+INLINE void add_rows(const uint8_t *at, size_t stride, const int16_t *weights, int size, Wide *sums,
+                     const int vectors) {
+    int j = 0;
+    for (; j + 1 < size; j += 2, at += 2 * stride) {
+        __m256i factors = pair_of(weights[j], weights[j + 1]);
+        _Pragma("GCC unroll 2") for (int k = 0; k < vectors; k++) {
+            __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)(at + 16 * k)));
+            __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)(at + stride + 16 * k)));
+            sums[k] = plus(sums[k], products(a, b, factors));
+        }
+    }
+    if (j == size) return;
+    __m256i factors = pair_of(weights[j], 0);
+    _Pragma("GCC unroll 2") for (int k = 0; k < vectors; k++) {
+        __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)(at + 16 * k)));
+        sums[k] = plus(sums[k], products(a, a, factors));
+    }
+}
+
+INLINE __m128i bytes_of(Wide sums, __m128i bits) {
+    __m256i words = _mm256_packs_epi32(_mm256_sra_epi32(sums.low, bits),
+                                       _mm256_sra_epi32(sums.high, bits));
+    return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+#endif
 
 /* Output i of the axis down: rows of `in`, the first of which is the axis' first needed one. */
 static void resize_down(const Axis *axis, int i, const uint8_t *in, size_t stride, uint8_t *out,
@@ -152,29 +213,18 @@ static void resize_down(const Axis *axis, int i, const uint8_t *in, size_t strid
 #ifdef AVX2
     const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
     const __m128i bits = _mm_cvtsi32_si128(axis->precision);
+    for (; x + 32 <= count; x += 32) {
+        Wide sums[2] = {{half, half}, {half, half}};
+        add_rows(from + x, stride, weights, size, sums, 2);
+        for (int k = 0; k < 2; k++)
+            _mm_storeu_si128((void *)(out + x + 16 * k), bytes_of(sums[k], bits));
+    }
     for (; x < count; x += 16) {
         Wide sums = {half, half};
-        const uint8_t *at = from + x;
-        for (int j = 0; j < size; j += 2, at += 2 * stride) {
-            int is_last = j + 1 == size;
-            __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)at));
-            __m256i b = _mm256_cvtepu8_epi16(
-                _mm_loadu_si128((const void *)(is_last ? at : at + stride)));
-            __m256i factors = pair_of(weights[j], is_last ? 0 : weights[j + 1]);
-            sums = plus(sums, products(a, b, factors));
-        }
-        sums.low = _mm256_sra_epi32(sums.low, bits);
-        sums.high = _mm256_sra_epi32(sums.high, bits);
-        __m256i words = _mm256_packs_epi32(sums.low, sums.high);
-        __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words),
-                                         _mm256_extracti128_si256(words, 1));
-        if (x + 16 <= count) {
-            _mm_storeu_si128((void *)(out + x), bytes);
-        } else {
-            uint8_t last[16];
-            _mm_storeu_si128((void *)last, bytes);
-            memcpy(out + x, last, (size_t)(count - x));
-        }
+        add_rows(from + x, stride, weights, size, &sums, 1);
+        uint8_t last[16];
+        _mm_storeu_si128((void *)last, bytes_of(sums, bits));
+        memcpy(out + x, last, (size_t)(count - x < 16 ? count - x : 16));
     }
 #else
     for (; x < count; x++) {

@@ -53,18 +53,18 @@ INLINE void put_row(uint8_t *to, const uint8_t *samples, int count) {
 /* As put_two, for blocks of the same size. */
 static __attribute__((noinline)) int put_two_scaled(const Waiting *x, const Waiting *y) {
     __m256i r[8];
-    int large = dequantise(x, y, r);
-    reduce(r, x->high, 11);
+    int large = dequantise(x, y, r, ANY);
+    reduce(r, x->sort->high, 11);
     transpose(r);
-    reduce(r, x->broad, 18);
+    reduce(r, x->sort->broad, 18);
     transpose(r);
     const __m256i middle = _mm256_set1_epi8(-128);
-    for (int i = 0; i < x->high; i++) {
+    for (int i = 0; i < x->sort->high; i++) {
         uint8_t samples[32];
         __m256i row = _mm256_add_epi8(_mm256_packs_epi16(r[i], r[i]), middle);
         _mm256_storeu_si256((void *)samples, row);
-        put_row(x->to + (size_t)i * x->stride, samples, x->broad);
-        put_row(y->to + (size_t)i * y->stride, samples + 16, x->broad);
+        put_row(x->to + (size_t)i * x->sort->stride, samples, x->sort->broad);
+        put_row(y->to + (size_t)i * y->sort->stride, samples + 16, x->sort->broad);
     }
     return large;
 }
@@ -102,11 +102,11 @@ static void reduce(const int16_t *in, int16_t *out, int count, int bits) {
 static int put_one_scaled(const Waiting *x) {
     int16_t a[64], b[64] = {0};
     int large = dequantise(x, a);
-    reduce(a, b, x->high, 11);
-    reduce(b, a, x->broad, 18);
-    for (int i = 0; i < x->high; i++)
-        for (int k = 0; k < x->broad; k++)
-            x->to[(size_t)i * x->stride + (size_t)k] = (uint8_t)(saturated(a[8 * i + k], 127) + 128);
+    reduce(a, b, x->sort->high, 11);
+    reduce(b, a, x->sort->broad, 18);
+    for (int i = 0; i < x->sort->high; i++)
+        for (int k = 0; k < x->sort->broad; k++)
+            x->to[(size_t)i * x->sort->stride + (size_t)k] = (uint8_t)(saturated(a[8 * i + k], 127) + 128);
     return large;
 }
 

@@ -190,6 +190,44 @@ def core(result: Json) -> str:
     return "\n".join(lines)
 
 
+_STAGES = {
+    "read": ("read", ""), "Python": ("Python", ""), "plan": ("plan", ""),
+    "copy bytes": ("copy", ""), "entropy decoding": ("entropy", "decoded"),
+    "inverse DCT": ("IDCT", "needed"), "upsampling, colour": ("colour", ""),
+    "resize across": ("across", ""), "resize down": ("down", ""),
+}  # fmt: skip
+
+
+def stages(result: Json) -> str:
+    """Make the table of the core's stages from what ``benchmarks/stages.py`` wrote."""
+    works = result["works"]
+    lines = [
+        f"One thread, JPEGs with seek points ({result['images']}), µs an image (ns a block): "
+        f"medians of {result['rounds']} rounds; {result['machine']['cpu']}.",
+        "",
+        f"| | {' | '.join(works)} |",
+        "|---|" + "---:|" * len(works),
+    ]
+    for title, (name, of) in _STAGES.items():
+        cells = []
+        for work in works.values():
+            blocks, micros = work["blocks"], work["us"][name]["median"]
+            count = blocks["decoded"] if of == "decoded" else _needed(blocks)
+            cells.append(f"{micros:.1f}" + (f" ({1e3 * micros / count:.1f})" if of else ""))
+        lines.append(f"| {' | '.join([title, *cells])} |")
+    whole = [f"{work['us']['whole, without clocks']['median']:.0f}" for work in works.values()]
+    found = [
+        f"{work['blocks']['decoded']:,} ({_needed(work['blocks']):,})" for work in works.values()
+    ]
+    lines.append(f"| whole, without clocks | {' | '.join(whole)} |")
+    lines.append(f"| blocks decoded (needed) | {' | '.join(found)} |")
+    return "\n".join(lines)
+
+
+def _needed(blocks: Json) -> int:
+    return int(sum(count for name, count in blocks.items() if name != "decoded"))
+
+
 def memory_format(result: Json) -> str:
     """Make the tables of layouts from what ``packio bench-memory-format --json`` wrote."""
     machine, rows = result["machine"], result["rows"]
@@ -274,6 +312,7 @@ TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "decoders": ("decode.json", decoders),
     "faults": ("faults.json", faults),
     "core": ("native.json", core),
+    "stages": ("stages.json", stages),
     "memory-format": ("memory_format.json", memory_format),
     "parity": ("parity.json", parity),
     "peers": ("peers.json", peers),

@@ -14,8 +14,7 @@ static const Kernels *kernels = &packio_portable;
 const Kernels *packio_kernels(void) { return kernels; }
 
 #ifdef STAGES
-EXPORTED uint64_t packio_ticks[STAGES_COUNT], packio_blocks[KINDS + 1];
-uint64_t packio_last;
+EXPORTED uint64_t packio_ticks[STAGES_COUNT], packio_blocks[KINDS + 1], packio_last;
 #endif
 
 int packio_version(void) { return VERSION; }

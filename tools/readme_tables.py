@@ -191,7 +191,8 @@ def core(result: Json) -> str:
 
 
 _STAGES = {
-    "read": ("read", ""), "Python": ("Python", ""), "plan": ("plan", ""),
+    "Python": ("Python", ""), "read": ("read", ""), "CRC32C": ("check", ""),
+    "plan": ("plan", ""),
     "copy bytes": ("copy", ""), "entropy decoding": ("entropy", "decoded"),
     "inverse DCT": ("IDCT", "needed"), "upsampling, colour": ("colour", ""),
     "resize across": ("across", ""), "resize down": ("down", ""),
@@ -201,9 +202,12 @@ _STAGES = {
 def stages(result: Json) -> str:
     """Make the table of the core's stages from what ``benchmarks/stages.py`` wrote."""
     works = result["works"]
-    lines = [
+    conditions = (
         f"One thread, JPEGs with seek points ({result['images']}), µs an image (ns a block): "
-        f"medians of {result['rounds']} rounds; {result['machine']['cpu']}.",
+        f"medians of {result['rounds']} rounds; {result['machine']['cpu']}."
+    )
+    lines = [
+        conditions,
         "",
         f"| | {' | '.join(works)} |",
         "|---|" + "---:|" * len(works),

@@ -188,9 +188,14 @@ class Framing:
         if not self.columns:
             pairs = zip(rows, self.each_placement, strict=True)
             return [needs_of_one(self.settings, row, placements) for row, placements in pairs]
+        return list(zip(*(frames.each(view, len(rows)) for view in self.needs), strict=True))
+
+    @cached_property
+    def needs(self) -> Sequence[Need]:
+        """What the views need of the images, in columns; empty in a framing of few samples."""
+        rows = self.rows
         size, flags = (rows.column("height"), rows.column("width")), rows.column("flags")
-        needs = _needs(self.settings, self.columns, *size, (flags & SEEKABLE) != 0)
-        return list(zip(*(frames.each(view, len(rows)) for view in needs), strict=True))
+        return _needs(self.settings, self.columns, *size, (flags & SEEKABLE) != 0)
 
 
 def placements_of_one(settings: Settings, row: Row, key: int, lane: int = 0) -> list[Placement]:

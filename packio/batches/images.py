@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from packio.batches import framing as framings
+from packio.batches import slices
 from packio.batches.columns import FieldColumn, Made, make_each, together
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.batches.levels import Taken
@@ -62,7 +63,7 @@ def make(
     Raises:
         OptionError: ``out`` does not fit.
     """
-    settings, rows, each_needs = framing.settings, framing.rows, framing.each_needs
+    settings, rows = framing.settings, framing.rows
     alike = settings.decoder.mode in CHANNELS and (name == IMAGE or _are_alike(rows))
     views = [
         _new_view(settings, crop if alike else None, len(rows), out) for crop in settings.views
@@ -73,7 +74,7 @@ def make(
     points = _seek_points(pack, settings, rows) if name == IMAGE else None
 
     def work(slot: int) -> None:
-        row, needs = rows[slot], each_needs[slot]
+        row, needs = rows[slot], framing.each_needs[slot]
         if row.offset >= 0 or name == IMAGE:
             outs = [view[slot] for view in images]
             taken = levels[slot] if levels else None
@@ -82,7 +83,14 @@ def make(
             for view, made in zip(images, each_made, strict=True):
                 view[slot] = made
 
-    errors = make_each(rows, work, threads, but)
+    files, batch = pack.local_files, views[0].batch
+    if (
+        name == IMAGE and not levels and files is not None and batch is not None
+        and slices.fits(pack, framing)
+    ):  # fmt: skip
+        errors = slices.make(files, framing, threads, batch, points, but, work)
+    else:
+        errors = make_each(rows, work, threads, but)
     pairs = zip(views, settings.views, strict=True)
     return Made([_finished(view, crop, {*errors, *but}) for view, crop in pairs], errors)
 

@@ -31,6 +31,7 @@ WORTH_CUTTING = 0.9  # of the image: a larger box is cut out of the decoded imag
 # Pixels for one of the output, for which bilinear interpolation needs no antialiasing: for 35 dB on
 # each of the crops of tests/images/test_fidelity.py, as `packio.images.frames.SPARE`.
 _SMOOTH_ENOUGH = 1.25
+_SMOOTH = ("bilinear", "bicubic")  # ways that a smaller image can be resized by, too
 
 
 class Need(NamedTuple):
@@ -236,6 +237,29 @@ def scale_of(need: Need) -> int:
     return _scale(need) if need.fast else 1
 
 
+def scales(need: Need) -> Integer:
+    """`scale_of` for a need of columns: a number, or (N,) of them."""
+    f = need.frame
+    if not need.fast or need.how not in _SMOOTH:
+        return 1
+    own = np.minimum(np.divide(f.height, f.to_height), np.divide(f.width, f.to_width))
+    ratios = ratios_of(f)
+    pixels = own if ratios is None else np.where(ratios.all(1), ratios.min(1), own)
+    found = np.ones(np.shape(pixels), np.int64)
+    for scale in (2, 4, 8):
+        found = np.where(pixels >= SPARE * scale, scale, found)
+    return found
+
+
+def ratios_of(frame: Frame) -> np.ndarray | None:
+    """The ratios of a frame of columns, (N or 1, 2) with zeros where there are none; or None."""
+    ratio: Any = frame.ratio  # of columns: an array of pairs
+    if ratio is None:
+        return None
+    pairs = ratio.tolist() if isinstance(ratio, np.ndarray) else [ratio]
+    return np.array([pair or (0.0, 0.0) for pair in pairs])
+
+
 def _scale(need: Need) -> int:
     ratio = spare(need) / need.level
     return next((s for s in (8, 4, 2) if ratio >= SPARE * s), 1)
@@ -247,7 +271,7 @@ def spare(need: Need) -> float:
     0 if the output can only be made of the image as it is.
     """
     f = need.frame
-    if need.how not in ("bilinear", "bicubic"):
+    if need.how not in _SMOOTH:
         return 0.0
     return min(f.ratio or (f.height / f.to_height, f.width / f.to_width))
 

@@ -380,6 +380,12 @@ class Pack(PackTable, Sequence[Sample]):
         ]  # fmt: skip
 
     @property
+    def local_files(self) -> LocalFiles | None:
+        """The files on a disk whose byte ranges are the images, if none are kept in memory."""
+        has_ranges = isinstance(self._files, LocalFiles) and not self._readers and self.ram is None
+        return self._files if has_ranges else None  # type: ignore[return-value]  # it was checked
+
+    @property
     def storage(self) -> LocalFiles | FolderFiles | RemoteFiles:
         """The object that reads byte ranges of the pack's files."""
         return self._files

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from packio.errors import IntegrityError, ReadError
 from packio.system.files import read_at, spare_descriptors
 from packio.system.locks import ForkSafeLock
@@ -118,6 +120,24 @@ class LocalFiles:
                 f"{self._sizes[file]}; truncated while it was open"
             )
         return data
+
+    def descriptors(self, files: Sequence[int]) -> list[_Descriptor]:
+        """Open files of some numbers; each stays open as long as somebody holds its descriptor.
+
+        Raises:
+            IntegrityError: there is no file of some number.
+            ReadError: a file cannot be opened.
+        """
+        return [self._open.get(file) or self._opened(file) for file in files]
+
+    def within(self, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Which ranges lie within their files, (N,) bool; see `read` for the arguments."""
+        sizes = np.array(self._sizes, np.int64)
+        known = sizes[np.minimum(files, len(sizes) - 1)] if len(sizes) else np.zeros_like(offsets)
+        ends = offsets + lengths
+        fits: np.ndarray = (files < len(sizes)) & (offsets >= 0)
+        fits &= (ends >= offsets) & (ends <= known)
+        return fits
 
     def announce(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         """Ask the kernel to read ranges (file, offset, length) that will be read soon.

@@ -16,14 +16,14 @@ import struct
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from packio.images.frames import Box, Frame
 
-_VERSION = 6  # of the functions below
+_VERSION = 7  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -32,6 +32,16 @@ REASONS = ("made", "kind of JPEG", "damaged or doubtful", "not the size in the i
 _METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3, "area": 4}
 _UNRESIZED = 2
 _REQUEST = struct.Struct("@Qdd18i")  # as Request in core.h
+# A sample of a slice, as Sample in core.h, whose first fields are those of a Request.
+OF_FRAME = ("to_height", "to_width", "out_top", "out_left", "out_height", "out_width")
+SAMPLE = np.dtype([
+    ("out", "u8"), ("ratio", "f8", 2),
+    *((name, "i4") for name in ("height", "width", "top", "left", "box_height", "box_width",
+                                "orientation", "flips", *OF_FRAME, "channels", "method", "scale",
+                                "level")),
+    ("offset", "i8"), ("length", "i8"), ("points", "i8"), ("points_size", "i4"), ("file", "i4"),
+    ("crc32c", "u4"), ("is_checked", "i4"), ("status", "i4"), ("unused", "i4"),
+])  # fmt: skip
 _BYTE = ctypes.c_char
 _AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
 _RECUT = struct.Struct("@6i12s")  # as Recut in core.h, without its tables
@@ -68,8 +78,18 @@ def _library() -> ctypes.CDLL | str:
         ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p,
     ]  # fmt: skip
     library.packio_recut.restype = ctypes.c_int64
+    if hasattr(library, "packio_make_slice"):
+        library.packio_make_slice.argtypes = [
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p,
+        ]  # fmt: skip
+        library.packio_make_slice.restype = None
     library.packio_choose(1)
     return library
+
+
+def makes_slices() -> bool:
+    """Whether there is a core that reads files: Windows has no pread."""
+    return hasattr(_library(), "packio_make_slice")
 
 
 def why_not() -> str | None:
@@ -92,6 +112,7 @@ class _Memory:
         if isinstance(library, str):
             raise RuntimeError(library)  # noqa: TRY004 (it is not the caller's mistake)
         self.make, self.find_points = library.packio_make, library.packio_find_points
+        self.make_slice = getattr(library, "packio_make_slice", None)
         self.recut, self.end_of_scan = library.packio_recut, library.packio_end_of_scan
         self._free = library.packio_free_scratch
         self.pointer = library.packio_new_scratch()
@@ -162,7 +183,7 @@ def _request(
         place,
         *(frame.ratio or _AS_SIZES), *size, *box, orientation,
         (1 if hflip else 0) + (2 if vflip else 0), *frame[4:10], len(out),
-        _METHODS.get(how, _UNRESIZED), scale, level,
+        method(how), scale, level,
     )  # fmt: skip
 
 
@@ -195,6 +216,27 @@ def make_all(
     memory, count = _memories().own, len(outputs)
     status: int = memory.make(memory.pointer, requests, count, data, len(data), points, len(points))
     return status
+
+
+def method(how: str) -> int:
+    """The core's number of an interpolation."""
+    return _METHODS.get(how, _UNRESIZED)
+
+
+def make_slice(samples: np.ndarray, numbers: np.ndarray, points: bytes) -> None:
+    """Read, check and make samples of a batch, by one call; see `makes_slices`.
+
+    Args:
+        samples: (N,) of `SAMPLE`. Those that are made get their ``status``: 0, or another number,
+            and then ``out`` means nothing.
+        numbers: (K,) int32, contiguous: which of them to make, in this order.
+        points: The seek points of all samples.
+    """
+    memory = _memories().own
+    if memory.make_slice is not None and len(numbers):
+        memory.make_slice(
+            memory.pointer, samples.ctypes.data, numbers.ctypes.data, len(numbers), points
+        )
 
 
 def seek_points(data: bytes) -> bytes:

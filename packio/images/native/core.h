@@ -14,7 +14,8 @@
    makes the Huffman tables; kernels/entropy.h decodes coefficients, four segments side by side;
    kernels/idct.h, kernels/scaled.h and kernels/blocks.h make samples of them; kernels/colour.h makes
    rows of pixels; weights.c and kernels/resize.h resize them; kernels/render.h puts them into the
-   output. make.c leads an image through all of this; memory.c has a thread's memory. The kernels are
+   output. make.c leads an image through all of this; slice.c does so with some samples of a batch,
+   which it reads and checks (crc.c, kernels/crc.h); memory.c has a thread's memory. The kernels are
    compiled twice: for any processor, and for x86-64 processors with AVX2. */
 
 #ifndef PACKIO_CORE_H
@@ -46,7 +47,7 @@ enum Kind {
 
 /* Clocks at the borders of the stages that an image goes through, for benchmarks/stages.py. They are
    compiled with -DSTAGES only, for x86-64 processors and one thread. */
-enum Stage { PLAN, COPY, ENTROPY, IDCT, COLOUR, ACROSS, DOWN, STAGES_COUNT };
+enum Stage { READ, CHECK, PLAN, COPY, ENTROPY, IDCT, COLOUR, ACROSS, DOWN, STAGES_COUNT };
 #ifdef STAGES
 #include <x86intrin.h>
 extern uint64_t packio_ticks[STAGES_COUNT], packio_blocks[KINDS + 1], packio_last;
@@ -74,6 +75,7 @@ enum Status {
     SIZE = 3,     /* not the size that the index says */
     REQUEST = 4,  /* an output that the core does not make */
     MEMORY = 5,   /* none left */
+    UNREAD = 7,   /* its bytes could not be read, or are not those that were packed */
 };
 
 enum Method { BILINEAR = 0, BICUBIC = 1, UNRESIZED = 2, NEAREST = 3, AREA = 4 };
@@ -95,6 +97,20 @@ typedef struct {
     int32_t level;               /* 1: the JPEG is the stored image; a power of 2 up to 64: it is a
                                     level, with sides of 1/level of the image's, rounded up */
 } Request;
+
+/* A sample of a batch: an output, and where the bytes of its JPEG are. `packio.images.native` has the
+   same fields in the same order. */
+typedef struct {
+    Request request;
+    int64_t offset, length;      /* in the file, bytes */
+    int64_t points;              /* where its seek points begin, in those of the batch, bytes */
+    int32_t points_size;
+    int32_t file;                /* descriptor */
+    uint32_t crc32c;
+    int32_t is_checked;          /* whether the CRC32C must be that of the bytes */
+    int32_t status;              /* what became of it */
+    int32_t unused;
+} Sample;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.
    meta: bits used | positions passed << 8 | zeros before the first coefficient << 16
@@ -210,7 +226,7 @@ typedef struct {
         unsigned times; /* images, up to a few */
     } cached[CACHED];
     uint64_t clock;
-    Buffer clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps, walked, logs;
+    Buffer bytes, clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps, walked, logs;
 } Scratch;
 
 /* How an axis of an image is resized. */
@@ -242,6 +258,7 @@ typedef struct {
                   int in_turn);
     int (*walk)(Scratch *, const Pattern *, const uint8_t *clean, size_t begin, size_t end,
                 size_t blocks, Walked);
+    uint32_t (*crc32c)(const uint8_t *at, size_t length);
     int64_t (*unstuff)(uint8_t *out, const uint8_t *at, size_t length, const uint8_t *limit);
     int (*render)(Scratch *, const Jpeg *, const Region *, const Request *, const Axis *down,
                   const Axis *across);
@@ -254,6 +271,16 @@ const Kernels *packio_kernels(void);  /* those that are chosen */
 /* Memory of a buffer: at least so many bytes, aligned to 64; the first time they are zeros, later
    as they were left, or zeros where the buffer has grown. NULL: none left. */
 void *packio_reserve(Buffer *buffer, size_t bytes);
+
+/* CRC32C: see crc.c, and kernels/crc.h. A checksum so far, and more bytes; before the first and
+   behind the last, bits are inverted. */
+enum { CRC_LANE = 1024 };  /* bytes */
+extern uint32_t packio_crc_bytes[8][256], packio_crc_shifts[2][4][256];
+uint32_t packio_crc_by_tables(uint32_t crc, const uint8_t *at, size_t length);
+
+/* Make outputs of a JPEG: see make.c. */
+EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
+                         int64_t size, const uint8_t *points, int64_t points_size);
 
 /* Read a header. A status. */
 int packio_header(const uint8_t *data, size_t size, Jpeg *jpeg);

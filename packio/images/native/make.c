@@ -4,10 +4,8 @@
 
 EXPORTED int packio_version(void);
 EXPORTED int packio_choose(int avx2);
-EXPORTED int packio_make(Scratch *scratch, const Request *requests, int count, const uint8_t *data,
-                         int64_t size, const uint8_t *points, int64_t points_size);
 
-enum { VERSION = 6 };
+enum { VERSION = 7 };
 enum { EXACT_SUMS = (1 << 24) / 255 };  /* pixels whose sum a float holds exactly */
 
 static const Kernels *kernels = &packio_portable;

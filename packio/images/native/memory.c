@@ -32,7 +32,7 @@ Scratch *packio_new_scratch(void) { return calloc(1, sizeof(Scratch)); }
 
 void packio_free_scratch(Scratch *s) {
     if (!s) return;
-    Buffer *buffers[] = {&s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes,
+    Buffer *buffers[] = {&s->bytes, &s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes,
                          &s->turned, &s->rows, &s->small, &s->axes, &s->taps,
                          &s->walked, &s->logs};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->memory);

@@ -1,6 +1,7 @@
 /* All kernels, for the kind of processor that the including file is compiled for. */
 
 #include "../core.h"
+#include "crc.h"
 #include "idct.h"
 #include "scaled.h"
 #include "blocks.h"
@@ -10,4 +11,4 @@
 #include "resize.h"
 #include "render.h"
 
-const Kernels KERNELS = {decode, walk, unstuff, render};
+const Kernels KERNELS = {decode, walk, crc32c, unstuff, render};

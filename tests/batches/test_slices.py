@@ -1,0 +1,191 @@
+"""Slices: what the core reads, checks and makes in one call is what others make one by one."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+import torch
+
+import packio
+from packio.batches import slices
+from packio.errors import IntegrityError, PackioError
+from packio.images import native
+from packio.storage import local
+
+pytestmark = pytest.mark.skipif(not native.makes_slices(), reason="the core is not compiled")
+
+FORMATS = ("lmdb", "hdf5", "tfrecord", "pth", "recordio", "tar")
+CROPS: dict[str, dict[str, Any]] = {
+    "random": {"crop": packio.RandomResizedCrop(48), "hflip": 0.5, "vflip": 0.3},
+    "center": {"crop": packio.ResizeCenterCrop(40)},
+    "bicubic": {"crop": packio.ResizeCenterCrop((40, 64), interpolation="bicubic")},
+    "area": {"crop": packio.Resize((40, 64), interpolation="area"), "hflip": 0.5},
+    "border": {"crop": packio.RandomCrop(280, padding=9)},
+    "gray": {"crop": packio.RandomResizedCrop(32), "mode": "GRAY"},
+    "stored": {"crop": packio.RandomResizedCrop(32), "exif_orientation": False},
+}
+
+
+@pytest.fixture(scope="module")
+def packs(
+    image_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, pathlib.Path]:
+    """Photographs of all kinds, in files of each format."""
+    folder = tmp_path_factory.mktemp("slices")
+    return {
+        name: packio.pack(image_folder, folder / name, format=name, shards=2).out
+        for name in FORMATS
+    }
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many samples the core was given in each call."""
+    counts: list[int] = []
+    make_slice = native.make_slice
+
+    def counted(samples: np.ndarray, numbers: np.ndarray, points: bytes) -> None:
+        counts.append(len(numbers))
+        make_slice(samples, numbers, points)
+
+    monkeypatch.setattr(native, "make_slice", counted)
+    return counts
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_pixels_are_those_of_another_decoder(
+    name: str, crop: str, packs: dict[str, pathlib.Path], made: list[int]
+) -> None:
+    options = {**CROPS[crop], "seed": 5}
+    ours = packio.PackDataset(packs[name], decoder="native", threads=3, **options)
+    other = packio.PackDataset(packs[name], decoder="simplejpeg", threads=1, **options)
+    everything = list(range(len(ours)))
+    for indices in (everything, everything[::-1], [3, 3, 0, 7, 3], everything * 3):
+        assert torch.equal(ours.gather(indices)[0], other.gather(indices)[0])
+    assert sum(made) > (0 if crop == "gray" else len(ours))  # few are stored gray
+
+
+def test_pixels_go_where_they_are_wanted(packs: dict[str, pathlib.Path], made: list[int]) -> None:
+    options: dict[str, Any] = {"crop": packio.ResizeCenterCrop(40)}
+    ds = packio.PackDataset(packs["tar"], decoder="native", **options)
+    other = packio.PackDataset(packs["tar"], decoder="simplejpeg", **options)
+    out = torch.full((10, 3, 40, 40), 77, dtype=torch.uint8)
+    ds.gather(range(8), out=out[1:9])
+    assert torch.equal(out[1:9], other.gather(range(8))[0])
+    assert (out[0] == 77).all()
+    assert (out[9] == 77).all()
+    assert made
+
+
+@pytest.mark.parametrize("crop", ["random", "center", "bicubic", "area"])
+def test_fast_pixels_are_those_that_are_made_one_by_one(
+    crop: str, packs: dict[str, pathlib.Path], made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = packio.PackDataset(
+        packs["lmdb"], decoder="native", fidelity="fast", seed=1, **CROPS[crop]
+    )  # fmt: skip
+    order = list(range(len(ds)))
+    found = ds.gather(order)[0]
+    assert sum(made) > len(ds) // 2
+    monkeypatch.setattr(slices, "fits", lambda *_: False)
+    assert torch.equal(found, ds.gather(order)[0])
+
+
+def test_what_the_core_declines_is_made_and_counted_once(
+    packs: dict[str, pathlib.Path], made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def declined(*, by_slices: bool) -> Any:
+        ds = packio.PackDataset(packs["tar"], crop=packio.RandomResizedCrop(32), seed=2)
+        with monkeypatch.context() as patched:
+            if not by_slices:
+                patched.setattr(slices, "fits", lambda *_: False)
+            return ds.gather(range(len(ds)))[0], dict(ds.declined)
+
+    (pixels, counts), (wanted, wanted_counts) = declined(by_slices=True), declined(by_slices=False)
+    assert torch.equal(pixels, wanted)
+    assert counts == wanted_counts != {}
+    assert made
+
+
+def _spoil(path: pathlib.Path, what: bytes) -> None:
+    """Change a byte in the middle of some bytes of a file."""
+    data = path.read_bytes()
+    at = data.index(what) + len(what) // 2
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 0x55]))
+
+
+def test_a_damaged_sample_is_named_and_no_other(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, made: list[int]
+) -> None:
+    out = packio.pack(image_folder, tmp_path / "x.tar").out
+    with packio.open(out) as pack:
+        bad = next(i for i in range(4, len(pack)) if pack.row(i).encoding == "jpeg")
+        key, data = pack.key(bad), pack.read(pack.row(bad))
+    _spoil(out, data)
+    ds = packio.PackDataset(out, decoder="native", crop=packio.RandomResizedCrop(32), seed=0)
+    with pytest.raises(IntegrityError, match=f"{key}.*CRC32C differs"):
+        ds.gather(range(len(ds)))
+    good = [i for i in range(len(ds)) if i != bad]
+    assert len(ds.gather(good)[0]) == len(good)
+    assert made
+
+
+def test_files_that_change_under_the_reader_are_told_of(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path, made: list[int]
+) -> None:
+    out = packio.pack(image_folder, tmp_path / "x", format="tar", shards=2).out
+    ds = packio.PackDataset(out, decoder="native", crop=packio.RandomResizedCrop(32), seed=0)
+    ds.gather(range(len(ds)))
+    shard = min(out.glob("*.tar"))
+    with shard.open("r+b") as file:
+        file.truncate(5000)
+    with pytest.raises(IntegrityError, match="ends at byte 5000"):
+        ds.gather(range(len(ds)))
+    ds.pack.storage.close()
+    shard.unlink()
+    with pytest.raises(PackioError, match="No such file"):
+        ds.gather(range(len(ds)))
+    assert made
+
+
+def test_more_files_than_may_stay_open(
+    image_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    made: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "_LEAST_OPEN", 2)
+    monkeypatch.setattr(local, "spare_descriptors", lambda: 2)
+    out = packio.pack(image_folder, tmp_path / "x", format="tar", shards=9).out
+    options: dict[str, Any] = {"crop": packio.RandomResizedCrop(32), "seed": 3}
+    ours = packio.PackDataset(out, decoder="native", threads=3, **options)
+    other = packio.PackDataset(out, decoder="simplejpeg", **options)
+    order = list(range(len(ours))) * 4
+    assert torch.equal(ours.gather(order)[0], other.gather(order)[0])
+    assert made
+
+
+@pytest.mark.parametrize("avx2", [0, 1])
+def test_checksums_are_those_of_another_library(avx2: int) -> None:
+    library = native._library()
+    assert not isinstance(library, str)
+    library.packio_crc32c.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    library.packio_crc32c.restype = ctypes.c_uint32
+    data = np.random.default_rng(avx2).integers(0, 256, 40_000, np.uint8).tobytes()
+    lengths = [*range(80), *range(3060, 3100), *range(6140, 6150), 9216, 39_000]
+    library.packio_choose(avx2)
+    try:
+        for length in lengths:
+            for start in (0, 1, 7):
+                part = data[start : start + length]
+                assert library.packio_crc32c(part, length) == google_crc32c.value(part), length
+    finally:
+        library.packio_choose(1)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from packio.errors import OptionError
+from packio.errors import OptionError, SourceError
 from packio.sample.fields import check_kind, check_name
 from packio.sample.record import IMAGE, MASK, Field, Record
 
@@ -237,6 +237,8 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
             "or a folder or a tar of images with files beside them, as 1.jpg and 1.txt: --field "
             "caption=txt"
         )
+    if isinstance(what, (str, Path)) and "\0" in str(what):
+        raise SourceError(f"{str(what)!a}: a NUL byte is in it, which no path has")
     return source.listing(what, context)
 
 

@@ -84,6 +84,10 @@ def _parsed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             lines = [json.loads(line) for line in file]
         if not all(isinstance(line["key"], str) for line in lines):
             raise ValueError("a key is no text")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SourceError(
+            f"{folder}: {TABLE} and {HEAD} are not there; expected what packio extract wrote"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(
             f"{folder}/: {TABLE} and {HEAD} do not parse ({error}); extract the pack again"

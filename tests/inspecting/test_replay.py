@@ -736,7 +736,7 @@ def test_the_command_needs_no_state(
         (("--steps", "5-3"), 2, "expected a step or first-last"),
         (("--steps", "1", "--crop", "Nothing:3"), 2, "expected 224"),
         (("--steps", "1", "--rank", "1"), 2, "--rank 1: there was 1 rank"),
-        (("--steps", "1", "--state", "none.pt"), 74, "none.pt: No such file"),
+        (("--steps", "1", "--state", "none.pt"), 65, "none.pt: No such file"),
         (("--steps", "1", "--state", HERE), 65, "neither a file of torch.save"),
     ],
 )

@@ -100,6 +100,8 @@ def _loaded(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise StateError(f"{path}: {error.strerror}; expected a checkpoint") from error
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror}; expected a checkpoint") from error
     if head.startswith(_ZIP):

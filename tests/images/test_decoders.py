@@ -242,11 +242,12 @@ def test_a_stray_marker_behind_the_pixels_is_seen(plugin: ModuleType) -> None:
 
 
 def test_a_good_image_decodes_after_a_bad_one(plugin: ModuleType) -> None:
-    jpeg = _saved("JPEG")
-    huffman = jpeg.index(b"\xff\xc4") + 5
-    for bad in (jpeg[:huffman] + b"\xff" * 16 + jpeg[huffman + 16 :], jpeg[:400], b"\xff\xd8"):
-        assert _decoded(plugin, bad) is None
-    assert _decoded(plugin, jpeg) is not None
+    for encoding in plugin.ENCODINGS & {"jpeg", "png"}:
+        data = _PLAIN[encoding]
+        inside = data.index(b"\xff\xc4" if encoding == "jpeg" else b"IDAT") + 5
+        for bad in (data[:inside] + b"\xff" * 16 + data[inside + 16 :], data[:400], data[:2]):
+            assert _decoded(plugin, bad) is None
+        assert _decoded(plugin, data) is not None
 
 
 def test_threads_get_the_pixels_that_one_thread_gets(plugin: ModuleType) -> None:

@@ -83,6 +83,10 @@ def _library() -> ctypes.CDLL | str:
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p,
         ]  # fmt: skip
         library.packio_make_slice.restype = None
+    library.packio_unfilter.argtypes = [
+        ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32,
+        ctypes.c_void_p, ctypes.c_int64,
+    ]  # fmt: skip
     library.packio_choose(1)
     return library
 
@@ -325,3 +329,27 @@ def recut(
         lengths.ctypes.data, used.ctypes.data,
     )  # fmt: skip
     return Recut(out[:made].data, lengths, used.tolist()) if made > 0 else None
+
+
+def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:
+    """Undo the row filters of a PNG.
+
+    Args:
+        rows: The rows from the top, each a byte that names its filter, then its bytes.
+        shape: (height, width, channels) of the pixels of 8 bits; 1 or 3 channels.
+
+    Returns:
+        (height, width, channels) uint8; None if there is no such filter or no core, or if the rows
+        are not of this shape.
+    """
+    import numpy as np
+
+    library = _library()
+    if isinstance(library, str) or len(rows) != shape[0] * (shape[1] * shape[2] + 1):
+        return None
+    out = np.empty(shape, np.uint8)
+    place = ctypes.addressof(_BYTE.from_buffer(out))  # type: ignore[arg-type]  # arrays are buffers
+    status: int = library.packio_unfilter(
+        rows, len(rows), shape[0], shape[1] * shape[2], shape[2], place, out.nbytes
+    )
+    return out if status == _MADE else None

@@ -16,7 +16,9 @@
    rows of pixels; weights.c and kernels/resize.h resize them; kernels/render.h puts them into the
    output. make.c leads an image through all of this; slice.c does so with some samples of a batch,
    which it reads and checks (crc.c, kernels/crc.h); memory.c has a thread's memory. The kernels are
-   compiled twice: for any processor, and for x86-64 processors with AVX2. */
+   compiled twice: for any processor, and for x86-64 processors with AVX2.
+
+   unfilter.c is about PNGs, and needs nothing of this: it undoes the filters of their rows. */
 
 #ifndef PACKIO_CORE_H
 #define PACKIO_CORE_H

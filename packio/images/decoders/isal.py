@@ -1,0 +1,58 @@
+"""ISA-L inflates plain PNGs of 8 bits, gray or RGB; packio's native core does the rest.
+
+The default for PNG where both are there. Pillow decodes all other PNGs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packio import registry
+from packio.errors import DecodeError, MissingPackageError
+from packio.images import native, png
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PACKAGE = "isal"
+EXTRA = None
+ENCODINGS = frozenset({"png"})
+MODES = frozenset({"RGB", "GRAY", "UNCHANGED"})
+EXACT = True
+decode_fast = decode_batch = size = None
+
+_GRAY = frozenset({png.GRAY})
+_COLOURS = {"RGB": _GRAY | {png.RGB}, "GRAY": _GRAY, "UNCHANGED": _GRAY | {png.RGB}}  # by mode
+
+
+def version() -> str:
+    """Version of python-isal."""
+    found = str(registry.require(PACKAGE).__version__)
+    registry.require("isal.isal_zlib")
+    if reason := native.why_not():
+        raise MissingPackageError(
+            f"decoder='isal': packio's native core is not here: {reason}; "
+            "try: apt install gcc, then pip install --force-reinstall packio"
+        )
+    return found
+
+
+def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
+    """Decode a plain PNG; see `DecoderPlugin.decode`.
+
+    Raises:
+        DecodeError: damaged, or not plain: interlaced, transparent, with a palette, of other than 8
+            bits, or with chunks that are rare.
+    """
+    pixels = png.decode(data, _COLOURS[mode])
+    if pixels is None:
+        raise DecodeError(f"isal: damaged, or not a plain PNG of 8 bits for mode={mode!r}")
+    return _as_rgb(pixels) if mode == "RGB" and pixels.shape[2] == 1 else pixels
+
+
+def _as_rgb(gray: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    pixels = np.empty((*gray.shape[:2], 3), np.uint8)
+    pixels[...] = gray
+    return pixels

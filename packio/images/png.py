@@ -1,0 +1,229 @@
+"""Plain PNGs: their chunks are checked here; zlib or ISA-L inflates, the native core undoes filters.
+
+A plain PNG is whole, not interlaced, and has 8 bits a channel: palette indices, gray or RGB. Its
+chunks are those in the table below, in their order and of their lengths; all checksums are right.
+Pillow reads such a PNG without a warning, and to the same pixels. Whatever is unusual or damaged is
+left to Pillow: the functions return None.
+
+Source: W3C, Portable Network Graphics (PNG) Specification, third edition, sections 5 (chunks), 9
+(filters), 10 (compression) and 11 (what chunks hold); https://www.w3.org/TR/png-3/.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from packio import registry
+from packio.errors import MissingPackageError
+from packio.images import native
+from packio.images.encodings import PNG_MAGIC
+from packio.system.locks import unforked
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy as np
+
+GRAY, RGB, PALETTE = 0, 2, 3  # colour types
+MOST_PIXELS = 89_478_485  # Pillow warns of images with more
+_CHANNELS = {GRAY: 1, RGB: 3, PALETTE: 1}
+_HEADER = struct.Struct(">I4sIIBBBBB")  # length and name of IHDR; its fields
+_CHUNK = struct.Struct(">I4s")
+_CHUNKS_BEGIN = 8 + 12 + 13  # behind IHDR
+# deflate needs 2 bits for the longest repetition, 258 bytes: a header that promises more is wrong,
+# and nothing is allocated for its pixels.
+_MOST_EXPANSION = 1032
+_MOST_TEXT, _MOST_TEXTS = 1024, 64  # bytes of a text chunk; such chunks; Pillow limits both
+
+
+class _Rule(NamedTuple):
+    """When a chunk between IHDR and IEND is harmless."""
+
+    lengths: range  # bytes of the chunk
+    before: frozenset[bytes] = frozenset()  # chunks that may not have come yet
+    most: int = 1  # such chunks
+
+
+def _rules(colour: int) -> dict[bytes, _Rule]:
+    """The chunks that a PNG of a colour type may have, by name."""
+    early, late = frozenset({b"PLTE", b"IDAT"}), frozenset({b"IDAT"})
+    rules = {
+        b"cHRM": _Rule(_exactly(32), early),
+        b"gAMA": _Rule(_exactly(4), early),
+        b"sBIT": _Rule(_exactly(1 if colour == GRAY else 3), early),
+        b"sRGB": _Rule(_exactly(1), early),
+        b"bKGD": _Rule(_exactly({GRAY: 2, RGB: 6, PALETTE: 1}[colour]), late),
+        b"pHYs": _Rule(_exactly(9), late),
+        b"tIME": _Rule(_exactly(7)),
+        b"tEXt": _Rule(range(2, _MOST_TEXT + 1), most=_MOST_TEXTS),
+    }
+    if colour != GRAY:
+        rules[b"PLTE"] = _Rule(range(3, 3 * 256 + 1, 3), late | {b"bKGD", b"tRNS"})
+    if colour == PALETTE:
+        rules[b"tRNS"] = _Rule(range(1, 256 + 1), late)
+    return rules
+
+
+def _exactly(length: int) -> range:
+    return range(length, length + 1)
+
+
+_RULES = {colour: _rules(colour) for colour in _CHANNELS}
+
+
+class _Parsed(NamedTuple):
+    colour: int
+    height: int  # pixels
+    width: int
+    entries: int  # of the palette
+    compressed: bytes | memoryview  # of all IDAT chunks
+
+
+@functools.cache  # a module: the same in every process
+def _inflater() -> ModuleType:
+    """ISA-L's zlib, or Python's own where ISA-L is not installed: the same interface and results."""
+    try:
+        with unforked():
+            return registry.require("isal.isal_zlib")
+    except MissingPackageError:
+        return zlib
+
+
+def decode(
+    data: bytes, colours: frozenset[int], size: tuple[int, int] | None = None
+) -> np.ndarray | None:
+    """Decode a plain PNG.
+
+    Args:
+        data: The PNG.
+        colours: The colour types to decode, of `GRAY`, `RGB` and `PALETTE`.
+        size: (height, width) that the PNG has to have, pixels; None: any size.
+
+    Returns:
+        (H, W, C) uint8: 3 channels of RGB, 1 channel of gray or of indices into a palette. None if
+        the PNG is not plain or has another size, or if there is no native core.
+    """
+    if native.why_not():
+        return None
+    parsed = _parse(data, colours, size)
+    if parsed is None:
+        return None
+    channels = _CHANNELS[parsed.colour]
+    rows = _inflated(parsed.compressed, parsed.height * (parsed.width * channels + 1))
+    if rows is None:
+        return None
+    pixels = native.unfilter(rows, (parsed.height, parsed.width, channels))
+    if pixels is None or (parsed.colour == PALETTE and not _has_entries(pixels, parsed.entries)):
+        return None
+    return pixels
+
+
+def _has_entries(indices: np.ndarray, entries: int) -> bool:
+    return entries == 1 << 8 or int(indices.max()) < entries
+
+
+def _parse(
+    data: bytes, colours: frozenset[int], size: tuple[int, int] | None
+) -> _Parsed | None:
+    """Read the chunks of a PNG; None if it is not plain."""
+    if len(data) < _CHUNKS_BEGIN or data[:8] != PNG_MAGIC:
+        return None
+    length, name, width, height, depth, colour, *methods = _HEADER.unpack_from(data, 8)
+    if (length, name, depth) != (13, b"IHDR", 8) or any(methods) or colour not in colours:
+        return None
+    if not 0 < width * height <= MOST_PIXELS or size not in (None, (height, width)):
+        return None
+    view = memoryview(data)
+    if not _is_right(view, 8, length):
+        return None
+    counts: dict[bytes, int] = {}
+    parts: list[memoryview] = []
+    entries = _walk(view, _RULES[colour], counts, parts)
+    if entries is None or b"IDAT" not in counts or (colour == PALETTE and not entries):
+        return None
+    compressed = parts[0] if len(parts) == 1 else b"".join(parts)
+    return _Parsed(colour, height, width, entries, compressed)
+
+
+def _walk(
+    view: memoryview, rules: dict[bytes, _Rule], counts: dict[bytes, int], parts: list[memoryview]
+) -> int | None:
+    """Check the chunks behind IHDR up to IEND, which ends the PNG.
+
+    Args:
+        view: The PNG.
+        rules: The chunks that it may have.
+        counts: Gets the number of chunks of each name.
+        parts: Gets what IDAT chunks hold.
+
+    Returns:
+        The number of entries of the palette; None if a chunk is damaged, or not allowed.
+    """
+    position, previous, entries = _CHUNKS_BEGIN, b"IHDR", 0
+    while position + 12 <= len(view):
+        length, name = _CHUNK.unpack_from(view, position)
+        if length > len(view) - position - 12 or not _is_right(view, position, length):
+            return None
+        count = counts.get(name, 0)
+        if name == b"IDAT":
+            if count and previous != b"IDAT":
+                return None
+            parts.append(view[position + 8 : position + 8 + length])
+        elif name == b"IEND":
+            return None if length or position + 12 != len(view) else entries
+        elif not _is_allowed(rules.get(name), length, counts, count):
+            return None
+        elif name == b"PLTE":
+            entries = length // 3
+        elif name == b"tRNS" and length > entries:
+            return None
+        counts[name] = count + 1
+        previous = name
+        position += 12 + length
+    return None
+
+
+def _is_allowed(rule: _Rule | None, length: int, counts: dict[bytes, int], count: int) -> bool:
+    return (
+        rule is not None
+        and count < rule.most
+        and length in rule.lengths
+        and rule.before.isdisjoint(counts)
+    )
+
+
+def _is_right(view: memoryview, position: int, length: int) -> bool:
+    """Whether the checksum of the chunk at a position is right."""
+    end = position + 8 + length
+    return zlib.crc32(view[position + 4 : end]) == int.from_bytes(view[end : end + 4], "big")
+
+
+def _inflated(compressed: bytes | memoryview, size: int) -> bytes | None:
+    """Inflate a zlib stream that has to be whole and to give `size` bytes; else None."""
+    if size > _MOST_EXPANSION * len(compressed) or not _begins_stream(compressed):
+        return None
+    library: Any = _inflater()
+    stream = library.decompressobj()
+    try:
+        rows: bytes = stream.decompress(compressed, size + 1)
+    except library.error:
+        return None
+    if len(rows) != size or not stream.eof or stream.unused_data:
+        return None
+    return rows
+
+
+def _begins_stream(compressed: bytes | memoryview) -> bool:
+    """Whether these bytes begin a zlib stream without a dictionary. Source: RFC 1950, section 2.2."""
+    if len(compressed) < 2:
+        return False
+    method, flags = compressed[0], compressed[1]
+    return (
+        method & 15 == 8
+        and method >> 4 <= 7
+        and (method << 8 | flags) % 31 == 0
+        and not flags & 32
+    )

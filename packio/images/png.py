@@ -1,4 +1,4 @@
-"""Plain PNGs: their chunks are checked here; zlib or ISA-L inflates, the native core undoes filters.
+"""Plain PNGs: chunks are checked here, zlib or ISA-L inflates, the native core undoes filters.
 
 A plain PNG is whole, not interlaced, and has 8 bits a channel: palette indices, gray or RGB. Its
 chunks are those in the table below, in their order and of their lengths; all checksums are right.
@@ -84,7 +84,7 @@ class _Parsed(NamedTuple):
 
 @functools.cache  # a module: the same in every process
 def _inflater() -> ModuleType:
-    """ISA-L's zlib, or Python's own where ISA-L is not installed: the same interface and results."""
+    """ISA-L's zlib, or Python's own where ISA-L is not installed: the same interface."""
     try:
         with unforked():
             return registry.require("isal.isal_zlib")
@@ -125,9 +125,7 @@ def _has_entries(indices: np.ndarray, entries: int) -> bool:
     return entries == 1 << 8 or int(indices.max()) < entries
 
 
-def _parse(
-    data: bytes, colours: frozenset[int], size: tuple[int, int] | None
-) -> _Parsed | None:
+def _parse(data: bytes, colours: frozenset[int], size: tuple[int, int] | None) -> _Parsed | None:
     """Read the chunks of a PNG; None if it is not plain."""
     if len(data) < _CHUNKS_BEGIN or data[:8] != PNG_MAGIC:
         return None
@@ -217,13 +215,10 @@ def _inflated(compressed: bytes | memoryview, size: int) -> bytes | None:
 
 
 def _begins_stream(compressed: bytes | memoryview) -> bool:
-    """Whether these bytes begin a zlib stream without a dictionary. Source: RFC 1950, section 2.2."""
+    """Whether a zlib stream without a dictionary begins so. Source: RFC 1950, section 2.2."""
     if len(compressed) < 2:
         return False
     method, flags = compressed[0], compressed[1]
     return (
-        method & 15 == 8
-        and method >> 4 <= 7
-        and (method << 8 | flags) % 31 == 0
-        and not flags & 32
+        method & 15 == 8 and method >> 4 <= 7 and (method << 8 | flags) % 31 == 0 and not flags & 32
     )

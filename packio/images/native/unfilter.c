@@ -14,12 +14,15 @@ EXPORTED int packio_unfilter(const uint8_t *rows, int64_t size, int64_t height, 
 enum Filter { NONE = 0, SUB = 1, UP = 2, AVERAGE = 3, PAETH = 4 };
 enum { MOST_CHANNELS = 3 };
 
-/* What Paeth's filter foretells: of left, up and corner that nearest to left + up - corner. */
+/* What Paeth's filter foretells: of left, up and corner that nearest to left + up - corner, in this
+   order where two are as near. Written so that no branch is needed, and little waits for left.
+   Source: stb_image 2.30, stbi__paeth. */
 INLINE int paeth(int left, int up, int corner) {
-    int by_left = abs(up - corner), by_up = abs(left - corner);
-    int by_corner = abs((up - corner) + (left - corner));
-    if ((by_left <= by_up) && (by_left <= by_corner)) return left;
-    return (by_up <= by_corner) ? up : corner;
+    int mirrored = (3 * corner) - (left + up);
+    int low = (left < up) ? left : up;
+    int high = (left < up) ? up : left;
+    int other = (high <= mirrored) ? low : corner;
+    return (mirrored <= low) ? high : other;
 }
 
 INLINE uint64_t eight(const uint8_t *at) {

@@ -11,7 +11,9 @@
      for the next one is noticed.
 
    One of them has the kernels for any processor, the other one those for AVX2. Statuses and pixels
-   must be the same. After each batch of inputs, good images must be made as they were at first. */
+   must be the same. After each batch of inputs, good images must be made as they were at first.
+
+   With each input, rows of a PNG lose their filters, as the specification says. */
 
 #include <dirent.h>
 #include <limits.h>
@@ -30,6 +32,8 @@ int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, 
 int64_t packio_end_of_scan(const uint8_t *data, int64_t size, int64_t scan);
 int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, int64_t size,
                      uint8_t *out, int64_t room, int32_t *lengths, int32_t *used);
+int packio_unfilter(const uint8_t *rows, int64_t size, int64_t height, int64_t stride,
+                    int32_t channels, uint8_t *out, int64_t room);
 void *__real_packio_reserve(Buffer *buffer, size_t bytes);
 void *__wrap_packio_reserve(Buffer *buffer, size_t bytes);
 
@@ -46,7 +50,7 @@ static int seed_count;
 static Scratch *exact, *kept;
 static uint64_t state;
 static uint64_t digest; /* of all that was made: the same for any processor and compiler */
-static unsigned long made, declined[8], points_found, recuts;
+static unsigned long made, declined[8], points_found, recuts, unfiltered;
 
 /* Random numbers. Source: S. Vigna, splitmix64. */
 static uint64_t draw(void) {
@@ -355,6 +359,56 @@ static void recut_mutant(const Jpeg *jpeg, const uint8_t *data, size_t size, uns
     free(lengths);
 }
 
+/* What a filter of PNG foretells, as the specification says it: section 9.2. */
+static int foretold(int filter, int a, int b, int c) {
+    int p = a + b - c, pa = abs(p - a), pb = abs(p - b), pc = abs(p - c);
+    if (filter == 0) return 0;
+    if (filter == 1) return a;
+    if (filter == 2) return b;
+    if (filter == 3) return (a + b) / 2;
+    return pa <= pb && pa <= pc ? a : pb <= pc ? b : c;
+}
+
+/* Rows of a PNG, random or with runs as in masks, some of them with a wrong filter or size. */
+static void unfilter_some(unsigned long run) {
+    int channels = below(2) ? 1 : 3, height = 1 + below(9), width = 1 + below(below(4) ? 40 : 300);
+    int stride = width * channels, size = height * (stride + 1), wrong = !below(20), runs = below(2);
+    uint8_t *rows = malloc((size_t)size), *wanted = malloc((size_t)(size - height));
+    uint8_t *out = malloc((size_t)(size - height));
+    for (int i = 0; i < size; i++) {
+        if (!runs || !below(12)) rows[i] = (uint8_t)draw();
+        else rows[i] = 0;
+    }
+    for (int y = 0; y < height; y++) rows[y * (stride + 1)] = (uint8_t)below(5);
+    if (wrong) rows[below(height) * (stride + 1)] = (uint8_t)(5 + below(251));
+    for (int y = 0; y < height; y++) {
+        uint8_t *row = wanted + y * stride, *in = rows + y * (stride + 1);
+        for (int x = 0; x < stride; x++) {
+            int a = x < channels ? 0 : row[x - channels], b = y ? (row - stride)[x] : 0;
+            int c = x < channels || !y ? 0 : (row - stride)[x - channels];
+            row[x] = (uint8_t)(in[1 + x] + foretold(in[0], a, b, c));
+        }
+    }
+    int status = packio_unfilter(rows, size, height, stride, channels, out, size - height);
+    if (status != (wrong ? DAMAGED : MADE)) fail("another status of rows of a PNG", run);
+    if (!wrong && memcmp(out, wanted, (size_t)(size - height))) fail("other pixels of a PNG", run);
+    if (!wrong) note(out, (size_t)(size - height));
+    unfiltered += !wrong;
+
+    int64_t numbers[5] = {size, height, stride, channels, size - height};
+    int which = below(5);
+    int64_t was = numbers[which];
+    numbers[which] = below(3) ? hostile_number() : (int64_t)draw();
+    if (which == 3) numbers[which] = (int32_t)numbers[which];
+    int is_other = numbers[which] != was && !(which == 3 && stride % 3 == 0 && numbers[3] == 4 - was);
+    status = packio_unfilter(rows, numbers[0], numbers[1], numbers[2], (int32_t)numbers[3], out,
+                             numbers[4]);
+    if (is_other && status != REQUEST) fail("rows of a PNG of another size", run);
+    free(rows);
+    free(wanted);
+    free(out);
+}
+
 static void one_run(unsigned long run) {
     const Seed *seed = seeds + below(seed_count);
     Bytes b = {NULL, seed->size, 2 * seed->size + 70000};
@@ -418,6 +472,7 @@ static void one_run(unsigned long run) {
     free(outs[1]);
     free(points);
     free(data);
+    unfilter_some(run);
 }
 
 static int whole(Scratch *scratch, const Seed *seed, uint8_t *out, int with_points) {
@@ -495,8 +550,8 @@ int main(int count, char **arguments) {
     packio_free_scratch(kept);
     packio_free_scratch(exact);
     printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
-           "%lu requests, %lu memory; %lu seek points, %lu scans; digest %016llx\n",
+           "%lu requests, %lu memory; %lu seek points, %lu scans, %lu PNGs; digest %016llx\n",
            runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],
-           points_found, recuts, (unsigned long long)digest);
+           points_found, recuts, unfiltered, (unsigned long long)digest);
     return 0;
 }

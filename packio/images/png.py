@@ -3,7 +3,10 @@
 A plain PNG is whole, not interlaced, and has 8 bits a channel: palette indices, gray or RGB. Its
 chunks are those in the table below, in their order and of their lengths; all checksums are right.
 Pillow reads such a PNG without a warning, and to the same pixels. Whatever is unusual or damaged is
-left to Pillow: the functions return None.
+left to Pillow: `decode` returns None.
+
+One difference is known: ISA-L inflates a block whose Huffman codes are incomplete, and zlib refuses
+it. No encoder writes such a block, and the checksum of the rows has to be right all the same.
 
 Source: W3C, Portable Network Graphics (PNG) Specification, third edition, sections 5 (chunks), 9
 (filters), 10 (compression) and 11 (what chunks hold); https://www.w3.org/TR/png-3/.

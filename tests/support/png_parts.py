@@ -73,7 +73,14 @@ def encoded(
     palette = PALETTE if colour == png.PALETTE and b"PLTE" not in early else b""
     data = zlib.compress(filtered(pixels, kinds), level)
     parts = b"".join(chunk(b"IDAT", part) for part in split(data))
-    return whole(header(*pixels.shape[:2], colour), palette, early, parts, late, chunk(b"IEND"))
+    return whole(
+        header(pixels.shape[0], pixels.shape[1], colour),
+        palette,
+        early,
+        parts,
+        late,
+        chunk(b"IEND"),
+    )
 
 
 def made_pixels(height: int, width: int, colour: int, seed: int = 0) -> np.ndarray:

@@ -29,8 +29,8 @@ _READS = frozenset((
 ))  # fmt: skip
 _READERS = frozenset(("posix", "_io", "io", "mmap", "_socket", "_ssl", "lmdb", "h5py", "numpy"))
 _DECODES = frozenset(("imdecode", "imread"))
-_DECODING_FILES = ("PIL/ImageFile.py", "packio/images/regions.py", "packio/packs/raw.py",
-                   "torchvision/io/image.py")  # fmt: skip
+_DECODING_FILES = ("PIL/ImageFile.py", "packio/images/regions.py", "packio/images/png.py",
+                   "packio/packs/raw.py", "torchvision/io/image.py")  # fmt: skip
 _DECODING_FOLDERS = (
     "/packio/images/decoders/",
     "/packio/images/native/",

@@ -34,8 +34,8 @@ _OF_IDS = frozenset({png.GRAY, png.PALETTE})  # colour types
 def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode a mask; palettes are ignored.
 
-    Plain PNGs of 8 bits are decoded by `packio.images.png`, in a third of the time; Pillow decodes
-    all others.
+    `packio.images.png` decodes plain PNGs of 8 bits, in a third of Pillow's time
+    (``benchmarks/png.py``); Pillow decodes all other masks.
 
     Args:
         data: The encoded bytes.
@@ -50,10 +50,11 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
     ids = png.decode(data, _OF_IDS, size)
     if ids is not None:
         return ids[:, :, 0]
-    return _by_pillow(data, size)
+    return by_pillow(data, size)
 
 
-def _by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
+def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
+    """Decode a mask with Pillow; as `decode`."""
     from PIL import Image
 
     try:

@@ -40,6 +40,7 @@ FFCV = (
 PACKIO = (  # what packio needs; itself it is read from this repository
     "simplejpeg==1.9.0", "lmdb==3.0.0", "google-crc32c==1.9.0", "h5py==3.16.0", "numba==0.68.1",
     "opencv-python-headless==5.0.0.93", "PyTurboJPEG==1.8.3", "safetensors", "typer", "rich",
+    "isal==1.9.1",
 )  # fmt: skip
 
 VENVS = {

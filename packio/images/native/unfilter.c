@@ -75,8 +75,7 @@ INLINE void undo_paeth(uint8_t *restrict out, const uint8_t *restrict in,
         if ((channels == 1) && (x > 0) && (stride - x >= 8) && (eight(in + x) == 0) &&
             (eight(above + x) == eight(above + x - 1))) {
             memset(out + x, left[0], 8);
-            corner[0] = above[x + 7];
-            x += 8;
+            x += 8; /* the corner is the same */
             continue;
         }
         for (size_t c = 0; c < channels; c++, x++) {

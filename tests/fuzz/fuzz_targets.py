@@ -22,6 +22,7 @@ from typing import Any
 import lmdb
 import msgpack
 import numpy as np
+import png_parts
 import pyarrow as pa
 import torch
 from hostile_parts import END, PHOTO, example, framed, member, photo
@@ -34,7 +35,7 @@ from packio.formats import Reading
 from packio.formats.blobs import ranges
 from packio.formats.hdf5 import heaps
 from packio.formats.wire import Malformed, arrow_stream, pickles, protobuf
-from packio.images import encodings
+from packio.images import encodings, png
 from packio.images.jpeg import header, restarts, window
 from packio.index import indexfile
 
@@ -380,6 +381,17 @@ def _window(data: bytes) -> None:
 @target("restarts", _jpegs)
 def _restarts(data: bytes) -> None:
     restarts.make_seekable(data)
+
+
+# -------------------------------------------------------------------------------------------- PNG
+
+
+@target("png", png_parts.seeds, sealed=png_parts.sealed)
+def _png(data: bytes) -> None:
+    """What is taken has Pillow's pixels; all else is left to Pillow."""
+    pixels = png.decode(data, png_parts.ALL)
+    if pixels is not None:
+        np.testing.assert_array_equal(pixels, png_parts.of_pillow(data))
 
 
 @target("lmdb value", lambda: [msgpack.packb([PHOTO[:200], 3]), pickle.dumps(_VALUES[0])])

@@ -38,9 +38,10 @@ from png_parts import (
     whole,
 )
 
+from packio import registry
 from packio.batches import masks
 from packio.errors import DecodeError, MissingPackageError
-from packio.images import native, png
+from packio.images import decoders, native, png
 from packio.images.decoders import Decoder, Stored, isal, pillow
 
 pytestmark = native_core.needed
@@ -214,6 +215,17 @@ def test_without_isa_l_pythons_zlib_inflates(monkeypatch: pytest.MonkeyPatch) ->
         assert_taken(data)
     for damaged in (GOOD[:-1], GOOD + b"\0", GOOD[:-1] + b"\0", zlib.compress(ROWS + b"\0")):
         assert png.decode(stream(damaged), ALL) is None
+
+
+def test_where_isa_l_is_not_installed_zlib_is_taken_and_auto_is_pillow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(package: str, extra: str | None = None) -> types.ModuleType:
+        raise MissingPackageError(f"{package}: {extra}")
+
+    monkeypatch.setattr(registry, "require", absent)
+    assert png._inflater.__wrapped__() is zlib
+    assert decoders._unmeasured.__wrapped__("png") == "pillow"
 
 
 def test_without_the_core_pillow_decodes(monkeypatch: pytest.MonkeyPatch) -> None:

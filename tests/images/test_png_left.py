@@ -30,6 +30,7 @@ from png_parts import (
     indexed,
     made_pixels,
     of_pillow,
+    sealed,
     seeds,
     stream,
     whole,
@@ -129,19 +130,6 @@ def test_other_depths_and_colours_are_left_to_pillow(depth: int, colour: int) ->
     assert_as_with_pillow_alone(data)
 
 
-def _sealed(data: bytes) -> bytes:
-    """A PNG with right sums of all chunks, where chunks can be found."""
-    out, position = bytearray(data[:8]), 8
-    while position + 12 <= len(data):
-        length = int.from_bytes(data[position : position + 4], "big")
-        end = position + 8 + length
-        if end + 4 > len(data):
-            break
-        out += chunk(data[position + 4 : position + 8], data[position + 8 : end])
-        position = end + 4
-    return bytes(out + data[position:])
-
-
 def _chunks(data: bytes) -> list[tuple[bytes, bytes]]:
     found, position = [], 8
     while position + 12 <= len(data):
@@ -208,7 +196,7 @@ def _with_other_bytes(draw: random.Random, data: bytes) -> bytes:
             del changed[at : at + draw.randint(1, 9)]
         else:
             changed[at:at] = bytes(draw.randrange(256) for _ in range(draw.randint(1, 4)))
-    return bytes(changed) if draw.randrange(4) == 0 else _sealed(bytes(changed))
+    return bytes(changed) if draw.randrange(4) == 0 else sealed(bytes(changed))
 
 
 def test_mutants_are_pillows_or_left_to_pillow() -> None:

@@ -183,6 +183,19 @@ def assert_as_with_pillow_alone(data: bytes) -> None:
         assert _image("isal", data, mode) == _image("pillow", data, mode)
 
 
+def sealed(data: bytes) -> bytes:
+    """A PNG with right sums of all chunks, where chunks can be found."""
+    out, position = bytearray(data[:8]), 8
+    while position + 12 <= len(data):
+        length = int.from_bytes(data[position : position + 4], "big")
+        end = position + 8 + length
+        if end + 4 > len(data):
+            break
+        out += chunk(data[position + 4 : position + 8], data[position + 8 : end])
+        position = end + 4
+    return bytes(out + data[position:])
+
+
 def seeds() -> list[bytes]:
     """Good PNGs to begin with."""
     made = [stream(GOOD), whole(HEADER, *HALVES, END), indexed(FEW, RED),

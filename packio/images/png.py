@@ -82,7 +82,7 @@ class _Parsed(NamedTuple):
     height: int  # pixels
     width: int
     entries: int  # of the palette
-    compressed: bytes | memoryview  # of all IDAT chunks
+    compressed: bytearray  # of all IDAT chunks
 
 
 @functools.cache  # a module: the same in every process
@@ -141,16 +141,15 @@ def _parse(data: bytes, colours: frozenset[int], size: tuple[int, int] | None) -
     if not _is_right(view, 8, length):
         return None
     counts: dict[bytes, int] = {}
-    parts: list[memoryview] = []
-    entries = _walk(view, _RULES[colour], counts, parts)
+    compressed = bytearray()
+    entries = _walk(view, _RULES[colour], counts, compressed)
     if entries is None or b"IDAT" not in counts or (colour == PALETTE and not entries):
         return None
-    compressed = parts[0] if len(parts) == 1 else b"".join(parts)
     return _Parsed(colour, height, width, entries, compressed)
 
 
 def _walk(
-    view: memoryview, rules: dict[bytes, _Rule], counts: dict[bytes, int], parts: list[memoryview]
+    view: memoryview, rules: dict[bytes, _Rule], counts: dict[bytes, int], compressed: bytearray
 ) -> int | None:
     """Check the chunks behind IHDR up to IEND, which ends the PNG.
 
@@ -158,7 +157,7 @@ def _walk(
         view: The PNG.
         rules: The chunks that it may have.
         counts: Gets the number of chunks of each name.
-        parts: Gets what IDAT chunks hold.
+        compressed: Gets what IDAT chunks hold.
 
     Returns:
         The number of entries of the palette; None if a chunk is damaged, or not allowed.
@@ -172,7 +171,7 @@ def _walk(
         if name == b"IDAT":
             if count and previous != b"IDAT":
                 return None
-            parts.append(view[position + 8 : position + 8 + length])
+            compressed += view[position + 8 : position + 8 + length]
         elif name == b"IEND":
             return None if length or position + 12 != len(view) else entries
         elif not _is_allowed(rules.get(name), length, counts, count):
@@ -202,7 +201,7 @@ def _is_right(view: memoryview, position: int, length: int) -> bool:
     return zlib.crc32(view[position + 4 : end]) == int.from_bytes(view[end : end + 4], "big")
 
 
-def _inflated(compressed: bytes | memoryview, size: int) -> bytes | None:
+def _inflated(compressed: bytearray, size: int) -> bytes | None:
     """Inflate a zlib stream that has to be whole and to give `size` bytes; else None."""
     if size > _MOST_EXPANSION * len(compressed) or not _begins_stream(compressed):
         return None
@@ -217,7 +216,7 @@ def _inflated(compressed: bytes | memoryview, size: int) -> bytes | None:
     return rows
 
 
-def _begins_stream(compressed: bytes | memoryview) -> bool:
+def _begins_stream(compressed: bytearray) -> bool:
     """Whether a zlib stream without a dictionary begins so. Source: RFC 1950, section 2.2."""
     if len(compressed) < 2:
         return False

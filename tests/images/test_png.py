@@ -161,6 +161,11 @@ def _peak_of(data: bytes) -> int:
         tracemalloc.stop()
 
 
+def test_many_chunks_take_no_memory_of_their_own() -> None:
+    for parts in (chunk(b"IDAT") * 100_000, chunk(b"IDAT", b"x") * 100_000):
+        assert _peak_of(whole(HEADER, parts, END)) < 500_000
+
+
 def test_nothing_is_allocated_for_pixels_that_are_only_promised() -> None:
     data = zlib.compress(bytes(1000))
     for height, width in ((9_000, 9_000), (2**31 - 1, 2**31 - 1), (1, 2**31 - 1), (2**32 - 1, 1)):

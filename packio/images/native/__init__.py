@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from packio.images.frames import Box, Frame
 
-_VERSION = 7  # of the functions below
+_VERSION = 8  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.

@@ -11,6 +11,7 @@ import known
 import verbs_of_fields
 import verbs_of_packing
 import verbs_of_packs
+import verbs_of_training
 from described import ANNOTATIONS
 from source_kinds import KINDS, annotations_of
 from trials import FORMATS, Cell
@@ -19,8 +20,9 @@ from verbs import VERBS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FIELDS, PACKING, PACKS = (
-    module.__name__ for module in (verbs_of_fields, verbs_of_packing, verbs_of_packs)
+FIELDS, PACKING, PACKS, TRAINING = (
+    module.__name__
+    for module in (verbs_of_fields, verbs_of_packing, verbs_of_packs, verbs_of_training)
 )
 _TRIES = 40  # candidates for each new cell of the short form
 

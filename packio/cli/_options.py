@@ -92,4 +92,12 @@ Plot = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress and no summary, only problems.")
 ]
+
+
+def _are_threads(value: str | None) -> None:
+    if value is not None:
+        raise typer.BadParameter("threads do this work, and no processes: say --threads N")
+
+
+NoWorkers = Annotated[str | None, typer.Option("--num-workers", hidden=True, callback=_are_threads)]
 NoProgress = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

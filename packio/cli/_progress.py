@@ -50,6 +50,15 @@ class ProgressLine:
             self._shown = time.monotonic()
             tell(_line(progress))
 
+    def counting(self, stage: str) -> Callable[[int, int], None]:
+        """A callback of (samples done, samples in all) for work that counts nothing else."""
+        began = time.monotonic()
+
+        def told(done: int, total: int) -> None:
+            self(Progress(done, total, 0, 0, 0, time.monotonic() - began, stage))
+
+        return told
+
 
 def _bar() -> Bar:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

@@ -10,6 +10,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._output import counted, escaped, print_json
+from packio.cli._progress import ProgressLine
 from packio.images.perceptual import MOST, THRESHOLD
 
 _SHOWN = 20
@@ -29,6 +30,10 @@ def run(
     ] = 500,
     index: option.Index = None,
     as_json: option.Json = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Show near-duplicates only: no progress, no summary."),
+    ] = False,
 ) -> None:
     """Find images that look alike: the same photograph encoded anew, resized or slightly changed.
 
@@ -42,8 +47,10 @@ def run(
     import packio
     from packio.inspecting.duplicates import find_duplicates
 
-    with packio.open(pack, index=index) as opened:
-        report = find_duplicates(opened, threshold=threshold, html=html, limit=limit)
+    with ProgressLine(quiet=quiet) as line, packio.open(pack, index=index) as opened:
+        report = find_duplicates(
+            opened, threshold=threshold, html=html, limit=limit, progress=line.counting("decoding")
+        )
     if as_json:
         print_json({"samples": report.samples, "undecoded": list(report.undecoded),
                     "found": [dataclasses.asdict(pair) for pair in report.found]})  # fmt: skip
@@ -54,6 +61,8 @@ def run(
               f"({pair.distance} of 64 bits{other})")  # fmt: skip
     if len(report.found) > _SHOWN:
         print(f"and {len(report.found) - _SHOWN:,} more; --json lists all")
+    if quiet:
+        return
     bad = f", {counted(len(report.undecoded), 'image')} not decoded" if report.undecoded else ""
     page = f": {escaped(str(report.html))}" if report.html is not None else ""
     print(f"{counted(len(report.found), 'near-duplicate')} among "

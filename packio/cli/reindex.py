@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from packio.cli._output import counted, escaped
+from packio.cli import _options as option
+from packio.cli._output import counted, escaped, print_json
 from packio.cli._progress import bytes_bar
 
 
@@ -84,12 +85,14 @@ def run(
         int,
         typer.Option(
             "--threads",
-            "--num-workers",
             min=1,
             metavar="N",
             help="Threads; each reads an object at a URL at a time.",
         ),
     ] = 8,
+    _workers: option.NoWorkers = None,
+    as_json: option.Json = False,
+    quiet: option.Quiet = False,
 ) -> None:
     """Index a container anew: a pack that lost its index, or a container that others wrote.
 
@@ -105,14 +108,20 @@ def run(
     """
     import packio
 
-    with bytes_bar(quiet=False) as progress:
+    with bytes_bar(quiet=quiet) as progress:
         place = packio.reindex(
             path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
             label=label, layout=layout, seek_points=seek_points, index=index,
             headers_only=headers_only, num_workers=threads, engine=engine, progress=progress,
         )  # fmt: skip
+    if quiet and not as_json:
+        return
     with packio.open(path, index=index) as pack:
-        print(
-            f"{escaped(str(place))}: {counted(len(pack), 'sample')}, "
-            f"{pack.metadata['counts']['skipped']:,} skipped, {counted(len(pack.classes), 'class')}"
-        )
+        samples, classes = len(pack), len(pack.classes)
+        skipped = pack.metadata["counts"]["skipped"]
+    if as_json:
+        print_json({"index": str(place), "samples": samples, "skipped": skipped,
+                    "classes": classes})  # fmt: skip
+    else:
+        print(f"{escaped(str(place))}: {counted(samples, 'sample')}, {skipped:,} skipped, "
+              f"{counted(classes, 'class')}")  # fmt: skip

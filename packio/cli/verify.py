@@ -31,8 +31,9 @@ def run(
     index: option.Index = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", "--num-workers", min=1, help="Threads (default: one a CPU)."),
+        typer.Option("--threads", min=1, metavar="N", help="Threads (default: one a CPU)."),
     ] = None,
+    _workers: option.NoWorkers = None,
     as_json: option.Json = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show damage only: no progress, no summary.")

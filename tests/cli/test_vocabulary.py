@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from packio.cli import build
 
@@ -62,6 +63,14 @@ def test_workers_are_processes_and_threads_are_threads(command: str) -> None:
         assert re.search("Processes|Workers|workers", workers.help)
     if threads is not None:
         assert "hread" in threads.help
+        assert not {"--workers", "--num-workers"} & {*threads.opts}
+
+
+@pytest.mark.parametrize("command", ["reindex", "verify"])
+def test_where_threads_work_a_number_of_workers_is_refused(command: str) -> None:
+    done = CliRunner().invoke(build(), [command, "x.lmdb", "--num-workers", "2"])
+    assert done.exit_code == 2
+    assert "say --threads N" in " ".join(done.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

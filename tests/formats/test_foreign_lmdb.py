@@ -565,6 +565,11 @@ def test_the_command_reindexes(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert done.output == f"{path / 'index.packio'}: 12 samples, 0 skipped, 0 classes\n"
     _check(path, [label - 1 for label in LABELS])
+    done = CliRunner().invoke(cli.build(), [*arguments, "--json"], catch_exceptions=False)
+    place = str(path / "index.packio")
+    assert json.loads(done.output) == {"index": place, "samples": 12, "skipped": 0, "classes": 0}
+    done = CliRunner().invoke(cli.build(), [*arguments, "--quiet"], catch_exceptions=False)
+    assert (done.exit_code, done.output) == (0, "")
 
 
 class _Runs:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import packio
+from packio.cli import find_duplicates
 from packio.errors import OptionError, OutputExistsError
 from packio.packing.plan import duplicates
 
@@ -130,10 +131,22 @@ def test_the_command_lists_pairs(pack: pathlib.Path, tmp_path: pathlib.Path) -> 
     assert "3 near-duplicates among 9 samples" in done.stdout
     said = json.loads(run("--json", "--threshold", "8").stdout)
     assert {pair["key"]: pair["of_key"] for pair in said["found"]} == COPIES
+    quiet = run("--threshold", "8", "--quiet").stdout
+    assert quiet.count(" looks like ") == quiet.count("\n") == 3
     (tmp_path / "mine.txt").write_text("mine")
     done = run("--html", str(tmp_path / "mine.txt"))
     assert done.returncode == OutputExistsError.exit_code
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_the_command_shows_how_far_it_is(
+    pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("packio.cli._progress._PLAIN_SECONDS", 0.0)
+    find_duplicates.run(pack)
+    assert "decoding 9/9 (100%)" in capsys.readouterr().err
+    find_duplicates.run(pack, quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_without_imagehash_the_command_to_install_it_is_told(pack: pathlib.Path) -> None:

@@ -185,7 +185,9 @@ RUN = _how(
         "them in OUT.skipped.jsonl; 'quarantine' also copies them.",
         default="raise",
     ),
-    quarantine=_one(Path, "Folder for the copies of bad images.", metavar="DIR"),
+    quarantine=_one(
+        Path, "Folder for the copies of bad images; of a pair, both files.", metavar="DIR"
+    ),
     check=_one(
         ("header", "decode"), "Check the header of each image, or decode all of it.",
         default="header",

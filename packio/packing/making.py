@@ -17,13 +17,13 @@ from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packing import sourcing
 from packio.packing.images import encode as encoding
 from packio.packing.images.levels import Levels
-from packio.packing.plan import advising, existing, levelled, planning
+from packio.packing.plan import advising, existing, levelled, planning, preflight
 from packio.packing.publish import remote
 from packio.packing.report import PackReport, listing_told
 from packio.packing.run.journal import Journal
 from packio.packing.run.reading import Treatment
 from packio.packing.run.running import Means, Run
-from packio.sources import Listing
+from packio.sources import Listing, ReadRecord
 from packio.storage import filesystems, urls, workshop
 from packio.system import locks
 from packio.system.files import absolute
@@ -91,7 +91,8 @@ def pack(
         finish: Put the parts together, once all parts are written.
         on_error: "raise": check all images, list the bad ones, pack nothing. "skip": leave bad
             images out and list them in ``out.skipped.jsonl``. "quarantine": also copy them.
-        quarantine: Folder for copies of bad images.
+        quarantine: Folder for copies of bad images, outside the source. If a sample has several
+            files, as an image and a mask, all of them are copied.
         seekable: Put restart markers into JPEGs, without loss (1 % more bytes), so that the reader
             decodes only the part that a crop needs.
         seek_points: Keep in the index where the decoding of a JPEG may begin (0.3 % of its bytes),
@@ -140,6 +141,8 @@ def pack(
     if isinstance(out, urls.Url) and (part is not None or finish):
         raise OptionError(f"{out}: parts are written to a folder that all jobs see, not to a URL")
     source = sourcing.located(source, out, whole=engine != "local")
+    if quarantine is not None and isinstance(source, Path) and not isinstance(source, urls.Url):
+        preflight.refuse_inside(source, Path(quarantine))
     if part is None:
         workshop.tidy(out, keep=resume)
     plan = _planned(
@@ -255,17 +258,22 @@ def _make(
 
 
 def _check(
-    on_error: str = "raise", quarantine: object = None, num_workers: int | None = None,
-    shards: int = 1, shard_size: int | None = None, part: tuple[int, int] | None = None, *,
-    threads: int | None = None, memory: int | None = None, finish: bool = False,
-    resume: bool = True,
+    on_error: str = "raise", quarantine: str | os.PathLike[str] | None = None,
+    num_workers: int | None = None, shards: int = 1, shard_size: int | None = None,
+    part: tuple[int, int] | None = None, *, threads: int | None = None,
+    memory: int | None = None, finish: bool = False, resume: bool = True,
 ) -> bool:  # fmt: skip
     """Check some arguments; return whether bad images are left out."""
     if on_error not in ("raise", "skip", "quarantine"):
         raise OptionError(f"on_error={on_error!r}: expected 'raise', 'skip' or 'quarantine'")
-    if (on_error == "quarantine") != (quarantine is not None):
+    if on_error == "quarantine" and quarantine is None:
         raise OptionError(
-            f"on_error={on_error!r}, quarantine={quarantine!r}: expected 'quarantine' and a folder"
+            f"on_error={on_error!r}: say quarantine= as well, the folder for copies of bad images"
+        )
+    if quarantine is not None and on_error != "quarantine":
+        raise OptionError(
+            f"quarantine={os.fspath(quarantine)!r}: say on_error='quarantine' as well; now it is "
+            f"{on_error!r}"
         )
     sourcing.check_positive(
         num_workers=num_workers, threads=threads, memory=memory, shards=shards,
@@ -283,18 +291,35 @@ def _check(
 
 
 def _quarantine(listing: Listing, report: PackReport, folder: Path) -> int:
-    """Copy the bad samples that can be read into a folder, under their keys; count the copies."""
+    """Copy the bad samples that can be read into a folder, under their keys; count the samples."""
     folder = Path(os.path.realpath(folder))
     positions = {key: i for i, key in enumerate(listing.keys)}
     copied = 0
     with listing.opened() as read:
         for skip in report.skipped:
-            target = Path(os.path.normpath(folder / os.fsdecode(skip.key).lstrip("/")))
-            if skip.key not in positions or folder not in target.parents:
+            if skip.key not in positions:
                 continue
             with contextlib.suppress(OSError, DecodeError):
-                data = read(positions[skip.key]).image.data
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
-                copied += 1
+                copies = _copies(listing, read, positions[skip.key])
+                targets = {Path(os.path.normpath(folder / os.fsdecode(name).lstrip("/"))): data
+                           for name, data in copies.items()}  # fmt: skip
+                targets = {path: data for path, data in targets.items() if folder in path.parents}
+                for target, data in targets.items():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(data)
+                copied += bool(targets)
     return copied
+
+
+def _copies(listing: Listing, read: ReadRecord, position: int) -> dict[bytes, bytes]:
+    """What is copied of a bad sample: path → bytes.
+
+    The files of a sample, such as an image and a mask, are copied as they are, also if a file is no
+    image. Of a sample without files of its own, as in an archive, the image is copied.
+    """
+    key = listing.keys[position]
+    own = () if listing.files is None else listing.files[position]
+    if listing.root is None or key not in own:
+        return {key: read(position).image.data}
+    root = os.fsencode(listing.root)
+    return {name: Path(os.fsdecode(os.path.join(root, name))).read_bytes() for name in own}

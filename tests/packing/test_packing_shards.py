@@ -348,6 +348,27 @@ def test_bad_images_are_copied_to_the_quarantine(
         packio.pack(source, tmp_path / "y.tar", on_error="quarantine")
 
 
+def test_the_quarantine_has_all_files_of_a_bad_pair(
+    small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Whether the image or the mask is bad; of a pair in an archive, the image."""
+    image = next(small.rglob("*.png")).read_bytes()
+    source, expected = tmp_path / "s", {}
+    for stem, files in {"0": (image, image), "1": (b"no image", image), "2": (image, b"no"),
+                        "3": (b"", b"")}.items():  # fmt: skip
+        for folder, data in zip(("images", "masks"), files, strict=True):
+            path = source / folder / f"{stem}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            expected[f"{folder}/{stem}.png"] = data
+    report = packio.pack(
+        source, tmp_path / "x.tar", on_error="quarantine", quarantine=tmp_path / "q"
+    )
+    assert (report.packed, report.quarantined) == (1, 3)
+    copies = {name: data for name, data in expected.items() if "/0" not in name}
+    assert _files(tmp_path / "q") == copies
+
+
 def test_the_quarantine_may_be_a_path_through_a_folder_that_is_not_there(
     small: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,20 @@ def refuse_nesting(source: Path, out: Path) -> None:
         raise OptionError(f"{out}: the source {source} lies within it; choose another place")
 
 
+def refuse_inside(source: Path, quarantine: Path) -> None:
+    """Refuse a quarantine within its source, where the next run would find the copies as samples.
+
+    Raises:
+        OptionError: the quarantine is the source, or lies within it.
+    """
+    inside, outside = Path(os.path.realpath(quarantine)), Path(os.path.realpath(source))
+    if inside == outside or outside in inside.parents:
+        raise OptionError(
+            f"quarantine={os.fspath(quarantine)!r}: lies within the source {source}; choose "
+            "another place"
+        )
+
+
 def check_space(plan: Plan, treatment: Treatment, out: Path, shards: Sequence[int]) -> None:
     """Refuse to begin if the disk has too few free bytes or inodes.
 

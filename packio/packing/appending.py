@@ -203,6 +203,7 @@ def _listed(
 ) -> Listing:  # fmt: skip
     """List the whole source, with the options that it had when the pack was made."""
     reader = planning.source_of(source, source_kind)
+    sourcing.check_options(options, reader)
     before: dict[str, Any] = {}
     if reader.name == recipe.source:
         before = {n: v for n, v in recipe.reading.items() if n in reader.options}

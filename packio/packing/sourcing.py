@@ -142,14 +142,36 @@ def _sorted_out(
     for name, value in options.items():
         taker = next((t for t, names in takers.items() if name in names), None)
         if taker is None:
-            known = sorted(set().union(*takers.values()))
-            close = difflib.get_close_matches(name, known, 1)
-            raise OptionError(
-                f"{name}={value!r}: no option of packing from {reader.name} to {format_name}"
-                + (f"; did you mean {close[0]}?" if close else "")
-            )
+            what = f"packing from {reader.name} to {format_name}"
+            raise _no_option(name, value, what, set().union(*takers.values()))
         result[taker][name] = value
     return result
+
+
+def check_options(options: Mapping[str, Any], reader: Source) -> None:
+    """Check that a source takes all options, where there is nobody else to take them.
+
+    Raises:
+        OptionError: it does not take one of them; see `_no_option`.
+    """
+    for name, value in options.items():
+        if name not in reader.options:
+            raise _no_option(name, value, f"appending from {reader.name}", set(reader.options))
+
+
+def _no_option(name: str, value: Any, what: str, known: set[str]) -> OptionError:
+    """The error for an option that nobody takes here: it says whose it is, or a name near to it."""
+    message = f"{name}={value!r}: no option of {what}"
+    sources = [n for n, s in registry.load_all("sources").items() if name in s.options]
+    writers = [n for n, f in registry.load_all("formats").items() if name in f.caps.options]
+    if sources:
+        kind = f"{sources[0]!r}" if len(sources) == 1 else " as well"
+        message += f"; it is an option of {', '.join(sources)}: say source_kind={kind}"
+    elif writers:
+        message += f"; it is an option of writing {', '.join(writers)}"
+    elif close := difflib.get_close_matches(name, sorted(known), 1):
+        message += f"; did you mean {close[0]}?"
+    return OptionError(message)
 
 
 def scratch(out: Path) -> Path | None:

@@ -402,3 +402,60 @@ def test_a_quarantine_may_be_named_by_a_way_round(
     done = run("pack", source, "x.lmdb", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "bad" / "people" / "bad.jpg").read_bytes() == b"x"
+
+
+def test_a_quarantine_needs_its_folder_and_the_word(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    word, within = ["--on-error", "quarantine"], ["--quarantine", image_folder / "bad"]
+    for options, said in (
+        (word, "--on-error quarantine: say --quarantine as well, the folder for copies of bad "),
+        (["--quarantine", "bad"], "--quarantine bad: say --on-error quarantine as well; now it "),
+        ([*word, *within], f"{image_folder}/bad: lies within the source {image_folder}; choose"),
+    ):
+        done = run("pack", image_folder, tmp_path / "x.lmdb", *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        ("tree", ["--label-sep", "|"], "it is an option of manifest: say --source manifest"),
+        (
+            "tree",
+            ["--label-col", "x"],
+            "it is an option of manifest, parquet: say --source as well",
+        ),
+        ("list.csv", ["--crowd", "keep"], "it is an option of coco: say --source coco"),
+    ],
+)
+def test_an_option_of_another_source_says_whose_it_is(
+    source: str, options: list[str], said: str, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Also where samples are appended, which nothing but the source takes options of."""
+    (tmp_path / "tree").symlink_to(image_folder)
+    image = next(image_folder.rglob("*.jpg"))
+    (tmp_path / "list.csv").write_text(f"path,label\n{image},a\n")
+    told = f"{' '.join(options)}: no option of"
+    done = run("pack", tmp_path / source, tmp_path / "x.tar", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"packio: {told} packing from ")
+    assert done.stderr.endswith(f"; {said}\n")
+    out = packio.pack(image_folder, tmp_path / "y.tar", shards=2).out
+    done = run("append", out, tmp_path / source, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"packio: {told} appending from ")
+    assert done.stderr.endswith(f"; {said}\n")
+
+
+def test_an_option_of_another_format_says_whose_it_is(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    done = run("pack", image_folder, tmp_path / "x.tar", "--values", "datum")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "packio: --values datum: no option of packing from image_folder to tar; it is an option of "
+        "writing lmdb\n"
+    )

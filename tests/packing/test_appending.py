@@ -40,6 +40,15 @@ def _contents(pack: packio.Pack) -> dict[str, tuple[bytes, str]]:
     return {s.key: (s.data, pack.classes[int(s.label)]) for s in pack}  # type: ignore[arg-type]  # all have labels
 
 
+def test_options_that_the_source_does_not_take_are_refused(
+    half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    packio.pack(half, tmp_path / "x.tar", shards=2)
+    for options in ({"encode": "png"}, {"endigns": ".jpg"}):
+        with pytest.raises(OptionError, match="no option of appending from image_folder"):
+            packio.append(tmp_path / "x.tar", image_folder, **options)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_new_samples_come_behind_the_old_ones(
     name: str, half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path

@@ -99,6 +99,21 @@ def test_a_selection_of_a_pack_of_any_format_is_a_pack(
     _check(again, pack)
 
 
+def test_a_selection_of_a_selection_tells_all_conditions(
+    pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    dogs = _selected(pack, tmp_path / "dogs.selection")
+    packio.select(dogs, "width > 0", out=tmp_path / "wide.selection")
+    packio.select(tmp_path / "wide.selection", "height > 0", out=tmp_path / "high.selection")
+    with packio.open(tmp_path / "high.selection") as found:
+        said = found.metadata["selection"]["expression"]
+    assert said == "class = 'dog'; then width > 0; then height > 0"
+    packio.select(pack, keys_of=dogs, out=tmp_path / "keys.selection")  # by no condition
+    packio.select(tmp_path / "keys.selection", "width > 0", out=tmp_path / "some.selection")
+    with packio.open(tmp_path / "some.selection") as found:
+        assert found.metadata["selection"]["expression"] == "width > 0"
+
+
 def test_raw_pixels_are_selected_too(tmp_path: pathlib.Path) -> None:
     given = [{"key": f"{i:03}", "image": np.full((8, 9, 3), i, np.uint8), "label": i % 3}
              for i in range(200)]  # fmt: skip

@@ -10,7 +10,8 @@ checksums. Samples are in the order of the pack, each once. The columns:
 The header's ``__metadata__`` has one key, ``packio``, canonical JSON: ``selection`` (version of
 this format: 1), ``pack`` (path of the pack, relative to the folder of the selection, or its URL),
 ``digest`` (of the pack's index, `Index.digest`), ``samples`` (of the whole pack), ``expression``
-(what was selected, if it was an expression) and ``versions``.
+(what was selected, if it was an expression; of a selection of a selection both, as "width > 9; then
+label = 'cat'") and ``versions``.
 
 To open a selection, packio takes the rows of its samples out of the pack's index, once, into an
 index in the user's cache; see `packio.packs.querying.selected`.
@@ -226,6 +227,8 @@ def write(
             raise IntegrityError(f"{index.path}: no column {SOURCE_COLUMN}; open the pack anew")
         before = index.metadata[MARK]
         digest, samples = before["digest"], before["samples"]
+        if expression is not None and before.get("expression") is not None:
+            expression = f"{before['expression']}; then {expression}"
         pack = urls.place(_pack_from(pack.parent, before["pack"]))
         if isinstance(urls.place(before["pack"]), Url):
             pack = urls.place(before["pack"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -209,6 +210,21 @@ def test_the_first_tiles_are_below_the_header(
         header = "document.querySelector('header').getBoundingClientRect().bottom"
         main = "document.getElementById('grid').getBoundingClientRect().top"
         browser.expect(f"{main} - {header} < 1", True)
+
+
+def test_errors_of_the_sockets_of_clients_are_not_told(
+    turned: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All others are: they are defects of the server."""
+    with packio.open(turned) as opened, GalleryServer(opened) as gallery:
+        for error in (BrokenPipeError(), ConnectionResetError(), TimeoutError(),
+                      OSError(errno.EHOSTUNREACH, "no route"), ZeroDivisionError()):  # fmt: skip
+            try:
+                raise error
+            except type(error):
+                gallery._server.handle_error(None, ("127.0.0.1", 1))
+            said = capsys.readouterr().err
+            assert ("ZeroDivisionError" in said) == (said != "") == (not isinstance(error, OSError))
 
 
 def test_clients_that_leave_and_ctrl_c_in_work_are_not_told(turned: pathlib.Path) -> None:

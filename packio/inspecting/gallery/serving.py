@@ -202,8 +202,11 @@ class _Server(ThreadingHTTPServer):
     closing = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that have left, and nothing once the server ends."""
-        if not self.closing and not isinstance(sys.exc_info()[1], ConnectionError):
+        """Say nothing of clients that have left, and nothing once the server ends.
+
+        `_Handler` answers with the errors of the pack, so an OSError is of the client's socket.
+        """
+        if not self.closing and not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 

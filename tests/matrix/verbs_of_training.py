@@ -232,7 +232,8 @@ def _check_views(t: Trial, out: str, samples: list[Sample], chosen: list[Any]) -
     sampler, same = (packio.ShuffleSampler(data, seed=4) for _ in range(2))
     by_key = {sample["key"]: sample for sample in samples}
     pictures = {key: _pictures(sample) for key, sample in by_key.items()}
-    drawn, seen = list(same), []
+    drawn = list(same)
+    seen: list[str] = []
     for batch in packio.Loader(data, _BATCH, sampler=sampler):
         made = dict(zip(fields, batch, strict=True))
         for slot, key in enumerate(made["key"]):

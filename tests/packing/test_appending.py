@@ -44,7 +44,8 @@ def test_options_that_the_source_does_not_take_are_refused(
     half: pathlib.Path, image_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     packio.pack(half, tmp_path / "x.tar", shards=2)
-    for options in ({"encode": "png"}, {"endigns": ".jpg"}):
+    given: list[dict[str, Any]] = [{"encode": "png"}, {"endigns": ".jpg"}]
+    for options in given:
         with pytest.raises(OptionError, match="no option of appending from image_folder"):
             packio.append(tmp_path / "x.tar", image_folder, **options)
 

@@ -85,7 +85,7 @@ def make(
 
     files, batch = pack.local_files, views[0].batch
     if (
-        name == IMAGE and not levels and files is not None and batch is not None
+        points is not None and not levels and files is not None and batch is not None
         and slices.fits(pack, framing)
     ):  # fmt: skip
         errors = slices.make(files, framing, threads, batch, points, but, work)

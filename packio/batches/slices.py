@@ -45,7 +45,7 @@ def fits(pack: Pack, framing: Framing) -> bool:
 
 def make(
     files: LocalFiles, framing: Framing, threads: Threads | None, batch: torch.Tensor,
-    points: Sequence[bytes] | None, but: Collection[int], make_one: Callable[[int], None],
+    points: Sequence[bytes], but: Collection[int], make_one: Callable[[int], None],
 ) -> dict[int, Exception]:  # fmt: skip
     """Make the images of a batch, slice by slice.
 
@@ -54,7 +54,7 @@ def make(
         framing: As of `fits`.
         threads: Threads that work; None: this one.
         batch: (N, C, H, W) uint8, contiguous, where the only view goes.
-        points: Seek points of each sample; None: none is known.
+        points: Seek points of each sample.
         but: Slots to leave out.
         make_one: Makes the sample in a slot, if the core has not made it.
 
@@ -69,7 +69,7 @@ def make(
     wanted &= files.within(numbers, samples["offset"], samples["length"])
     count = threads.count if threads is not None else 1
     length = min(_MOST, max(1, len(order) // (_A_THREAD * count)))
-    joined = b"".join(points) if points else b""
+    joined = b"".join(points)
     errors: dict[int, Exception] = {}
 
     def make_slice(slots: np.ndarray) -> None:
@@ -97,7 +97,7 @@ def make(
 
 
 def _table(
-    framing: Framing, batch: torch.Tensor, points: Sequence[bytes] | None
+    framing: Framing, batch: torch.Tensor, points: Sequence[bytes]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the core is told of each sample; and whether it may take the sample, (N,) bool."""
     rows, decoder, (need,) = framing.rows, framing.settings.decoder, framing.needs
@@ -109,10 +109,9 @@ def _table(
     samples["out"] = batch.data_ptr() + batch.stride(0) * np.arange(len(rows))
     samples["channels"] = batch.shape[1]
     _frame(samples, need)
-    if points:
-        sizes = np.fromiter(map(len, points), np.int64, len(points))
-        samples["points"] = sizes.cumsum() - sizes
-        samples["points_size"] = np.where(flags & SEEKABLE, 0, sizes)
+    sizes = np.fromiter(map(len, points), np.int64, len(points))
+    samples["points"] = sizes.cumsum() - sizes
+    samples["points_size"] = np.where(flags & SEEKABLE, 0, sizes)
     takes = np.fromiter(map(decoder.core_takes, rows), bool, len(rows))
     return samples, takes & (samples["offset"] >= 0) & (flags & SPLIT_RECORD == 0)
 

@@ -288,7 +288,7 @@ def test_the_code_that_decodes_is_known_by_files_that_are_there() -> None:
     root = pathlib.Path(packio.__file__).parent.parent
     places = [*samples._DECODING_FILES, *samples._DECODING_FOLDERS]
     own = [place.strip("/") for place in places if place.strip("/").startswith("packio/")]
-    assert len(own) == 4
+    assert len(own) == 5
     assert [place for place in own if not (root / place).exists()] == []
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 _SOI, _EOI, _SOS, _DRI, _APP1 = 0xD8, 0xD9, 0xDA, 0xDD, 0xE1
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # C4 DHT, C8 reserved, CC DAC
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_LOSSLESS = frozenset({0xC3, 0xC7, 0xCB, 0xCF})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and RSTn have no length
 _ORIENTATION_TAG = 0x0112
 
@@ -33,6 +34,7 @@ class JpegHeader(NamedTuple):
     progressive: bool
     orientation: int | None  # 1..8; None: unclear, ask another parser
     restarts: bool  # there are restart markers
+    lossless: bool = False  # coded without a DCT
 
 
 def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segments)
@@ -50,7 +52,7 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
     end, position = len(data), 2
     frame: tuple[int, int, int, int, bool] | None = None
     orientation: int | None = 1
-    restarts = False
+    restarts = lossless = False
     while position + 4 <= end:
         if data[position] != 0xFF:
             return None
@@ -69,14 +71,15 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
                 return None
             precision, height, width, components = struct.unpack_from(">BHHB", data, position + 4)
             frame = (height, width, components, precision, marker in _PROGRESSIVE)
+            lossless = marker in _LOSSLESS
         elif marker == _APP1:
             body = data[position + 4 : position + 2 + length]
             orientation = _orientation(body) if orientation == 1 else None
         elif marker == _DRI:
             restarts = data[position + 4 : position + 6] != b"\0\0"
         elif marker == _SOS:
-            good = frame is not None and frame[0] and frame[1]
-            return JpegHeader(*frame, orientation, restarts) if frame and good else None
+            found = frame is not None and frame[0] and frame[1]
+            return JpegHeader(*frame, orientation, restarts, lossless) if frame and found else None
         position += 2 + length
     return None
 

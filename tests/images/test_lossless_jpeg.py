@@ -1,0 +1,66 @@
+"""Lossless JPEGs, which no library decodes at a smaller size: libjpeg-turbo then writes too far."""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import packio
+from packio import registry
+from packio.errors import MissingPackageError
+from packio.images.decoders import load
+
+HEIGHT, WIDTH = 360, 480
+
+
+def lossless(components: int = 3) -> bytes:
+    """A lossless JPEG whose samples are all 128: each is as predicted, which takes one bit.
+
+    Source: ITU-T T.81 (1992), annex H: process 14, predictor 1.
+    """
+    ids = bytes(range(1, components + 1))
+    frame = struct.pack(">BHHB", 8, HEIGHT, WIDTH, components)
+    frame += b"".join(bytes([i, 0x11, 0]) for i in ids)
+    table = b"\0" + bytes([1] + [0] * 15) + b"\0"  # one code of one bit: no difference
+    scan = bytes([components]) + b"".join(bytes([i, 0]) for i in ids) + b"\1\0\0"
+    bits = HEIGHT * WIDTH * components
+    data = bytes(bits // 8) + (bytes([0xFF >> bits % 8]) if bits % 8 else b"")
+    segments = ((0xC3, frame), (0xC4, table), (0xDA, scan))
+    head = b"".join(bytes([0xFF, m]) + struct.pack(">H", len(b) + 2) + b for m, b in segments)
+    return b"\xff\xd8" + head + data + b"\xff\xd9"
+
+
+_CODE = """
+import sys
+import packio
+ds = packio.PackDataset(sys.argv[1], fidelity="fast", crop=packio.Resize((30, 40)),
+                        decoder=sys.argv[2])
+for _ in range(20):
+    assert ds.gather([0, 0, 0, 0])[0].eq(128).all()
+"""
+
+
+@pytest.mark.parametrize("decoder", ["auto", *registry.names("decoders")])
+def test_fast_pixels_of_a_lossless_jpeg(decoder: str, tmp_path: pathlib.Path) -> None:
+    try:
+        load("pillow" if decoder == "auto" else decoder).version()
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (folder / "x.jpg").write_bytes(lossless())
+    out = packio.pack(tmp_path, tmp_path.with_suffix(".tar")).out
+    code = [sys.executable, "-c", _CODE, str(out), decoder]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_jpeg_is_one() -> None:
+    pixels = load("pillow").decode(lossless(), "RGB")
+    assert pixels.shape == (HEIGHT, WIDTH, 3)
+    assert np.all(pixels == 128)

@@ -7,12 +7,15 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import packio
 
+_MAKER = Path(__file__).parent.parent / "tools" / "make_sample_images.py"
 FOLDER = Path(__file__).with_name("results")
 
 
@@ -30,6 +33,21 @@ def parser(description: str | None, *, rounds: int | None = None) -> argparse.Ar
         made.add_argument("--rounds", type=int, default=rounds)
     made.add_argument("--save", action="store_true", help="write the JSON to benchmarks/results")
     return made
+
+
+def photographs(given: Path | None, folder: Path, count: int) -> Path:
+    """The folder of images that was given; or else one of photographs that are made.
+
+    Args:
+        given: A folder of class folders of images, or None.
+        folder: Where they are made.
+        count: Of images that are made.
+    """
+    if given is not None:
+        return given
+    command = [sys.executable, _MAKER, folder, "--n", str(count), "--classes", "4"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
 
 
 def machine(*packages: str, **more: Any) -> dict[str, Any]:

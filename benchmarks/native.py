@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +23,6 @@ import torch
 import packio
 from packio.images import native
 
-TOOL = Path(__file__).parent.parent / "tools" / "make_sample_images.py"
 BATCH, MOST = 50, 400
 WORKS = {
     "RandomResizedCrop(224), hflip": {"crop": packio.RandomResizedCrop(224), "hflip": 0.5},
@@ -98,11 +95,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        folder, images = Path(name), given.images
-        if images is None:
-            images = folder / "images"
-            command = [sys.executable, TOOL, images, "--n", str(MOST), "--classes", "4"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        folder = Path(name)
+        images = _results.photographs(given.images, folder / "images", MOST)
         packs = {}
         for pack, options in PACKS.items():
             began = time.perf_counter()

@@ -13,7 +13,6 @@ batch differs, or if memory grows by more than 16 bytes an image and 5 % in all.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +27,6 @@ import torch
 import packio
 from packio.images import native
 
-TOOL = Path(__file__).parent.parent / "tools" / "make_sample_images.py"
 BATCH, MOST = 128, 512
 BYTES_AN_IMAGE, SHARE = 16, 0.05
 WAYS: dict[str, dict[str, Any]] = {
@@ -93,11 +91,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        folder, images = Path(name), given.images
-        if images is None:
-            images = folder / "images"
-            command = [sys.executable, TOOL, images, "--n", str(MOST), "--classes", "4"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        folder = Path(name)
+        images = _results.photographs(given.images, folder / "images", MOST)
         packio.pack(images, folder / "pack.lmdb")
         share = given.samples // len(WAYS)
         ways = {

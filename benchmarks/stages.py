@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,7 +24,6 @@ import torch
 import packio
 from packio.images import native
 
-TOOL = Path(__file__).parent.parent / "tools" / "make_sample_images.py"
 SOURCES = Path(native.__file__).parent
 BATCH, MOST = 50, 400
 WORKS = {
@@ -126,11 +124,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        folder, images = Path(name), given.images
-        if images is None:
-            images = folder / "images"
-            command = [sys.executable, TOOL, images, "--n", str(MOST), "--classes", "4"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        folder = Path(name)
+        images = _results.photographs(given.images, folder / "images", MOST)
         packio.pack(images, folder / "images.lmdb")
         works = {work: measure(folder, options, given.rounds) for work, options in WORKS.items()}
     about = {

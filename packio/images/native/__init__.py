@@ -317,8 +317,6 @@ def recut(
     Returns:
         None if the data are damaged.
     """
-    import numpy as np
-
     segments = [-(-mcus // interval) for interval in intervals]
     out = np.empty(2 * (len(data) - start) + _ROOM_A_SEGMENT * sum(segments), np.uint8)
     lengths, used = np.empty(segments[1], np.int32), np.zeros(_MOST_COMPONENTS, np.int32)
@@ -342,8 +340,6 @@ def unfilter(rows: bytes, shape: tuple[int, int, int]) -> np.ndarray | None:
         (height, width, channels) uint8; None if there is no such filter or no core, or if the rows
         are not of this shape.
     """
-    import numpy as np
-
     library = _library()
     if isinstance(library, str) or len(rows) != shape[0] * (shape[1] * shape[2] + 1):
         return None

@@ -119,7 +119,6 @@ static int put_blocks(const Jpeg *jpeg, const Region *region, int mcu, int count
         if (listed >= AT_ONCE) bad |= put_waiting(&w, 0), listed = 0;
         if (++column == jpeg->columns) {
             column = 0, row++;
-            bad |= put_waiting(&w, 1), listed = 0; /* they refer to places */
             find_places(jpeg, region, row, column, places);
         }
     }

@@ -243,6 +243,7 @@ def _make(
         for index in (out / INDEX_NAME, out.with_name(out.name + INDEX_SUFFIX)):
             if overwrite:
                 held.enter_context(locks.changing(index))
+        lost = existing.lost_fields(plan, out) if overwrite and means.part is None else []
         while True:
             if overwrite:
                 existing.check_replaceable(out)
@@ -253,8 +254,19 @@ def _make(
             run = Run(plan, out, means, began, skip=skip)
             with workshop.opened(out, shared=means.part is not None) as shop:
                 if overwrite or not os.path.lexists(out):
-                    return run.into(shop)
+                    return _told(run.into(shop), lost)
                 shop.keep = False  # another run made the pack just now: compare
+
+
+def _told(report: PackReport, lost: Sequence[str]) -> PackReport:
+    """A report that warns of fields of the pack that was replaced."""
+    if not lost:
+        return report
+    warning = (
+        f"the pack that was replaced had fields from packio add: {', '.join(lost)}; "
+        "make them anew with packio add"
+    )
+    return dataclasses.replace(report, warnings=(*report.warnings, warning))
 
 
 def _check(

@@ -526,3 +526,33 @@ def test_a_field_that_the_source_has_otherwise_now_is_a_change(
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "empty"))
     found = packio.append(out, table)
     assert (found.added, found.changed) == (0, (keys[0],))
+
+
+def test_replacing_a_pack_says_which_added_fields_are_lost(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(image_folder, out)
+    assert not packio.pack(image_folder, out, limit=2, overwrite=True).warnings
+    for name in ("words", "more"):
+        packio.add_field(out, name, dict.fromkeys(_keys(out), "some"))
+    packio.drop_field(out, "more")
+    with pytest.raises(OutputExistsError, match=r"--overwrite, which loses what .*: words$"):
+        packio.pack(image_folder, out, limit=3)
+    (warning,) = packio.pack(image_folder, out, limit=3, overwrite=True).warnings
+    assert re.search(r"replaced had fields from packio add: words;", warning)
+    with packio.open(out) as pack:
+        assert len(pack) == 3
+        assert "words" not in pack.fields
+
+
+def test_replacing_a_pack_by_one_that_has_its_added_fields_loses_none(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    first, out = tmp_path / "x.tar", tmp_path / "y.lmdb"
+    packio.pack(image_folder, first)
+    packio.add_field(first, "words", dict.fromkeys(_keys(first), "some"))
+    packio.convert(first, out)
+    assert not packio.pack(first, out, limit=2, overwrite=True).warnings
+    with packio.open(out) as pack:
+        assert [pack.read_field("words", i) for i in range(len(pack))] == [b"some"] * 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packio.errors import OutputExistsError, PackioError, UnfinishedPackError
 from packio.index import indexfile
+from packio.index.metadata import later_of
 from packio.packing.plan import contents, seen
 from packio.packing.plan.planning import Plan
 from packio.packing.report import PackReport
@@ -37,16 +38,38 @@ def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | N
         with opening.open(out) as pack:
             if is_made_by(plan, pack, skip=skip):
                 return of_pack(plan, pack, began)
+            other = another(pack)
     except PackioError as error:
         if isinstance(error, UnfinishedPackError):
             workshop.check_idle(out)
         raise OutputExistsError(
             f"{out}: exists and is no finished pack ({error}); remove it, or choose another name"
         ) from error
-    raise OutputExistsError(
-        f"{out}: exists, packed from other files or with other options; "
-        "choose another name, or say --overwrite"
+    raise other
+
+
+def another(pack: opening.Pack) -> OutputExistsError:
+    """The error of a pack at the output that no run with these arguments has made."""
+    added = ", ".join(added_fields(pack))
+    return OutputExistsError(
+        f"{pack.path}: exists, packed from other files or with other options; choose another "
+        "name, or say --overwrite"
+        + (f", which loses what packio add made: {added}" if added else "")
     )
+
+
+def added_fields(pack: opening.Pack) -> list[str]:
+    """Names of the fields that were added to a pack after it was packed."""
+    return sorted(pack.fields.keys() & later_of(pack.metadata).keys())
+
+
+def lost_fields(plan: Plan, out: Path) -> list[str]:
+    """Names of added fields of the pack at an output that a plan does not make anew."""
+    try:
+        with opening.open(out) as pack:
+            return sorted({*added_fields(pack)} - plan.carried.later.keys())
+    except PackioError:  # nothing, or no pack that can be read
+        return []
 
 
 def is_made_by(plan: Plan, pack: opening.Pack, *, skip: bool) -> bool:

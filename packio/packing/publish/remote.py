@@ -77,6 +77,7 @@ def _up_to_date(plan: Plan, url: Url, began: float, *, skip: bool) -> PackReport
                     if urls.is_file(remote.marker(url)):  # the last step of the upload is missing
                         uploading.remove(remote.marker(url))
                 return existing.of_pack(plan, pack, began)
+            other = existing.another(pack)
     except UnfinishedPackError as error:
         with urls.errors_as(ReadError, url):
             if (uploading.mark(url) or plan.digest).startswith(plan.digest):
@@ -96,10 +97,7 @@ def _up_to_date(plan: Plan, url: Url, began: float, *, skip: bool) -> PackReport
         raise OutputExistsError(
             f"{url}: exists and is no finished pack ({error}); remove it, or choose another name"
         ) from error
-    raise OutputExistsError(
-        f"{url}: exists, packed from other files or with other options; "
-        "choose another name, or say --overwrite"
-    )
+    raise other
 
 
 def _check_replaceable(url: Url) -> None:

@@ -50,7 +50,7 @@ static int seed_count;
 static Scratch *exact, *kept;
 static uint64_t state;
 static uint64_t digest; /* of all that was made: the same for any processor and compiler */
-static unsigned long made, declined[8], points_found, recuts, unfiltered;
+static unsigned long calls, made, declined[8], points_found, recuts, unfiltered;
 
 /* Random numbers. Source: S. Vigna, splitmix64. */
 static uint64_t draw(void) {
@@ -262,6 +262,7 @@ static int points_of_mutant(const uint8_t *data, size_t size, uint8_t **points, 
     int64_t one = packio_find_points(exact, data, (int64_t)size, found[0], (int64_t)room);
     packio_choose(!(run & 1));
     int64_t two = packio_find_points(kept, data, (int64_t)size, found[1], (int64_t)room);
+    calls += 2;
     if (one != two) fail("other seek points", run);
     if (one > 0 && memcmp(found[0], found[1], (size_t)one)) fail("other seek points", run);
     if (one > 0) {
@@ -297,6 +298,7 @@ static void beside_another(const Request *one, const uint8_t *wanted, size_t byt
     for (int i = 0; i < 2; i++) both[i].out = outs[i];
     uint8_t *own = copy_of(points, points_size);
     int status = packio_make(exact, both, 2, data, (int64_t)size, own, (int64_t)points_size);
+    calls++;
     if (!status && memcmp(outs[0], wanted, bytes)) fail("other pixels beside another output", run);
     free(own);
     free(outs[0]);
@@ -344,6 +346,7 @@ static void recut_mutant(const Jpeg *jpeg, const uint8_t *data, size_t size, uns
         packio_choose((int)(run + (unsigned)i) & 1);
         made_of[i] = packio_recut(i ? kept : exact, &r, data, (int64_t)size, outs[i], room, lengths, used[i]);
     }
+    calls += 2;
     if (made_of[0] != made_of[1]) fail("another scan", run);
     if (made_of[0] > 0) {
         recuts++;
@@ -404,6 +407,7 @@ static void unfilter_some(unsigned long run) {
     int is_other = numbers[which] != was && !(which == 3 && stride % 3 == 0 && numbers[3] == 4 - was);
     status = packio_unfilter(rows, numbers[0], numbers[1], numbers[2], (int32_t)numbers[3], out,
                              numbers[4]);
+    calls += 2;
     if (is_other && status != REQUEST) fail("rows of a PNG of another size", run);
     free(rows);
     free(wanted);
@@ -455,6 +459,7 @@ static void one_run(unsigned long run) {
                                   (int64_t)points_size);
         free(own);
     }
+    calls += 2;
     note(statuses, sizeof statuses);
     if (statuses[0] < 0 || statuses[0] > MEMORY) fail("no such status", run);
     if (statuses[0] != statuses[1]) {
@@ -552,9 +557,9 @@ int main(int count, char **arguments) {
     }
     packio_free_scratch(kept);
     packio_free_scratch(exact);
-    printf("%lu runs: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
+    printf("%lu runs, %lu calls of the core: %lu made, %lu of other kinds, %lu damaged, %lu of another size, "
            "%lu requests, %lu memory; %lu seek points, %lu scans, %lu PNGs; digest %016llx\n",
-           runs, made, declined[1], declined[2], declined[3], declined[4], declined[5],
+           runs, calls, made, declined[1], declined[2], declined[3], declined[4], declined[5],
            points_found, recuts, unfiltered, (unsigned long long)digest);
     return 0;
 }

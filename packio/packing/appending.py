@@ -21,7 +21,7 @@ from packio.errors import OptionError, UnfinishedPackError
 from packio.index import indexfile
 from packio.packing import sourcing
 from packio.packing.fields import journal
-from packio.packing.plan import growth, levelled, planning
+from packio.packing.plan import growth, lacking, levelled, planning
 from packio.packing.publish import adding
 from packio.packing.run.running import Means, Run
 from packio.packs import opening
@@ -125,6 +125,7 @@ def append(
             adding.undo_killed(pack, shop.built)
         recipe = _recipe(pack)
         listing = _listed(sourcing.located(source, out), out, source_kind, recipe, options, fields)
+        listing = lacking.of(listing, pack.metadata, pack.fields, fields or ())
         grown = growth.compared(pack, listing, recipe)
         added = adding.Added(0, 0, pack.digest, [])
         if grown.new.keys or grown.new_classes:

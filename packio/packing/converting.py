@@ -10,6 +10,7 @@ from packio.packing.making import pack
 from packio.packing.report import PackReport
 from packio.packs import opening
 from packio.sources import _packs
+from packio.sources.pack import renamed
 
 
 def convert(
@@ -36,5 +37,6 @@ def convert(
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
             classes = sourcing.class_names(options.pop("classes_from", None))
-            return pack(_packs.listing([opened], classes).take(positions), out, **options)
+            found = renamed(_packs.listing([opened], classes), opened, options.get("fields"))
+            return pack(found.take(positions), out, **options)
         return pack(opened, out, **options)

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,15 @@ from packio.sample.facts import Facts
 from packio.sample.packed import Sample
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import check_named
-from packio.sources import Context, FieldOrigins, Listing, ReadRecord, Source, _packs
+from packio.sources import (
+    Context,
+    FieldOrigins,
+    Listing,
+    ReadRecord,
+    Source,
+    _packs,
+    wanted_fields,
+)
 from packio.sources._rows import ListedRows, each
 
 
@@ -65,14 +73,29 @@ class PackSource(Source):
             found = _of_samples(samples, classes or [])
         if len(set(found.keys)) != len(found.keys):
             raise OptionError("several samples have the same key; expected each key once")
-        _check_fields(samples, context.fields)
-        if not context.fields or found.open is None:
-            return found
-        renamed = {origin: name for name, (origin, _) in context.fields.items()}
-        return dataclasses.replace(found, open=functools.partial(_renamed, found.open, renamed))
+        return renamed(found, samples, context.fields)
 
 
 SOURCE = PackSource()
+
+
+def renamed(listing: Listing, samples: Any, fields: Mapping[str, Any] | None) -> Listing:
+    """The listing, whose samples have other names of fields.
+
+    Args:
+        listing: Of a pack, or of a sequence of `Sample`.
+        samples: What was listed.
+        fields: New name → name, or (name, kind).
+
+    Raises:
+        OptionError: there is no such field, or two fields would have one name.
+    """
+    asked = wanted_fields(fields)
+    _check_fields(samples, asked)
+    if not asked or listing.open is None:
+        return listing
+    names = {origin: name for name, (origin, _) in asked.items()}
+    return dataclasses.replace(listing, open=functools.partial(_renamed, listing.open, names))
 
 
 def _of_samples(samples: Sequence[Sample], classes: list[str]) -> Listing:
@@ -119,6 +142,12 @@ def _check_fields(samples: Sequence[Sample], asked: FieldOrigins) -> None:
         if origin not in kinds or kind not in (None, kinds[origin]):
             there = ", ".join(f"{n} ({k})" for n, k in kinds.items()) or "no fields"
             raise OptionError(f"field {name!r} from {origin!r}: the pack has {there}")
+    origins = [origin for origin, _ in asked.values()]
+    for name, (origin, _) in asked.items():
+        if name in kinds and name not in origins:
+            raise OptionError(f"field {name!r} from {origin!r}: the pack has a field {name!r} too")
+        if origins.count(origin) > 1:
+            raise OptionError(f"field {origin!r} under two names; a field is renamed, not copied")
 
 
 def _read(rows: ListedRows, position: int) -> Record[Field]:

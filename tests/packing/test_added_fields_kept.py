@@ -22,6 +22,7 @@ from packio.errors import (
     BadImagesError,
     IntegrityError,
     LockedError,
+    OptionError,
     OutputExistsError,
     SourceError,
 )
@@ -556,3 +557,114 @@ def test_replacing_a_pack_by_one_that_has_its_added_fields_loses_none(
     assert not packio.pack(first, out, limit=2, overwrite=True).warnings
     with packio.open(out) as pack:
         assert [pack.read_field("words", i) for i in range(len(pack))] == [b"some"] * 2
+
+
+def _texts(folder: pathlib.Path, numbers: range) -> pathlib.Path:
+    """A folder of images with a text beside each."""
+    for i in numbers:
+        place = folder / "ab"[i % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((20, 20, 3), 7 * i, np.uint8)).save(place / f"{i}.png")
+        (place / f"{i}.txt").write_text(f"text {i}")
+    return folder
+
+
+def _values(out: pathlib.Path, name: str) -> dict[str, bytes | None]:
+    with packio.open(out) as pack:
+        return {pack.key(i): pack.read_field(name, i) for i in range(len(pack))}
+
+
+_SHARDS: dict[str, Any] = {"format": "tar", "shard_size": 10**6}
+
+
+def test_a_field_that_was_renamed_is_appended_under_its_new_name(tmp_path: pathlib.Path) -> None:
+    source, first, out = _texts(tmp_path / "s", range(6)), tmp_path / "p", tmp_path / "q"
+    packio.pack(source, first, fields={"txt": ".txt"}, **_SHARDS)
+    packio.convert(first, out, fields={"caption": "txt"}, **_SHARDS)
+    _texts(source, range(6, 8))
+    report = packio.append(out, source)
+    assert (report.unchanged, report.changed, report.added) == (6, (), 2)
+    wanted = {f"{'ab'[i % 2]}/{i}.png": f"text {i}".encode() for i in range(8)}
+    assert _values(out, "caption") == wanted
+    with packio.open(out) as pack:
+        assert "txt" not in pack.fields
+
+
+def test_an_added_field_that_was_renamed_is_no_change_of_the_source(tmp_path: pathlib.Path) -> None:
+    source, first, out = _texts(tmp_path / "s", range(6)), tmp_path / "p", tmp_path / "q"
+    packio.pack(source, first, fields={"txt": ".txt"}, **_SHARDS)
+    packio.add_field(first, "cap", dict.fromkeys(_keys(first), "some"))
+    packio.convert(first, out, fields={"more": "cap"}, **_SHARDS)
+    report = packio.append(out, source)
+    assert (report.unchanged, report.changed, report.added) == (6, (), 0)
+    assert set(_values(out, "more").values()) == {b"some"}
+
+
+def test_fields_of_a_split_are_renamed(tmp_path: pathlib.Path) -> None:
+    source, first, out = _texts(tmp_path / "s", range(9)), tmp_path / "p.tar", tmp_path / "q.tar"
+    shares = {"train": 0.5, "val": 0.5}
+    packio.pack(source, first, split=shares, fields={"txt": ".txt"})
+    packio.convert(first, out, split="train", fields={"caption": "txt"})
+    with packio.open(first) as pack:
+        train = {pack.key(i) for i in pack.split("train").tolist()}
+    wanted = {key: value for key, value in _values(first, "txt").items() if key in train}
+    assert 0 < len(train) < 9
+    assert _values(out, "caption") == wanted
+
+
+def test_two_fields_do_not_get_one_name(tmp_path: pathlib.Path) -> None:
+    source, first, out = _texts(tmp_path / "s", range(4)), tmp_path / "p.tar", tmp_path / "q.tar"
+    packio.pack(source, first, fields={"txt": ".txt"})
+    packio.add_field(first, "caption", dict.fromkeys(_keys(first), "some"))
+    for split in ({}, {"split": "train"}):
+        if split:
+            packio.pack(first, tmp_path / "t.tar", split={"train": 1.0})
+            first = tmp_path / "t.tar"
+        with pytest.raises(OptionError, match="the pack has a field 'caption' too"):
+            packio.convert(first, out, fields={"caption": "txt"}, **split)
+        with pytest.raises(OptionError, match="under two names"):
+            packio.convert(first, out, fields={"a": "txt", "b": "txt"}, **split)
+    packio.convert(first, out, fields={"caption": "txt", "txt": "caption"})
+    assert _values(out, "caption") == _values(first, "txt")
+    assert _values(out, "txt") == _values(first, "caption")
+
+
+def test_a_dropped_mask_does_not_come_back_with_new_samples(tmp_path: pathlib.Path) -> None:
+    def grow(numbers: range) -> None:
+        for i in numbers:
+            for name in ("images", "masks"):
+                (tmp_path / "s" / name).mkdir(parents=True, exist_ok=True)
+                pixels = np.full((9, 9), i, np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "s" / name / f"{i}.png")
+
+    out = tmp_path / "m"
+    grow(range(3))
+    packio.pack(tmp_path / "s", out, **_SHARDS)
+    packio.drop_field(out, "mask")
+    grow(range(3, 5))
+    report = packio.append(out, tmp_path / "s")
+    assert (report.unchanged, report.changed, report.added) == (3, (), 2)
+    with packio.open(out) as pack:
+        assert list(pack.fields) == ["image"]
+
+
+def test_a_dropped_column_does_not_come_back_with_new_samples(tmp_path: pathlib.Path) -> None:
+    def grow(count: int) -> pathlib.Path:
+        rows = [f"{i}.png,{i % 2},cap {i},{i}" for i in range(count)]
+        for i in range(count):
+            Image.fromarray(np.full((9, 9), i, np.uint8)).save(tmp_path / f"{i}.png")
+        table = tmp_path / "list.csv"
+        table.write_text("\n".join(["path,label,caption,score", *rows, ""]))
+        return table
+
+    out = tmp_path / "c"
+    packio.pack(grow(4), out, fields={"cap": "caption"}, **_SHARDS)
+    packio.drop_field(out, "cap")
+    report = packio.append(out, grow(6))
+    assert (report.unchanged, report.changed, report.added) == (4, (), 2)
+    with packio.open(out) as pack:
+        assert [pack.meta(i) for i in range(6)] == [{"score": i} for i in range(6)]
+        assert list(pack.fields) == ["image"]
+    report = packio.append(out, grow(7), fields={"cap": "caption"})
+    assert (report.unchanged, report.changed, report.added) == (6, (), 1)
+    assert _values(out, "cap")["6.png"] == b"cap 6"

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from packio.errors import OptionError, SourceError
 from packio.index.indexfile import canonical_json
 from packio.index.metadata import later_of
 from packio.packs import pixel_statistics
-from packio.sample.recipe import NO_ENCODING, Recipe, merged
+from packio.sample.recipe import NO_ENCODING, Recipe, merged, new_names
 from packio.sources import Listing, Source
 from packio.sources._packs import PackListing
 from packio.system import processors
@@ -131,8 +131,22 @@ def _carried(listing: Listing, recipe: Recipe) -> Carried:
         sum(m["counts"]["skipped"] for m in found),
         pixel_statistics.joined(listing.packs) if same_pixels else None,
         {name: version for name, version in versions.items() if name != "packio"},
-        later_of(*found),
+        _later(found, recipe),
     )
+
+
+def _later(found: Sequence[Mapping[str, Any]], recipe: Recipe) -> dict[str, str]:
+    """Fields whose values are not the source's, under the names that they get.
+
+    The source still has a field under the name of before. Under the new name it has it only where
+    the recipe says which column it comes from.
+    """
+    later = later_of(*found)
+    known = {name for m in found for name in Recipe.of(m).reading.get("fields") or ()}
+    for origin, name in new_names(recipe).items():
+        if origin in later or origin not in known:
+            later |= {origin: later.get(origin, ""), name: ""}
+    return later
 
 
 def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[range, ...]:

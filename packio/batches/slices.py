@@ -16,7 +16,7 @@ from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
 from packio.images import native, regions
 from packio.images.regions import Need
-from packio.index.indexfile import SEEKABLE, SPLIT_RECORD, UNCHECKED
+from packio.index.indexfile import PROGRESSIVE, SEEKABLE, SPLIT_RECORD, UNCHECKED
 from packio.packs.opening import Pack
 from packio.storage.local import LocalFiles
 from packio.system.threads import Threads, each
@@ -65,7 +65,7 @@ def make(
     if but:
         order = order[~np.isin(order, list(but))]
     samples, wanted = _table(framing, batch, points)
-    numbers = samples["file"].copy()  # of files, whose descriptors take their place
+    numbers = framing.rows.column("file")  # whose descriptors take their place in the table
     wanted &= files.within(numbers, samples["offset"], samples["length"])
     count = threads.count if threads is not None else 1
     length = min(_MOST, max(1, len(order) // (_A_THREAD * count)))
@@ -113,7 +113,8 @@ def _table(
     samples["points"] = sizes.cumsum() - sizes
     samples["points_size"] = np.where(flags & SEEKABLE, 0, sizes)
     takes = np.fromiter(map(decoder.core_takes, rows), bool, len(rows))
-    return samples, takes & (samples["offset"] >= 0) & (flags & SPLIT_RECORD == 0)
+    in_vain = flags & (SPLIT_RECORD | PROGRESSIVE) != 0  # the core declines them, once it has read
+    return samples, takes & (samples["offset"] >= 0) & ~in_vain
 
 
 def _frame(samples: np.ndarray, need: Need) -> None:

@@ -174,7 +174,9 @@ def _walk(
             compressed += view[position + 8 : position + 8 + length]
         elif name == b"IEND":
             return None if length or position + 12 != len(view) else entries
-        elif not _is_allowed(rules.get(name), length, counts, count):
+        elif not _is_allowed(rules.get(name), length, counts, count) or (
+            name == b"tEXt" and not _is_only_text(view[position + 8 :])
+        ):
             return None
         elif name == b"PLTE":
             entries = length // 3
@@ -193,6 +195,15 @@ def _is_allowed(rule: _Rule | None, length: int, counts: dict[bytes, int], count
         and length in rule.lengths
         and rule.before.isdisjoint(counts)
     )
+
+
+def _is_only_text(data: memoryview) -> bool:
+    """Whether Pillow takes a text for none of its own settings, as of the keyword "interlace".
+
+    The standard's keywords begin with a capital letter; ImageMagick's have a colon.
+    """
+    keyword = bytes(data[:80]).partition(b"\0")[0]
+    return keyword[:1].isupper() or b":" in keyword
 
 
 def _is_right(view: memoryview, position: int, length: int) -> bool:

@@ -135,7 +135,7 @@ class LocalFiles:
         sizes = np.array(self._sizes, np.int64)
         known = sizes[np.minimum(files, len(sizes) - 1)] if len(sizes) else np.zeros_like(offsets)
         ends = offsets + lengths
-        fits: np.ndarray = (files < len(sizes)) & (offsets >= 0)
+        fits: np.ndarray = (files >= 0) & (files < len(sizes)) & (offsets >= 0)
         fits &= (ends >= offsets) & (ends <= known)
         return fits
 

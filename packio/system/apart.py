@@ -123,6 +123,9 @@ class FunctionApart:
                     other.end()
             except (EOFError, OSError):
                 other.end()
+            except BaseException:  # as Ctrl-C, which Python passes over here: see `_ask`
+                other.end()
+                raise
             finally:
                 _LOCK.give_back()
 

@@ -10,11 +10,14 @@ import google_crc32c
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import packio
 from packio.batches import slices
 from packio.errors import IntegrityError, PackioError
 from packio.images import native
+from packio.index import indexfile
+from packio.packing.publish import assembly
 from packio.storage import local
 
 pytestmark = pytest.mark.skipif(not native.makes_slices(), reason="the core is not compiled")
@@ -154,6 +157,38 @@ def test_files_that_change_under_the_reader_are_told_of(
     with pytest.raises(PackioError, match="No such file"):
         ds.gather(range(len(ds)))
     assert made
+
+
+def test_a_progressive_jpeg_is_not_read_twice(
+    photos: list[np.ndarray], tmp_path: pathlib.Path, made: list[int]
+) -> None:
+    folder = tmp_path / "source" / "class"
+    folder.mkdir(parents=True)
+    for i in range(8):
+        Image.fromarray(photos[0]).resize((90, 70)).save(folder / f"{i}.jpg", progressive=i >= 3)
+    out = packio.pack(folder.parent, tmp_path / "x.tar").out
+    options: dict[str, Any] = {"crop": packio.RandomResizedCrop(32), "seed": 3}
+    ours = packio.PackDataset(out, decoder="native", **options)
+    other = packio.PackDataset(out, decoder="simplejpeg", **options)
+    assert torch.equal(ours.gather(range(8))[0], other.gather(range(8))[0])
+    assert sum(made) == 3
+    assert ours.declined == {"kind of JPEG": 5}
+
+
+@pytest.mark.parametrize("number", [7, 1 << 31, (1 << 32) - 1])
+def test_a_file_that_there_is_not_is_an_error(
+    number: int, image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = packio.pack(image_folder, tmp_path / "x.tar").out
+    with packio.open(out) as pack:
+        columns, metadata = dict(assembly.columns_of(pack.index_file)), dict(pack.metadata)
+        path = pathlib.Path(pack.index_file.path)
+    columns["image/file"] = columns["image/file"].astype(np.uint32)
+    columns["image/file"][5] = number
+    indexfile.write(path, columns, metadata)
+    ds = packio.PackDataset(out, decoder="native", crop=packio.RandomResizedCrop(32), seed=0)
+    with pytest.raises(IntegrityError, match=f"no file {number}"):
+        ds.gather(range(len(ds)))
 
 
 def test_more_files_than_may_stay_open(

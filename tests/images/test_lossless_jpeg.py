@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 import struct
 import subprocess
@@ -9,11 +10,14 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import packio
 from packio import registry
 from packio.errors import MissingPackageError
 from packio.images.decoders import load
+from packio.images.encodings import read_facts
+from packio.inspecting.gallery.thumbnails import make_thumbnail
 
 HEIGHT, WIDTH = 360, 480
 
@@ -64,3 +68,34 @@ def test_the_jpeg_is_one() -> None:
     pixels = load("pillow").decode(lossless(), "RGB")
     assert pixels.shape == (HEIGHT, WIDTH, 3)
     assert np.all(pixels == 128)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Two lossless JPEGs."""
+    (tmp_path / "source" / "class").mkdir(parents=True)
+    for name in "ab":
+        (tmp_path / "source" / "class" / f"{name}.jpg").write_bytes(lossless())
+    return tmp_path / "source"
+
+
+def test_a_page_of_duplicates_shows_them(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out, page = packio.pack(folder, tmp_path / "x.tar").out, tmp_path / "page.html"
+    assert len(packio.find_duplicates(out, html=page).found) == 1
+    assert page.read_text().count("data:image/jpeg;base64,") == 2
+
+
+@pytest.mark.parametrize("edge", [50, 300, 1000])
+def test_a_thumbnail_is_made(edge: int) -> None:
+    data = lossless()
+    made = np.asarray(Image.open(io.BytesIO(make_thumbnail(data, edge, read_facts(data)))))
+    assert max(made.shape) == min(edge, WIDTH)
+    assert np.all(made == 128)
+
+
+@pytest.mark.parametrize("resize", ["short=100", "exact=40x30"])
+def test_they_are_packed_smaller(resize: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = packio.pack(folder, tmp_path / "x.tar", encode="jpeg", resize=resize).out
+    ds = packio.PackDataset(out)
+    assert len(ds) == 2
+    assert all(ds[i][0].eq(128).all() for i in range(2))

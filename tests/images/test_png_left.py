@@ -71,6 +71,15 @@ _LEFT_TO_PILLOW = {
     "no data": whole(HEADER, END),
     "data in two places": whole(HEADER, HALVES[0], GAMA, HALVES[1], END),
     "text between data": whole(HEADER, HALVES[0], chunk(b"tEXt", b"a\0b"), HALVES[1], END),
+    "a text that Pillow takes for the way of interlacing": encoded(
+        GRAY_ONE, png.GRAY, early=chunk(b"tEXt", b"interlace\x001")
+    ),
+    "a text that Pillow takes for transparency": encoded(
+        GRAY_ONE, png.GRAY, early=chunk(b"tEXt", b"transparency\0x")
+    ),
+    "a text that Pillow takes for a box": encoded(
+        GRAY_ONE, png.GRAY, early=chunk(b"tEXt", b"bbox\0x")
+    ),
     "no end": whole(HEADER, *HALVES),
     "an end with bytes": stream(GOOD, end=chunk(b"IEND", b"\0")),
     "bytes behind the end": stream(GOOD) + b"\0",

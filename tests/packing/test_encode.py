@@ -267,7 +267,7 @@ def test_scaled_decoding_loses_less_than_jpeg(
     resize = f"exact={to[0]}x{to[1]}"
     full = _opened(data).convert(kept).resize(to, Image.Resampling.BILINEAR)
     with Image.open(io.BytesIO(data)) as opened:
-        box = resizing.decode_scaled(opened, to)
+        box = resizing.decode_scaled(opened, data, to)
         assert opened.size == ((size[0] + 1) // 2, (size[1] + 1) // 2)
         scaled = resizing.resized(opened.convert(kept), to, "bilinear", box)
     assert _psnr(np.asarray(scaled), np.asarray(full)) > 42

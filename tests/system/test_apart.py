@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from packio import errors
+from packio.system import apart
 from packio.system.apart import FunctionApart
 
 # What the other process makes: a function that does by a number what a library may do.
@@ -182,6 +183,23 @@ def test_after_ctrl_c_no_answer_is_taken_for_another() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert _call(function, 2) == b"abab"
+
+
+def test_an_interrupt_while_a_function_goes_leaves_no_answer_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keep, gone = _function("ab"), _function("cd")
+    assert _call(keep, 1) + _call(gone, 1) == b"abcd"
+
+    def interrupted(*_: int) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "_read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gone.__del__()
+    assert _call(keep, 2) == b"abab"
+    assert _call(gone, 2) == b"cdcd"
 
 
 def test_the_process_does_not_outlive_its_parent() -> None:

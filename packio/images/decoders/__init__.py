@@ -278,7 +278,7 @@ class Decoder:
         Raises:
             DecodeError: see `__call__`.
         """
-        if stored.encoding == "jpeg" and (scale == 1 or _has_dct(data)):
+        if stored.encoding == "jpeg" and (scale == 1 or header.has_dct(data)):
             plugin = self._fitting(stored)
             if plugin is not None and plugin.decode_fast is not None:
                 try:
@@ -383,15 +383,6 @@ class Decoder:
     def _count_fallback(self) -> None:
         with self._lock:
             self.fallbacks += 1
-
-
-def _has_dct(data: bytes) -> bool:
-    """Whether a JPEG can be decoded at a smaller size.
-
-    Of a lossless one, libjpeg-turbo 3.1 writes all pixels, beyond the end of the smaller image.
-    """
-    found = header.parse(data)
-    return found is not None and not found.lossless
 
 
 def _restore(name: str, mode: str, max_pixels: int) -> Decoder:

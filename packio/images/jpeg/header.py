@@ -84,6 +84,16 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
     return None
 
 
+def has_dct(data: bytes) -> bool:
+    """Whether a JPEG can be decoded at a smaller size.
+
+    Of a lossless one, libjpeg-turbo 3.1 writes all pixels, beyond the end of the smaller image; or
+    Pillow calls it broken.
+    """
+    found = parse(data)
+    return found is not None and not found.lossless
+
+
 def _orientation(app1: bytes) -> int | None:
     """Orientation in an APP1 segment: 1 if the segment has none, None if it is unclear."""
     if app1[:6] != b"Exif\0\0":

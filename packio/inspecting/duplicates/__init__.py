@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from packio.errors import DecodeError, IntegrityError, PackioError
+from packio.errors import DecodeError, IntegrityError
 from packio.images import perceptual
 from packio.inspecting.gallery.thumbnails import make_thumbnail
 from packio.inspecting.pages import check_place, make_page, readable, write_page
@@ -171,8 +171,8 @@ def _images(pack: opening.Pack, indices: tuple[int, int], size: int) -> Iterator
         try:
             data = make_thumbnail(pack.read(row), size * _DENSITY, row)
             source = "data:image/jpeg;base64," + base64.b64encode(data).decode("ascii")
-        except PackioError:  # it was read a moment ago
-            source = ""
+        except Exception:  # noqa: BLE001 (Pillow's plugins raise whatever their parsers meet)
+            source = ""  # of a page of many pairs, one picture is empty
         label, name = pack.label(index), None
         if isinstance(label, int) and 0 <= label < len(pack.classes):
             name = readable(pack.classes[label])

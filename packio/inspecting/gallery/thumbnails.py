@@ -9,6 +9,7 @@ import numpy as np
 
 from packio.images.decoders import Decoder
 from packio.images.encodings import RAW
+from packio.images.jpeg import header
 from packio.sample.facts import Facts
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def make_thumbnail(
         width, height = image.size
         if image.mode[0] in "IF":
             small = _eight_bits(image)
-        elif image.format != "JPEG":  # a JPEG is decoded at a fraction of its size by thumbnail()
+        elif image.format != "JPEG" or not header.has_dct(data):  # else thumbnail() decodes less
             small = image.convert("RGB")
         small.thumbnail((edge, edge))
         small = small.convert("RGB")

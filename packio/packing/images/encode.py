@@ -262,7 +262,8 @@ class Encoding:
                 return None
             output = self._output(data, facts)
             metadata = encoders.metadata_of(image)
-            box = resizing.decode_scaled(image, to) if resizes and not output.lossless else None
+            scales = resizes and not output.lossless
+            box = resizing.decode_scaled(image, data, to) if scales else None
             pixels: Image.Image = image
             as_is = output.encoding == "png" and image.mode in _PNG_AS_IS
             if not as_is or resizes or converts or colours.is_wide(image):

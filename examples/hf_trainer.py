@@ -15,7 +15,15 @@ import subprocess
 import sys
 
 import torch
-from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 import packio
 
@@ -27,6 +35,18 @@ class Uint8ViTForImageClassification(ViTForImageClassification):
 
     def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None) -> object:
         return super().forward(pixel_values.float() / 127.5 - 1, labels=labels)
+
+
+class TellEpoch(TrainerCallback):
+    """Tells the dataset the epoch: Accelerate does not where it resumes within an epoch."""
+
+    def __init__(self, dataset: packio.PackDataset) -> None:
+        self.dataset = dataset
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        self.dataset.set_epoch(int(state.epoch or 0))
 
 
 def main() -> None:
@@ -92,6 +112,7 @@ def main() -> None:
             seed=0,
         ),
         data_collator=packio.collate,
+        callbacks=[TellEpoch(train)],
         train_dataset=train,
         eval_dataset=val,
         compute_metrics=lambda found: {

@@ -85,6 +85,12 @@ def show_dry_run(found: DryRun, *, as_json: bool) -> None:
 
 
 def _print_levels(found: LevelsAdvice, looked_at: int) -> None:
+    if not found.images:
+        print(
+            f"levels {found.options['count']}: none of the {counted(looked_at, 'image')} that were "
+            f"looked at is large enough to get one for crops of {found.options['crop']}"
+        )
+        return
     gain = found.crops_per_second / max(found.without, 1e-9)
     print(
         f"levels {found.options['count']}: {found.images:,} of {counted(looked_at, 'image')} that "

@@ -106,7 +106,10 @@ def run(
         raise OptionError(f"{given}: add one field at a time; run the command once for each")
     name, equals, origin = field[0].partition("=")
     if not equals or not origin:
-        raise OptionError(f"--field {field[0]}: expected NAME=FOLDER, as latent=latents")
+        raise OptionError(
+            f"--field {field[0]}: expected NAME=FROM, where FROM is a folder, a table or "
+            "package.module:function, as latent=latents"
+        )
     with ProgressLine(quiet=quiet) as progress:
         report = add_field(
             pack, name, _values(origin), kind=kind, batch_size=batch_size, workers=workers,
@@ -157,7 +160,7 @@ def _show(report: Any, pack: Path) -> None:
         print(f"{len(report.skipped):,} bad values are left out:")
         print_some([escaped(f"{key}: {why}") for key, why in report.skipped], "(--json lists all)")
     if report.unused:
-        print(f"{len(report.unused):,} values are of no sample:")
+        print(f"{counted(len(report.unused), 'value')} of no sample:")
         print_some([escaped(name) for name in report.unused], "(--json lists all)")
     _show_unfilled(report)
     print(f"digest {report.digest}")

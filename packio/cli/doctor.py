@@ -69,7 +69,7 @@ def run(
     found: Any = naming.loader(loader) if naming.is_name(loader) else _of_pack(
         loader, size, batch_size, workers, index)  # fmt: skip
     diagnosis = doctor(
-        found, naming.found(step) if step is not None else None, seconds=seconds,
+        found, naming.found(step, "--step ") if step is not None else None, seconds=seconds,
         keep_cache=keep_cache, profile=profile, py_spy=py_spy,
         say=None if quiet else tell,
     )  # fmt: skip
@@ -85,8 +85,14 @@ def _of_pack(path: str, size: int, batch_size: int, workers: int | None, index: 
     from torch.utils.data import DataLoader
 
     import packio
+    from packio.errors import OptionError
     from packio.system import processors
 
+    if Path(path).suffix == ".py":
+        raise OptionError(
+            f"{path}: a Python file; say what in it makes the loader: packio doctor "
+            f"{Path(path).stem}:LOADER"
+        )
     dataset = packio.PackDataset(path, index=index, crop=packio.RandomResizedCrop(size), hflip=0.5)
     return DataLoader(
         dataset, batch_size=batch_size, shuffle=True, collate_fn=packio.collate,

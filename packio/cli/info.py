@@ -110,7 +110,7 @@ def _check_plot(plot: Path) -> None:
     else:
         from packio.measuring.bench.plots import check_plot
 
-        check_plot(plot)
+        check_plot(plot, also=("html",))
 
 
 def _draw(pack: Pack, plot: Path) -> None:

@@ -83,7 +83,7 @@ def no_class(name: str, names: Sequence[str], where: object) -> OptionError:
     """The error for a class that does not exist; its message has similar names."""
     if not names:
         return OptionError(f"{where}: no class {name!r}; its samples have no labels of classes")
-    near = difflib.get_close_matches(name, names, 3) or [*names[:3], "…"][: len(names)]
+    near = difflib.get_close_matches(name, names, 3) or [*names[:5], "…"][: len(names)]
     return OptionError(
         f"{where}: no class {name!r} among {len(names)}; there are: {', '.join(near)}"
     )

@@ -184,10 +184,12 @@ def drop_field(path: str | os.PathLike[str], name: str) -> DropReport:
 
 
 def _check_droppable(pack: opening.Pack, name: str) -> None:
-    if name == IMAGE or levels.divisor_of(name):
+    if name == IMAGE:
+        raise OptionError(f"{name!r} cannot be dropped: a sample is nothing without its image")
+    if levels.divisor_of(name):
         raise OptionError(
-            f"{name!r} cannot be dropped: it is the image, or a level that is made of it; pack "
-            "again for other images, or convert with --levels 0"
+            f"{name!r} cannot be dropped: it is a level of the image; make a pack without levels: "
+            f"packio convert {pack.path} NEW --levels 0"
         )
     if name not in pack.fields:
         others = ", ".join(n for n in pack.fields if n != IMAGE) or "none besides the image"

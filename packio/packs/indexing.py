@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,8 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
     if container is None:
         _unread.refuse(path)
         raise NotAPackError(
-            f"{path}: no index, and no container that packio knows; make a pack first: "
-            "packio pack SOURCE OUT"
+            f"{path}: no index, and no container that packio knows; a pack was expected; to make "
+            f"one of images: packio pack {shlex.quote(str(path))} OUT"
         )
     index = cache.folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
     try:
@@ -85,6 +86,8 @@ def _is_own(index: Path) -> bool:
 def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bool) -> Path:
     """Index a container on a disk anew; see `packio.reindex`."""
     if place is not None:
+        if place.is_dir():
+            raise CannotCreateError(f"{place}: a folder; expected the name of an index file")
         check_folder_of(place)
     if not os.path.lexists(path):
         raise NotAPackError(f"{path}: does not exist; a container was expected")
@@ -92,6 +95,7 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
     if container is None:
         _unread.refuse(path)
         more = "; a selection has no index of its own: select again" * selections.is_selection(path)
+        more = more or f"; to pack images: packio pack {shlex.quote(str(path))} OUT"
         raise NotAPackError(f"{path}: no container that packio knows{more}")
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
     index = place or index

@@ -46,7 +46,7 @@ def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], s
     ]
     raise SourceError(
         f"{where}: its folders are splits ({', '.join(names)}), not classes; "
-        f"pack each by itself: {'; '.join(commands)}"
+        f"name one of them, as {where}{train}; to pack each by itself: {'; '.join(commands)}"
     )
 
 

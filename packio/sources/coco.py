@@ -49,8 +49,8 @@ from packio.sources._records import record_of, resolved
 from packio.sources._rows import ListedRows, each
 
 _OPTIONS = {
-    "root": "folder of the images [default: looked for beside the annotations]",
-    "crowd": "'drop' leaves out the boxes of crowds, which have iscrowd=1 [default: keep]",
+    "root": "folder of the images (default: looked for beside the annotations)",
+    "crowd": "'drop' leaves out the boxes of crowds, which have iscrowd=1 (default: keep)",
 }
 _EXPECTED = "a COCO annotation file: a JSON object with images and annotations"
 _CHUNK, _OVERLAP = 1 << 24, 64  # bytes; the overlap has room for a key and the bracket after it

@@ -60,10 +60,10 @@ _OPTIONS = {
     "path_col": "column with the paths of the images",
     "label_col": "column with the labels; several, as 'a,b' or 'cls_*', give a float vector",
     "label_sep": "what separates several labels in one cell, as '|'",
-    "root": "folder that the paths are relative to [default: the list's]",
+    "root": "folder that the paths are relative to (default: the list's)",
     "ext": "what to append to paths that do not end as images do, as '.jpg'",
-    "delimiter": "what separates the columns [default: found out]",
-    "charset": "how the text of a list is encoded, as latin-1 [default: utf-8]",
+    "delimiter": "what separates the columns (default: found out)",
+    "charset": "how the text of a list is encoded, as latin-1 (default: utf-8)",
 }
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 _PATH_NAMES = (

@@ -49,8 +49,8 @@ from packio.sources._rows import ListedRows, each
 _OPTIONS = {
     "images": "folder of the images in the source",
     "masks": "folder of the masks in the source",
-    "image_suffix": "what names of images end in, as _leftImg8bit.png [default: any ending]",
-    "mask_suffix": "what names of masks end in, as _gtFine_labelIds.png [default: any ending]",
+    "image_suffix": "what names of images end in, as _leftImg8bit.png (default: any ending)",
+    "mask_suffix": "what names of masks end in, as _gtFine_labelIds.png (default: any ending)",
     "list": "file of the pairs to take: a stem a line, or an image and its mask",
 }
 _LAYOUTS = (

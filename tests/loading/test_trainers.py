@@ -1,4 +1,4 @@
-"""Other people's training loops, two processes each: every sample once, resumed within epoch 1.
+"""Other people's training loops, mostly in two processes: every sample once, resumed in epoch 1.
 
 Each loop runs twice: whole, and saves its state after two steps of epoch 1; then new processes
 resume from that state. The processes report ids and a digest of the pixels; crops are random.
@@ -24,8 +24,9 @@ COUNT, BATCH, STOP = 26, 3, 2  # the last step of an epoch has a smaller batch
 LIBRARIES = {
     "torchdata": "torchdata", "torchdata_workers": "torchdata", "accelerate": "accelerate",
     "accelerate_stateful": "torchdata", "lightning": "lightning", "trainer": "transformers",
-    "trainer_loader": "transformers",
+    "trainer_loader": "transformers", "trainer_alone": "transformers",
 }  # fmt: skip
+ALONE = ("trainer_alone",)  # in one process
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +41,14 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _run(loop: str, pack: pathlib.Path, folder: pathlib.Path, mode: str) -> list[Any]:
-    """Run a loop in two processes; return of each rank its list of (epoch, ids, digest)."""
+    """Run a loop in its processes; return of each rank its list of (epoch, ids, digest)."""
+    count = 1 if loop in ALONE else 2
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                   "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+                   "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+                   "OMP_NUM_THREADS": "1",
                    "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
     ranks = [
         subprocess.Popen(
@@ -53,11 +56,11 @@ def _run(loop: str, pack: pathlib.Path, folder: pathlib.Path, mode: str) -> list
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        for rank in range(2)
+        for rank in range(count)
     ]  # fmt: skip
     said = [process.communicate()[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
-    return [json.loads((folder / f"{mode}-{rank}.json").read_text()) for rank in range(2)]
+    assert [process.returncode for process in ranks] == [0] * count, "\n".join(said)
+    return [json.loads((folder / f"{mode}-{rank}.json").read_text()) for rank in range(count)]
 
 
 @pytest.mark.timeout(900)  # four processes import large libraries
@@ -73,7 +76,7 @@ def test_every_sample_comes_once_and_a_resumed_epoch_goes_on(
         assert sorted(set(ids)) == list(range(COUNT))
         assert len(ids) <= COUNT + 2 * BATCH  # a wrapper may fill up the last step
     resumed = _run(loop, pack, tmp_path, "resumed")
-    for rank in range(2):
+    for rank in range(len(whole)):
         steps = [number for number, *_ in whole[rank]]
         assert resumed[rank] == whole[rank][steps.index(1) + STOP :]
 
@@ -210,7 +213,7 @@ def lightning(pack: str, told: Told) -> None:
     trainer.fit(Module(), loader, ckpt_path=resumed, weights_only=False)
 
 
-def trainer(pack: str, told: Told, *, own_loader: bool = False) -> None:
+def trainer(pack: str, told: Told, *, own_loader: bool = False, tells_epoch: bool = False) -> None:
     """Hugging Face's Trainer, with its own DataLoader or with `packio.Loader`."""
     import torch
     import vision
@@ -235,6 +238,8 @@ def trainer(pack: str, told: Told, *, own_loader: bool = False) -> None:
 
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.state = state
+            if tells_epoch:
+                ds.set_epoch(int(state.epoch))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             control.should_save = self.saves
@@ -255,6 +260,11 @@ def trainer(pack: str, told: Told, *, own_loader: bool = False) -> None:
     trained = Packed(Model(), arguments, train_dataset=ds, callbacks=[control],
                      data_collator=packio.collate)  # fmt: skip
     trained.train(resume_from_checkpoint=told.mode == "resumed" or None)
+
+
+def trainer_alone(pack: str, told: Told) -> None:
+    """The Trainer in one process, which does not tell a dataset in which epoch it resumes."""
+    trainer(pack, told, tells_epoch=True)
 
 
 def trainer_loader(pack: str, told: Told) -> None:

@@ -601,7 +601,7 @@ def test_py_spy_is_asked_for_before_minutes_of_measuring(
     [
         ("no_such_module:x", OptionError, "no module no_such_module"),
         ("json:no_such_thing", OptionError, "no no_such_thing"),
-        ("no name", OptionError, "expected module:object"),
+        ("no name", OptionError, "expected module:object, as train:loader"),
         ("os:abort.x", OptionError, "there is no x"),
         (f"{__name__}:failing_factory", DiagnosisError, "out of GPUs"),
     ],

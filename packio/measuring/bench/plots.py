@@ -25,8 +25,12 @@ _BLUE = "#4878a8"
 _NAMED_CLASSES = 20  # a bar each in a plot; more classes are one area
 
 
-def check_plot(path: str | os.PathLike[str]) -> None:
+def check_plot(path: str | os.PathLike[str], also: Sequence[str] = ()) -> None:
     """Check that a plot can be drawn into this file; call this before minutes of measuring.
+
+    Args:
+        path: The file.
+        also: Further suffixes that the caller draws, for the message.
 
     Raises:
         MissingPackageError: matplotlib is not installed.
@@ -36,7 +40,7 @@ def check_plot(path: str | os.PathLike[str]) -> None:
     kinds = sorted(_figure(1, 1).canvas.get_supported_filetypes())
     suffix = Path(path).suffix.removeprefix(".").lower()
     if suffix and suffix not in kinds:
-        known = ", ".join(f".{kind}" for kind in kinds)
+        known = ", ".join(f".{kind}" for kind in sorted([*kinds, *also]))
         raise OptionError(f"{os.fspath(path)}: cannot draw a .{suffix}; expected one of {known}")
     files.check_folder_of(path)
 

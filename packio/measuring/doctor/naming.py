@@ -21,15 +21,21 @@ def is_name(text: str | os.PathLike[str]) -> bool:
     return bool(_is_name(os.fspath(text))) and not os.path.lexists(text)
 
 
-def found(name: str) -> Any:
+def found(name: str, option: str = "") -> Any:
     """Import an object by its name. Modules in the current folder are found, too.
+
+    Args:
+        name: "module:object".
+        option: What the user said before it, for messages.
 
     Raises:
         OptionError: there is no such module or object.
         DiagnosisError: importing the module raises an exception.
     """
     if not is_name(name):
-        raise OptionError(f"{name}: expected module:object")
+        raise OptionError(
+            f"{option}{name}: expected module:object, as train:{'step' if option else 'loader'}"
+        )
     module, _, names = name.partition(":")
     try:
         with _current_folder_importable(), explained(name):

@@ -83,7 +83,11 @@ def lacking(
     path: Path, name: str, absent: Sequence[bytes], count: int, unused: Sequence[str]
 ) -> SourceError:
     """The error for samples without a value."""
-    more = f"; {len(unused):,} values are of no sample: {values.shown(unused)}" if unused else ""
+    more = (
+        f"; {len(unused):,} of the values belong to no sample: {values.shown(unused)}"
+        if unused
+        else ""
+    )
     return SourceError(
         f"{path}: {len(absent):,} of {count:,} samples have no value of {name}: "
         f"{values.shown([os.fsdecode(key) for key in absent])}{more}; give them one, or allow it "

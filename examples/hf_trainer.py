@@ -30,11 +30,15 @@ import packio
 TOOLS = pathlib.Path(__file__).parent.parent / "tools"
 
 
-class Uint8ViTForImageClassification(ViTForImageClassification):
-    """A vision transformer that takes images as they are decoded, and scales them on the device."""
+class FromUint8(torch.nn.Module):
+    """A model that takes images as they are decoded, and scales them on the device."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
 
     def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None) -> object:
-        return super().forward(pixel_values.float() / 127.5 - 1, labels=labels)
+        return self.model(pixel_values.float() / 127.5 - 1, labels=labels)
 
 
 class TellEpoch(TrainerCallback):
@@ -94,7 +98,7 @@ def main() -> None:
         id2label=dict(enumerate(train.classes)),
     )
     trainer = Trainer(
-        Uint8ViTForImageClassification(config),
+        FromUint8(ViTForImageClassification(config)),
         TrainingArguments(
             str(options.work / "out"),
             num_train_epochs=options.epochs,

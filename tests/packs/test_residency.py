@@ -187,7 +187,10 @@ def test_a_batch_is_announced_before_it_is_read(
         advise(file, offset, length, advice)
 
     monkeypatch.setattr(os, "posix_fadvise", listen)
-    ds = packio.TarDataset(cold, crop=packio.CenterCrop(8), cache="ram", cache_bytes=3 << 20)
+    ds = packio.TarDataset(
+        cold, crop=packio.CenterCrop(8), cache="ram", cache_bytes=3 << 20,
+        threads=1,  # several that keep at the same moment can exceed the limit
+    )  # fmt: skip
     ds.__getitems__([9, 2, 5, 7])
     rows = ds.pack.rows([2, 5, 7, 9])
     assert told == [(row.offset, row.length) for row in rows]

@@ -18,6 +18,7 @@ from packio.images import native, regions
 from packio.images.regions import Need
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE, SPLIT_RECORD, UNCHECKED
 from packio.packs.opening import Pack
+from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
 from packio.system.threads import Threads, each
 
@@ -44,7 +45,7 @@ def fits(pack: Pack, framing: Framing) -> bool:
 
 
 def make(
-    files: LocalFiles, framing: Framing, threads: Threads | None, batch: torch.Tensor,
+    files: LocalFiles | FolderFiles, framing: Framing, threads: Threads | None, batch: torch.Tensor,
     points: Sequence[bytes], but: Collection[int], make_one: Callable[[int], None],
 ) -> dict[int, Exception]:  # fmt: skip
     """Make the images of a batch, slice by slice.
@@ -65,8 +66,13 @@ def make(
     if but:
         order = order[~np.isin(order, list(but))]
     samples, wanted = _table(framing, batch, points)
-    numbers = framing.rows.column("file")  # whose descriptors take their place in the table
-    wanted &= files.within(numbers, samples["offset"], samples["length"])
+    numbers, paths = framing.rows.column("file"), b""
+    if isinstance(files, FolderFiles):
+        paths, starts = files.joined_paths(numbers.tolist())
+        samples["file"], samples["path"] = -1, starts
+        wanted &= samples["path"] >= 0
+    else:  # descriptors take the places of the numbers in the table
+        wanted &= files.within(numbers, samples["offset"], samples["length"])
     count = threads.count if threads is not None else 1
     length = min(_MOST, max(1, len(order) // (_A_THREAD * count)))
     joined = b"".join(points)
@@ -74,13 +80,14 @@ def make(
 
     def make_slice(slots: np.ndarray) -> None:
         taken = slots[wanted[slots]]
-        try:
-            open_files = files.descriptors(numbers[taken].tolist())
-        except (ReadError, IntegrityError):  # each sample says so by itself
-            wanted[taken] = False
-            return
-        samples["file"][taken] = [file.number for file in open_files]
-        native.make_slice(samples, taken, joined)
+        if isinstance(files, LocalFiles):
+            try:
+                open_files = files.descriptors(numbers[taken].tolist())
+            except (ReadError, IntegrityError):  # each sample says so by itself
+                wanted[taken] = False
+                return
+            samples["file"][taken] = [file.number for file in open_files]
+        native.make_slice(samples, taken, joined, paths)
 
     def work(starts: Iterable[int]) -> None:
         for start in starts:

@@ -380,10 +380,11 @@ class Pack(PackTable, Sequence[Sample]):
         ]  # fmt: skip
 
     @property
-    def local_files(self) -> LocalFiles | None:
+    def local_files(self) -> LocalFiles | FolderFiles | None:
         """The files on a disk whose byte ranges are the images, if none are kept in memory."""
-        has_ranges = isinstance(self._files, LocalFiles) and not self._readers and self.ram is None
-        return self._files if has_ranges else None  # type: ignore[return-value]  # it was checked
+        if self._readers or self.ram is not None or isinstance(self._files, RemoteFiles):
+            return None
+        return self._files
 
     @property
     def storage(self) -> LocalFiles | FolderFiles | RemoteFiles:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, ReadError
@@ -80,6 +80,21 @@ class FolderFiles:
                 "make the dataset anew"
             )
         return data
+
+    def joined_paths(self, files: Sequence[int]) -> tuple[bytes, list[int]]:
+        """Paths of files, a NUL byte behind each, and where each begins; -1: it has no path."""
+        paths: list[bytes] = []
+        starts, end = [], 0
+        for file in files:
+            try:
+                path = self._path(file) + b"\0"
+            except IntegrityError:
+                starts.append(-1)
+                continue
+            starts.append(end)
+            paths.append(path)
+            end += len(path)
+        return b"".join(paths), starts
 
     def path(self, file: int) -> Path:
         """Path of a file, for messages."""

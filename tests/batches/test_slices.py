@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import pathlib
+import shutil
+from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
@@ -52,9 +55,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     make_slice = native.make_slice
 
-    def counted(samples: np.ndarray, numbers: np.ndarray, points: bytes) -> None:
+    def counted(
+        samples: np.ndarray, numbers: np.ndarray, points: bytes, paths: bytes = b""
+    ) -> None:
         counts.append(len(numbers))
-        make_slice(samples, numbers, points)
+        make_slice(samples, numbers, points, paths)
 
     monkeypatch.setattr(native, "make_slice", counted)
     return counts
@@ -224,3 +229,71 @@ def test_checksums_are_those_of_another_library(avx2: int) -> None:
                 assert library.packio_crc32c(part, length) == google_crc32c.value(part), length
     finally:
         library.packio_choose(1)
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_files_of_a_folder_are_read_by_the_core_too(
+    crop: str, image_folder: pathlib.Path, made: list[int]
+) -> None:
+    options = {**CROPS[crop], "seed": 5}
+    ours = packio.FolderDataset(image_folder, decoder="native", threads=3, **options)
+    other = packio.FolderDataset(image_folder, decoder="simplejpeg", threads=1, **options)
+    everything = list(range(len(ours)))
+    for indices in (everything, everything[::-1], [3, 3, 0, 7, 3], everything * 3):
+        assert torch.equal(ours.gather(indices)[0], other.gather(indices)[0])
+    assert sum(made) > (0 if crop == "gray" else len(ours))
+
+
+def _longer(path: pathlib.Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def _shorter(path: pathlib.Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _fifo(path: pathlib.Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _folder(path: pathlib.Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_longer, "more bytes, it had"),
+        (_shorter, "bytes, it had"),
+        (pathlib.Path.unlink, "No such file"),
+        (_fifo, "Illegal seek"),
+        (_folder, "Is a directory"),
+    ],
+)
+def test_a_file_of_a_folder_that_changed_is_named(
+    change: Callable[[pathlib.Path], None], said: str, image_folder: pathlib.Path,
+    tmp_path: pathlib.Path, made: list[int],
+) -> None:  # fmt: skip
+    folder = shutil.copytree(image_folder, tmp_path / "folder")
+    ds = packio.FolderDataset(
+        folder, decoder="native", crop=packio.RandomResizedCrop(32), seed=0, threads=2
+    )
+    bad = next(i for i in range(4, len(ds)) if ds.pack.row(i).encoding == "jpeg")
+    change(folder / ds.pack.key(bad))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match=f"{ds.pack.key(bad)}: .*{said}"):
+            ds.gather(range(len(ds)))
+    good = [i for i in range(len(ds)) if i != bad]
+    other = packio.FolderDataset(
+        image_folder, decoder="simplejpeg", crop=packio.RandomResizedCrop(32), seed=0
+    )
+    assert torch.equal(ds.gather(good)[0], other.gather(good)[0])
+    is_open = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(IntegrityError):
+        ds.gather(range(len(ds)))
+    assert torch.equal(ds.gather(good)[0], other.gather(good)[0])
+    assert len(os.listdir("/proc/self/fd")) == is_open
+    assert sum(made) > 5 * len(good) // 2

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from packio.images.frames import Box, Frame
 
-_VERSION = 8  # of the functions below
+_VERSION = 9  # of the functions below
 _MADE = 0
 KIND, OUTPUT, LEVEL = 1, 4, 6
 # Why an image was declined, by status; the last one is no status of the core.
@@ -40,7 +40,7 @@ SAMPLE = np.dtype([
                                 "orientation", "flips", *OF_FRAME, "channels", "method", "scale",
                                 "level")),
     ("offset", "i8"), ("length", "i8"), ("points", "i8"), ("points_size", "i4"), ("file", "i4"),
-    ("crc32c", "u4"), ("is_checked", "i4"), ("status", "i4"), ("unused", "i4"),
+    ("crc32c", "u4"), ("is_checked", "i4"), ("status", "i4"), ("path", "i4"),
 ])  # fmt: skip
 _BYTE = ctypes.c_char
 _AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
@@ -81,6 +81,7 @@ def _library() -> ctypes.CDLL | str:
     if hasattr(library, "packio_make_slice"):
         library.packio_make_slice.argtypes = [
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p,
+            ctypes.c_char_p,
         ]  # fmt: skip
         library.packio_make_slice.restype = None
     library.packio_unfilter.argtypes = [
@@ -227,7 +228,7 @@ def method(how: str) -> int:
     return _METHODS.get(how, _UNRESIZED)
 
 
-def make_slice(samples: np.ndarray, numbers: np.ndarray, points: bytes) -> None:
+def make_slice(samples: np.ndarray, numbers: np.ndarray, points: bytes, paths: bytes = b"") -> None:
     """Read, check and make samples of a batch, by one call; see `makes_slices`.
 
     Args:
@@ -235,11 +236,12 @@ def make_slice(samples: np.ndarray, numbers: np.ndarray, points: bytes) -> None:
             and then ``out`` means nothing.
         numbers: (K,) int32, contiguous: which of them to make, in this order.
         points: The seek points of all samples.
+        paths: Those of files that each hold one sample, each with a NUL byte behind it.
     """
     memory = _memories().own
     if memory.make_slice is not None and len(numbers):
         memory.make_slice(
-            memory.pointer, samples.ctypes.data, numbers.ctypes.data, len(numbers), points
+            memory.pointer, samples.ctypes.data, numbers.ctypes.data, len(numbers), points, paths
         )
 
 

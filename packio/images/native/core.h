@@ -107,11 +107,11 @@ typedef struct {
     int64_t offset, length;      /* in the file, bytes */
     int64_t points;              /* where its seek points begin, in those of the batch, bytes */
     int32_t points_size;
-    int32_t file;                /* descriptor */
+    int32_t file;                /* descriptor; -1: `path` names a file that is all of the JPEG */
     uint32_t crc32c;
     int32_t is_checked;          /* whether the CRC32C must be that of the bytes */
     int32_t status;              /* what became of it */
-    int32_t unused;
+    int32_t path;                /* where its path begins, in those of the batch, bytes */
 } Sample;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.

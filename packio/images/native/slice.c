@@ -4,10 +4,11 @@
 
 #if !defined(_WIN32)
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 EXPORTED void packio_make_slice(Scratch *scratch, Sample *samples, const int32_t *numbers,
-                                int count, const uint8_t *points);
+                                int count, const uint8_t *points, const char *paths);
 
 EXPORTED uint32_t packio_crc32c(const uint8_t *data, int64_t size);
 
@@ -25,12 +26,28 @@ static int read_whole(int file, uint8_t *to, int64_t length, int64_t offset) {
     return MADE;
 }
 
-static int make_one(Scratch *scratch, const Sample *sample, const uint8_t *points) {
+/* Read a file that has so many bytes, and no more. */
+static int read_file(const char *path, uint8_t *to, int64_t length) {
+    int file; /* without O_NONBLOCK, opening a FIFO would wait for its writer */
+    do file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    while (file < 0 && errno == EINTR);
+    if (file < 0) return UNREAD;
+    int status = read_whole(file, to, length, 0);
+    uint8_t more;
+    if (!status && pread(file, &more, 1, (off_t)length) != 0) status = UNREAD;
+    close(file);
+    return status;
+}
+
+static int make_one(Scratch *scratch, const Sample *sample, const uint8_t *points,
+                    const char *paths) {
     if (sample->length < 0 || sample->offset < 0) return UNREAD;
     START();
     uint8_t *data = packio_reserve(&scratch->bytes, (size_t)sample->length + 1);
     if (!data) return MEMORY;
-    int status = read_whole(sample->file, data, sample->length, sample->offset);
+    int status = sample->file < 0
+                     ? read_file(paths + sample->path, data, sample->length)
+                     : read_whole(sample->file, data, sample->length, sample->offset);
     LAP(READ);
     if (status) return status;
     if (sample->is_checked && packio_kernels()->crc32c(data, (size_t)sample->length) != sample->crc32c)
@@ -42,10 +59,10 @@ static int make_one(Scratch *scratch, const Sample *sample, const uint8_t *point
 
 /* Make the samples of some numbers, and set their statuses. */
 void packio_make_slice(Scratch *scratch, Sample *samples, const int32_t *numbers, int count,
-                       const uint8_t *points) {
+                       const uint8_t *points, const char *paths) {
     for (int i = 0; i < count; i++) {
         Sample *sample = samples + numbers[i];
-        sample->status = make_one(scratch, sample, points);
+        sample->status = make_one(scratch, sample, points, paths);
     }
 }
 #endif

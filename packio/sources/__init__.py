@@ -8,9 +8,11 @@ files. Modules that several sources share begin with an underscore, or lie in ``
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -151,6 +153,18 @@ class Listing:
         names = ("keys", "sizes", "labels", "splits", "files")
         return {n: v for n in names if (v := getattr(self, n)) is not None}
 
+    def changed(self, change: Callable[[Record[Field]], Record[Field]]) -> Listing:
+        """The listing, whose records a function changes when they are read.
+
+        Samples that are files below `root` stay as they are: their records are an image, no more.
+
+        Args:
+            change: Pickles, as a `functools.partial` of a module's function does.
+        """
+        if self.open is None:
+            return self
+        return dataclasses.replace(self, open=functools.partial(_changed, self.open, change))
+
     def described(self, record: Record[Field], position: int) -> Record[Field]:
         """A record with the key, the label and the split that the listing has for the sample."""
         split = None if self.splits is None else int(self.splits[position])
@@ -164,6 +178,15 @@ class Listing:
             return None
         label: int | np.ndarray = self.labels[position]
         return label
+
+
+@contextlib.contextmanager
+def _changed(
+    opened: Callable[[Any], AbstractContextManager[ReadRecord]],
+    change: Callable[[Record[Field]], Record[Field]], rows: Any,
+) -> Iterator[ReadRecord]:  # fmt: skip
+    with opened(rows) as read:
+        yield lambda position: change(read(position))
 
 
 def taken_of(values: Any, positions: Sequence[int]) -> Any:

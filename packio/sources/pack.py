@@ -7,13 +7,11 @@ type and orientation of raw pixels. The argument ``fields`` of packing renames f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ from packio.sources import (
     Context,
     FieldOrigins,
     Listing,
-    ReadRecord,
     Source,
     _packs,
     wanted_fields,
@@ -92,10 +89,10 @@ def renamed(listing: Listing, samples: Any, fields: Mapping[str, Any] | None) ->
     """
     asked = wanted_fields(fields)
     _check_fields(samples, asked)
-    if not asked or listing.open is None:
+    if not asked:
         return listing
     names = {origin: name for name, (origin, _) in asked.items()}
-    return dataclasses.replace(listing, open=functools.partial(_renamed, listing.open, names))
+    return listing.changed(functools.partial(_renamed, names))
 
 
 def _of_samples(samples: Sequence[Sample], classes: list[str]) -> Listing:
@@ -156,18 +153,9 @@ def _read(rows: ListedRows, position: int) -> Record[Field]:
     return Record(b"", fields, boxes=boxes, box_columns=box_columns, meta=meta)
 
 
-@contextlib.contextmanager
-def _renamed(
-    opened: Callable[[Any], AbstractContextManager[ReadRecord]], names: dict[str, str], rows: Any
-) -> Iterator[ReadRecord]:
-    with opened(rows) as read:
-
-        def read_renamed(position: int) -> Record[Field]:
-            record = read(position)
-            fields = {names.get(name, name): field for name, field in record.fields.items()}
-            return dataclasses.replace(record, fields=fields)
-
-        yield read_renamed
+def _renamed(names: dict[str, str], record: Record[Field]) -> Record[Field]:
+    fields = {names.get(name, name): field for name, field in record.fields.items()}
+    return dataclasses.replace(record, fields=fields)
 
 
 def _record(sample: Sample) -> Record[Field]:

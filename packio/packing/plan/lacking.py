@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from packio.index.indexfile import canonical_json
 from packio.index.metadata import later_of
 from packio.sample.record import Field, Record
-from packio.sources import Listing, ReadRecord
+from packio.sources import Listing
 
 
 def of(
@@ -33,26 +31,17 @@ def of(
         name: column for name, column in later_of(metadata).items()
         if name not in fields and name not in asked
     }  # fmt: skip
-    if not dropped or listing.open is None:
+    if not dropped:
         return listing
     columns = frozenset(filter(None, dropped.values()))
-    opened = functools.partial(_opened, listing.open, frozenset(dropped), columns)
-    return dataclasses.replace(listing, open=opened)
+    return listing.changed(functools.partial(_lacking, frozenset(dropped), columns))
 
 
-@contextlib.contextmanager
-def _opened(
-    opened: Callable[[Any], AbstractContextManager[ReadRecord]], fields: Collection[str],
-    columns: frozenset[str], rows: Any,
-) -> Iterator[ReadRecord]:  # fmt: skip
-    with opened(rows) as read:
-
-        def read_lacking(position: int) -> Record[Field]:
-            record = read(position)
-            kept = {n: field for n, field in record.fields.items() if n not in fields}
-            return dataclasses.replace(record, fields=kept, meta=_without(record.meta, columns))
-
-        yield read_lacking
+def _lacking(
+    fields: frozenset[str], columns: frozenset[str], record: Record[Field]
+) -> Record[Field]:
+    kept = {name: field for name, field in record.fields.items() if name not in fields}
+    return dataclasses.replace(record, fields=kept, meta=_without(record.meta, columns))
 
 
 def _without(meta: bytes | None, columns: frozenset[str]) -> bytes | None:

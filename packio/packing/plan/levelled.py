@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any
 
 from packio.errors import OptionError
 from packio.packing.images.levels import Levels
 from packio.sample import levels
 from packio.sample.recipe import Recipe
-from packio.sample.record import Field, Record
-from packio.sources import Listing, ReadRecord
+from packio.sources import Listing
 from packio.sources._packs import PackListing, Reading
 
 
@@ -58,16 +52,4 @@ def bare(listing: Listing) -> Listing:
         return dataclasses.replace(
             listing, open=dataclasses.replace(listing.open, with_levels=False)
         )
-    return dataclasses.replace(listing, open=functools.partial(_without, listing.open))
-
-
-@contextlib.contextmanager
-def _without(
-    opened: Callable[[Any], AbstractContextManager[ReadRecord]], rows: Any
-) -> Iterator[ReadRecord]:
-    with opened(rows) as read:
-
-        def read_bare(position: int) -> Record[Field]:
-            return levels.without(read(position))
-
-        yield read_bare
+    return listing.changed(levels.without)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from packio.sample.record import Field, Record
 from packio.sample.relabelling import Relabelling
-from packio.sources import Listing, ReadRecord
+from packio.sources import Listing
 
 
 def relabelled(listing: Listing, classes: Sequence[str], where: str) -> Listing:
@@ -32,19 +29,11 @@ def relabelled(listing: Listing, classes: Sequence[str], where: str) -> Listing:
         return listing
     labels = listing.labels
     if labels is not None:
-        moved = move.labels(np.asarray(labels))
-        labels = moved.tolist() if moved.ndim == 1 else moved
-    opener = None if listing.open is None else functools.partial(_opened, listing.open, move)
-    return dataclasses.replace(listing, labels=labels, classes=list(classes), open=opener)
+        found = move.labels(np.asarray(labels))
+        labels = found.tolist() if found.ndim == 1 else found
+    moved = listing.changed(functools.partial(_moved, move))
+    return dataclasses.replace(moved, labels=labels, classes=list(classes))
 
 
-@contextlib.contextmanager
-def _opened(
-    opener: Callable[[Any], AbstractContextManager[ReadRecord]], move: Relabelling, rows: Any
-) -> Iterator[ReadRecord]:
-    with opener(rows) as read:
-
-        def moved(position: int) -> Record[Field]:
-            return move.record(dataclasses.replace(read(position), label=None))
-
-        yield moved
+def _moved(move: Relabelling, record: Record[Field]) -> Record[Field]:
+    return move.record(dataclasses.replace(record, label=None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._output import print_json, tell
-from packio.system import files
 
 if TYPE_CHECKING:
     from packio.measuring.doctor import Diagnosis
@@ -62,10 +60,11 @@ def run(
 
     Example: packio doctor train:make_loader --step train:step --html doctor.html
     """
+    from packio.inspecting.pages import check_place, write_page
     from packio.measuring.doctor import doctor, naming
 
     if html is not None:
-        files.check_folder_of(html)  # before minutes of measuring
+        check_place(html)  # before minutes of measuring
     found: Any = naming.loader(loader) if naming.is_name(loader) else _of_pack(
         loader, size, batch_size, workers, index)  # fmt: skip
     diagnosis = doctor(
@@ -74,7 +73,7 @@ def run(
         say=None if quiet else tell,
     )  # fmt: skip
     if html is not None:
-        _write(html, diagnosis)
+        write_page(html, diagnosis.html(shlex.join(["packio", *sys.argv[1:]])).encode())
     if as_json:
         print_json(diagnosis.as_dict())
     else:
@@ -99,15 +98,6 @@ def _of_pack(path: str, size: int, batch_size: int, workers: int | None, index: 
         num_workers=processors.usable() if workers is None else workers,
         persistent_workers=workers != 0,
     )  # fmt: skip
-
-
-def _write(path: Path, diagnosis: Diagnosis) -> None:
-    from packio.errors import OutputError
-
-    try:
-        path.write_text(diagnosis.html(shlex.join(["packio", *sys.argv[1:]])))
-    except OSError as error:
-        raise OutputError(f"{os.fspath(path)}: {error.strerror}") from error
 
 
 def _print(diagnosis: Diagnosis) -> None:

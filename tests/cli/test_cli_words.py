@@ -198,6 +198,20 @@ def test_an_output_in_a_folder_that_is_missing_is_told_at_once(
     assert f"make it first: mkdir -p '{tmp_path}/no such'" in done.stderr
 
 
+@pytest.mark.parametrize("command", [n for n, words in OUTPUTS.items() if "{out}.html" in words])
+def test_a_page_takes_the_place_of_no_other_file(
+    command: str, pack: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    copy = shutil.copytree(pack, tmp_path / "copy.lmdb")
+    notes = tmp_path / "notes.html"
+    notes.write_text("import torch\n")
+    words = (word.format(pack=copy, out=tmp_path / "notes") for word in OUTPUTS[command])
+    done = run(command, *words)
+    assert (done.returncode, done.stdout) == (73, "")
+    assert done.stderr == f"packio: {notes}: is there, and no HTML page; choose another name\n"
+    assert notes.read_text() == "import torch\n"
+
+
 def test_doctor_checks_the_places_of_profiles_before_it_measures(
     pack: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -17,7 +17,7 @@ from packio.batches import columns
 from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Framing, Settings
 from packio.errors import DecodeError, LimitError
-from packio.images import png
+from packio.images import encodings, png
 from packio.images.frames import Placement, oriented
 from packio.images.pixels import nearest
 from packio.packs.opening import Pack
@@ -69,7 +69,7 @@ def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
 
 
 def _check(image: Image.Image, size: tuple[int, int]) -> None:
-    if image.mode not in _BYTES and not image.mode.startswith("I"):
+    if not encodings.has_class_ids(image):
         raise DecodeError(f"pixels of mode {image.mode}; expected class ids, one channel")
     if (image.height, image.width) != size:
         raise DecodeError(f"{image.width}x{image.height} pixels, its image has {size[1]}x{size[0]}")

@@ -78,6 +78,11 @@ def is_image(data: bytes) -> bool:
     return data.startswith(_MAGICS) or data[4:12] in (b"ftypavif", b"ftypavis")
 
 
+def has_class_ids(image: Image.Image) -> bool:
+    """Tell whether a mask has class ids, one channel of integers, and not colours."""
+    return image.mode in ("1", "L", "P") or image.mode.startswith("I")
+
+
 def raw_facts(
     height: int, width: int, channels: int, dtype: str = "uint8", encoding: str = "raw"
 ) -> Facts:

@@ -24,7 +24,7 @@ from packio.packing.fields import journal
 from packio.packing.plan import growth, lacking, levelled, planning
 from packio.packing.publish import adding
 from packio.packing.run.running import Means, Run
-from packio.packs import opening
+from packio.packs import locating, opening
 from packio.sample import levels
 from packio.sample.recipe import Recipe
 from packio.sources import Context, Listing, listed, wanted_fields
@@ -110,6 +110,7 @@ def append(
     shard_size = sourcing.byte_count("shard_size", shard_size)
     sourcing.check_positive(num_workers=num_workers, shard_size=shard_size)
     out = beyond_link(absolute(path))
+    _refuse_swapped(out, source)
     if not out.is_dir():  # say so before a workshop is made beside it
         with _opened(out) as pack:
             _check_sharded(pack)
@@ -150,6 +151,16 @@ def append(
             len(pack) + added.samples, added.digest, time.monotonic() - began,
             (*grown.new.warnings, *added.warnings),
         )  # fmt: skip
+
+
+def _refuse_swapped(out: Path, source: Any) -> None:
+    """Refuse a source and a pack in the wrong order."""
+    if not isinstance(source, (str, os.PathLike)) or locating.has_index(out):
+        return
+    if locating.has_index(Path(source)):
+        raise OptionError(
+            f"{out} is no pack, and {source} is one: name the pack first, then the source"
+        )
 
 
 def _without(pack: opening.Pack, there: Collection[str]) -> list[str]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from packio.sources._records import record_of
 from packio.sources._rows import ListedRows, each
 
 _USUAL = {".txt": "caption", ".caption": "caption", ".npy": "latent"}  # ending → field to suggest
-_LOOKED_AT = 8  # images
+_MASK = re.compile(rb"_(mask|gt|seg|segmentation|labelIds)\.[^./]+$")
+_LOOKED_AT = 16  # images
 
 
 def image_test(context: Context) -> Callable[[str], bool]:
@@ -125,6 +127,7 @@ def _kind(paths: list[bytes]) -> str:
 def tell_others(found: Listing) -> None:
     """Add a warning about files that are not taken, and say how to take files beside images."""
     _files.tell_others(found)
+    found.warnings.extend(_told_masks(found.keys[:_LOOKED_AT]))
     for ending, name in _USUAL.items():
         if found.others[ending] and (file := _beside_first(found, ending)):
             kind = fields.kind_of_file(file) or "text"
@@ -132,6 +135,21 @@ def tell_others(found: Listing) -> None:
                 f"{file} lies beside an image; to pack such files as a field, say --field "
                 f"{name}={ending[1:]}:{kind}"
             )
+
+
+def _told_masks(keys: list[bytes]) -> Iterator[str]:
+    """Say once how to pack pairs, if one of some keys is named as the mask of another."""
+    images = {_stem(key): key for key in keys}
+    for key in keys:
+        if (end := _MASK.search(key)) and (image := images.get(key[: end.start()])):
+            name, of, ending = (ascii(os.fsdecode(part))[1:-1] for part in (key, image, end[0]))
+            suffix = os.path.splitext(of)[1]
+            yield (
+                f"{name} is named as the mask of {of}, and is packed as an image; to pack pairs, "
+                f"say --source pairs --images . --masks . --image-suffix {suffix} --mask-suffix "
+                f"{ending}"
+            )
+            return
 
 
 def _beside_first(found: Listing, ending: str) -> str | None:

@@ -159,7 +159,9 @@ def test_a_batch_of_an_expression_is_that_of_its_samples(pack: pathlib.Path) -> 
 @pytest.mark.parametrize(
     ("expression", "said"),
     [
-        ("widht > 3", "did you mean width"),
+        ("widht > 3", "no column 'widht'; did you mean width"),
+        ("label = cat", "no column 'cat'; text needs single quotes: 'cat'"),
+        ("label = somebody", "text needs single quotes: 'somebody'"),
         ("width >", "syntax error"),
         (" ", "one condition"),
         ("width = 'wide'", "Could not convert"),

@@ -257,3 +257,12 @@ def test_appending_few_small_images_starts_no_processes(
     packio.pack(half, tmp_path / "x.tar", shards=4)
     monkeypatch.delattr(executors, "Processes")
     assert packio.append(tmp_path / "x.tar", image_folder).added
+
+
+def test_a_source_before_its_pack_is_refused(half: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(half, out, shards=2)
+    with pytest.raises(OptionError, match="name the pack first, then the source"):
+        packio.append(half, out)
+    assert packio.append(out, half).added == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "x.tar"]

@@ -400,3 +400,13 @@ def test_the_command_line(folder: Path, tmp_path: Path) -> None:
     assert any(_levels(out))
     assert not any(_levels(tmp_path / "y.lmdb"))
     assert _run("pack", *options[:2], "--levels", "few").returncode == 2
+
+
+def test_a_pack_where_no_image_got_a_level_says_so(folder: Path, tmp_path: Path) -> None:
+    none = packio.pack(folder, tmp_path / "none.tar", levels=2, levels_crop=500)
+    assert [line for line in none.warnings if "no image got a level" in line] == [*none.warnings]
+    (line,) = none.warnings
+    assert "a short side of 1415 pixels (levels_crop=500)" in line  # sqrt(2) * 2 * 500 = 1414.2
+    assert packio.pack(folder, tmp_path / "some.tar", levels=2, levels_crop=64).warnings == ()
+    assert packio.pack(folder, tmp_path / "unasked.tar").warnings == ()
+    assert packio.pack(folder, tmp_path / "zero.tar", levels=0).warnings == ()

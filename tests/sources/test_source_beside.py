@@ -118,3 +118,22 @@ def test_the_command_packs_captions(tmp_path: pathlib.Path) -> None:
     ds = packio.PackDataset(tmp_path / "o.tar", fields=("image", "caption"))
     assert [ds[i][1] for i in range(2)] == ["one", "two"]
     np.testing.assert_equal(ds[0][0].shape, (3, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("1_mask.png", "_mask.png"), ("2_gt.jpg", "_gt.jpg"), ("3_mask.png", None), ("x.png", None)],
+)
+def test_masks_beside_images_are_told(
+    tmp_path: pathlib.Path, asked: made.Asked, name: str, ending: str | None
+) -> None:
+    root = _folder(tmp_path, asked)
+    beside = root / SOURCES[asked.source.name]
+    (beside / name).write_bytes(fielded.png(3))
+    found = asked.listing(root)
+    assert len(found.keys) == 3  # a warning, no more: a name may mean something else
+    if ending is None:
+        assert found.warnings == []
+    else:
+        (line,) = found.warnings
+        assert line.endswith(f"--image-suffix .png --mask-suffix {ending}")

@@ -361,3 +361,17 @@ def test_a_mask_changed_in_place_is_noticed(tmp_path: pathlib.Path) -> None:
     (root / "masks/1.png").write_bytes(mask)
     with pytest.raises(packio.PackioError, match="packed from other files"):
         packio.pack(root, out)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("RGB", "mode RGB"), ("LA", "mode LA"), ("L", None), ("P", None)]
+)
+def test_masks_of_colours_are_told_when_they_are_packed(
+    tmp_path: pathlib.Path, mode: str, said: str | None
+) -> None:
+    root = _stems(tmp_path / "s", "1", "2")
+    for stem in ("1", "2"):
+        Image.new(mode, (8, 6)).save(root / f"masks/{stem}.png")
+    found = pairs.listing(root)
+    assert len(found.keys) == 2
+    assert [str(said) in line for line in found.warnings] == ([True] if said else [])

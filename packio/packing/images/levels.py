@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,11 @@ class Levels:
     def as_options(self) -> dict[str, Any]:
         """All values, as JSON can hold them."""
         return dataclasses.asdict(self)
+
+    @property
+    def shortest_side(self) -> int:
+        """Pixels that the short side of an image needs, if it is to get a level."""
+        return math.isqrt(2 * (2 * self.crop) ** 2 - 1) + 1
 
     def divisors(self, facts: Facts) -> list[int]:
         """Divisors of the levels that an image gets, the smallest images first.

@@ -19,10 +19,12 @@ from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
 from packio.index.pieces import Content
 from packio.packing.images import encode
+from packio.packing.images.levels import Levels
 from packio.packing.plan import seen
 from packio.packing.plan.planning import Plan
 from packio.packing.report import Skip
 from packio.packs import opening, pixel_statistics
+from packio.sample import levels
 from packio.sample.recipe import Recipe
 
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
@@ -93,7 +95,10 @@ def write_index(
     index = index_name(plan, container, out)
     found = _metadata(plan, full, shards)
     digest = indexfile.write(built / index, columns, found)
-    warnings = [*deep_pixels([table["image/dtype"] for table in tables]), *damaged_levels(shards)]
+    warnings = [
+        *deep_pixels([table["image/dtype"] for table in tables]),
+        *damaged_levels(shards), *_no_levels(plan, shards),
+    ]  # fmt: skip
     if plan.own.stats is not None:
         try:
             with opening.Pack(built if is_folder(plan, container) else built / out.name) as pack:
@@ -138,6 +143,19 @@ def damaged_levels(shards: Sequence[Index]) -> list[str]:
     told = (
         f"{count:,} levels of the source are damaged; their images are kept, and the pack has "
         "these levels only where they were made anew from their images"
+    )
+    return [told]
+
+
+def _no_levels(plan: Plan, shards: Sequence[Index]) -> list[str]:
+    """Warn if levels were asked for, and no image got one."""
+    wanted = Levels.of(plan.own.levels)
+    names = {name for shard in shards for name in shard.fields}
+    if wanted is None or wanted.count == 0 or any(map(levels.divisor_of, names)):
+        return []
+    told = (
+        f"no image got a level; an image needs a short side of {wanted.shortest_side} pixels "
+        f"(levels_crop={wanted.crop}), 8 bits a channel, and no transparency"
     )
     return [told]
 

@@ -28,6 +28,7 @@ _LOCKED = {
     "autoinstall_known_extensions": "false", "allow_community_extensions": "false",
     "python_enable_replacements": "false", "lock_configuration": "true",
 }  # fmt: skip
+_NO_COLUMN = "Referenced column"  # of DuckDB's message
 _T = TypeVar("_T")
 
 
@@ -61,7 +62,8 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
             try:
                 return query.positions(expression)
             except (duckdb.Error, conditions.NotAConditionError) as error:
-                raise _refused(expression, str(error), query.all_names()) from error
+                names = query.all_names()
+                raise _refused(expression, str(error), names, pack.classes) from error
 
     return interrupts.aside(found, connection.interrupt)  # DuckDB looks for it between chunks only
 
@@ -230,12 +232,19 @@ def _quoted(name: str) -> str:
     return name.replace('"', '""')
 
 
-def _refused(expression: str, reason: str, names: Sequence[str]) -> OptionError:
+def _refused(
+    expression: str, reason: str, names: Sequence[str], classes: Sequence[str]
+) -> OptionError:
     """The error for an expression; its message has the columns there are."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     first = lines[0] if lines else "no reason"
-    near = difflib.get_close_matches(_between_quotes(first), names, 1)
+    unknown = _between_quotes(first)
+    near = difflib.get_close_matches(unknown, names, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
+    if _NO_COLUMN in first:
+        first = f"no column {unknown!r}"
+        if unknown in classes or not near:
+            hint = f"; text needs single quotes: {unknown!r}"
     return OptionError(f"{expression!r}: {first}{hint}; columns: {', '.join(names)}")
 
 

@@ -83,12 +83,12 @@ def make(
             for view, made in zip(images, each_made, strict=True):
                 view[slot] = made
 
-    files, batch = pack.local_files, views[0].batch
+    files, batches = pack.local_files, [view.batch for view in views if view.batch is not None]
     if (
-        points is not None and not levels and files is not None and batch is not None
+        points is not None and not levels and files is not None and len(batches) == len(views)
         and slices.fits(pack, framing)
     ):  # fmt: skip
-        errors = slices.make(files, framing, threads, batch, points, but, work)
+        errors = slices.make(files, framing, threads, batches, points, but, work)
     else:
         errors = make_each(rows, work, threads, but)
     pairs = zip(views, settings.views, strict=True)

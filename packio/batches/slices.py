@@ -1,8 +1,8 @@
 """Slices of a batch: the native core reads, checks and makes some samples in one call.
 
-What the samples need stands in one table, a row a sample, which is filled by columns. So a sample
-costs Python little, and threads seldom wait for each other. A sample that the core cannot read, or
-declines, is left to the caller, who makes it by itself and says what is wrong.
+One table says where the samples are, another what is made of them; both are filled by columns. So a
+sample costs Python little, and threads seldom wait for each other. A sample that the core cannot
+read, or declines, is left to the caller, who makes it by itself and says what is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
-from packio.images import native, regions
+from packio.images import native, regions, several
 from packio.images.regions import Need
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE, SPLIT_RECORD, UNCHECKED
 from packio.packs.opening import Pack
@@ -34,19 +34,20 @@ def fits(pack: Pack, framing: Framing) -> bool:
 
     Args:
         pack: Of the samples.
-        framing: Of their images; it has columns for one view.
+        framing: Of their images.
     """
     return (
         native.makes_slices()
         and framing.settings.decoder.has_core
-        and len(framing.columns) == 1
+        and len(framing.columns) > 0
         and pack.raw_rows is None
     )
 
 
 def make(
-    files: LocalFiles | FolderFiles, framing: Framing, threads: Threads | None, batch: torch.Tensor,
-    points: Sequence[bytes], but: Collection[int], make_one: Callable[[int], None],
+    files: LocalFiles | FolderFiles, framing: Framing, threads: Threads | None,
+    batches: Sequence[torch.Tensor], points: Sequence[bytes], but: Collection[int],
+    make_one: Callable[[int], None],
 ) -> dict[int, Exception]:  # fmt: skip
     """Make the images of a batch, slice by slice.
 
@@ -54,7 +55,7 @@ def make(
         files: Of the pack.
         framing: As of `fits`.
         threads: Threads that work; None: this one.
-        batch: (N, C, H, W) uint8, contiguous, where the only view goes.
+        batches: Where each view goes, (N, C, H, W) uint8, contiguous.
         points: Seek points of each sample.
         but: Slots to leave out.
         make_one: Makes the sample in a slot, if the core has not made it.
@@ -65,14 +66,12 @@ def make(
     order = np.array(framing.rows.file_order(), np.int32)
     if but:
         order = order[~np.isin(order, list(but))]
-    samples, wanted = _table(framing, batch, points)
-    numbers, paths = framing.rows.column("file"), b""
-    if isinstance(files, FolderFiles):
-        paths, starts = files.joined_paths(numbers.tolist())
-        samples["file"], samples["path"] = -1, starts
-        wanted &= samples["path"] >= 0
-    else:  # descriptors take the places of the numbers in the table
-        wanted &= files.within(numbers, samples["offset"], samples["length"])
+    requests = _requests(framing, batches)
+    samples, wanted = _samples(framing, points)
+    numbers = framing.rows.column("file")
+    paths = _find(files, numbers, samples, wanted)
+    if len(batches) > 1:
+        _decode_once(samples, requests, wanted, framing)
     count = threads.count if threads is not None else 1
     length = min(_MOST, max(1, len(order) // (_A_THREAD * count)))
     joined = b"".join(points)
@@ -87,7 +86,7 @@ def make(
                 wanted[taken] = False
                 return
             samples["file"][taken] = [file.number for file in open_files]
-        native.make_slice(samples, taken, joined, paths)
+        native.make_slice(samples, requests, taken, joined, paths)
 
     def work(starts: Iterable[int]) -> None:
         for start in starts:
@@ -103,19 +102,14 @@ def make(
     return errors
 
 
-def _table(
-    framing: Framing, batch: torch.Tensor, points: Sequence[bytes]
-) -> tuple[np.ndarray, np.ndarray]:
-    """What the core is told of each sample; and whether it may take the sample, (N,) bool."""
-    rows, decoder, (need,) = framing.rows, framing.settings.decoder, framing.needs
+def _samples(framing: Framing, points: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Where the core finds each sample; and whether it may take the sample, (N,) bool."""
+    rows, decoder = framing.rows, framing.settings.decoder
     samples = np.zeros(len(rows), native.SAMPLE)
     flags = rows.column("flags")
-    for name in ("file", "offset", "length", "crc32c", "height", "width"):
+    for name in ("file", "offset", "length", "crc32c"):
         samples[name] = rows.column(name)
     samples["is_checked"] = flags & UNCHECKED == 0
-    samples["out"] = batch.data_ptr() + batch.stride(0) * np.arange(len(rows))
-    samples["channels"] = batch.shape[1]
-    _frame(samples, need)
     sizes = np.fromiter(map(len, points), np.int64, len(points))
     samples["points"] = sizes.cumsum() - sizes
     samples["points_size"] = np.where(flags & SEEKABLE, 0, sizes)
@@ -124,17 +118,59 @@ def _table(
     return samples, takes & (samples["offset"] >= 0) & ~in_vain
 
 
-def _frame(samples: np.ndarray, need: Need) -> None:
-    """Fill in where the outputs come from."""
+def _find(
+    files: LocalFiles | FolderFiles, numbers: np.ndarray, samples: np.ndarray, wanted: np.ndarray
+) -> bytes:
+    """Leave out samples that are not in their files; return the paths of a folder's files.
+
+    The files of others are opened slice by slice.
+    """
+    if isinstance(files, LocalFiles):
+        wanted &= files.within(numbers, samples["offset"], samples["length"])
+        return b""
+    paths, starts = files.joined_paths(numbers.tolist())
+    samples["file"], samples["path"] = -1, starts
+    wanted &= samples["path"] >= 0
+    return paths
+
+
+def _requests(framing: Framing, batches: Sequence[torch.Tensor]) -> np.ndarray:
+    """What the core makes of each sample: (N, views)."""
+    rows = framing.rows
+    requests = np.zeros((len(rows), len(batches)), native.REQUEST)
+    for view, (need, batch) in enumerate(zip(framing.needs, batches, strict=True)):
+        own = requests[:, view]
+        own["out"] = batch.data_ptr() + batch.stride(0) * np.arange(len(rows))
+        own["height"], own["width"] = rows.column("height"), rows.column("width")
+        own["channels"] = batch.shape[1]
+        _frame(own, need)
+    return requests
+
+
+def _decode_once(
+    samples: np.ndarray, requests: np.ndarray, wanted: np.ndarray, framing: Framing
+) -> None:
+    """Say which samples are decoded once for all views; leave out what neither way suits.
+
+    It is as `packio.images.several` chooses for a sample.
+    """
+    scales, is_cuttable = requests["scale"], framing.needs[0].cuttable
+    wanted &= (scales == scales[:, :1]).all(1)
+    is_less = several.is_less_at_once(framing.needs)
+    samples["is_once"] = ~(is_cuttable | (samples["points_size"] > 0)) | is_less
+
+
+def _frame(requests: np.ndarray, need: Need) -> None:
+    """Fill in where the outputs of a view come from."""
     frame = need.frame
     for name, column in zip(("top", "left", "box_height", "box_width"), need.box, strict=True):
-        samples[name] = column
+        requests[name] = column
     for name, column in zip(native.OF_FRAME, frame[4:10], strict=True):
-        samples[name] = column
+        requests[name] = column
     if (ratios := regions.ratios_of(frame)) is not None:
-        samples["ratio"] = ratios
-    samples["orientation"] = need.orientation
-    samples["flips"] = np.where(need.hflip, 1, 0) + np.where(need.vflip, 2, 0)
-    samples["method"] = native.method(need.how)
-    samples["level"] = 1
-    samples["scale"] = regions.scales(need)
+        requests["ratio"] = ratios
+    requests["orientation"] = need.orientation
+    requests["flips"] = np.where(need.hflip, 1, 0) + np.where(need.vflip, 2, 0)
+    requests["method"] = native.method(need.how)
+    requests["level"] = 1
+    requests["scale"] = regions.scales(need)

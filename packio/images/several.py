@@ -8,9 +8,11 @@ of them than in the box that holds them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from packio.images import native, regions
+from packio.images.arithmetic import Condition, Integer, larger, smaller
 from packio.images.decoders import Decoder, Described
 from packio.images.regions import Cut, Decoded, Need
 
@@ -100,15 +102,21 @@ def _together(needs: Sequence[Need], *, cuttable: bool) -> list[list[int]]:
     return found
 
 
-def is_less_at_once(needs: Sequence[Need]) -> bool:
-    """Whether it takes less to decode the box that holds all boxes than to decode each box."""
+def is_less_at_once(needs: Sequence[Need]) -> Condition:
+    """Whether it takes less to decode the box that holds all boxes than to decode each box.
+
+    Args:
+        needs: Of the outputs of one image, or of N, in columns.
+    """
     boxes = [need.box for need in needs]
-    top, left = min(b[0] for b in boxes), min(b[1] for b in boxes)
-    bottom, right = max(b[0] + b[2] for b in boxes), max(b[1] + b[3] for b in boxes)
+    top, left = reduce(smaller, (b[0] for b in boxes)), reduce(smaller, (b[1] for b in boxes))
+    bottom, right = (
+        reduce(larger, (box[i] + box[i + 2] for box in boxes)) for i in (0, 1)
+    )  # fmt: skip
     return _cost(bottom - top, right - left) < sum(_cost(b[2], b[3]) for b in boxes)
 
 
-def _cost(height: int, width: int) -> int:
+def _cost(height: Integer, width: Integer) -> Integer:
     """What it takes to decode a box, in pixels; see `_A_CALL`."""
     return (height + _BLOCK) * (width + _BLOCK) + _A_CALL
 

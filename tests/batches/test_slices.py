@@ -56,10 +56,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     make_slice = native.make_slice
 
     def counted(
-        samples: np.ndarray, numbers: np.ndarray, points: bytes, paths: bytes = b""
+        samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, *more: bytes
     ) -> None:
         counts.append(len(numbers))
-        make_slice(samples, numbers, points, paths)
+        make_slice(samples, requests, numbers, *more)
 
     monkeypatch.setattr(native, "make_slice", counted)
     return counts
@@ -297,3 +297,46 @@ def test_a_file_of_a_folder_that_changed_is_named(
     assert torch.equal(ds.gather(good)[0], other.gather(good)[0])
     assert len(os.listdir("/proc/self/fd")) == is_open
     assert sum(made) > 5 * len(good) // 2
+
+
+VIEWS: dict[str, list[Any]] = {
+    "two": [packio.RandomResizedCrop(48), packio.RandomResizedCrop(32, scale=(0.02, 0.3))],
+    "ten": [*[packio.RandomResizedCrop(40, scale=(0.3, 1))] * 2,
+            *[packio.RandomResizedCrop(16, scale=(0.02, 0.3))] * 8],
+    "sixteen": [packio.RandomResizedCrop(16)] * 16,
+    "ways": [packio.ResizeCenterCrop(40), packio.CenterCrop(20), packio.Resize((24, 40))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"seekable": True}, {"seek_points": False}], ids=str)
+@pytest.mark.parametrize("views", VIEWS)
+def test_several_views_are_those_of_another_decoder(
+    views: str, options: dict[str, Any], image_folder: pathlib.Path, tmp_path: pathlib.Path,
+    made: list[int],
+) -> None:  # fmt: skip
+    out = packio.pack(image_folder, tmp_path / "x.tar", **options).out
+    given: dict[str, Any] = {
+        "views": VIEWS[views], "seed": 4, "hflip": 0.5, "fields": "image",
+    }  # fmt: skip
+    ours = packio.PackDataset(out, decoder="native", threads=2, **given)
+    other = packio.PackDataset(out, decoder="simplejpeg", threads=1, **given)
+    everything = list(range(len(ours)))
+    for indices in (everything, everything[::-1], [3, 3, 0, 7, 3]):
+        for found, wanted in zip(ours.gather(indices), other.gather(indices), strict=True):
+            assert torch.equal(found, wanted)
+    assert sum(made) > len(ours)
+
+
+def test_fast_views_are_those_that_are_made_one_by_one(
+    packs: dict[str, pathlib.Path], made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = packio.PackDataset(
+        packs["lmdb"], decoder="native", fidelity="fast", seed=1, views=VIEWS["ten"],
+        fields="image",
+    )  # fmt: skip
+    order = list(range(len(ds)))
+    found = ds.gather(order)
+    assert sum(made) > 0
+    monkeypatch.setattr(slices, "fits", lambda *_: False)
+    for ours, wanted in zip(found, ds.gather(order), strict=True):
+        assert torch.equal(ours, wanted)

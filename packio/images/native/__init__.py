@@ -32,15 +32,18 @@ REASONS = ("made", "kind of JPEG", "damaged or doubtful", "not the size in the i
 _METHODS = {"bilinear": 0, "bicubic": 1, "nearest": 3, "area": 4}
 _UNRESIZED = 2
 _REQUEST = struct.Struct("@Qdd18i")  # as Request in core.h
-# A sample of a slice, as Sample in core.h, whose first fields are those of a Request.
+# An output and a sample of slices, as Request and Sample in core.h.
 OF_FRAME = ("to_height", "to_width", "out_top", "out_left", "out_height", "out_width")
-SAMPLE = np.dtype([
+REQUEST = np.dtype([
     ("out", "u8"), ("ratio", "f8", 2),
     *((name, "i4") for name in ("height", "width", "top", "left", "box_height", "box_width",
                                 "orientation", "flips", *OF_FRAME, "channels", "method", "scale",
                                 "level")),
+])  # fmt: skip
+SAMPLE = np.dtype([
     ("offset", "i8"), ("length", "i8"), ("points", "i8"), ("points_size", "i4"), ("file", "i4"),
     ("crc32c", "u4"), ("is_checked", "i4"), ("status", "i4"), ("path", "i4"),
+    ("is_once", "i4"), ("unused", "i4"),
 ])  # fmt: skip
 _BYTE = ctypes.c_char
 _AS_SIZES = (0.0, 0.0)  # the ratio of a frame that has none
@@ -48,6 +51,15 @@ _RECUT = struct.Struct("@6i12s")  # as Recut in core.h, without its tables
 _TABLES = struct.Struct("@12i272s272s")  # of a component
 _MOST_COMPONENTS, _ROOM_A_SEGMENT = 4, 48  # as there; bytes that a segment may have more
 _PATH = pathlib.Path(__file__).with_name("_core.so")
+
+
+class _Batch(ctypes.Structure):
+    """What slices are made of: as Batch in slice.c."""
+
+    _fields_ = (
+        ("samples", ctypes.c_void_p), ("requests", ctypes.c_void_p), ("points", ctypes.c_char_p),
+        ("paths", ctypes.c_char_p), ("outputs", ctypes.c_int),
+    )  # fmt: skip
 
 
 @functools.cache  # a library: the same in every process
@@ -80,8 +92,7 @@ def _library() -> ctypes.CDLL | str:
     library.packio_recut.restype = ctypes.c_int64
     if hasattr(library, "packio_make_slice"):
         library.packio_make_slice.argtypes = [
-            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p,
-            ctypes.c_char_p,
+            ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p, ctypes.c_int,
         ]  # fmt: skip
         library.packio_make_slice.restype = None
     library.packio_unfilter.argtypes = [
@@ -228,21 +239,25 @@ def method(how: str) -> int:
     return _METHODS.get(how, _UNRESIZED)
 
 
-def make_slice(samples: np.ndarray, numbers: np.ndarray, points: bytes, paths: bytes = b"") -> None:
+def make_slice(
+    samples: np.ndarray, requests: np.ndarray, numbers: np.ndarray, points: bytes, paths: bytes
+) -> None:
     """Read, check and make samples of a batch, by one call; see `makes_slices`.
 
     Args:
-        samples: (N,) of `SAMPLE`. Those that are made get their ``status``: 0, or another number,
-            and then ``out`` means nothing.
-        numbers: (K,) int32, contiguous: which of them to make, in this order.
+        samples: (N,) of `SAMPLE`, contiguous. Those that are made get their ``status``: 0, or
+            another number, and then their outputs mean nothing.
+        requests: (N, outputs) of `REQUEST`, contiguous: the outputs of each sample.
+        numbers: (K,) int32, contiguous: which of the samples to make, in this order.
         points: The seek points of all samples.
         paths: Those of files that each hold one sample, each with a NUL byte behind it.
     """
     memory = _memories().own
     if memory.make_slice is not None and len(numbers):
-        memory.make_slice(
-            memory.pointer, samples.ctypes.data, numbers.ctypes.data, len(numbers), points, paths
-        )
+        batch = _Batch(
+            samples.ctypes.data, requests.ctypes.data, points, paths, requests.shape[1]
+        )  # fmt: skip
+        memory.make_slice(memory.pointer, ctypes.byref(batch), numbers.ctypes.data, len(numbers))
 
 
 def seek_points(data: bytes) -> bytes:

@@ -100,10 +100,9 @@ typedef struct {
                                     level, with sides of 1/level of the image's, rounded up */
 } Request;
 
-/* A sample of a batch: an output, and where the bytes of its JPEG are. `packio.images.native` has the
-   same fields in the same order. */
+/* A sample of a batch: where the bytes of its JPEG are. `packio.images.native` has the same fields in
+   the same order. */
 typedef struct {
-    Request request;
     int64_t offset, length;      /* in the file, bytes */
     int64_t points;              /* where its seek points begin, in those of the batch, bytes */
     int32_t points_size;
@@ -112,6 +111,8 @@ typedef struct {
     int32_t is_checked;          /* whether the CRC32C must be that of the bytes */
     int32_t status;              /* what became of it */
     int32_t path;                /* where its path begins, in those of the batch, bytes */
+    int32_t is_once;             /* whether all its outputs are made of one decode */
+    int32_t unused;
 } Sample;
 
 /* What a lookup of the next bits gives: up to four coefficients of 8 bits.

@@ -7,8 +7,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-EXPORTED void packio_make_slice(Scratch *scratch, Sample *samples, const int32_t *numbers,
-                                int count, const uint8_t *points, const char *paths);
+/* What is made, and of which bytes. */
+typedef struct {
+    Sample *samples;
+    const Request *requests; /* the outputs of each sample, one after the other */
+    const uint8_t *points;
+    const char *paths;
+    int outputs; /* of each sample */
+} Batch;
+
+EXPORTED void packio_make_slice(Scratch *scratch, const Batch *batch, const int32_t *numbers,
+                                int count);
 
 EXPORTED uint32_t packio_crc32c(const uint8_t *data, int64_t size);
 
@@ -39,30 +48,31 @@ static int read_file(const char *path, uint8_t *to, int64_t length) {
     return status;
 }
 
-static int make_one(Scratch *scratch, const Sample *sample, const uint8_t *points,
-                    const char *paths) {
+static int make_one(Scratch *scratch, const Batch *batch, int number) {
+    const Sample *sample = batch->samples + number;
     if (sample->length < 0 || sample->offset < 0) return UNREAD;
     START();
     uint8_t *data = packio_reserve(&scratch->bytes, (size_t)sample->length + 1);
     if (!data) return MEMORY;
     int status = sample->file < 0
-                     ? read_file(paths + sample->path, data, sample->length)
+                     ? read_file(batch->paths + sample->path, data, sample->length)
                      : read_whole(sample->file, data, sample->length, sample->offset);
     LAP(READ);
     if (status) return status;
     if (sample->is_checked && packio_kernels()->crc32c(data, (size_t)sample->length) != sample->crc32c)
         return UNREAD;
     LAP(CHECK);
-    return packio_make(scratch, &sample->request, 1, data, sample->length, points + sample->points,
-                       sample->points_size);
+    const Request *requests = batch->requests + (int64_t)number * batch->outputs;
+    int at_once = sample->is_once ? batch->outputs : 1;
+    for (int i = 0; i < batch->outputs && !status; i += at_once)
+        status = packio_make(scratch, requests + i, at_once, data, sample->length,
+                             batch->points + sample->points, sample->points_size);
+    return status;
 }
 
 /* Make the samples of some numbers, and set their statuses. */
-void packio_make_slice(Scratch *scratch, Sample *samples, const int32_t *numbers, int count,
-                       const uint8_t *points, const char *paths) {
-    for (int i = 0; i < count; i++) {
-        Sample *sample = samples + numbers[i];
-        sample->status = make_one(scratch, sample, points, paths);
-    }
+void packio_make_slice(Scratch *scratch, const Batch *batch, const int32_t *numbers, int count) {
+    for (int i = 0; i < count; i++)
+        batch->samples[numbers[i]].status = make_one(scratch, batch, numbers[i]);
 }
 #endif

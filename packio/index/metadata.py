@@ -15,7 +15,7 @@ from packio.errors import NotAPackError, VersionError
 from packio.sample.fields import KINDS
 
 VERSION = 2
-LATER = "later"  # fields whose values are not the source's: see `later_of`
+ORIGINS = "origins"  # what became of the source's fields: see `packio.sample.origins`
 _LARGEST = (1 << 63) - 1  # number
 
 _Check = Callable[[Any], bool]
@@ -51,15 +51,9 @@ def parsed(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return metadata  # type: ignore[no-any-return]  # parsed JSON
 
 
-def later_of(*metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Fields that were added to packs, or dropped, after these were packed.
-
-    The source that a pack was made of has no such fields, or has other values of them.
-
-    Returns:
-        Name of a field → the column of the source that it came from once, or "".
-    """
-    return {name: column for one in metadata for name, column in (one.get(LATER) or {}).items()}
+def origins_of(metadata: Mapping[str, Any]) -> dict[str, str | None]:
+    """What became of the fields of the source that a pack was made of; `packio.sample.origins`."""
+    return dict(metadata.get(ORIGINS) or {})
 
 
 def _is_text(value: Any) -> bool:
@@ -155,7 +149,9 @@ _EXPECTED: dict[str, tuple[_Check, str]] = {
     "versions": (_object_of(_is_text), "versions of libraries"),
     "plan": (_is_text, "a digest"),
     "merged": (_list_of(_is_text), "digests"),
-    LATER: (_object_of(_is_text), "names of fields that were added or dropped, with columns"),
+    ORIGINS: (
+        _object_of(lambda name: name is None or _is_text(name)),
+        "names of the source's fields, each with its name in the pack or null"),
     "remarks": (_list_of(_is_text), "lines of text"),
     "selection": (
         _object("pack", "digest", "samples", pack=_is_text, digest=_is_text, samples=_is_count),

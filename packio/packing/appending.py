@@ -19,9 +19,10 @@ import numpy as np
 
 from packio.errors import OptionError, UnfinishedPackError
 from packio.index import indexfile
+from packio.index.metadata import origins_of
 from packio.packing import sourcing
 from packio.packing.fields import journal
-from packio.packing.plan import growth, lacking, levelled, planning
+from packio.packing.plan import growth, levelled, planning, renamed
 from packio.packing.publish import adding
 from packio.packing.run.running import Means, Run
 from packio.packs import locating, opening
@@ -125,8 +126,9 @@ def append(
         if was_killed:
             adding.undo_killed(pack, shop.built)
         recipe = _recipe(pack)
-        listing = _listed(sourcing.located(source, out), out, source_kind, recipe, options, fields)
-        listing = lacking.of(listing, pack.metadata, pack.fields, fields or ())
+        listing = _listed(
+            sourcing.located(source, out), out, source_kind, recipe, options, fields, pack
+        )
         grown = growth.compared(pack, listing, recipe)
         added = adding.Added(0, 0, pack.digest, [])
         if grown.new.keys or grown.new_classes:
@@ -211,20 +213,38 @@ def _recipe(pack: opening.Pack) -> Recipe:
 
 def _listed(
     source: Any, out: Path, source_kind: str | None, recipe: Recipe, options: dict[str, Any],
-    fields: Mapping[str, Any] | None,
+    fields: Mapping[str, Any] | None, pack: opening.Pack,
 ) -> Listing:  # fmt: skip
-    """List the whole source, with the options that it had when the pack was made."""
+    """List the whole source, with the options that it had when the pack was made.
+
+    Its fields get the names that the pack has for them. Fields that the pack has lost are asked
+    for, too, and left out: their files or columns would be taken for something else.
+    """
     reader = planning.source_of(source, source_kind)
     sourcing.check_options(options, reader)
+
+    def found(fields: Mapping[str, Any] | None, before: Mapping[str, Any]) -> Listing:
+        context = Context(
+            allow_empty=True, scratch=sourcing.scratch(out), fields=wanted_fields(fields),
+            options={**before, **options},
+        )  # fmt: skip
+        return levelled.bare(listed(reader, source, context))
+
     before: dict[str, Any] = {}
+    asked, kept = fields or {}, None
     if reader.name == recipe.source:
         before = {n: v for n, v in recipe.reading.items() if n in reader.options}
-        fields = recipe.reading.get("fields") if fields is None else fields
-    context = Context(
-        allow_empty=True, scratch=sourcing.scratch(out), fields=wanted_fields(fields),
-        options={**before, **options},
-    )  # fmt: skip
-    return levelled.bare(listed(reader, source, context))
+        if fields is None:
+            asked, became = recipe.reading.get("fields") or {}, origins_of(pack.metadata)
+            kept = {name: origin for name, origin in asked.items() if became.get(name, name)}
+    try:
+        listing = found(asked, before)
+    except OptionError:
+        if kept is None or kept == asked:
+            raise
+        listing = found(kept, before)  # nothing is left of what the pack has lost
+    found_names = renamed.became_of(listing, reader.name, pack)
+    return renamed.as_in_pack(listing, found_names or {}, fields or ())
 
 
 def _largest(pack: opening.Pack) -> int:

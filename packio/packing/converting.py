@@ -37,6 +37,6 @@ def convert(
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
             classes = sourcing.class_names(options.pop("classes_from", None))
-            found = renamed(_packs.listing([opened], classes), opened, options.get("fields"))
+            found = renamed(_packs.listing([opened], classes), [opened], options.get("fields"))
             return pack(found.take(positions), out, **options)
         return pack(opened, out, **options)

@@ -163,9 +163,11 @@ def pack(
     )
     make = functools.partial(_make, plan, means, began, skip=skip)
     if isinstance(out, urls.Url):
+        lost = existing.lost_fields(plan, out) if overwrite else []
         report = remote.pack_to(
             out, plan, began, make, skip=skip, resume=resume, overwrite=overwrite
         )
+        report = _told(report, lost)
     else:
         report = make(out, overwrite=overwrite)
         if (advice := filesystems.advice(out, plan.format)) is not None:

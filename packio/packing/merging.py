@@ -16,16 +16,18 @@ from packio.errors import OptionError, OutputError, OutputExistsError, PackioErr
 from packio.formats import Format
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.metadata import later_of
+from packio.index.metadata import origins_of
 from packio.packing import sourcing
 from packio.packing.making import pack
 from packio.packing.plan import existing
 from packio.packing.publish import assembly
 from packio.packing.report import PackReport
 from packio.packs import opening, pixel_statistics, shard_classes
+from packio.sample import origins
 from packio.sample.recipe import Recipe, merged
 from packio.sample.relabelling import Relabelling, all_classes
 from packio.sources import _packs
+from packio.sources.pack import renamed
 from packio.storage import workshop
 from packio.system.files import absolute
 
@@ -75,7 +77,7 @@ def merge(
         _check_keys(opened, prefixes)
         if by == "copy":
             classes = sourcing.class_names(options.pop("classes_from", None))
-            listing = _packs.listing(opened, classes)
+            listing = renamed(_packs.listing(opened, classes), opened, options.get("fields"))
             return pack(_packs.prefixed(listing, prefixes), out, **options)
         if any(prefixes):
             raise OptionError(
@@ -263,5 +265,5 @@ def _metadata(
         splits=split_names,
         statistics=pixel_statistics.joined(opened),
         identity=[identity for m in found for identity in m.get("identity", [])],
-        later=later_of(*found),
+        origins=origins.together(list(map(origins_of, found))),
     )  # fmt: skip

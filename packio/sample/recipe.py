@@ -88,7 +88,6 @@ class Recipe:
         """
         return dataclasses.replace(
             self,
-            reading=self._reading(later),
             choice={**self.choice, **later.choice, **self._patterns(later)},
             encoding=self._encoding(later.encoding),
             check="decode" if "decode" in (self.check, later.check) else "header",
@@ -98,13 +97,6 @@ class Recipe:
             seek_points=later.seek_points,
             levels=self._levels(later),
         )
-
-    def _reading(self, later: Recipe) -> Mapping[str, Any]:
-        """Options of the source, with the names that the later one gives to fields."""
-        fields, names = self.reading.get("fields"), new_names(later)
-        if not fields or not names:
-            return self.reading
-        return {**self.reading, "fields": {names.get(n, n): origin for n, origin in fields.items()}}
 
     def _levels(self, later: Recipe) -> Mapping[str, Any] | None:
         """Levels of the later one, if it says something of them. None if it takes them away."""

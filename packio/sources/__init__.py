@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ FieldOrigins = Mapping[str, tuple[str, "str | None"]]
 # Position in the listing → the sample. `Listing.described` adds its key, its label and its split.
 # Raises OSError or DecodeError if the sample cannot be read.
 ReadRecord = Callable[[int], Record[Field]]
+L = TypeVar("L", bound="Listing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Listing:
         names = ("keys", "sizes", "labels", "splits", "files")
         return {n: v for n in names if (v := getattr(self, n)) is not None}
 
-    def changed(self, change: Callable[[Record[Field]], Record[Field]]) -> Listing:
+    def changed(self: L, change: Callable[[Record[Field]], Record[Field]]) -> L:
         """The listing, whose records a function changes when they are read.
 
         Samples that are files below `root` stay as they are: their records are an image, no more.

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from packio.images import encodings
 from packio.packs import locating, opening
 from packio.sample.facts import Facts
 from packio.sample.packed import Sample
-from packio.sample.record import Field, Record
+from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sample.relabelling import check_named
 from packio.sources import (
     Context,
     FieldOrigins,
+    L,
     Listing,
     Source,
     _packs,
@@ -70,25 +71,26 @@ class PackSource(Source):
             found = _of_samples(samples, classes or [])
         if len(set(found.keys)) != len(found.keys):
             raise OptionError("several samples have the same key; expected each key once")
-        return renamed(found, samples, context.fields)
+        return renamed(found, [samples], context.fields)
 
 
 SOURCE = PackSource()
 
 
-def renamed(listing: Listing, samples: Any, fields: Mapping[str, Any] | None) -> Listing:
+def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None) -> L:
     """The listing, whose samples have other names of fields.
 
     Args:
-        listing: Of a pack, or of a sequence of `Sample`.
-        samples: What was listed.
+        listing: Of packs, or of sequences of `Sample`.
+        each: What was listed.
         fields: New name → name, or (name, kind).
 
     Raises:
         OptionError: there is no such field, or two fields would have one name.
     """
     asked = wanted_fields(fields)
-    _check_fields(samples, asked)
+    if asked:
+        _check_fields(dict(pair for samples in each for pair in _kinds(samples)), asked)
     if not asked:
         return listing
     names = {origin: name for name, (origin, _) in asked.items()}
@@ -130,11 +132,18 @@ def _labels(found: list[Any]) -> list[int] | np.ndarray | None:
     return np.array(found, np.float32).reshape(len(found), -1)
 
 
-def _check_fields(samples: Sequence[Sample], asked: FieldOrigins) -> None:
+def _kinds(samples: Sequence[Sample]) -> Iterator[tuple[str, str]]:
+    """Names and kinds of the fields of samples, besides the image."""
     if isinstance(samples, opening.Pack):
-        kinds = dict(samples.fields)
-    else:
-        kinds = {n: f.kind for sample in samples for n, f in sample.fields.items()}
+        yield from (pair for pair in samples.fields.items() if pair[0] != IMAGE)
+        return
+    for sample in samples:
+        yield from ((name, field.kind) for name, field in sample.fields.items())
+        if sample.mask is not None:
+            yield (MASK, "mask")
+
+
+def _check_fields(kinds: Mapping[str, str], asked: FieldOrigins) -> None:
     for name, (origin, kind) in asked.items():
         if origin not in kinds or kind not in (None, kinds[origin]):
             there = ", ".join(f"{n} ({k})" for n, k in kinds.items()) or "no fields"

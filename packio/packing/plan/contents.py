@@ -1,23 +1,23 @@
 """Whether samples have the contents that were packed: bytes, labels, boxes and metadata.
 
-Fields that were added to the pack later, or dropped, are not compared: the source has other values
-of them, or none.
+Fields that were added to the pack later are not compared: the source has other values of them, or
+none. Fields of the source that the pack has lost are not in the listing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from packio.index import indexfile
-from packio.index.metadata import later_of
+from packio.index.metadata import origins_of
 from packio.packing.plan import seen
 from packio.packing.run.reading import Treatment, read_ahead
 from packio.sample import levels
+from packio.sample.origins import origin_of
 from packio.sample.record import Field, Record
 from packio.sources import Listing
 
@@ -45,7 +45,7 @@ def changed(
     """Keys of samples whose bytes or annotations are not those that were packed.
 
     Args:
-        listing: The samples, with labels as the index numbers them.
+        listing: The samples, with labels as the index numbers them, and fields as it names them.
         index: Index of the pack, or of a shard, that was made of the samples.
         known: Identities of the rows of the index. Samples that still have them are not read.
         treatment: What was done to the samples when they were packed.
@@ -59,6 +59,8 @@ def _differing(
     compare_labels: bool = True,
 ) -> Iterator[bytes]:  # fmt: skip
     rows = {index.key(row): row for row in range(len(index))}
+    became = origins_of(index.metadata)
+    own = {name for name in index.fields | became if origin_of(name, became) is None}
     labels = index.column("label").array() if "label" in index else None
     suspects = []
     for i, now in enumerate(seen.identities(listing).tolist()):
@@ -75,7 +77,7 @@ def _differing(
             key = part.keys[read.position]
             row = rows.get(key)
             if (read.problem is None) != (row is not None) or (
-                row is not None and not _as_packed(read.record, row, index)
+                row is not None and not _as_packed(read.record, row, index, own)
             ):
                 yield key
 
@@ -88,34 +90,22 @@ def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:
     return bool(np.array_equal(now, np.pad(stored, (0, more))))
 
 
-def _as_packed(record: Record[Field], row: int, index: indexfile.Index) -> bool:
-    """Tell whether a sample, treated as it was then, has the bytes and annotations of a row."""
-    later = later_of(index.metadata)
-    for name in set(levels.others(index.fields.keys() | record.fields.keys())) - later.keys():
+def _as_packed(
+    record: Record[Field], row: int, index: indexfile.Index, own: Collection[str]
+) -> bool:
+    """Tell whether a sample, treated as it was then, has the bytes and annotations of a row.
+
+    Args:
+        own: Fields that the source does not give.
+    """
+    for name in set(levels.others(index.fields.keys() | record.fields.keys())).difference(own):
         field = record.fields.get(name)
         has = f"{name}/offset" in index and index.column(f"{name}/offset").item(row) >= 0
         if has != (field is not None):
             return False
         if field and indexfile.crc32c(field.data) != index.column(f"{name}/crc32c").item(row):
             return False
-    return _same_meta(record, row, index, later.values()) and _same_boxes(record, row, index)
-
-
-def _same_meta(
-    record: Record[Field], row: int, index: indexfile.Index, taken: Collection[str]
-) -> bool:
-    """Tell whether metadata is that of a row.
-
-    Args:
-        taken: Columns of which fields were made once. They are in the metadata now, if the fields
-            were dropped.
-    """
-    now, packed = record.meta or b"", _meta(index, row)
-    if now == packed or not any(taken):
-        return now == packed
-    found = [json.loads(text or b"{}") for text in (now, packed)]
-    one, other = ({n: v for n, v in value.items() if n not in taken} for value in found)
-    return bool(one == other)
+    return (record.meta or b"") == _meta(index, row) and _same_boxes(record, row, index)
 
 
 def _meta(index: indexfile.Index, row: int) -> bytes:

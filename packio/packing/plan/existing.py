@@ -8,13 +8,19 @@ from pathlib import Path
 
 from packio.errors import OutputExistsError, PackioError, UnfinishedPackError
 from packio.index import indexfile
-from packio.index.metadata import later_of
-from packio.packing.plan import contents, seen
+from packio.index.indexfile import Index
+from packio.index.metadata import origins_of
+from packio.packing.plan import contents, renamed, seen
 from packio.packing.plan.planning import Plan
 from packio.packing.report import PackReport
 from packio.packing.run.reading import Treatment
 from packio.packs import opening
+from packio.sample import levels
+from packio.sample.origins import origin_of
+from packio.sample.recipe import new_names
+from packio.sources._packs import PackListing
 from packio.storage import workshop
+from packio.storage.urls import Url
 
 SKIPPED_SUFFIX = ".skipped.jsonl"
 
@@ -38,7 +44,7 @@ def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | N
         with opening.open(out) as pack:
             if is_made_by(plan, pack, skip=skip):
                 return of_pack(plan, pack, began)
-            other = another(pack)
+            other = another(pack, plan)
     except PackioError as error:
         if isinstance(error, UnfinishedPackError):
             workshop.check_idle(out)
@@ -48,9 +54,9 @@ def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | N
     raise other
 
 
-def another(pack: opening.Pack) -> OutputExistsError:
-    """The error of a pack at the output that no run with these arguments has made."""
-    added = ", ".join(added_fields(pack))
+def another(pack: opening.Pack, plan: Plan) -> OutputExistsError:
+    """The error of a pack at the output that the plan has not made."""
+    added = ", ".join(_lost(pack.index_file, plan))
     return OutputExistsError(
         f"{pack.path}: exists, packed from other files or with other options; choose another "
         "name, or say --overwrite"
@@ -58,30 +64,39 @@ def another(pack: opening.Pack) -> OutputExistsError:
     )
 
 
-def added_fields(pack: opening.Pack) -> list[str]:
-    """Names of the fields that were added to a pack after it was packed."""
-    return sorted(pack.fields.keys() & later_of(pack.metadata).keys())
-
-
-def lost_fields(plan: Plan, out: Path) -> list[str]:
+def lost_fields(plan: Plan, out: Path | Url) -> list[str]:
     """Names of added fields of the pack at an output that a plan does not make anew."""
     try:
-        with opening.open(out) as pack:
-            return sorted({*added_fields(pack)} - plan.carried.later.keys())
-    except PackioError:  # nothing, or no pack that can be read
-        return []
+        if isinstance(out, Url):
+            with opening.open(out) as pack:
+                return _lost(pack.index_file, plan)
+        for path in (out / indexfile.INDEX_NAME, out.with_name(out.name + indexfile.INDEX_SUFFIX)):
+            if path.is_file():  # also beside a run that was cut short
+                return _lost(Index(path), plan)
+    except PackioError:  # no pack that can be read
+        pass
+    return []
+
+
+def _lost(index: Index, plan: Plan) -> list[str]:
+    """Names of the fields that were added to a pack, and that a plan does not make anew."""
+    became = origins_of(index.metadata)
+    added = {n for n in levels.others(index.fields) if origin_of(n, became) is None}
+    if isinstance(plan.listing, PackListing):
+        names = new_names(plan.own)
+        added -= {names.get(n, n) for pack in plan.listing.packs for n in pack.fields}
+    return sorted(added)
 
 
 def is_made_by(plan: Plan, pack: opening.Pack, *, skip: bool) -> bool:
     """Tell whether a pack was made by a plan, and the source has the same contents now."""
     left_out = len(plan.listing.dropped) + plan.carried.skipped
     complete = skip or pack.metadata["counts"]["skipped"] == left_out
+    if not complete or pack.metadata.get("plan") != plan.digest:
+        return False
     known = seen.load(pack.digest, len(pack))
-    return (
-        complete
-        and pack.metadata.get("plan") == plan.digest
-        and contents.unchanged(plan.listing, pack.index_file, known, Treatment.of(plan.own))
-    )
+    listing = renamed.as_in_pack(plan.listing, origins_of(pack.metadata))
+    return contents.unchanged(listing, pack.index_file, known, Treatment.of(plan.own))
 
 
 def check_replaceable(out: Path) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import pickle
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import numpy as np
 from packio import registry
 from packio.errors import OptionError, SourceError
 from packio.index.indexfile import canonical_json
-from packio.index.metadata import later_of
+from packio.index.metadata import origins_of
 from packio.packs import pixel_statistics
+from packio.sample import origins
+from packio.sample.origins import Origins
 from packio.sample.recipe import NO_ENCODING, Recipe, merged, new_names
 from packio.sources import Listing, Source
 from packio.sources._packs import PackListing
@@ -35,14 +37,14 @@ class Carried:
         skipped: Number of samples that those packs left out.
         statistics: Statistics of their pixels, if the new pack has the same pixels.
         versions: Versions of the libraries that encoded their images.
-        later: Fields that were added to them, or dropped, after they were packed; see `later_of`.
+        origins: What became of the fields of their source; see `packio.sample.origins`.
     """
 
     recipe: Recipe | None = None
     skipped: int = 0
     statistics: dict[str, Any] | None = None
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    later: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    origins: Origins = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,22 +133,8 @@ def _carried(listing: Listing, recipe: Recipe) -> Carried:
         sum(m["counts"]["skipped"] for m in found),
         pixel_statistics.joined(listing.packs) if same_pixels else None,
         {name: version for name, version in versions.items() if name != "packio"},
-        _later(found, recipe),
+        origins.together([origins.renamed(origins_of(m), new_names(recipe)) for m in found]),
     )
-
-
-def _later(found: Sequence[Mapping[str, Any]], recipe: Recipe) -> dict[str, str]:
-    """Fields whose values are not the source's, under the names that they get.
-
-    The source still has a field under the name of before. Under the new name it has it only where
-    the recipe says which column it comes from.
-    """
-    later = later_of(*found)
-    known = {name for m in found for name in Recipe.of(m).reading.get("fields") or ()}
-    for origin, name in new_names(recipe).items():
-        if origin in later or origin not in known:
-            later |= {origin: later.get(origin, ""), name: ""}
-    return later
 
 
 def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[range, ...]:

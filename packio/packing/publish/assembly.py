@@ -277,7 +277,7 @@ def _metadata(
         splits=None if listing.splits is None else listing.split_names,
         statistics=carried.statistics if plan.own.stats is None else None,
         identity=[s.metadata["identity"] for _, s in full if "identity" in s.metadata],
-        later=carried.later,
+        origins=carried.origins,
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -17,13 +16,14 @@ from packio.errors import OutputExistsError
 from packio.formats import added_shard
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.metadata import LATER, later_of
+from packio.index.metadata import ORIGINS, origins_of
 from packio.index.pieces import Content
 from packio.packing.fields import containers, parts
 from packio.packing.fields.containers import Placed
 from packio.packing.plan import seen
 from packio.packing.publish import assembly
 from packio.packs import opening
+from packio.sample import origins
 from packio.sample.recipe import Recipe
 from packio.storage.workshop import Workshop
 from packio.system import files, locks
@@ -122,30 +122,13 @@ def _metadata(pack: opening.Pack, fields: Mapping[str, str], changed: str) -> di
     metadata |= {
         "version": indexfile.VERSION,
         "fields": dict(fields),
-        "recipe": _recipe(metadata, fields).as_json(),
-        LATER: {changed: _column(metadata, changed)} | later_of(metadata),
+        "recipe": Recipe.of(metadata).as_json(),
+        ORIGINS: origins.without(origins_of(metadata), changed),
     }
     for name in ("options", "columns"):  # of version 1, and of a manifest
         if name == "columns" or "recipe" in pack.metadata:
             metadata.pop(name, None)
     return metadata
-
-
-def _column(metadata: Mapping[str, Any], name: str) -> str:
-    """The column of the source that a field comes from, or ""."""
-    column, _ = (Recipe.of(metadata).reading.get("fields") or {}).get(name, ("", None))
-    return str(column)
-
-
-def _recipe(metadata: Mapping[str, Any], fields: Mapping[str, str]) -> Recipe:
-    """The recipe of a pack, which takes no field from the source that the pack has no more."""
-    recipe = Recipe.of(metadata)
-    taken = recipe.reading.get("fields")
-    if not taken:
-        return recipe
-    kept = {name: origin for name, origin in taken.items() if name in fields}
-    rest = {name: value for name, value in recipe.reading.items() if name != "fields"}
-    return dataclasses.replace(recipe, reading={**rest, "fields": kept} if kept else rest)
 
 
 def _published(

@@ -77,7 +77,7 @@ def _up_to_date(plan: Plan, url: Url, began: float, *, skip: bool) -> PackReport
                     if urls.is_file(remote.marker(url)):  # the last step of the upload is missing
                         uploading.remove(remote.marker(url))
                 return existing.of_pack(plan, pack, began)
-            other = existing.another(pack)
+            other = existing.another(pack, plan)
     except UnfinishedPackError as error:
         with urls.errors_as(ReadError, url):
             if (uploading.mark(url) or plan.digest).startswith(plan.digest):

@@ -1,0 +1,54 @@
+"""A listing whose fields have the names that a pack has for them, and no others."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection
+
+from packio.index.metadata import origins_of
+from packio.packs.opening import Pack
+from packio.sample import origins
+from packio.sample.origins import Origins
+from packio.sample.recipe import Recipe
+from packio.sample.record import Field, Record
+from packio.sources import Listing
+from packio.sources._packs import PackListing
+
+
+def as_in_pack(listing: Listing, became: Origins, asked: Collection[str] = ()) -> Listing:
+    """The listing of a source, as samples of the pack that was made of it.
+
+    Args:
+        listing: Of the source.
+        became: What became of its fields; of the pack.
+        asked: Fields that the user asks for, whatever became of them.
+    """
+    if not became:
+        return listing
+    return listing.changed(functools.partial(_taken, became, frozenset(asked)))
+
+
+def became_of(listing: Listing, reader: str, pack: Pack) -> Origins | None:
+    """What became of the fields of a source, if a pack was made of it, or of what it was made of.
+
+    Args:
+        listing: Of the source.
+        reader: Name of the source's module.
+        pack: The pack.
+
+    Returns:
+        None if the pack was made of another kind of source.
+    """
+    recipe, became = Recipe.of(pack.metadata), origins_of(pack.metadata)
+    if isinstance(listing, PackListing):
+        (one,) = listing.packs
+        theirs = Recipe.of(one.metadata)
+        if (theirs.source, theirs.reading) != (recipe.source, recipe.reading):
+            return None
+        return origins.since(origins_of(one.metadata), became, [*one.fields])
+    return became if reader == recipe.source else None
+
+
+def _taken(became: Origins, asked: frozenset[str], record: Record[Field]) -> Record[Field]:
+    return dataclasses.replace(record, fields=origins.taken(record.fields, became, asked))

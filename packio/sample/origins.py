@@ -1,0 +1,84 @@
+"""What became of the fields of a source: which of them are the fields of a pack, by which names.
+
+A source gives a field under a name that the user asks for, or under its own name. The pack has the
+field under this name until it is renamed, replaced or dropped. An index's metadata keep what became
+of such fields under ``"origins"``: name in the source → name in the pack; or None, if the pack has
+no field of these values. Fields that are not there have the same name in both.
+
+Example: ``{"txt": "caption", "mask": None}``: the pack's captions are the source's ``txt``; its
+masks, if it has any, were added after it was packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+
+Origins = Mapping[str, "str | None"]
+_T = TypeVar("_T")
+
+
+def origin_of(name: str, origins: Origins) -> str | None:
+    """Name in the source of a field of the pack; None if the source does not give its values."""
+    for origin, given in origins.items():
+        if given == name:
+            return origin
+    return None if name in origins else name
+
+
+def renamed(origins: Origins, names: Mapping[str, str]) -> dict[str, str | None]:
+    """The origins of a pack whose fields have got other names, all at once.
+
+    Args:
+        origins: Of the pack of before.
+        names: Old name → new name.
+    """
+    moved = {origin_of(old, origins): new for old, new in names.items()}
+    taken = {**dict.fromkeys(names.values()), **origins}  # None: not under these names any more
+    found = {name: None if given in names.values() else given for name, given in taken.items()}
+    found |= {origin: new for origin, new in moved.items() if origin is not None}
+    return {name: given for name, given in found.items() if name != given}
+
+
+def without(origins: Origins, name: str) -> dict[str, str | None]:
+    """The origins of a pack that has lost a field, or has got other values of it."""
+    origin = origin_of(name, origins)
+    return {name: None, **origins, **({} if origin is None else {origin: None})}
+
+
+def since(own: Origins, origins: Origins, names: Collection[str]) -> dict[str, str | None]:
+    """The origins of a pack as if another pack, made of the same source, were its source.
+
+    Args:
+        own: Of the other pack.
+        origins: Of the pack.
+        names: Of the fields of the other pack. Those that its source does not give keep them.
+    """
+    of_source = {name: origin_of(name, own) for name in names}
+    found = {
+        n: origins.get(origin, origin) for n, origin in of_source.items() if origin is not None
+    }
+    added = {name: None if name in found.values() else name for name in names if name not in found}
+    return {name: given for name, given in (found | added).items() if name != given}
+
+
+def together(each: Sequence[Origins]) -> dict[str, str | None]:
+    """The origins of several packs as one: what is not the same in all is in none."""
+    names = {name: None for origins in each for name in origins}
+    given = {name: {origins.get(name, name) for origins in each} for name in names}
+    return {name: found.pop() if len(found) == 1 else None for name, found in given.items()}
+
+
+def taken(fields: Mapping[str, _T], origins: Origins, asked: Collection[str] = ()) -> dict[str, _T]:
+    """The fields of a sample of the source, under the names that the pack has for them.
+
+    Args:
+        fields: Name in the source → field.
+        origins: Of the pack.
+        asked: Names in the pack that the user asks for, whatever became of them.
+    """
+    names = {name: name if name in asked else origins.get(name, name) for name in fields}
+    return {
+        given: fields[name] for name, given in names.items()
+        if given is not None and (name in asked or given not in asked)
+    }  # fmt: skip

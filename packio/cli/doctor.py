@@ -87,10 +87,12 @@ def _of_pack(path: str, size: int, batch_size: int, workers: int | None, index: 
     from packio.errors import OptionError
     from packio.system import processors
 
-    if Path(path).suffix == ".py":
+    file = Path(path)
+    if file.suffix == ".py" and file.is_file():
+        folder = "" if file.parent == Path() else f"cd {shlex.quote(str(file.parent))} && "
         raise OptionError(
-            f"{path}: a Python file; say what in it makes the loader: packio doctor "
-            f"{Path(path).stem}:LOADER"
+            f"{path}: a Python file; say what in it makes the loader: {folder}packio doctor "
+            f"{file.stem}:LOADER"
         )
     dataset = packio.PackDataset(path, index=index, crop=packio.RandomResizedCrop(size), hflip=0.5)
     return DataLoader(

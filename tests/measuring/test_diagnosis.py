@@ -670,3 +670,14 @@ def test_the_command_explains_a_name_that_is_none(tmp_path: pathlib.Path) -> Non
     done = _doctor("nowhere:make", cwd=tmp_path)
     assert done.returncode == OptionError.exit_code
     assert "there is no module nowhere" in done.stderr
+
+
+def test_a_python_file_is_no_pack(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "my scripts").mkdir()
+    (tmp_path / "my scripts/train.py").write_text(_TRAINING)
+    done = _doctor("my scripts/train.py", cwd=tmp_path)
+    assert done.returncode == OptionError.exit_code
+    assert "cd 'my scripts' && packio doctor train:LOADER" in done.stderr
+    done = _doctor("no/such.py", cwd=tmp_path)
+    assert done.returncode not in (0, 1)
+    assert "a Python file" not in done.stderr

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from packio.errors import OptionError, UnfinishedPackError
+from packio.errors import NotAPackError, OptionError, PackioError, UnfinishedPackError
 from packio.index import indexfile
 from packio.index.metadata import origins_of
 from packio.packing import sourcing
@@ -157,12 +157,17 @@ def append(
 
 def _refuse_swapped(out: Path, source: Any) -> None:
     """Refuse a source and a pack in the wrong order."""
-    if not isinstance(source, (str, os.PathLike)) or locating.has_index(out):
+    is_path = isinstance(source, (str, os.PathLike))
+    if not is_path or locating.has_index(out) or not locating.has_index(Path(source)):
         return
-    if locating.has_index(Path(source)):
-        raise OptionError(
-            f"{out} is no pack, and {source} is one: name the pack first, then the source"
-        )
+    try:
+        opening.open(out).close()
+    except NotAPackError as error:
+        if not os.path.lexists(out):
+            raise
+        raise OptionError(f"{error}; {source} is a pack: name it first, then the source") from error
+    except PackioError:  # it is told below
+        return
 
 
 def _without(pack: opening.Pack, there: Collection[str]) -> list[str]:
@@ -223,28 +228,47 @@ def _listed(
     reader = planning.source_of(source, source_kind)
     sourcing.check_options(options, reader)
 
-    def found(fields: Mapping[str, Any] | None, before: Mapping[str, Any]) -> Listing:
+    def found(fields: Mapping[str, Any]) -> Listing:
         context = Context(
             allow_empty=True, scratch=sourcing.scratch(out), fields=wanted_fields(fields),
-            options={**before, **options},
+            options=options,
         )  # fmt: skip
         return levelled.bare(listed(reader, source, context))
 
-    before: dict[str, Any] = {}
-    asked, kept = fields or {}, None
-    if reader.name == recipe.source:
-        before = {n: v for n, v in recipe.reading.items() if n in reader.options}
-        if fields is None:
-            asked, became = recipe.reading.get("fields") or {}, origins_of(pack.metadata)
-            kept = {name: origin for name, origin in asked.items() if became.get(name, name)}
+    before = recipe.reading if reader.name == recipe.source else {}
+    options = {**{n: v for n, v in before.items() if n in reader.options}, **options}
+    asked, lost = _fields_asked(before.get("fields") or {}, reader.name, fields, pack)
     try:
-        listing = found(asked, before)
+        listing = found({**lost, **asked})
     except OptionError:
-        if kept is None or kept == asked:
+        if not lost:
             raise
-        listing = found(kept, before)  # nothing is left of what the pack has lost
-    found_names = renamed.became_of(listing, reader.name, pack)
-    return renamed.as_in_pack(listing, found_names or {}, fields or ())
+        listing = found(asked)  # nothing is left of what the pack has lost
+    told = tuple(f"have no file for {name!r}" for name in lost.keys() - asked.keys())
+    listing.warnings[:] = [line for line in listing.warnings if not line.endswith(told)]
+    return renamed.as_in_pack(
+        listing, renamed.became_of(listing, reader.name, pack), fields or ()
+    )  # fmt: skip
+
+
+def _fields_asked(
+    before: Mapping[str, Any], reader: str, fields: Mapping[str, Any] | None, pack: opening.Pack
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Fields to ask a source for; and those that may be asked for, too, to be left out.
+
+    Args:
+        before: Fields that the recipe asks for.
+        reader: Name of the source's module.
+        fields: What the user says.
+        pack: The pack.
+    """
+    if reader == "pack":  # the recipe's names are those of another pack, or of a list
+        return (fields, {}) if fields is not None else ({}, before)
+    became = origins_of(pack.metadata)
+    lost = {name: origin for name, origin in before.items() if became.get(name, name) is None}
+    if fields is not None:
+        return fields, lost
+    return {name: origin for name, origin in before.items() if name not in lost}, lost
 
 
 def _largest(pack: opening.Pack) -> int:

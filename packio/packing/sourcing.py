@@ -19,7 +19,7 @@ from packio.packing.plan import planning, preflight
 from packio.packing.plan.choosing import Choice
 from packio.packs import opening
 from packio.sample.recipe import Recipe
-from packio.sources import Context, Listing, Source, wanted_fields
+from packio.sources import Context, Listing, Source, _beside, wanted_fields
 from packio.sources import listed as listed_by
 from packio.storage import urls
 from packio.system import sizes
@@ -123,7 +123,9 @@ def listed(
         source.kind, reading, choice.as_options(), Encoding(**taken["encoding"]).as_options(),
         writing=taken["writer"],
     )  # fmt: skip
-    return choice.of(source), recipe
+    chosen = choice.of(source)
+    chosen.warnings.extend(_beside.told_masks(chosen))
+    return chosen, recipe
 
 
 def _sorted_out(

@@ -3,7 +3,8 @@
 A source gives a field under a name that the user asks for, or under its own name. The pack has the
 field under this name until it is renamed, replaced or dropped. An index's metadata keep what became
 of such fields under ``"origins"``: name in the source → name in the pack; or None, if the pack has
-no field of these values. Fields that are not there have the same name in both.
+no field of these values. Fields that are not there have the same name in both. A field that is
+there with the same name in both has also values that were added later.
 
 Example: ``{"txt": "caption", "mask": None}``: the pack's captions are the source's ``txt``; its
 masks, if it has any, were added after it was packed.
@@ -46,20 +47,49 @@ def without(origins: Origins, name: str) -> dict[str, str | None]:
     return {name: None, **origins, **({} if origin is None else {origin: None})}
 
 
-def since(own: Origins, origins: Origins, names: Collection[str]) -> dict[str, str | None]:
+def filled(origins: Origins, name: str) -> dict[str, str | None]:
+    """The origins of a pack, of which samples without a field have got values of it."""
+    has_same_name = origin_of(name, origins) == name
+    return {**origins, name: name} if has_same_name else dict(origins)
+
+
+def since(
+    own: Origins, origins: Origins, names: Collection[str], there: Collection[str]
+) -> dict[str, str | None]:
     """The origins of a pack as if another pack, made of the same source, were its source.
 
     Args:
         own: Of the other pack.
         origins: Of the pack.
-        names: Of the fields of the other pack. Those that its source does not give keep them.
+        names: Of the fields of the other pack. A field that its source does not give keeps its
+            name, unless the pack had it, and has it no more.
+        there: Names of the fields of the pack.
     """
     of_source = {name: origin_of(name, own) for name in names}
     found = {
         n: origins.get(origin, origin) for n, origin in of_source.items() if origin is not None
     }
-    added = {name: None if name in found.values() else name for name in names if name not in found}
+    added = {
+        name: name if (name in there or name not in origins) and name not in found.values()
+        else None for name in names if name not in found
+    }  # fmt: skip
     return {name: given for name, given in (found | added).items() if name != given}
+
+
+def of_another(
+    origins: Origins, there: Collection[str], asked: Collection[str]
+) -> dict[str, str | None]:
+    """The origins of a pack for a source like its own, which has other samples.
+
+    Where values of a field were added to the pack, those of the other source are as good.
+
+    Args:
+        origins: Of the pack.
+        there: Names of the fields of the pack.
+        asked: Names that the recipe asks for; what they give is what it gave before.
+    """
+    meant = set(there).difference(asked, origins.values())
+    return {name: given for name, given in origins.items() if given or name not in meant}
 
 
 def together(each: Sequence[Origins]) -> dict[str, str | None]:

@@ -127,7 +127,6 @@ def _kind(paths: list[bytes]) -> str:
 def tell_others(found: Listing) -> None:
     """Add a warning about files that are not taken, and say how to take files beside images."""
     _files.tell_others(found)
-    found.warnings.extend(_told_masks(found.keys[:_LOOKED_AT]))
     for ending, name in _USUAL.items():
         if found.others[ending] and (file := _beside_first(found, ending)):
             kind = fields.kind_of_file(file) or "text"
@@ -137,8 +136,13 @@ def tell_others(found: Listing) -> None:
             )
 
 
-def _told_masks(keys: list[bytes]) -> Iterator[str]:
-    """Say once how to pack pairs, if one of some keys is named as the mask of another."""
+def told_masks(found: Listing) -> Iterator[str]:
+    """Say how to pack pairs, if one of the first files is named as the mask of another.
+
+    Args:
+        found: What is packed of a folder.
+    """
+    keys = [] if found.root is None or found.files is not None else found.keys[:_LOOKED_AT]
     images = {_stem(key): key for key in keys}
     for key in keys:
         if (end := _MASK.search(key)) and (image := images.get(key[: end.start()])):

@@ -161,7 +161,7 @@ def test_a_batch_of_an_expression_is_that_of_its_samples(pack: pathlib.Path) -> 
     [
         ("widht > 3", "no column 'widht'; did you mean width"),
         ("label = cat", "no column 'cat'; text needs single quotes: 'cat'"),
-        ("label = somebody", "text needs single quotes: 'somebody'"),
+        ("label = somebody", "no column 'somebody'; columns: index, key"),
         ("width >", "syntax error"),
         (" ", "one condition"),
         ("width = 'wide'", "Could not convert"),

@@ -13,7 +13,7 @@ import pytest
 
 import packio
 from packio import registry
-from packio.errors import BadImagesError, LockedError, OptionError, OutputExistsError
+from packio.errors import BadImagesError, LockedError, OptionError, OutputExistsError, PackioError
 from packio.packing import making
 from packio.packing.run import executors
 from packio.packing.run.running import Run
@@ -262,7 +262,10 @@ def test_appending_few_small_images_starts_no_processes(
 def test_a_source_before_its_pack_is_refused(half: pathlib.Path, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "x.tar"
     packio.pack(half, out, shards=2)
-    with pytest.raises(OptionError, match="name the pack first, then the source"):
+    with pytest.raises(OptionError, match=r"x\.tar is a pack: name it first, then the source"):
         packio.append(half, out)
+    with pytest.raises(PackioError, match="does not exist") as error:
+        packio.append(tmp_path / "typo.tar", out)
+    assert "first" not in str(error.value)
     assert packio.append(out, half).added == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "x.tar"]

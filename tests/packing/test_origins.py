@@ -15,6 +15,7 @@ from PIL import Image
 
 import packio
 from packio.errors import OptionError, OutputExistsError
+from packio.index.metadata import origins_of
 from packio.sample import origins
 
 SHARDS: dict[str, Any] = {"format": "tar", "shard_size": 10**6}
@@ -373,3 +374,121 @@ def test_a_field_that_was_renamed_was_not_added(tmp_path: pathlib.Path) -> None:
     packio.pack(source, tmp_path / "p", **SHARDS)
     packio.convert(tmp_path / "p", tmp_path / "q", fields={"seg": "mask"}, **SHARDS)
     assert packio.pack(source, tmp_path / "q", overwrite=True, **SHARDS).warnings == ()
+
+
+# Which source it is
+
+
+def test_filling_in_what_new_samples_lack_keeps_a_field_the_sources(
+    tmp_path: pathlib.Path,
+) -> None:
+    source, out = _texts(tmp_path / "s", range(2), [".txt"]), tmp_path / "p"
+    packio.pack(source, out, fields={"cap": "txt"}, **SHARDS)
+    packio.append(out, _texts(source, [2], []))
+    packio.add_field(out, "cap", {"a/2.png": "mine"}, only_new=True)
+    report = packio.append(out, _texts(source, [3], [".txt"]))
+    assert (report.added, report.changed) == (1, ())
+    assert [each["cap"] for each in _values(out).values()] == [
+        b"txt 0", b"txt 1", b"mine", b"txt 3",
+    ]  # fmt: skip
+
+
+def test_samples_in_a_list_have_their_own_names(tmp_path: pathlib.Path) -> None:
+    packio.pack(_texts(tmp_path / "s", range(3)), tmp_path / "p", fields=BOTH, **SHARDS)
+    packio.convert(tmp_path / "p", tmp_path / "p2", fields={"new": "cap"}, **SHARDS)
+    packio.add_field(tmp_path / "p2", "more", _each(tmp_path / "p2", "mine"))
+    with packio.open(tmp_path / "p") as pack, packio.open(tmp_path / "p2") as later:
+        packio.pack(list(pack)[:2], tmp_path / "q", **SHARDS)
+        packio.convert(tmp_path / "q", tmp_path / "r", fields={"new": "cap"}, **SHARDS)
+        packio.add_field(tmp_path / "r", "more", _each(tmp_path / "r", "other"))
+        with packio.open(tmp_path / "r") as own:
+            assert packio.append(tmp_path / "r", list(own)).changed == ()
+        packio.append(tmp_path / "r", list(later))
+    assert _values(tmp_path / "r")["a/2.png"] == {
+        "txt": b"txt 2", "new": b"caption 2", "more": b"mine",
+    }  # fmt: skip
+
+
+def test_a_recipe_that_renames_refuses_no_pack_of_its_own_names(tmp_path: pathlib.Path) -> None:
+    packio.pack(_texts(tmp_path / "s", range(3)), tmp_path / "p", fields=BOTH, **SHARDS)
+    with packio.open(tmp_path / "p") as pack:
+        samples = list(pack)
+    for name, part in (("q", samples[:2]), ("q2", samples)):
+        packio.pack(part, tmp_path / name, fields={"new": "cap"}, **SHARDS)
+    packio.append(tmp_path / "q", tmp_path / "q2")
+    assert _values(tmp_path / "q")["a/2.png"] == {"txt": b"txt 2", "new": b"caption 2"}
+
+
+def test_what_another_source_like_it_gives_is_taken(tmp_path: pathlib.Path) -> None:
+    first = tmp_path / "first.tar"
+    with tarfile.open(first, "w") as tar:
+        for i in range(2):
+            member = tarfile.TarInfo(f"first/{i}.png")
+            member.size = len(_png(i))
+            tar.addfile(member, io.BytesIO(_png(i)))
+    packio.convert(first, tmp_path / "q", **SHARDS)
+    packio.add_field(tmp_path / "q", "txt", _each(tmp_path / "q", "mine"))
+    packio.append(tmp_path / "q", _tar(tmp_path / "other.tar", 1))
+    assert _values(tmp_path / "q")["0"] == {"txt": b"txt 0"}
+    packio.pack(Named("a", 2), tmp_path / "r", **SHARDS)
+    better = {key: np.zeros(3, np.float32) for key in _each(tmp_path / "r", "")}
+    packio.add_field(tmp_path / "r", "emb", better, overwrite=True)
+    packio.append(tmp_path / "r", Named("b", 1))
+    assert _values(tmp_path / "r")["b0"]["emb"] is not None
+    packio.append(tmp_path / "r", Named("a", 3))
+    assert _values(tmp_path / "r")["a2"] == {"emb": None}
+
+
+class Named(Items):
+    """Items of other keys."""
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(count)
+        self._name = name
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {**super().__getitem__(i), "key": f"{self._name}{i}"}
+
+
+def test_a_field_that_a_copy_has_dropped_does_not_come_with_its_model(
+    tmp_path: pathlib.Path,
+) -> None:
+    source, first, out = _texts(tmp_path / "s", range(2)), tmp_path / "p", tmp_path / "q"
+    packio.pack(source, first, fields={"txt": "txt"}, **SHARDS)
+    for name in ("x", "y"):
+        packio.add_field(first, name, _each(first, name))
+    packio.convert(first, out, **SHARDS)
+    packio.drop_field(out, "x")
+    packio.append(first, _texts(source, [2]))
+    for name in ("x", "y"):
+        packio.add_field(first, name, {"a/2.png": name}, only_new=True)
+    assert packio.append(out, first).changed == ()
+    assert _values(out)["a/2.png"] == {"txt": b"txt 2", "y": b"y"}
+
+
+def test_columns_of_dropped_fields_stay_away_whatever_is_asked(tmp_path: pathlib.Path) -> None:
+    def table(count: int) -> pathlib.Path:
+        _table(tmp_path / "s", count)
+        rows = [f"{i}.png,{i % 2},a{i},b{i}" for i in range(count)]
+        (tmp_path / "s/l.csv").write_text("\n".join(["path,label,a,b", *rows, ""]))
+        return tmp_path / "s/l.csv"
+
+    packio.pack(table(2), tmp_path / "p", fields={"A": "a", "B": "b"}, **SHARDS)
+    packio.drop_field(tmp_path / "p", "A")
+    report = packio.append(tmp_path / "p", table(3), fields={"B": "b"})
+    assert (report.added, report.changed) == (1, ())
+    assert _metas(tmp_path / "p") == [None] * 3
+    assert _values(tmp_path / "p")["2.png"] == {"B": b"b2"}
+
+
+def test_files_of_a_dropped_field_are_not_missed(tmp_path: pathlib.Path) -> None:
+    source = _texts(tmp_path / "s", range(2), [".txt"])
+    packio.pack(source, tmp_path / "p", fields={"txt": "txt"}, **SHARDS)
+    packio.drop_field(tmp_path / "p", "txt")
+    report = packio.append(tmp_path / "p", _texts(source, [2], []))
+    assert (report.added, report.warnings) == (1, ())
+
+
+def test_added_fields_of_older_packs_are_known() -> None:
+    assert origins_of({"later": {"cap": "caption", "x": ""}}) == {"cap": None, "x": None}
+    assert origins_of({"later": {"cap": ""}, "origins": {"x": "y"}}) == {"x": "y"}

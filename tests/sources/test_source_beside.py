@@ -130,10 +130,15 @@ def test_masks_beside_images_are_told(
     root = _folder(tmp_path, asked)
     beside = root / SOURCES[asked.source.name]
     (beside / name).write_bytes(fielded.png(3))
-    found = asked.listing(root)
-    assert len(found.keys) == 3  # a warning, no more: a name may mean something else
+    report = packio.pack(root, tmp_path / "x.tar", source_kind=asked.source.name)
+    assert report.packed == 3  # a warning, no more: a name may mean something else
     if ending is None:
-        assert found.warnings == []
+        assert report.warnings == ()
     else:
-        (line,) = found.warnings
+        (line,) = report.warnings
         assert line.endswith(f"--image-suffix .png --mask-suffix {ending}")
+    less = packio.pack(
+        root, tmp_path / "y.tar", source_kind=asked.source.name, exclude=[f"*{name}"]
+    )  # fmt: skip
+    assert less.packed == 2
+    assert less.warnings == ()

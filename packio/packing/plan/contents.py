@@ -61,6 +61,7 @@ def _differing(
     rows = {index.key(row): row for row in range(len(index))}
     became = origins_of(index.metadata)
     own = {name for name in index.fields | became if origin_of(name, became) is None}
+    own |= {name for name, given in became.items() if name == given}  # in part
     labels = index.column("label").array() if "label" in index else None
     suspects = []
     for i, now in enumerate(seen.identities(listing).tolist()):

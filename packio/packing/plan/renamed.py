@@ -29,25 +29,34 @@ def as_in_pack(listing: Listing, became: Origins, asked: Collection[str] = ()) -
     return listing.changed(functools.partial(_taken, became, frozenset(asked)))
 
 
-def became_of(listing: Listing, reader: str, pack: Pack) -> Origins | None:
-    """What became of the fields of a source, if a pack was made of it, or of what it was made of.
+def became_of(listing: Listing, reader: str, pack: Pack) -> Origins:
+    """What became in a pack of the fields of a source whose samples shall join it.
+
+    If the pack was made of this source, or of what the source was made of, its samples have common
+    keys with it. A source of the same kind with other keys is taken for one like it: what the
+    recipe asks for gets the names of before. All others have the names that the user sees.
 
     Args:
         listing: Of the source.
         reader: Name of the source's module.
         pack: The pack.
-
-    Returns:
-        None if the pack was made of another kind of source.
     """
     recipe, became = Recipe.of(pack.metadata), origins_of(pack.metadata)
+    is_known = not {pack.key_bytes(i) for i in range(len(pack))}.isdisjoint(listing.keys)
     if isinstance(listing, PackListing):
         (one,) = listing.packs
         theirs = Recipe.of(one.metadata)
         if (theirs.source, theirs.reading) != (recipe.source, recipe.reading):
-            return None
-        return origins.since(origins_of(one.metadata), became, [*one.fields])
-    return became if reader == recipe.source else None
+            return {}
+        if is_known:
+            return origins.since(origins_of(one.metadata), became, [*one.fields], [*pack.fields])
+        if "recipe" in one.metadata:  # not a container of others
+            return {}
+    elif reader in ("pack", "") or reader != recipe.source:  # a list of samples has its own names
+        return {}
+    if is_known:
+        return became
+    return origins.of_another(became, [*pack.fields], [*recipe.reading.get("fields", ())])
 
 
 def _taken(became: Origins, asked: frozenset[str], record: Record[Field]) -> Record[Field]:

@@ -243,8 +243,9 @@ def _refused(
     hint = f"; did you mean {near[0]}?" if near else ""
     if _NO_COLUMN in first:
         first = f"no column {unknown!r}"
-        if unknown in classes or not near:
-            hint = f"; text needs single quotes: {unknown!r}"
+        if unknown in classes:
+            text = unknown.replace("'", "''")
+            hint = f"; text needs single quotes: '{text}'"
     return OptionError(f"{expression!r}: {first}{hint}; columns: {', '.join(names)}")
 
 

@@ -60,10 +60,12 @@ class Kind(NamedTuple):
     Attributes:
         make: Writes the pack; takes an empty folder, returns the path and the samples.
         options: Of the dataset.
+        dataset: Its class.
     """
 
     make: Callable[[Path], tuple[Path, list[Written]]]
     options: dict[str, Any]
+    dataset: type[packio.PackDataset] = packio.PackDataset
 
 
 def _png(rows: bytes) -> bytes:
@@ -129,8 +131,15 @@ def _compressed(folder: Path) -> tuple[Path, list[Written]]:
     return path, [Written(*sample) for sample in zip(keys, pixels, labels, strict=True)]
 
 
+def _as_it_is(folder: Path) -> tuple[Path, list[Written]]:
+    return folder / "source", write_source(folder / "source")
+
+
+_ALL = packio.CenterCrop((_HEIGHT, _WIDTH))  # of the image: the native core makes it, in slices
 KINDS = {
     "tar": Kind(_packed(".tar"), {}),
+    "tar, by slices": Kind(_packed(".tar"), {"crop": _ALL}),
+    "folder, by slices": Kind(_as_it_is, {"crop": _ALL}, packio.FolderDataset),
     "lmdb by its library": Kind(_packed(".lmdb"), {"access": "lmdb"}),
     "raw lmdb": Kind(_packed(".lmdb", encode="raw"), {}),
     "compressed hdf5": Kind(_compressed, {}),
@@ -215,7 +224,7 @@ def _busy(ds: packio.PackDataset, written: list[Written], seed: int) -> Iterator
 
 def one_round(path: Path, kind: Kind, written: list[Written], seed: int, log: Path) -> list[str]:
     """Fork children beside threads that have just begun; return what went wrong."""
-    ds = packio.PackDataset(path, fields=("image", "label", "key"), threads=2, **kind.options)
+    ds = kind.dataset(path, fields=("image", "label", "key"), threads=2, **kind.options)
     failures: list[str] = []
     logs = [log.with_name(f"{log.name}-{number}") for number in range(_FORKED)]
 

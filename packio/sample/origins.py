@@ -48,7 +48,7 @@ def without(origins: Origins, name: str) -> dict[str, str | None]:
 
 
 def filled(origins: Origins, name: str) -> dict[str, str | None]:
-    """The origins of a pack, of which samples without a field have got values of it."""
+    """The origins of a pack after samples that lacked a field have got values of it."""
     has_same_name = origin_of(name, origins) == name
     return {**origins, name: name} if has_same_name else dict(origins)
 

@@ -129,8 +129,7 @@ def test_what_the_source_gives_is_known_after_any_changes(seed: int) -> None:
             free = [name for name in names if name not in held or name in old]
             moved = dict(zip(old, draw.sample(free, len(old)), strict=True))
             moved = {a: b for a, b in moved.items() if a != b}
-            rest = [b for a in held if a not in moved for b in [a]]
-            if set(rest) & set(moved.values()):
+            if (held.keys() - moved.keys()) & set(moved.values()):
                 continue
             held, found = _renamed(held, moved), origins.renamed(found, moved)
         elif what == "add":

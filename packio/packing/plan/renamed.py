@@ -17,7 +17,7 @@ from packio.sources._packs import PackListing
 
 
 def as_in_pack(listing: Listing, became: Origins, asked: Collection[str] = ()) -> Listing:
-    """The listing of a source, as samples of the pack that was made of it.
+    """The listing of a source, with the fields that a pack has, under the pack's names.
 
     Args:
         listing: Of the source.

@@ -84,6 +84,12 @@ def packio_disk(url: str, folder: Path, workers: int, batch: int) -> Iterable[An
     return packio(url, folder, workers, batch, local_copy=folder, local_bytes=half)
 
 
+def packio_all(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]:
+    """The same, with room for all the data on the disk, where LitData and Streaming keep it."""
+    room = 4 * int(os.environ["HALF"])
+    return packio(url, folder, workers, batch, local_copy=folder, local_bytes=room)
+
+
 def litdata(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]:
     """LitData's StreamingDataset and StreamingDataLoader."""
     import litdata
@@ -146,7 +152,8 @@ def webdataset(url: str, _: Path, workers: int, batch: int) -> Iterable[Any]:
 
 READERS: dict[str, Callable[..., Iterable[Any]]] = {
     "packio": packio, "packio, torch's loader": packio_torch, "packio, half on disk": packio_disk,
-    "litdata": litdata, "streaming": streaming, "webdataset": webdataset,
+    "packio, all on disk": packio_all, "litdata": litdata, "streaming": streaming,
+    "webdataset": webdataset,
 }  # fmt: skip
 
 

@@ -34,8 +34,8 @@ import packio
 
 HERE = Path(__file__).parent
 READERS = (
-    "packio", "packio, torch's loader", "packio, half on disk", "litdata", "streaming",
-    "webdataset",
+    "packio", "packio, torch's loader", "packio, half on disk", "packio, all on disk", "litdata",
+    "streaming", "webdataset",
 )  # fmt: skip
 WORKERS, BATCH, SHARD = 2, 32, 16 << 20
 

@@ -56,6 +56,8 @@ INDEX_NAME = "index.packio"  # within a directory pack
 INDEX_SUFFIX = ".packio"  # of a file pack's index
 UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built or uploaded
 
+_KEYS = 1 << 16  # that are read at a time where all are read
+
 # Bits of the column "flags"; UNCHECKED: nobody has read the value, so crc32c says nothing.
 SEEKABLE, SPLIT_RECORD, PROGRESSIVE, UNCHECKED = 1, 2, 4, 8
 
@@ -247,6 +249,22 @@ class Index:
         start, stop = self._columns["key_offsets"].span(row, row + 2).tolist()
         return self._columns["key_data"].span(start, stop).tobytes()
 
+    def every_key(self) -> Iterator[bytes]:
+        """All keys in the order of the rows.
+
+        Raises:
+            IntegrityError: the columns of keys are damaged.
+        """
+        for start in range(0, len(self), _KEYS):
+            stop = min(start + _KEYS, len(self))
+            starts = self._columns["key_offsets"].span(start, stop + 1)
+            if (starts[1:] < starts[:-1]).any():
+                raise IntegrityError(f"{self.path}: its keys do not add up; restore the index")
+            first, last = int(starts[0]), int(starts[-1])
+            data = self._columns["key_data"].span(first, last).tobytes()
+            for begin, end in itertools.pairwise((starts - first).tolist()):
+                yield data[begin:end]
+
     def find(self, key: bytes) -> int:
         """Row of the sample with this key, by bisection (20 probes among a million).
 
@@ -313,6 +331,9 @@ class Keys(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(os.fsdecode, self._index.every_key())
 
     @overload
     def __getitem__(self, row: int) -> str: ...

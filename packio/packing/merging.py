@@ -19,7 +19,7 @@ from packio.index import indexfile
 from packio.index.metadata import origins_of
 from packio.packing import sourcing
 from packio.packing.making import pack
-from packio.packing.plan import existing
+from packio.packing.plan import existing, shared_keys
 from packio.packing.publish import assembly
 from packio.packing.report import PackReport
 from packio.packs import opening, pixel_statistics, shard_classes
@@ -105,17 +105,16 @@ def _prefixes(opened: Sequence[opening.Pack], asked: bool | Sequence[str]) -> li
 
 
 def _check_keys(opened: Sequence[opening.Pack], prefixes: Sequence[bytes]) -> None:
-    seen: dict[bytes, int] = {}
-    for number, one in enumerate(opened):
-        for i in range(len(one)):
-            key = prefixes[number] + one.key_bytes(i)
-            if seen.setdefault(key, number) != number:
-                raise OptionError(
-                    f"{os.fsdecode(key)!r} is in {opened[seen[key]].path} and in {one.path}; "
-                    "no key may be there twice; put the name of each pack before its keys by "
-                    "prefix=True, which copies; or leave samples out first: packio "
-                    "select, then merge the selections"
-                )
+    """Refuse packs that share a key."""
+    shared = shared_keys.first([one.index_file for one in opened], prefixes)
+    if shared is None:
+        return
+    raise OptionError(
+        f"{os.fsdecode(shared.key)!r} is in {opened[shared.one].path} and in "
+        f"{opened[shared.other].path}; no key may be there twice; put the name of each pack before "
+        "its keys by prefix=True, which copies; or leave samples out first: packio select, then "
+        "merge the selections"
+    )
 
 
 def _linked(out: Path, opened: Sequence[opening.Pack]) -> PackReport:

@@ -142,7 +142,7 @@ def _home(folder: str | os.PathLike[str]) -> Path:
 def _files(pack: Pack) -> list[_PackFile]:
     index = pack.index_file
     if isinstance(pack.storage, FolderFiles):
-        keys = [pack.key(i) for i in range(len(pack))]
+        keys = [*pack.keys()]
         for key in keys:  # of an index that may be anybody's
             if problem := path_problem(os.fsencode(key)):
                 raise IntegrityError(f"{pack.path}: the key {key!r} {problem}; nothing was copied")

@@ -57,7 +57,7 @@ def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> Pack
         digest = hashlib.sha256(" ".join(p.digest for p in packs).encode()).hexdigest()
     return PackListing(
         "pack", None,
-        [p.key_bytes(i) for p in packs for i in range(len(p))],
+        [key for p in packs for key in p.index_file.every_key()],
         [size for p in packs for size in p.index_file.column("image/length").array().tolist()],
         _labels(packs, moves), names,
         splits=splits, split_names=split_names,

@@ -213,6 +213,17 @@ def test_a_key_is_looked_for_only_where_it_may_be(
     assert not opened
 
 
+@pytest.mark.parametrize("at_a_time", [1, 4, 1000])
+def test_every_key_comes_in_order(
+    at_a_time: int, pair: tuple[Index, Index], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexfile, "_KEYS", at_a_time)
+    expected = [record.key for record in _records(sum(COUNTS))]
+    for index in pair:
+        assert [*index.every_key()] == expected
+        assert [*indexfile.Keys(index)] == [os.fsdecode(key) for key in expected]
+
+
 def test_a_manifest_without_ranges_of_keys_finds_the_same(pair: tuple[Index, Index]) -> None:
     whole, older = pair[0], _without_ranges(pair[1])
     for row in range(len(whole)):

@@ -48,7 +48,7 @@ class Job:
     def run(self, given: Any, *, resume: bool) -> AddReport:
         """Make the values, write the containers, publish the index."""
         pack, name = self._pack, self._asked.name
-        keys = [pack.key_bytes(row) for row in range(len(pack))]
+        keys = [*pack.index_file.every_key()]
         rows = self._rows()
         found = values.of(given, name, keys, self._kind)
         if self._asked.batch_size is not None and found.function is None:

@@ -54,7 +54,7 @@ def compared(pack: opening.Pack, listing: Listing, recipe: Recipe) -> Growth:
     _check_labels(pack, listing)
     classes = all_classes([pack.classes, listing.classes])
     listing = relabelled(listing, classes, str(listing.root or "the source"))
-    keys = {pack.key_bytes(i) for i in range(len(pack))}
+    keys = {*pack.index_file.every_key()}
     changed_of = functools.partial(
         contents.changed, index=pack.index_file, known=seen.load(pack.digest, len(pack)),
         treatment=Treatment.of(recipe),

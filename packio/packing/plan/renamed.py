@@ -42,7 +42,8 @@ def became_of(listing: Listing, reader: str, pack: Pack) -> Origins:
         pack: The pack.
     """
     recipe, became = Recipe.of(pack.metadata), origins_of(pack.metadata)
-    is_known = not {pack.key_bytes(i) for i in range(len(pack))}.isdisjoint(listing.keys)
+    keys = {*listing.keys}
+    is_known = any(key in keys for key in pack.index_file.every_key())
     if isinstance(listing, PackListing):
         (one,) = listing.packs
         theirs = Recipe.of(one.metadata)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from packio.errors import KeyNotFoundError, OptionError
 from packio.index.indexfile import Index
 
 _FEW = 1000  # keys that are found one by one, by bisection; of more, all keys are gone through
-_ROWS = 1 << 16
 _SHOWN = 3
 
 
@@ -38,10 +36,8 @@ def positions(
             except KeyNotFoundError:
                 continue
     else:
-        asked, first = set(wanted), 0
-        for chunk in _chunks(index):
-            places |= {key: first + i for i, key in enumerate(chunk) if key in asked}
-            first += len(chunk)
+        asked = set(wanted)
+        places = {key: row for row, key in enumerate(index.every_key()) if key in asked}
     missing = [key for key in wanted if key not in places]
     if shown and missing:
         places |= _meant(index, missing)
@@ -58,26 +54,15 @@ def _meant(index: Index, missing: Sequence[bytes]) -> dict[bytes, int]:
     r"""Positions of keys that are not UTF-8 by their text, in which their bytes are ``\xNN``."""
     asked = {key for key in missing if b"\\x" in key}
     found: dict[bytes, int] = {}
-    first = 0
-    for chunk in _chunks(index) if asked else ():
-        for i, key in enumerate(chunk):
-            if not key.isascii() and (text := shown_as(key)) in asked:
-                found.setdefault(text, first + i)
-        first += len(chunk)
+    for row, key in enumerate(index.every_key() if asked else ()):
+        if not key.isascii() and (text := shown_as(key)) in asked:
+            found.setdefault(text, row)
     return found
 
 
 def shown_as(key: bytes) -> bytes:
     r"""A key as Arrow's text has it: bytes that are not UTF-8 as ``\xNN``."""
     return key.decode("utf-8", "backslashreplace").encode()
-
-
-def _chunks(index: Index) -> Iterator[list[bytes]]:
-    """All keys, in lists."""
-    for start in range(0, len(index), _ROWS):
-        ends = index.column("key_offsets").span(start, min(start + _ROWS, len(index)) + 1).tolist()
-        data = index.column("key_data").span(ends[0], ends[-1]).tobytes()
-        yield [data[a - ends[0] : b - ends[0]] for a, b in itertools.pairwise(ends)]
 
 
 def check(index: Index, places: np.ndarray, expected: Sequence[bytes], where: object) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from packio.errors import OptionError
-from packio.system import interrupts
+from packio.system import interrupts, memory
 
 T = TypeVar("T")
 
@@ -28,11 +28,13 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
 
     Raises:
         OptionError: n is less than 1.
+        MemoryError: there is no room for a thread.
     """
 
     def __init__(self, iterable: Iterable[T], n: int = 2) -> None:
         if n < 1:
             raise OptionError(f"n={n}: expected at least 1 item to wait")
+        memory.require_thread()
         self._channel: _Channel[T] = _Channel(n)
         thread = threading.Thread(
             target=_fill, args=(self._channel, iterable), name="packio-prefetch", daemon=True

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
+from packio.system import memory
+
 _Result = TypeVar("_Result")
 
 
@@ -85,6 +87,7 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
 
     Raises:
         KeyboardInterrupt: Ctrl-C came; or whatever the call raises.
+        MemoryError: there is no room for a thread.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return call()
@@ -98,6 +101,7 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
         finally:
             ended.set()
 
+    memory.require_thread()
     with deferred() as held:
         threading.Thread(target=run, name=_ASIDE, daemon=True).start()
         try:

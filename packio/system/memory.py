@@ -12,6 +12,8 @@ from pathlib import Path
 
 from packio.system import processors
 
+_THREAD = 12 << 20  # bytes: a thread's stack, 8 MiB on Linux, and what Python allots to it
+
 
 def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/meminfo")) -> int:
     """Count the bytes that this process can take before memory is swapped or it is killed.
@@ -45,6 +47,17 @@ def require(count: int) -> None:
         mmap.mmap(-1, count).close()
     except OSError as error:
         raise MemoryError(f"no room for {count:,} bytes") from error
+
+
+def require_thread() -> None:
+    """Check that there is room for a thread.
+
+    In CPython, starting a thread hangs for ever if there is no memory for the thread's first step.
+
+    Raises:
+        MemoryError: there is none.
+    """
+    require(_THREAD)
 
 
 def ran_out(error: BaseException) -> bool:

@@ -15,7 +15,6 @@ from typing import ParamSpec, TypeVar
 from packio.system import interrupts, memory
 
 _STEP = 0.1  # seconds between two looks whether Ctrl-C has come
-_THREAD = 12 << 20  # bytes: a thread's stack, 8 MiB on Linux, and what Python allots to it
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -23,7 +22,6 @@ _T = TypeVar("_T")
 class ThreadPool(ThreadPoolExecutor):
     """A `ThreadPoolExecutor` for a process whose memory is limited and that Ctrl-C may end.
 
-    In CPython, starting a thread hangs for ever if there is no memory for the thread's first step.
     Ctrl-C waits until a thread that starts is known to the pool, and until threads that are joined
     have ended. A ``with`` block that ends by an exception cancels what has not begun.
     """
@@ -34,7 +32,7 @@ class ThreadPool(ThreadPoolExecutor):
         Raises:
             MemoryError: there is no room for a thread.
         """
-        memory.require(_THREAD)
+        memory.require_thread()
         with interrupts.deferred():
             return super().submit(fn, *args, **kwargs)
 
@@ -99,7 +97,7 @@ class DaemonPool:
 
     def _start(self) -> None:
         try:
-            memory.require(_THREAD)
+            memory.require_thread()
             with interrupts.deferred():
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
         except (MemoryError, RuntimeError) as error:  # "can't start new thread"

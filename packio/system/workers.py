@@ -24,6 +24,8 @@ from multiprocessing import connection
 
 import torch
 
+from packio.system import memory
+
 _PATIENCE = 3  # seconds in which a worker can clean up
 
 
@@ -58,6 +60,7 @@ def _settle(_process: int) -> None:
         with contextlib.suppress(OSError):  # it has just ended, or Linux is older than 5.3
             # whoever forks from the parent holds the other end of the sentinel as well
             signs.append(os.pidfd_open(parent.pid))
+        memory.require_thread()
         threading.Thread(target=_follow, args=(signs,), name="packio-parent", daemon=True).start()
 
 

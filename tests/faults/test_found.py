@@ -120,23 +120,44 @@ def test_a_process_without_memory_is_tried_again_as_one_that_died(error: Excepti
     pool.shutdown()
 
 
-_THREAD_WITHOUT_MEMORY = """
-import os, resource
-from packio.system.pools import ThreadPool
+_WITHOUT_MEMORY = """
+import os, resource, threading
+from multiprocessing.connection import Pipe
+from packio.loading.prefetching import prefetch
+from packio.packing.run import executors
+from packio.system import interrupts
+from packio.system.pools import DaemonPool, ThreadPool
+pools, line = (ThreadPool(1), DaemonPool(1, "some")), Pipe()[1]
+thread = threading.Thread(target=int)  # its stack is kept: only what Python allots is missing
+thread.start()
+thread.join()
 pages = int(open("/proc/self/statm").read().split()[0])
-pool = ThreadPool(1)
 resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE"),) * 2)
 try:
-    pool.submit(abs, -1).result()
+    {}
 except MemoryError:
     print("told")
 """
 
 
-def test_who_starts_a_thread_without_memory_is_told_so() -> None:
-    command = [sys.executable, "-c", _THREAD_WITHOUT_MEMORY]
+@pytest.mark.parametrize(
+    "start",
+    [
+        "pools[0].submit(abs, -1).result()", "pools[1].submit(abs, -1).result()",
+        "next(prefetch([1]))", "interrupts.aside(int, int)",
+    ],
+)  # fmt: skip
+def test_who_starts_a_thread_without_memory_is_told_so(start: str) -> None:
+    command = [sys.executable, "-c", _WITHOUT_MEMORY.format(start)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "told\n"
+
+
+def test_a_worker_whose_memory_is_gone_before_it_begins_ends() -> None:
+    serving = "executors.serve(line.fileno(), os.getppid())"
+    command = [sys.executable, "-c", _WITHOUT_MEMORY.format(serving)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 71, done.stderr
 
 
 def test_a_process_that_dies_before_it_hears_anything_is_one_that_died(

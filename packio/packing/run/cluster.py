@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from packio import registry
 from packio.errors import OptionError, OutputError, ReadError, WorkerDiedError
+from packio.system import memory
 
 WAIT_VARIABLE = "PACKIO_RAY_WAIT"  # seconds that packio waits for a node if none is left
 _WAIT = 300.0
@@ -95,6 +96,7 @@ class Cluster(Executor):
         self._closed = threading.Event()
         self.headless = False
         self._wait = _wait()
+        memory.require_thread()
         threading.Thread(target=self._watch, name="packio-cluster", daemon=True).start()
 
     @property
@@ -170,6 +172,7 @@ class Cluster(Executor):
     def _watch(self) -> None:
         """Let the tasks fail if no node, or no head, is there for long."""
         last = [time.monotonic()] * 2  # when the head answered, when there was a node
+        memory.require_thread()
         threading.Thread(target=self._look, args=(last,), daemon=True).start()
         while not self._closed.wait(_WATCH_SECONDS):
             now, why = time.monotonic(), ""

@@ -7,6 +7,7 @@ Dask, is taken as it is.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import os
@@ -14,7 +15,6 @@ import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -29,6 +29,7 @@ from packio.system.pools import ThreadPool
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 _LITTLE = 1 << 20  # bytes that a process needs at least
+_MOMENT, _LATE = 0.001, 10.0  # seconds: between looks at a thread that starts; it is given up then
 _NO_MEMORY = 71  # exit code of a process that ran out of memory; it prints no traceback
 # With -c, Python looks for modules in the current folder first, so sys.path is set before imports.
 _COMMAND = f"""
@@ -188,7 +189,7 @@ def serve(descriptor: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    threading.Thread(target=_watch_memory, daemon=True).start()
+    _begin_to_watch_memory()
     line = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -198,14 +199,33 @@ def serve(descriptor: int, parent: int) -> None:
             line.send((good, value))
 
 
-def _watch_memory() -> None:
+def _begin_to_watch_memory() -> None:
+    """Start `_watch_memory` in a thread, or end this process if there is no memory for that.
+
+    The thread dies before its first step if memory runs out just then, and ``Thread.start`` would
+    wait for the step for ever.
+    """
+    begun: list[bool] = []
+    try:
+        while not begun:
+            _thread.start_new_thread(_watch_memory, (begun,))
+            deadline = time.monotonic() + _LATE
+            while not begun and time.monotonic() < deadline:
+                memory.require(_LITTLE)
+                time.sleep(_MOMENT)
+    except (MemoryError, RuntimeError):  # RuntimeError: "can't start new thread"
+        os._exit(_NO_MEMORY)
+
+
+def _watch_memory(begun: list[bool]) -> None:
     """End this process when it has no memory left; CPython hangs if it then starts a thread."""
-    while True:
-        time.sleep(1)
-        try:
+    try:
+        begun.append(True)
+        while True:
+            time.sleep(1)
             memory.require(_LITTLE)
-        except MemoryError:
-            os._exit(_NO_MEMORY)
+    except MemoryError:
+        os._exit(_NO_MEMORY)
 
 
 def outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:

@@ -339,7 +339,7 @@ def test_many_keys_are_found_in_one_pass(
     pack: pathlib.Path, sharded: pathlib.Path, exported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packio.packs.querying.keys._FEW", 2)
-    monkeypatch.setattr("packio.packs.querying.keys._ROWS", 7)
+    monkeypatch.setattr("packio.index.indexfile._KEYS", 7)
     table = pq.read_table(exported).select(["key"]).take(pa.array([39, 0, 13, 6, 7]))
     for one in (pack, sharded):
         assert _which(_whole(one).subset(table)) == [39, 0, 13, 6, 7]

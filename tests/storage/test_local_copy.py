@@ -362,7 +362,7 @@ def test_keys_that_lead_out_of_the_copy_are_refused(
     outside = tmp_path / "outside"
     outside.mkdir()
     hostile = key.format(outside=outside)
-    monkeypatch.setattr(type(ds.pack), "key", lambda *_: hostile)
+    monkeypatch.setattr(type(ds.pack), "keys", lambda pack: [hostile] * len(pack))
     monkeypatch.setattr(type(ds.pack.storage), "read", lambda *_: b"")
     with pytest.raises(IntegrityError, match="nothing was copied"):
         local_copy.opened(ds.pack, near)

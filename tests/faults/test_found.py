@@ -189,3 +189,30 @@ def test_appending_again_clears_what_was_left_after_the_last_step(
     (left.parent / workshop.MARKER).touch()
     assert append(out, source).added == 0
     assert os.listdir(tmp_path) == ["x.tar"]
+
+
+def test_a_worker_that_waits_for_ever_while_it_begins_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begins = executors._COMMAND.replace(str(executors._START_SECONDS), "1").replace(
+        "    from packio", "    import threading; lock = threading.Lock(); lock.acquire()\n"
+        "    lock.acquire()\n    from packio"
+    )  # fmt: skip
+    monkeypatch.setattr(executors, "_COMMAND", begins)
+    pool = executors.Processes(1)
+    with pytest.raises(WorkerDiedError, match="exit code 1"):
+        pool.submit(abs, -1).result()
+    pool.shutdown()
+    assert "Timeout" in capfd.readouterr().err  # and where it waited
+
+
+def test_a_worker_that_closes_its_pipe_and_does_not_end_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closes = "import os, time; %r; os.close(%d), %d; time.sleep(100_000)"
+    monkeypatch.setattr(executors, "_COMMAND", closes)
+    monkeypatch.setattr(executors, "_END_SECONDS", 0.1)
+    pool = executors.Processes(1)
+    with pytest.raises(WorkerDiedError, match="did not end by itself"):
+        pool.submit(abs, -1).result()
+    pool.shutdown()

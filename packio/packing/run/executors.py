@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import faulthandler
 import os
 import queue
 import signal
@@ -29,19 +30,26 @@ from packio.system.pools import ThreadPool
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 _LITTLE = 1 << 20  # bytes that a process needs at least
+_END_SECONDS = 60  # in which a process that has closed its pipe ends
 _MOMENT, _LATE = 0.001, 10.0  # seconds: between looks at a thread that starts; it is given up then
 _NO_MEMORY = 71  # exit code of a process that ran out of memory; it prints no traceback
+_START_SECONDS = 300  # to import packio, on any disk; then a process that starts is given up
 # With -c, Python looks for modules in the current folder first, so sys.path is set before imports.
+# Without memory, libraries may wait for ever while they are imported, or when the process ends: a
+# thread of faulthandler ends it then, which takes neither memory nor the interpreter's lock.
 _COMMAND = f"""
-import sys
+import faulthandler, os, sys
+faulthandler.dump_traceback_later({_START_SECONDS}, exit=True)
 sys.path[:] = %r
 try:
     from packio.packing.run.executors import serve
-except (MemoryError, ImportError) as error:
+    serve(%d, %d)
+except BaseException as error:
     if isinstance(error, MemoryError) or {registry.NO_MEMORY!r} in str(error):
-        raise SystemExit({_NO_MEMORY}) from None
-    raise
-serve(%d, %d)
+        os._exit({_NO_MEMORY})
+    sys.excepthook(type(error), error, error.__traceback__)
+    os._exit(1)
+os._exit(0)
 """
 
 
@@ -144,12 +152,22 @@ class _Worker:
             self._line.send(task)
             good, value = self._line.recv()
         except (EOFError, OSError) as error:
-            raise WorkerDiedError(
-                f"a process that writes shards died ({_end(self._process.wait())})"
-            ) from error
+            raise WorkerDiedError(f"a process that writes shards died ({self._end()})") from error
         if not good:
             raise value
         return value
+
+    def _end(self) -> str:
+        """Wait for the end of a process that has closed its pipe; say how it ended."""
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "it did not end by itself, perhaps for lack of memory"
+        if code >= 0:
+            return "for lack of memory" if code == _NO_MEMORY else f"exit code {code}"
+        name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+        return f"{name}, perhaps for lack of memory" if -code == signal.SIGKILL else name
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
@@ -170,13 +188,6 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(code: int) -> str:
-    if code >= 0:
-        return "for lack of memory" if code == _NO_MEMORY else f"exit code {code}"
-    name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-    return f"{name}, perhaps for lack of memory" if -code == signal.SIGKILL else name
-
-
 def serve(descriptor: int, parent: int) -> None:
     """Run tasks in a process of `Processes`, until the pipe is closed.
 
@@ -190,6 +201,7 @@ def serve(descriptor: int, parent: int) -> None:
     if os.getppid() != parent:
         return
     _begin_to_watch_memory()
+    faulthandler.cancel_dump_traceback_later()
     line = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -216,3 +216,13 @@ def test_a_worker_that_closes_its_pipe_and_does_not_end_is_ended(
     with pytest.raises(WorkerDiedError, match="did not end by itself"):
         pool.submit(abs, -1).result()
     pool.shutdown()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_workers_begin_where_the_program_has_no_stderr(
+    closed: str, source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    code = "import packio, sys; packio.pack(*sys.argv[1:], shards=3, num_workers=2)"
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", code]
+    assert subprocess.run([*command, source, tmp_path / "x.tar"], check=False).returncode == 0
+    assert packio.verify(tmp_path / "x.tar").ok

@@ -39,7 +39,8 @@ _START_SECONDS = 300  # to import packio, on any disk; then a process that start
 # thread of faulthandler ends it then, which takes neither memory nor the interpreter's lock.
 _COMMAND = f"""
 import faulthandler, os, sys
-faulthandler.dump_traceback_later({_START_SECONDS}, exit=True)
+told = sys.stderr or open(os.devnull, "w")
+faulthandler.dump_traceback_later({_START_SECONDS}, exit=True, file=told)
 sys.path[:] = %r
 try:
     from packio.packing.run.executors import serve

@@ -109,11 +109,15 @@ def _check_keys(opened: Sequence[opening.Pack], prefixes: Sequence[bytes]) -> No
     shared = shared_keys.first([one.index_file for one in opened], prefixes)
     if shared is None:
         return
+    remedy = (
+        "put the name of each pack before its keys by prefix=True, which copies; or leave samples "
+        "out first: packio select, then merge the selections by copying"
+    )
+    if any(prefixes):
+        remedy = "give each pack a prefix of its own (prefix=[...]), or rename one of the packs"
     raise OptionError(
         f"{os.fsdecode(shared.key)!r} is in {opened[shared.one].path} and in "
-        f"{opened[shared.other].path}; no key may be there twice; put the name of each pack before "
-        "its keys by prefix=True, which copies; or leave samples out first: packio select, then "
-        "merge the selections"
+        f"{opened[shared.other].path}; no key may be there twice; {remedy}"
     )
 
 

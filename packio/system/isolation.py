@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import faulthandler
 import importlib
 import json
 import math
@@ -26,6 +27,7 @@ from packio import errors
 from packio.errors import IntegrityError, PackioError
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
+_START_SECONDS = 300  # to import packio, on any disk
 _GRACE = 5  # seconds after the time limit; the parent, if it lives, has ended the process by then
 
 _is_other = False  # whether this is such a process: it has no need for another one
@@ -80,9 +82,13 @@ def is_possible() -> bool:
 def command(code: str) -> list[str]:
     """The command line of an interpreter that imports what this one does, and runs some code.
 
-    Python puts the current folder first for -c: nothing is imported before its path is this one's.
+    Python puts the current folder first for -c: nothing else is imported before its path is this
+    one's. Without memory, libraries may wait for ever while they are imported: it ends then, by
+    itself, if it has not called `begin` in time.
     """
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]
+    ends = f"faulthandler.dump_traceback_later({_START_SECONDS}, exit=True)"
+    begins = f"import faulthandler, sys; {ends}; sys.path[:] = {sys.path!r}"
+    return [sys.executable, "-c", f"{begins}; {code}"]
 
 
 def made(name: str) -> Any:
@@ -139,6 +145,7 @@ def begin() -> None:
     """Begin to be the other process: who waits for it ends it, and it leaves no core file."""
     global _is_other  # noqa: PLW0603 (true of this whole process)
     _is_other = True
+    faulthandler.cancel_dump_traceback_later()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(ValueError, OSError):

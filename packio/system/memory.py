@@ -5,13 +5,19 @@ A container or a batch job may have a limit of its own, by its control group.
 
 from __future__ import annotations
 
+import _thread
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from packio.system import processors
 
+GONE = 71  # exit code of a process that `watch` has ended
+
+_LITTLE = 1 << 20  # bytes that a process needs at least
+_MOMENT, _LATE = 0.001, 10.0  # seconds: between looks at a thread that starts; it is given up then
 _THREAD = 12 << 20  # bytes: a thread's stack, 8 MiB on Linux, and what Python allots to it
 
 
@@ -58,6 +64,34 @@ def require_thread() -> None:
         MemoryError: there is none.
     """
     require(_THREAD)
+
+
+def watch() -> None:
+    """From now on, end this process within a second, by `GONE`, if it has no memory left.
+
+    CPython and other libraries may wait for ever where they lack memory. It is safe to call before
+    other modules are imported.
+    """
+    begun: list[bool] = []
+    try:
+        while not begun:  # a thread dies before its first step if memory runs out just then
+            _thread.start_new_thread(_look, (begun,))  # Thread.start would wait for that step
+            deadline = time.monotonic() + _LATE
+            while not begun and time.monotonic() < deadline:
+                require(_LITTLE)
+                time.sleep(_MOMENT)
+    except (MemoryError, RuntimeError):  # RuntimeError: "can't start new thread"
+        os._exit(GONE)
+
+
+def _look(begun: list[bool]) -> None:
+    try:
+        begun.append(True)
+        while True:
+            time.sleep(1)
+            require(_LITTLE)
+    except MemoryError:
+        os._exit(GONE)
 
 
 def ran_out(error: BaseException) -> bool:

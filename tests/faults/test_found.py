@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 from typing import Any
 
 import ground as grounds
@@ -18,7 +19,7 @@ from packio.errors import OutputError, WorkerDiedError
 from packio.packing.appending import append
 from packio.packing.run import executors
 from packio.storage import workshop
-from packio.system import files
+from packio.system import files, isolation
 
 SHARDS = 4
 
@@ -122,12 +123,10 @@ def test_a_process_without_memory_is_tried_again_as_one_that_died(error: Excepti
 
 _WITHOUT_MEMORY = """
 import os, resource, threading
-from multiprocessing.connection import Pipe
 from packio.loading.prefetching import prefetch
-from packio.packing.run import executors
-from packio.system import interrupts
+from packio.system import interrupts, memory
 from packio.system.pools import DaemonPool, ThreadPool
-pools, line = (ThreadPool(1), DaemonPool(1, "some")), Pipe()[1]
+pools = (ThreadPool(1), DaemonPool(1, "some"))
 thread = threading.Thread(target=int)  # its stack is kept: only what Python allots is missing
 thread.start()
 thread.join()
@@ -154,8 +153,7 @@ def test_who_starts_a_thread_without_memory_is_told_so(start: str) -> None:
 
 
 def test_a_worker_whose_memory_is_gone_before_it_begins_ends() -> None:
-    serving = "executors.serve(line.fileno(), os.getppid())"
-    command = [sys.executable, "-c", _WITHOUT_MEMORY.format(serving)]
+    command = [sys.executable, "-c", _WITHOUT_MEMORY.format("memory.watch()")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 71, done.stderr
 
@@ -191,19 +189,42 @@ def test_appending_again_clears_what_was_left_after_the_last_step(
     assert os.listdir(tmp_path) == ["x.tar"]
 
 
+_WATCH = "    memory.watch()\n"
+_WAIT = "    import _thread; lock = _thread.allocate_lock(); lock.acquire(); lock.acquire()\n"
+
+
 def test_a_worker_that_waits_for_ever_while_it_begins_is_ended(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    begins = executors._COMMAND.replace(str(executors._START_SECONDS), "1").replace(
-        "    from packio", "    import threading; lock = threading.Lock(); lock.acquire()\n"
-        "    lock.acquire()\n    from packio"
-    )  # fmt: skip
-    monkeypatch.setattr(executors, "_COMMAND", begins)
+    begins = executors._COMMAND.replace(str(executors._START_SECONDS), "1")
+    monkeypatch.setattr(executors, "_COMMAND", begins.replace(_WATCH, _WATCH + _WAIT))
     pool = executors.Processes(1)
     with pytest.raises(WorkerDiedError, match="exit code 1"):
         pool.submit(abs, -1).result()
     pool.shutdown()
     assert "Timeout" in capfd.readouterr().err  # and where it waited
+
+
+def test_a_worker_that_waits_for_ever_without_memory_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = "    import resource; resource.setrlimit(resource.RLIMIT_AS, (1, 1))\n"
+    begins = executors._COMMAND.replace(_WATCH, _WATCH + limit + _WAIT)
+    monkeypatch.setattr(executors, "_COMMAND", begins)
+    pool = executors.Processes(1)
+    with pytest.raises(WorkerDiedError, match="for lack of memory"):
+        pool.submit(abs, -1).result()
+    pool.shutdown()
+
+
+def test_an_interpreter_that_waits_for_ever_while_it_imports_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isolation, "_START_SECONDS", 1)
+    command = isolation.command(textwrap.dedent(_WAIT))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr  # and where it waited
 
 
 def test_a_worker_that_closes_its_pipe_and_does_not_end_is_ended(

@@ -86,3 +86,12 @@ def test_the_command_takes_prefix(packs: list[Path], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "packio", *words]
     subprocess.run(command, check=True, timeout=600)
     assert _samples(tmp_path / "y.tar") == _expected(packs, ["monday/", "tuesday/"])
+
+
+def test_prefixes_that_do_not_tell_packs_apart_are_told(packs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    other = packs[1].parent.joinpath("b", "monday.tar")
+    packio.merge(other, [packs[1], packio.pack(tmp_path / "tuesday", tmp_path / "c.lmdb").out],
+                 prefix=["", "more/"])  # fmt: skip
+    with pytest.raises(OptionError, match="prefix of its own"):
+        packio.merge(tmp_path / "x.tar", [packs[0], other], prefix=True)

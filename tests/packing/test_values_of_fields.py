@@ -283,3 +283,16 @@ def test_slips_of_the_command_line_are_told(
         main()
     assert ended.value.code in (2, 65)
     assert said in capsys.readouterr().err
+
+
+def test_values_of_samples_that_have_one_are_not_called_values_of_no_sample(
+    tmp_path: pathlib.Path,
+) -> None:
+    out, pixels = tmp_path / "x.tar", np.zeros((8, 8, 3), np.uint8)
+    samples = [{"image": pixels, "key": key} for key in KEYS]
+    packio.pack(samples, out, shards=2)
+    captions = dict(zip(KEYS, CAPTIONS, strict=True))
+    packio.add_field(out, "caption", captions)
+    packio.append(out, [{"image": pixels, "key": "new/1.jpg"}])
+    with pytest.raises(SourceError, match=r"needs one: values have 'cats/1.jpg'.*have 'new/1.jpg'"):
+        packio.add_field(out, "caption", captions, only_new=True)

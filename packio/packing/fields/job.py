@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -56,9 +57,10 @@ class Job:
         if self._kept and not rows:  # every shard has values: nothing is new
             return self._report(found, Stock(self._kind, [], [], 0, {}), 0, pack.digest, 0)
         if found.function is None:
-            known = [key for first, stop in rows for key in keys[first:stop] if key in found.known]
-            if keys and not known:
-                raise stock.none_fits(pack.path, name, keys, found.unused)
+            asked = [key for first, stop in rows for key in keys[first:stop]]
+            if asked and not any(key in found.known for key in asked):
+                given = [*map(os.fsdecode, found.known), *found.unused]
+                raise stock.none_fits(pack.path, name, asked, given)
             lacking = [row for row in self._each_row() if found.known.get(keys[row]) is None]
             self._refuse(lacking, keys, found)
         journal.begin(self._shop, self._plan(found, keys), resume=resume)

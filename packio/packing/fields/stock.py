@@ -69,13 +69,13 @@ def taken(folder: Path, where: str, keys: Sequence[bytes]) -> Stock:
     return Stock(next(iter(kinds), None), absent, problems, size, dict(shapes.most_common()))
 
 
-def none_fits(path: Path, name: str, keys: Sequence[bytes], unused: Sequence[str]) -> SourceError:
-    """The error for values of which none has the key of a sample."""
-    given = f"values have {values.shown(unused)}" if unused else "there are no values"
-    samples = values.shown([os.fsdecode(key) for key in keys])
+def none_fits(path: Path, name: str, lacking: Sequence[bytes], given: Sequence[str]) -> SourceError:
+    """The error for values of which none has the key of a sample that lacks one."""
+    told = f"values have {values.shown(given)}" if given else "there are no values"
+    samples = values.shown([os.fsdecode(key) for key in lacking])
     return SourceError(
-        f"{path}: no value of {name} has the key of a sample: {given}; samples have {samples}; "
-        f"name the values by these keys (packio ls {path})"
+        f"{path}: no value of {name} has the key of a sample that needs one: {told}; samples have "
+        f"{samples}; name the values by these keys (packio ls {path})"
     )
 
 

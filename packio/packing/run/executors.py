@@ -7,7 +7,6 @@ Dask, is taken as it is.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import ctypes
 import faulthandler
@@ -16,7 +15,6 @@ import queue
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from multiprocessing.connection import Connection, Pipe
@@ -29,25 +27,25 @@ from packio.system import interrupts, memory
 from packio.system.pools import ThreadPool
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
-_LITTLE = 1 << 20  # bytes that a process needs at least
 _END_SECONDS = 60  # in which a process that has closed its pipe ends
-_MOMENT, _LATE = 0.001, 10.0  # seconds: between looks at a thread that starts; it is given up then
-_NO_MEMORY = 71  # exit code of a process that ran out of memory; it prints no traceback
 _START_SECONDS = 300  # to import packio, on any disk; then a process that starts is given up
 # With -c, Python looks for modules in the current folder first, so sys.path is set before imports.
-# Without memory, libraries may wait for ever while they are imported, or when the process ends: a
-# thread of faulthandler ends it then, which takes neither memory nor the interpreter's lock.
+# Without memory, libraries may wait for ever while they are imported, or when the process ends: so
+# memory is watched before they are imported. What else waits for ever, a thread of faulthandler
+# ends, which takes neither memory nor the interpreter's lock.
 _COMMAND = f"""
 import faulthandler, os, sys
 told = sys.stderr or open(os.devnull, "w")
 faulthandler.dump_traceback_later({_START_SECONDS}, exit=True, file=told)
 sys.path[:] = %r
 try:
+    from packio.system import memory
+    memory.watch()
     from packio.packing.run.executors import serve
     serve(%d, %d)
 except BaseException as error:
     if isinstance(error, MemoryError) or {registry.NO_MEMORY!r} in str(error):
-        os._exit({_NO_MEMORY})
+        os._exit({memory.GONE})
     sys.excepthook(type(error), error, error.__traceback__)
     os._exit(1)
 os._exit(0)
@@ -166,7 +164,7 @@ class _Worker:
             self.kill()
             return "it did not end by itself, perhaps for lack of memory"
         if code >= 0:
-            return "for lack of memory" if code == _NO_MEMORY else f"exit code {code}"
+            return "for lack of memory" if code == memory.GONE else f"exit code {code}"
         name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
         return f"{name}, perhaps for lack of memory" if -code == signal.SIGKILL else name
 
@@ -201,44 +199,14 @@ def serve(descriptor: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    _begin_to_watch_memory()
     faulthandler.cancel_dump_traceback_later()
     line = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         while True:
             good, value = outcome(*line.recv())
             if isinstance(value, WorkerDiedError):  # memory ran out; a new process has it again
-                os._exit(_NO_MEMORY)
+                os._exit(memory.GONE)
             line.send((good, value))
-
-
-def _begin_to_watch_memory() -> None:
-    """Start `_watch_memory` in a thread, or end this process if there is no memory for that.
-
-    The thread dies before its first step if memory runs out just then, and ``Thread.start`` would
-    wait for the step for ever.
-    """
-    begun: list[bool] = []
-    try:
-        while not begun:
-            _thread.start_new_thread(_watch_memory, (begun,))
-            deadline = time.monotonic() + _LATE
-            while not begun and time.monotonic() < deadline:
-                memory.require(_LITTLE)
-                time.sleep(_MOMENT)
-    except (MemoryError, RuntimeError):  # RuntimeError: "can't start new thread"
-        os._exit(_NO_MEMORY)
-
-
-def _watch_memory(begun: list[bool]) -> None:
-    """End this process when it has no memory left; CPython hangs if it then starts a thread."""
-    try:
-        begun.append(True)
-        while True:
-            time.sleep(1)
-            memory.require(_LITTLE)
-    except MemoryError:
-        os._exit(_NO_MEMORY)
 
 
 def outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:

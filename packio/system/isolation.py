@@ -26,8 +26,9 @@ from typing import Any
 from packio import errors
 from packio.errors import IntegrityError, PackioError
 
+START_SECONDS = 300  # to import packio, on any disk; then a process that starts is given up
+
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
-_START_SECONDS = 300  # to import packio, on any disk
 _GRACE = 5  # seconds after the time limit; the parent, if it lives, has ended the process by then
 
 _is_other = False  # whether this is such a process: it has no need for another one
@@ -86,7 +87,7 @@ def command(code: str) -> list[str]:
     one's. Without memory, libraries may wait for ever while they are imported: it ends then, by
     itself, if it has not called `begin` in time.
     """
-    ends = f"faulthandler.dump_traceback_later({_START_SECONDS}, exit=True)"
+    ends = f"faulthandler.dump_traceback_later({START_SECONDS}, exit=True)"
     begins = f"import faulthandler, sys; {ends}; sys.path[:] = {sys.path!r}"
     return [sys.executable, "-c", f"{begins}; {code}"]
 

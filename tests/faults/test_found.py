@@ -93,6 +93,14 @@ def test_it_does_not_end_well_where_the_pack_cannot_be_opened(
     assert sorted(os.listdir(tmp_path)) == ["x.tar", "x.tar.idx", "x.tar.packio"]
 
 
+def _dies(reason: str) -> None:
+    """Start a process of those that write shards: it dies for that reason."""
+    pool = executors.Processes(1)
+    with pytest.raises(WorkerDiedError, match=reason):
+        pool.submit(abs, -1).result()
+    pool.shutdown()
+
+
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
 def test_without_memory_it_ends_in_a_line_and_goes_on_later(
     error: Exception, source: pathlib.Path, tmp_path: pathlib.Path
@@ -170,10 +178,7 @@ def test_a_process_that_dies_before_it_hears_anything_is_one_that_died(
         return process
 
     monkeypatch.setattr(subprocess, "Popen", waited)
-    pool = executors.Processes(1)
-    with pytest.raises(WorkerDiedError, match="exit code 9"):
-        pool.submit(abs, -1).result()
-    pool.shutdown()
+    _dies("exit code 9")
 
 
 def test_appending_again_clears_what_was_left_after_the_last_step(
@@ -196,12 +201,9 @@ _WAIT = "    import _thread; lock = _thread.allocate_lock(); lock.acquire(); loc
 def test_a_worker_that_waits_for_ever_while_it_begins_is_ended(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    begins = executors._COMMAND.replace(str(executors._START_SECONDS), "1")
+    begins = executors._COMMAND.replace(str(isolation.START_SECONDS), "1")
     monkeypatch.setattr(executors, "_COMMAND", begins.replace(_WATCH, _WATCH + _WAIT))
-    pool = executors.Processes(1)
-    with pytest.raises(WorkerDiedError, match="exit code 1"):
-        pool.submit(abs, -1).result()
-    pool.shutdown()
+    _dies("exit code 1")
     assert "Timeout" in capfd.readouterr().err  # and where it waited
 
 
@@ -211,16 +213,13 @@ def test_a_worker_that_waits_for_ever_without_memory_is_ended(
     limit = "    import resource; resource.setrlimit(resource.RLIMIT_AS, (1, 1))\n"
     begins = executors._COMMAND.replace(_WATCH, _WATCH + limit + _WAIT)
     monkeypatch.setattr(executors, "_COMMAND", begins)
-    pool = executors.Processes(1)
-    with pytest.raises(WorkerDiedError, match="for lack of memory"):
-        pool.submit(abs, -1).result()
-    pool.shutdown()
+    _dies("for lack of memory")
 
 
 def test_an_interpreter_that_waits_for_ever_while_it_imports_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(isolation, "_START_SECONDS", 1)
+    monkeypatch.setattr(isolation, "START_SECONDS", 1)
     command = isolation.command(textwrap.dedent(_WAIT))
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
@@ -233,10 +232,7 @@ def test_a_worker_that_closes_its_pipe_and_does_not_end_is_ended(
     closes = "import os, time; %r; os.close(%d), %d; time.sleep(100_000)"
     monkeypatch.setattr(executors, "_COMMAND", closes)
     monkeypatch.setattr(executors, "_END_SECONDS", 0.1)
-    pool = executors.Processes(1)
-    with pytest.raises(WorkerDiedError, match="did not end by itself"):
-        pool.submit(abs, -1).result()
-    pool.shutdown()
+    _dies("did not end by itself")
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-", "<&- >&- 2>&-"])

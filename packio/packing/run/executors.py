@@ -23,12 +23,11 @@ from typing import Any
 from packio import registry
 from packio.errors import OptionError, WorkerDiedError
 from packio.packing.run import cluster
-from packio.system import interrupts, memory
+from packio.system import interrupts, isolation, memory
 from packio.system.pools import ThreadPool
 
 _PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 _END_SECONDS = 60  # in which a process that has closed its pipe ends
-_START_SECONDS = 300  # to import packio, on any disk; then a process that starts is given up
 # With -c, Python looks for modules in the current folder first, so sys.path is set before imports.
 # Without memory, libraries may wait for ever while they are imported, or when the process ends: so
 # memory is watched before they are imported. What else waits for ever, a thread of faulthandler
@@ -36,7 +35,7 @@ _START_SECONDS = 300  # to import packio, on any disk; then a process that start
 _COMMAND = f"""
 import faulthandler, os, sys
 told = sys.stderr or open(os.devnull, "w")
-faulthandler.dump_traceback_later({_START_SECONDS}, exit=True, file=told)
+faulthandler.dump_traceback_later({isolation.START_SECONDS}, exit=True, file=told)
 sys.path[:] = %r
 try:
     from packio.system import memory

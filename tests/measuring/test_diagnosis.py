@@ -375,6 +375,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory, image_folder: pathlib.Path) -
 def test_a_transform_that_sleeps_is_named(
     pack: pathlib.Path, workers: int, drowsy: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
+    children = set(multiprocessing.active_children())
     dataset = packio.PackDataset(pack, crop=packio.RandomResizedCrop(16), transform=drowsy)
     loader = DataLoader(dataset, 2, shuffle=True, num_workers=workers, collate_fn=packio.collate)
     said: list[str] = []
@@ -382,7 +383,7 @@ def test_a_transform_that_sleeps_is_named(
     assert has_slept(found)
     assert found.measured.waiting.median > 0.5  # of a step that does nothing
     assert "the loop" in said
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= children
 
 
 def test_a_step_that_sleeps_is_the_limit() -> None:
@@ -576,9 +577,10 @@ def test_the_size_of_a_batch_is_that_of_its_first_tensor(batch: Any, size: int) 
     ],
 )  # fmt: skip
 def test_what_fails_is_told_and_leaves_no_process(loader: Any, step: Any, words: str) -> None:
+    children = set(multiprocessing.active_children())
     with pytest.raises(DiagnosisError, match=words):
         packio.doctor(loader(), step, seconds=QUICK)
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= children
 
 
 @pytest.mark.parametrize(

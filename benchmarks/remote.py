@@ -94,13 +94,17 @@ if __name__ == "__main__":
 
 
 def _stubbed(code: str) -> str:
-    """A program that can import torchvision, which Streaming does, beside a CPU build of torch."""
+    """A program that can import torchvision, as Streaming does, beside torch of another build."""
     return (
+        "from importlib.metadata import PackageNotFoundError, version\n"
         "import torch\n"
-        "stub = torch.library.Library('torchvision', 'FRAGMENT')\n"
-        "for name in ('nms', 'qnms'):\n"
-        "    try: stub.define(f'{name}(Tensor a, Tensor b, float c) -> Tensor')\n"
-        "    except RuntimeError: pass\n" + code
+        "try: builds = {version(each).partition('+')[2] for each in ('torch', 'torchvision')}\n"
+        "except PackageNotFoundError: builds = set()\n"
+        "if len(builds) > 1:\n"
+        "    stub = torch.library.Library('torchvision', 'FRAGMENT')\n"
+        "    for name in ('nms', 'qnms'):\n"
+        "        try: stub.define(f'{name}(Tensor a, Tensor b, float c) -> Tensor')\n"
+        "        except RuntimeError: pass\n" + code
     )
 
 

@@ -7,7 +7,9 @@ a label.
 
 * build: records go through `IndexBuilder` into one index file; seconds and peak memory by number of
   samples, and the slopes of both between the two largest numbers.
-* build_shards: the same in shards under a manifest, in as many processes as `--workers` says.
+* build_shards: the same in shards under a manifest, in as many processes as `--workers` says. All
+  processes together: the peaks of the workers, and what is anonymous of the one that writes the
+  manifest; the pages of the indexes that it looks at come on top, and can be dropped at any time.
 * joined: the indexes of shards joined into one index file, as packing publishes them.
 * open, rows: a manifest over links to one shard's files, so that a billion samples take the room of
   a million. `packio.open`: milliseconds, and the growth of memory. Random rows, once all blocks
@@ -19,7 +21,7 @@ a label.
 
     python benchmarks/index_scale.py [--build 100000,300000,1000000] [--sharded 4000000]
         [--linked 1000000,100000000,1000000000] [--shard 1000000] [--workers 2] [--rows 20000]
-        [--work FOLDER] [--save]
+        [--descriptors 1024,4096] [--work FOLDER] [--save]
 """
 
 from __future__ import annotations
@@ -149,8 +151,9 @@ class Watched:
         self._thread.join()
 
     def _watch(self) -> None:
-        status = Path("/proc/self/status")
-        while not self._stop.wait(SECONDS):
+        status, has_ended = Path("/proc/self/status"), False
+        while not has_ended:
+            has_ended = self._stop.wait(SECONDS)
             found = re.search(r"RssAnon:\s+(\d+)", status.read_text())
             self.peak = max(self.peak, int(found[1]) / 1e3 if found else 0.0)
 
@@ -189,7 +192,8 @@ def build_shards(folder: Path, count: int, given: argparse.Namespace) -> dict[st
         pool.join()
     of_worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     written = time.perf_counter() - began
-    write_manifest(folder, names, given.shard)
+    with Watched() as watched:
+        write_manifest(folder, names, given.shard)
     seconds = time.perf_counter() - began
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     size = sum(path.stat().st_size for path in folder.iterdir())
@@ -201,7 +205,8 @@ def build_shards(folder: Path, count: int, given: argparse.Namespace) -> dict[st
         "workers": given.workers,
         "seconds": round(seconds, 1),
         "manifest_seconds": round(seconds - written, 2),
-        "peak_mb_of_all_processes": round(own + given.workers * of_worker),
+        "peak_mb_of_all_processes": round(watched.peak + given.workers * of_worker),
+        "peak_mb_with_pages_of_files": round(own + given.workers * of_worker),
         "peak_mb_of_a_worker": round(of_worker),
         "peak_mb_before": round(before),
         "bytes_a_sample": round(size / count, 1),
@@ -397,6 +402,7 @@ def main() -> None:
     parser.add_argument("--sharded", type=numbers, default=[4_000_000])
     parser.add_argument("--linked", type=numbers, default=[10**6, 10**8, 10**9])
     parser.add_argument("--many", type=numbers, default=[10**5], help="numbers of small shards")
+    parser.add_argument("--descriptors", type=numbers, default=[1024, 4096], help="ulimit -n")
     parser.add_argument("--find", type=numbers, default=[1_000_000])
     parser.add_argument("--shard", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=2)
@@ -423,6 +429,10 @@ def main() -> None:
         link(work / "small", 1000, 1000)
         result["linked"] = [linked(work, n, min(given.shard, n), given) for n in given.linked]
         result["linked"] += [linked(work, 1000 * n, 1000, given) for n in given.many]
+        result["descriptors"], most = [], resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        for n in given.descriptors:  # of the processes that read
+            resource.setrlimit(resource.RLIMIT_NOFILE, (n, most))
+            result["descriptors"].append(linked(work, max(given.linked), given.shard, given))
     _results.finish("index_scale", result, keep=given.save)
 
 

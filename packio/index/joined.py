@@ -13,6 +13,7 @@ from packio.index.column import Column
 from packio.index.sorting import key_order
 
 if TYPE_CHECKING:
+    from packio.index.far import Span
     from packio.index.shards import Shards
 
 
@@ -42,6 +43,10 @@ class JoinedColumn(Column):
     def dtype(self) -> np.dtype:
         """Type of the column's items."""
         return self._dtype
+
+    def lacking(self, rows: np.ndarray | None = None) -> list[Span]:
+        """Nothing: the index of each shard asks for its own blocks."""
+        return []
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Copy out some rows, checked. ``rows`` are within 0..len-1."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from packio.errors import OptionError
 from packio.storage.disk import SUFFIX as SAMPLES
 from packio.system import cache
 
@@ -55,12 +56,17 @@ def found(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
 
     Args:
         copies: Folders that datasets were given as ``local_copy=``, instead of the user's cache.
+
+    Raises:
+        OptionError: a folder of copies does not exist.
     """
     if not copies:
         return [*_in_cache()]
     listed: list[Cached] = []
     for folder in copies:
         given = os.path.expanduser(os.path.expandvars(os.fspath(folder)))
+        if not os.path.isdir(given):
+            raise OptionError(f"{given}: no such folder; datasets have it as local_copy=")
         listed += _in_copies(Path(given, f"packio-{os.geteuid()}"))
     return listed
 

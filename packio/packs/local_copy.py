@@ -113,6 +113,13 @@ def _keep(pack: Pack, home: Path, room: int) -> None:
     """Let a pack keep the samples that it reads; a whole copy, or mapped pixels, need no cache."""
     if pack.raw_rows is not None:
         return
+    unread = [name for name, _, check in pack.index_file.files() if check == _UNKNOWN]
+    if unread:
+        warnings.warn(
+            f"{pack.path}: local_bytes= keeps no samples of {len(unread)} objects, as their index "
+            "was made from headers, without checksums; packio reindex --whole reads them whole",
+            stacklevel=4,
+        )
     path = os.fspath(pack.path)
     pack.ram = disk.opened(home, pack.digest, len(pack), len(pack.fields), room, path)
     if pack.ram is None:

@@ -24,21 +24,25 @@ class RemoteFiles:
         paths: Of the files.
         sizes: Bytes of each file; a read beyond the end is refused.
         tags: Path → entity tag of the version that is read; a file without one is not compared.
+        versions: Path → version, as `urls.version` has it, of a file whose samples have no
+            checksums: whatever way it is read, its version is compared.
     """
 
     def __init__(
         self, root: Url, paths: Sequence[str], sizes: Sequence[int],
-        tags: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None, versions: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._root, self._paths, self._sizes = root, list(paths), list(sizes)
-        self._tags = dict(tags or {})
+        self._tags, self._versions = dict(tags or {}), dict(versions or {})
         self._client = requests.client(root)
         self._to_warn = [True]  # of a refusal, once; copies of this object share the list
         self._flight = Flight(self._range)
         self._landings: Mapping[Range, Landing] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RemoteFiles, (self._root, self._paths, self._sizes, self._tags)
+        return RemoteFiles, (
+            self._root, self._paths, self._sizes, self._tags, self._versions,
+        )  # fmt: skip
 
     def check(self, is_read: Callable[[int], bool]) -> None:
         """Compare the size of every file with the index, if the service tells sizes.
@@ -125,8 +129,9 @@ class RemoteFiles:
         url = self.path(file)
         if self._client is not None:
             try:
-                tag = self._tags.get(self._paths[file])
-                return self._client.read(url, start, stop, tag, self._sizes[file])
+                name = self._paths[file]
+                tag, version = self._tags.get(name), self._versions.get(name, "")
+                return self._client.read(url, start, stop, tag, self._sizes[file], version)
             except requests.RefusedError as error:
                 self._client = None
                 with contextlib.suppress(IndexError):  # many requests may be refused at a time
@@ -134,7 +139,21 @@ class RemoteFiles:
                     warnings.warn(
                         f"{error}: all objects there are read more slowly, by fsspec", stacklevel=2
                     )
-        return urls.read(*urls.filesystem(url), start, stop - start)
+        data = urls.read(*urls.filesystem(url), start, stop - start)
+        self._compare([file])
+        return data
+
+    def _compare(self, files: Iterable[int]) -> None:
+        """Check that files whose samples have no checksums are what they were, after a read.
+
+        Raises:
+            IntegrityError: one was replaced.
+            Exception: the service does not answer.
+        """
+        for file in {f for f in files if self._paths[f] in self._versions}:
+            found = urls.info(self.path(file))
+            if found is None or urls.version(found) != self._versions[self._paths[file]]:
+                raise IntegrityError(requests.replaced(self.path(file)))
 
     @property
     def looks_ahead(self) -> bool:
@@ -164,14 +183,17 @@ class RemoteFiles:
 
     def _together(self, ranges: Sequence[Range]) -> Mapping[Range, Landing]:
         """Let fsspec read ranges, all at the same time."""
-        pieces, bodies = flight.pieces(ranges), []
+        pieces: Sequence[flight.Piece] = flight.pieces(ranges)
+        bodies: Sequence[Any] = []
         with contextlib.suppress(Exception):  # `read` will raise the error
             at = {piece.file: urls.filesystem(self.path(piece.file)) for piece in pieces}
             if pieces:
-                bodies = at[pieces[0].file][0].cat_ranges(
+                found = at[pieces[0].file][0].cat_ranges(
                     [at[piece.file][1] for piece in pieces], [piece.start for piece in pieces],
                     [piece.stop for piece in pieces], on_error="return",
                 )  # fmt: skip
+                self._compare(piece.file for piece in pieces)
+                bodies = found
         return {
             wanted: flight.landed(piece, body)
             for piece, body in zip(pieces, bodies, strict=False)

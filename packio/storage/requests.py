@@ -14,11 +14,13 @@ Source: RFC 9110, sections 13.1.1 (If-Match), 14.2 (Range) and 15.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from packio import registry
@@ -30,6 +32,7 @@ CONNECTIONS = 64  # at once, of one process
 _SILENCE = 30.0  # seconds without a byte, after which an attempt is given up
 _SLOWEST = 64 << 10  # bytes per second: a body that comes slower is given up
 _SIGNED_FOR = 3600  # seconds
+_QUERY = re.compile(r"\?[^\s'\")]*")  # of a URL in a message: it may be signed
 _AGAIN = frozenset({408, 425, 429})  # and 5xx: another attempt may succeed
 # Options of s3fs with which a signed URL reads what s3fs would read.
 _S3_OPTIONS = frozenset({
@@ -116,6 +119,7 @@ class _Wanted(NamedTuple):
     stop: int
     tag: str | None
     size: int | None
+    version: str = ""
 
 
 class Client:
@@ -145,8 +149,9 @@ class Client:
         return address
 
     def read(
-        self, url: Url, start: int, stop: int, tag: str | None, size: int | None = None
-    ) -> bytes:
+        self, url: Url, start: int, stop: int, tag: str | None, size: int | None = None,
+        version: str = "",
+    ) -> bytes:  # fmt: skip
         """Read a range of an object, in several attempts if need be.
 
         Args:
@@ -155,15 +160,17 @@ class Client:
             tag: The object's strong entity tag, as ``"5d41"`` with its quotes; None: that of the
                 first answer.
             size: Bytes of the object; None: unknown.
+            version: That each answer has to tell, as `urls.version` has it; "": any.
 
         Raises:
-            IntegrityError: the object has another tag or size, or ends before the range does.
+            IntegrityError: the object has another tag, version or size, or ends before the range
+                does.
             FileNotFoundError: there is no such object.
             RefusedError: the service does not let this client read.
             ReadError: the server does not serve ranges.
             Exception: another error of the service or the network, after several attempts.
         """
-        return urls.retried(lambda: self._read(url, _Wanted(start, stop, tag, size)))
+        return urls.retried(lambda: self._read(url, _Wanted(start, stop, tag, size, version)))
 
     def _read(self, url: Url, wanted: _Wanted) -> bytes:
         try:
@@ -176,27 +183,31 @@ class Client:
             raise RefusedError(f"{url}: {error}") from error
 
     def _attempt(self, url: Url, wanted: _Wanted) -> bytes:
-        start, stop, tag, _ = wanted
-        headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-        if (tag := tag or self._tags.get(os.fspath(url))) is not None:
-            headers["If-Match"] = tag
+        tag = wanted.tag or self._tags.get(os.fspath(url))
+        headers = {
+            "Range": f"bytes={wanted.start}-{wanted.stop - 1}", "Accept-Encoding": "identity",
+        } | ({"If-Match": tag} if tag is not None else {})  # fmt: skip
+        with _unsigned():
+            answer = self._asked(url, headers)
+            try:
+                found = _check(url, answer, wanted._replace(tag=tag))
+                body = _body(answer, wanted.stop - wanted.start)
+                if tag is None and found is not None:
+                    self._tags[os.fspath(url)] = found
+                return body
+            except BaseException:
+                answer.close()  # what is left of the body would be the next request's answer
+                raise
+            finally:
+                answer.release_conn()
+
+    def _asked(self, url: Url, headers: Mapping[str, str]) -> Any:
         try:
-            answer = self._connections().request(
+            return self._connections().request(
                 "GET", self.know(url), headers=headers, preload_content=False
             )
         except _urllib3().exceptions.SSLError as error:
-            raise RefusedError(f"{url}: {error}") from error
-        try:
-            found = _check(url, answer, wanted._replace(tag=tag))
-            body = _body(answer, stop - start)
-            if tag is None and found is not None:
-                self._tags[os.fspath(url)] = found
-            return body
-        except BaseException:
-            answer.close()  # what is left of the body would be the next request's answer
-            raise
-        finally:
-            answer.release_conn()
+            raise RefusedError(f"{url}: {_QUERY.sub('', str(error))}") from None
 
     def _connections(self) -> Any:
         process, connections = self._connected
@@ -212,6 +223,15 @@ class Client:
         return connections
 
 
+@contextlib.contextmanager
+def _unsigned() -> Iterator[None]:
+    """Leave signatures out of urllib3's errors: who reads a log could read the object with them."""
+    try:
+        yield
+    except _urllib3().exceptions.HTTPError as error:
+        raise OSError(_QUERY.sub("", str(error)) or type(error).__name__) from None
+
+
 def _urllib3() -> Any:
     return registry.require("urllib3", "remote")
 
@@ -222,14 +242,14 @@ def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
     Returns:
         The object's strong entity tag.
     """
-    start, stop, tag, size = wanted
+    start, stop, tag, size, version = wanted
     status, headers = answer.status, answer.headers
     length = headers.get("Content-Length")
     if status == 206:
         given = headers.get("Content-Range", "")
         whole = given.rpartition("/")[2]
         if whole.isdigit() and size is not None and int(whole) != size:
-            raise IntegrityError(_replaced(url))
+            raise IntegrityError(replaced(url))
         if not given.startswith(f"bytes {start}-{stop - 1}/"):
             raise urls.LengthError(f"Content-Range {given!r} came for bytes {start}-{stop - 1}")
     elif status == 200 and not (start == 0 and length == str(stop)):
@@ -239,17 +259,31 @@ def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
     if length not in (None, str(stop - start)):
         raise urls.LengthError(f"{length} bytes came instead of {stop - start}")
     found = str(headers.get("ETag", ""))
-    if not found.startswith('"'):
-        return None
-    if tag is not None and found != tag:
-        raise IntegrityError(_replaced(url))
-    return found
+    if tag is not None and found and found.removeprefix("W/") != tag:
+        raise IntegrityError(replaced(url))
+    if tag is None and version:
+        _compare(url, headers, size, version)
+    return found if found.startswith('"') else None
+
+
+def _compare(url: Url, headers: Mapping[str, str], size: int | None, version: str) -> None:
+    """Check that an answer tells the version that was there.
+
+    Raises:
+        IntegrityError: it tells another one.
+        RefusedError: it tells none.
+    """
+    name = version.partition(" ")[0]
+    if (told := headers.get(name)) is None:
+        raise RefusedError(f"{url}: the server does not tell the {name} of a range")
+    if f"{name} {told} {size}" != version:
+        raise IntegrityError(replaced(url))
 
 
 def _error(url: Url, status: int, reason: str | None) -> Exception:
     text = f"HTTP status {status} {reason or ''}".rstrip()
     if status == 412:
-        return IntegrityError(_replaced(url))
+        return IntegrityError(replaced(url))
     if status == 416:
         return IntegrityError(f"{url}: ends before the range that the index lists; {text}")
     if status in (404, 410):
@@ -261,7 +295,8 @@ def _error(url: Url, status: int, reason: str | None) -> Exception:
     return ReadError(f"{url}: {text}")
 
 
-def _replaced(url: Url) -> str:
+def replaced(url: Url) -> str:
+    """Say that an object is another one by now."""
     return f"{url}: was replaced since the pack was opened; open the pack anew, or pack again"
 
 

@@ -38,6 +38,7 @@ _FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
     NotImplementedError, ImportError, TypeError,
 )  # fmt: skip
+_HOPELESS = frozenset({"ProfileNotFound", "ConfigParseError", "UnknownEndpointError"})  # botocore's
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})  # of botocore
 _CREDENTIALS = (
     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a public bucket is read "
@@ -126,7 +127,7 @@ def retried(work: Callable[[], T]) -> T:
         except _FINAL:
             raise
         except Exception as error:  # each service has errors of its own
-            if time.monotonic() - began > _PATIENCE or _lacks_credentials(error):
+            if time.monotonic() - began > _PATIENCE or _is_hopeless(error):
                 raise
         time.sleep(random.uniform(wait / 2, wait))
     return work()
@@ -147,6 +148,12 @@ def errors_as(kind: type[PackioError], where: object) -> Iterator[None]:
     except Exception as error:
         advice = f"; {_CREDENTIALS}" if _lacks_credentials(error) else ""
         raise kind(f"{where}: {str(error) or type(error).__name__}{advice}") from error
+
+
+def _is_hopeless(error: BaseException) -> bool:
+    """Tell whether a setting is wrong: botocore has a plain ValueError for a wrong endpoint."""
+    is_set_wrong = type(error) is ValueError or type(error).__name__ in _HOPELESS
+    return is_set_wrong or _lacks_credentials(error)
 
 
 def _lacks_credentials(error: BaseException) -> bool:

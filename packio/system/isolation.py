@@ -24,7 +24,8 @@ import sys
 from typing import Any
 
 from packio import errors
-from packio.errors import IntegrityError, PackioError
+from packio.errors import IntegrityError, PackioError, ReadError
+from packio.system import memory
 
 START_SECONDS = 300  # to import packio, on any disk; then a process that starts is given up
 
@@ -44,8 +45,9 @@ def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
         seconds: After which it is given up.
 
     Raises:
-        IntegrityError: the process was killed by a signal, or has not ended in time.
-        PackioError, OSError: as the function raised it.
+        IntegrityError: the process has crashed, or has not ended in time.
+        PackioError, OSError, MemoryError: as the function raised it.
+        ReadError: somebody has killed the process.
         RuntimeError: it raised anything else.
     """
     if not is_possible():
@@ -66,8 +68,15 @@ def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
             f"{where}: not read to its end in {seconds:.0f} seconds; its library hangs, the file "
             "is damaged: restore it"
         ) from error
+    if done.returncode == -signal.SIGKILL:
+        raise ReadError(
+            f"{where}: the process that reads it was killed; if memory is short, run it again "
+            "where there is more"
+        )
     if done.returncode < 0:
         raise crashed(where, "it", done.returncode)
+    if done.returncode == memory.GONE or (done.returncode and "MemoryError" in done.stderr):
+        raise MemoryError  # it had not even begun
     if done.returncode:
         raise RuntimeError(f"{where}: {done.stderr.strip() or done.returncode}")
     report = json.loads(done.stdout.splitlines()[-1])  # libraries may have written, too
@@ -110,7 +119,7 @@ def report_of(error: Exception) -> list[Any]:
     """What JSON can hold of an error."""
     if isinstance(error, OSError) and not isinstance(error, PackioError):
         return ["OSError", error.errno, error.strerror, os.fsdecode(error.filename or "")]
-    known = isinstance(error, (PackioError, IndexError))
+    known = isinstance(error, (PackioError, IndexError, MemoryError))
     name = type(error).__name__
     return [name, str(error)] if known else ["RuntimeError", f"{name}: {error}"]
 
@@ -137,7 +146,7 @@ def work(function: str, arguments: list[Any], parent: int, seconds: int) -> None
     report: list[Any] = []
     try:
         made(function)(*arguments)
-    except (PackioError, OSError) as error:
+    except (PackioError, OSError, MemoryError) as error:
         report = report_of(error)
     sys.stdout.write(f"\n{json.dumps(report)}\n")
 

@@ -55,6 +55,17 @@ def _saved(kind: str, image: Image.Image | None = None, **options: Any) -> bytes
     return buffer.getvalue()
 
 
+def _sampled_1x4() -> bytes:
+    """A gray image of 4:4:1, which Pillow cannot write: four blocks of luminance, then chroma."""
+    plain = Image.new("RGB", (16, 64), (128, 128, 128))
+    data = bytearray(_saved("JPEG", plain, subsampling="4:4:4"))  # with the standard's own tables
+    data[data.index(b"\xff\xc0") + 11] = 0x14
+    scan = data.index(b"\xff\xda")
+    head = data[: scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")]
+    unit = b"\x28\xa2\x8a\x00"  # four blocks of 00 1010 (no difference, end), two of 00 00
+    return bytes(head) + 4 * unit + b"\xff\xd9"
+
+
 def _transparent() -> Image.Image:
     image = _photo()
     image.putalpha(_photo("L"))
@@ -83,6 +94,7 @@ def _kinds() -> dict[str, bytes]:
     return {
         **_of_encoding(),
         **{f"jpeg {s}": _saved("JPEG", subsampling=s) for s in ("4:4:4", "4:2:2", "4:2:0")},
+        "jpeg 4:4:1": _sampled_1x4(),
         "jpeg progressive": _saved("JPEG", progressive=True),
         "jpeg restarts": _saved("JPEG", restart_marker_blocks=1),
         "jpeg optimised": _saved("JPEG", optimize=True, quality=30),

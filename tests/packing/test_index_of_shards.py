@@ -104,6 +104,14 @@ def divided(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Conte
     return path, content
 
 
+def test_a_far_manifest_leaves_blocks_to_its_shards(divided: tuple[Path, Content]) -> None:
+    with packio.open(divided[0]) as pack:
+        index = pack.index_file
+        joined = set(index.column_names) - set(index.own_columns)
+        assert "image/offset" in joined
+        assert [index.column(name).lacking(np.arange(2)) for name in joined] == [[]] * len(joined)
+
+
 def test_samples_are_appended(divided: tuple[Path, Content], tmp_path: Path) -> None:
     path, content = divided
     content |= _photos(tmp_path / "photos", 100, 5)

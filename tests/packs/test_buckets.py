@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import functools
 import hashlib
 import io
@@ -17,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +38,10 @@ from packio.errors import (
     ReadError,
 )
 from packio.packs import remote_indexing
-from packio.storage import objects
+from packio.storage import objects, requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from object_store import Proxy
     from web_server import WebServer
@@ -342,7 +344,7 @@ def test_a_server_that_does_not_answer_is_no_missing_pack(
 
 
 def test_a_pack_at_a_url_is_not_verified() -> None:
-    with pytest.raises(OptionError, match="a pack at a URL is not verified"):
+    with pytest.raises(OptionError, match=r"^s3://bucket/x\.tar: a pack at a URL is not verified"):
         packio.verify("s3://bucket/x.tar")
 
 
@@ -381,6 +383,61 @@ def test_an_object_replaced_before_it_is_first_read_is_an_error(
     packio.reindex(url, index=index, headers_only=True)
     pack = packio.open(url, index=index)
     web.objects["/t-003.tar"] = bytes(reversed(content["t-003.tar"]))
+    with pytest.raises(IntegrityError, match="was replaced"):
+        pack.read_many(range(len(pack)))
+
+
+_VERSIONS: dict[str, Callable[[bytes], dict[str, str]]] = {
+    "strong": lambda body: {"ETag": f'"{zlib.crc32(body)}"'},
+    "weak": lambda body: {"ETag": f'W/"{zlib.crc32(body)}"'},
+    "date": lambda body: {"Last-Modified": email.utils.formatdate(zlib.crc32(body), usegmt=True)},
+}
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("told", _VERSIONS)
+def test_a_replaced_object_is_an_error_without_checksums(
+    told: str, is_plain: bool, web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_plain:  # as behind a proxy
+        monkeypatch.setattr(requests, "client", lambda _: None)
+    content, web.version = shards(6), _VERSIONS[told]
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url, index = f"{web.url}/t-{{000..005}}.tar", tmp_path / "x.packio"
+    packio.reindex(url, index=index, headers_only=True)
+    pack = packio.open(url, index=index)
+    assert by_packio(pack) == by_tarfile(content)
+    other = pickle.loads(pickle.dumps(pack))
+    web.objects = {name: bytes(reversed(data)) for name, data in web.objects.items()}
+    for each in (pack, other):
+        for chosen in ([0], range(len(pack))):
+            with pytest.raises(IntegrityError, match="was replaced"):
+                each.read_many(chosen)
+
+
+def test_samples_without_checksums_are_not_kept_and_that_is_told(
+    web: WebServer, tmp_path: Path
+) -> None:
+    content = shards(2)
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url, index = f"{web.url}/t-{{000,001}}.tar", tmp_path / "x.packio"
+    packio.reindex(url, index=index, headers_only=True)
+    with pytest.warns(UserWarning, match="keeps no samples of 2 objects"):
+        packio.TarDataset(url, index=index, local_copy=tmp_path / "near", local_bytes=1 << 20)
+
+
+def test_a_server_that_tells_no_version_of_a_range_is_asked_for_it(
+    web: WebServer, tmp_path: Path
+) -> None:
+    content, web.version = shards(2), _VERSIONS["date"]
+    web.objects = {f"/{name}": data for name, data in content.items()}
+    url, index = f"{web.url}/t-{{000,001}}.tar", tmp_path / "x.packio"
+    packio.reindex(url, index=index, headers_only=True)
+    pack = packio.open(url, index=index)
+    web.version = lambda body: _VERSIONS["date"](body) if web.log[-1][:4] == "HEAD" else {}
+    with pytest.warns(UserWarning, match="does not tell the Last-Modified of a range"):
+        assert by_packio(pack) == by_tarfile(content)
+    web.objects = {name: bytes(reversed(data)) for name, data in web.objects.items()}
     with pytest.raises(IntegrityError, match="was replaced"):
         pack.read_many(range(len(pack)))
 

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import packio
+from packio.errors import OptionError
+from packio.packs import caches
 
 if TYPE_CHECKING:
     import pathlib
@@ -95,3 +97,8 @@ def test_unfinished_uploads_stay(tmp_path: pathlib.Path) -> None:
     (shown,) = _cache("--clear")
     assert (shown["what"], shown["removed"]) == ("unfinished uploads", False)
     assert left.read_bytes() == b"a day's work"
+
+
+def test_a_folder_of_copies_that_does_not_exist_is_told(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OptionError, match="no such folder"):
+        caches.found([tmp_path / "scratc"])

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import threading
+import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -127,6 +128,28 @@ def test_a_dead_server_is_an_error(web: RangeServer) -> None:
     web.fault = lambda *_: "reset"  # for the connection that is still open
     with pytest.raises(Exception, match=r"(?i)refused|aborted|closed|reset"):
         client.read(url, 0, 9, None)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("Invalid endpoint: x"), type("ProfileNotFound", (Exception,), {})()]
+)
+def test_a_wrong_setting_is_not_tried_again(error: Exception) -> None:
+    asked = []
+
+    def ask() -> None:
+        asked.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        urls.retried(ask)
+    assert len(asked) == 1
+
+
+def test_no_error_shows_a_signature() -> None:
+    client = Client(lambda _: "http://127.0.0.1:9/x.bin?X-Amz-Signature=secret")
+    with pytest.raises(OSError, match="refused") as found:
+        client.read(Url("http://127.0.0.1:9/x.bin"), 0, 9, None)
+    assert "secret" not in "".join(traceback.format_exception(found.value))
 
 
 def test_threads_and_forks_share_a_client(web: RangeServer) -> None:

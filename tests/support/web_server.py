@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+def _tagged(body: bytes) -> dict[str, str]:
+    return {"ETag": f'"{hashlib.md5(body).hexdigest()}"'}  # noqa: S324 (no secret)
 
 
 class WebServer(ThreadingHTTPServer):
@@ -22,6 +26,7 @@ class WebServer(ThreadingHTTPServer):
 
     As a hub it also speaks as much of the Hugging Face Hub's protocol as reading a repository of
     data takes; `objects` are then the files of one repository, ``/datasets/OWNER/NAME/resolve/…``.
+    `version` makes the headers that tell the version of an object.
     """
 
     daemon_threads = True
@@ -31,6 +36,7 @@ class WebServer(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.ranges = True
         self.is_hub = False
+        self.version: Callable[[bytes], dict[str, str]] = _tagged
         self.log: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -56,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"")
             return
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", asked) if self.server.ranges else None
-        tag = {"ETag": f'"{hashlib.md5(body).hexdigest()}"'}  # noqa: S324 (no secret)
+        tag = self.server.version(body)
         if span is None:
             self._answer(200, body, tag)
             return

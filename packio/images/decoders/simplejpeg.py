@@ -20,6 +20,7 @@ MODES = frozenset({"RGB", "GRAY"})
 EXACT = True
 decode_batch = size = None
 
+_REFUSED = (ValueError, KeyError)  # KeyError: a kind of subsampling that it has no name for
 _SOURCES = {"RGB": frozenset({"YCbCr", "RGB", "Gray"}), "GRAY": frozenset({"Gray"})}
 
 
@@ -45,7 +46,7 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     try:
         _check(library.decode_jpeg_header(data)[2], mode)
         pixels: np.ndarray = library.decode_jpeg(data, mode)
-    except ValueError as error:
+    except _REFUSED as error:
         raise DecodeError(f"simplejpeg: {error}") from error
     return pixels
 
@@ -60,7 +61,7 @@ def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
             data, mode, fastupsample=True, min_factor=scale,
             min_height=-(-height // scale), min_width=-(-width // scale),
         )  # fmt: skip
-    except ValueError as error:
+    except _REFUSED as error:
         raise DecodeError(f"simplejpeg: {error}") from error
     return pixels
 

@@ -79,9 +79,9 @@ def verify(
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
-    if isinstance(urls.place(path), urls.Url):
+    if isinstance(url := urls.place(path), urls.Url):
         raise OptionError(
-            f"{os.fspath(path)}: a pack at a URL is not verified; reading it checks each sample. "
+            f"{url}: a pack at a URL is not verified; reading it checks each sample. "
             "Copy the pack to a disk, and verify the copy"
         )
     if index is not None and rebuild_index:

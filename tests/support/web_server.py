@@ -26,7 +26,7 @@ class WebServer(ThreadingHTTPServer):
 
     As a hub it also speaks as much of the Hugging Face Hub's protocol as reading a repository of
     data takes; `objects` are then the files of one repository, ``/datasets/OWNER/NAME/resolve/…``.
-    `version` makes the headers that tell the version of an object.
+    `version` makes the headers that tell the version of an object, also of a range if `tells`.
     """
 
     daemon_threads = True
@@ -37,6 +37,7 @@ class WebServer(ThreadingHTTPServer):
         self.ranges = True
         self.is_hub = False
         self.version: Callable[[bytes], dict[str, str]] = _tagged
+        self.tells = True
         self.log: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -67,6 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, body, tag)
             return
         first, last = int(span[1]), min(int(span[2] or len(body)), len(body) - 1)
+        tag = tag if self.server.tells else {}
         tag["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
         self._answer(206, body[first : last + 1], tag)
 

@@ -61,7 +61,7 @@ def encode_header(layout: Sequence[tuple[str, Content]], metadata: Mapping[str, 
 
 @contextlib.contextmanager
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Write a temporary file, sync it, and rename it over ``path``."""
+    """Write a temporary file, sync it, and rename it over ``path``, which errors name."""
     temporary = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
@@ -69,8 +69,10 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = os.fspath(path)
         raise
 
 

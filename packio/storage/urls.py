@@ -33,6 +33,8 @@ _SLASHES = re.compile(r"((?:^|::)[A-Za-z][A-Za-z0-9+.-]+):/+")
 _LOCAL = re.compile(r"(?:file|local):(?://)?")
 _PLAIN = "/!$&'()*+,;=:@"  # in names of objects that web servers have, besides letters and digits
 _WAITS = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0)  # seconds between attempts, about
+_ANSWER = 30.0  # seconds for an answer about an object, and for the beginning of a range
+_SLOWEST = 64 << 10  # bytes per second: a range that comes slower is given up
 _PATIENCE = 120  # seconds after which no request is tried again
 _FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
@@ -160,6 +162,25 @@ def _lacks_credentials(error: BaseException) -> bool:
     return type(error).__name__ in _NO_CREDENTIALS
 
 
+def _within(seconds: float | None, fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
+    """Call a method of a file system; a service that says nothing must not be waited for for ever.
+
+    Args:
+        seconds: That it may take, where fsspec can give it up; None: any.
+        fs, method: Of fsspec, as "info".
+
+    Raises:
+        TimeoutError: it has taken longer.
+    """
+    if not fs.async_impl or seconds is None:
+        return getattr(fs, method)(*arguments, **options)
+    asyn = registry.require("fsspec.asyn", "remote")
+    try:
+        return asyn.sync(fs.loop, getattr(fs, f"_{method}"), *arguments, timeout=seconds, **options)
+    except asyn.FSTimeoutError as error:
+        raise TimeoutError(f"no answer in {seconds:.0f} seconds") from error
+
+
 def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Ask for the "type", "size", … of an object or a folder; None if there is none."""
 
@@ -167,7 +188,7 @@ def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
         fs, path = filesystem(url)
         fs.invalidate_cache(path)
         try:
-            found: dict[str, Any] = fs.info(path)
+            found: dict[str, Any] = _within(_ANSWER, fs, "info", path)
         except FileNotFoundError as error:
             if _is_no_answer(error.__cause__):
                 raise OSError(str(error.__cause__)) from error
@@ -247,11 +268,12 @@ def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = 
         return b""
     stop = None if length is None else offset + length + is_end
 
+    seconds = None if length is None else _ANSWER + length / _SLOWEST
     # a buffered file of fsspec would read 5 MiB more
     options = {"cache_type": "none"} if fs.protocol == "hf" else {}
 
     def ask() -> bytes:
-        data: bytes = fs.cat_file(path, start=offset, end=stop, **options)
+        data: bytes = _within(seconds, fs, "cat_file", path, start=offset, end=stop, **options)
         if length is not None and len(data) != length:
             raise LengthError(f"{len(data)} bytes came instead of {length}")
         return data

@@ -63,6 +63,8 @@ def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
             command(code), input=json.dumps(given),
             capture_output=True, text=True, errors="replace", check=False, timeout=seconds,
         )  # fmt: skip
+    except OSError as error:  # no process or no pipe is to be had
+        raise _named(error, where) from None
     except subprocess.TimeoutExpired as error:
         raise IntegrityError(
             f"{where}: not read to its end in {seconds:.0f} seconds; its library hangs, the file "
@@ -81,7 +83,14 @@ def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
         raise RuntimeError(f"{where}: {done.stderr.strip() or done.returncode}")
     report = json.loads(done.stdout.splitlines()[-1])  # libraries may have written, too
     if report:
-        raise error_of(report)
+        raise _named(error_of(report), where)
+
+
+def _named(error: Exception, where: object) -> Exception:
+    """Say which file was read when the operating system refused something, if that is not said."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        error.filename = str(where)
+    return error
 
 
 def is_possible() -> bool:
@@ -118,7 +127,8 @@ def crashed(where: object, what: str, code: int) -> IntegrityError:
 def report_of(error: Exception) -> list[Any]:
     """What JSON can hold of an error."""
     if isinstance(error, OSError) and not isinstance(error, PackioError):
-        return ["OSError", error.errno, error.strerror, os.fsdecode(error.filename or "")]
+        name = error.filename and os.fsdecode(error.filename)
+        return ["OSError", error.errno, error.strerror, name]
     known = isinstance(error, (PackioError, IndexError, MemoryError))
     name = type(error).__name__
     return [name, str(error)] if known else ["RuntimeError", f"{name}: {error}"]

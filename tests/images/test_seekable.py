@@ -275,12 +275,22 @@ def _lies(data: bytes) -> dict[str, bytes]:
         "beyond the data": told({middle: 60000, middle + 1: 60000, middle + 2: 60000}),
         "nothing": data[:at] + bytes(2 * count) + data[at + 2 * count :],
         "too few": _without_length(data, at, count),
+        "eight segments in one": _joined(data, at, lengths.tolist()),
         "another restart": data[:restart] + bytes([data[restart] ^ 1]) + data[restart + 1 :],
         "no restart": data[: restart - 1] + b"\1\1" + data[restart + 1 :],
         "another interval": data[:first] + bytes([data[first] * 2]) + data[first + 1 :],
         "no end": data[:-2],
         "half": data[: len(data) // 2],
     }
+
+
+def _joined(data: bytes, at: int, lengths: list[int]) -> bytes:
+    """The first nine segments as one, and more behind the end: each marker is in its turn."""
+    count = len(lengths)
+    turns = [0xD0 + i % 8 for i in range(count - 9, count - 1)]
+    tail = b"".join(bytes((0, 0xFF, marker)) for marker in (*turns, 0xD9))
+    lie = [sum(lengths[:9]), *lengths[9:-1], lengths[-1] + 3, *[3] * 8]
+    return data[:at] + struct.pack(f">{count}H", *lie) + data[at + 2 * count :] + tail
 
 
 def _without_length(data: bytes, at: int, count: int) -> bytes:
@@ -290,7 +300,8 @@ def _without_length(data: bytes, at: int, count: int) -> bytes:
 
 
 _LIES = ["one byte too far", "one byte back later", "beyond the data", "nothing", "too few",
-         "another restart", "no restart", "another interval", "no end", "half"]  # fmt: skip
+         "eight segments in one", "another restart", "no restart", "another interval", "no end",
+         "half"]  # fmt: skip
 
 
 @pytest.mark.parametrize("lie", _LIES)

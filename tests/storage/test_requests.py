@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import threading
 import traceback
 import warnings
@@ -143,6 +144,23 @@ def test_a_wrong_setting_is_not_tried_again(error: Exception) -> None:
     with pytest.raises(type(error)):
         urls.retried(ask)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_a_server_that_says_nothing_is_given_up(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urls, "_ANSWER", 1.0)
+    monkeypatch.setattr(urls, "_WAITS", (0.01,))
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and that is all
+        here = f"http://127.0.0.1:{server.getsockname()[1]}"
+        options = {"endpoint_url": here, "key": "x", "secret": "y"} if scheme == "s3" else {}
+        monkeypatch.setitem(fsspec.config.conf, scheme, options)
+        root = "s3://bucket" if scheme == "s3" else here
+        with pytest.raises(ReadError, match="no answer in 1 seconds"):
+            packio.open(f"{root}/x.tar")
+        with pytest.raises(TimeoutError, match="no answer in 1 seconds"):
+            urls.read(*urls.filesystem(f"{root}/x.bin"), 0, 100)
 
 
 def test_no_error_shows_a_signature() -> None:

@@ -113,8 +113,9 @@ def _described(
 def segment_ends(data: bytes, scan: Scan) -> np.ndarray | None:
     """Find the segments of a scan with restarts, by the APP9 markers or else by searching.
 
-    Every marker is checked. These pairs of bytes never stand within a segment. So if the right
-    number of them follow each other in turn, the segments are those of the scan.
+    Every marker is checked, and counted. These pairs of bytes never stand within a segment. So if
+    the right number of them follow each other in turn, and there are no others before the end, the
+    segments are those of the scan.
 
     Returns:
         (segments + 1,) int64: the byte where the first segment begins, then the byte behind each
@@ -135,7 +136,16 @@ def segment_ends(data: bytes, scan: Scan) -> np.ndarray | None:
         ends = np.array([scan.start, *found, stop + 2])
     if ends[-1] > len(data) or not data.startswith(EOI, ends[-1] - 2):
         return None
+    if scan.lengths and not _has_markers(data[scan.start : ends[-1] - 1], count - 1):
+        return None  # the list was forged
     return ends if pairs(data)[ends[1:-1] - 2].tobytes() == restarts(count - 1) else None
+
+
+def _has_markers(scan: bytes, count: int) -> bool:
+    """Whether a scan, with one byte behind it, has so many restart markers and no EOI."""
+    view = np.frombuffer(scan, np.uint8)
+    behind = view[np.flatnonzero(view[:-1] == 0xFF) + 1]
+    return not np.any(behind == EOI[1]) and np.count_nonzero(behind & 0xF8 == 0xD0) == count
 
 
 def pairs(data: bytes | bytearray) -> np.ndarray:

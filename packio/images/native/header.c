@@ -242,6 +242,26 @@ static int from_points(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points
     return count;
 }
 
+/*
+ * Whether a scan has so many restart markers and no EOI. A list of lengths may be forged: where it
+ * leads from marker to marker and no marker is left over, the segments are those of the scan.
+ */
+static int has_markers(const uint8_t *at, const uint8_t *end, int restarts) {
+    while (at < end) {
+        const uint8_t *stop = end - at > 240 ? at + 240 : end;
+        uint8_t found = 0, ends = 0; /* of one byte, so that a compiler takes many bytes at a time */
+        for (const uint8_t *p = at; p < stop; p++) {
+            uint8_t is_marker = p[0] == 0xFF;
+            found += is_marker & ((p[1] & 0xF8) == 0xD0);
+            ends |= is_marker & (p[1] == EOI);
+        }
+        if (ends) return 0;
+        restarts -= found;
+        at = stop;
+    }
+    return restarts == 0;
+}
+
 int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size_t points_size,
                  int r0, int r1, int c0, int c1, int *in_turn) {
     *in_turn = 0;
@@ -279,5 +299,7 @@ int packio_tasks(Scratch *scratch, const Jpeg *jpeg, const uint8_t *points, size
                                     .whole = needed == last};
         at = end + 2;
     }
+    const uint8_t *data = jpeg->data;
+    if (listed && !has_markers(data + jpeg->scan, data + at - 2, segments - 1)) return -DAMAGED;
     return count;
 }

@@ -14,13 +14,16 @@ from packio.system import interrupts, memory
 
 T = TypeVar("T")
 
+_PATIENCE = 2.0  # seconds after Ctrl-C, for an item that is being made
+
 
 class prefetch(Generic[T]):  # noqa: N801 (called like a function)
     """Iterate over an iterable in a background thread, up to ``n`` items ahead.
 
     An exception of the iterable is raised in place of the item, with its traceback. The thread ends
     when the iterable ends, when this object is closed, left as a context or garbage-collected, and
-    when the interpreter exits. The iterable's iterator is then closed, if it has ``close()``.
+    when the interpreter exits. The iterable's iterator is then closed, if it has ``close()``. After
+    Ctrl-C nobody waits longer than two seconds for an item that is being made.
 
     Args:
         iterable: The iterable. The thread takes its items one at a time.
@@ -49,9 +52,19 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
     def __next__(self) -> T:
         try:
             return self._channel.take()
+        except KeyboardInterrupt:
+            self._leave()
+            raise
         except BaseException:
             self.close()
             raise
+
+    def _leave(self) -> None:
+        """End the thread; if its item waits for a server, let it end later."""
+        if (left := self._finish.detach()) is not None:
+            channel, thread = left[2]
+            channel.close()
+            thread.join(_PATIENCE)
 
     def close(self) -> None:
         """End the thread after the item that it is making; drop the items that wait."""

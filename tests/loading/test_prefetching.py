@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 import packio
 from packio.errors import OptionError
+from packio.loading import prefetching
 
 
 def _threads() -> list[threading.Thread]:
@@ -113,4 +115,27 @@ def test_many_left_midway_leave_nothing() -> None:
     for _ in range(300):
         next(packio.prefetch(itertools.count(), 3))
     gc.collect()
+    assert _threads() == []
+
+
+def test_ctrl_c_does_not_wait_for_an_item_that_waits_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prefetching, "_PATIENCE", 0.1)
+    answered = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 1
+        answered.wait(600)
+        yield 2
+
+    here = threading.main_thread().ident
+    with packio.prefetch(items()) as ahead:
+        assert next(ahead) == 1
+        threading.Timer(0.3, signal.pthread_kill, [here, signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(ahead)
+    (left,) = _threads()
+    answered.set()
+    left.join(60)
     assert _threads() == []

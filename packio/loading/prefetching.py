@@ -64,6 +64,7 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
         if (left := self._finish.detach()) is not None:
             channel, thread = left[2]
             channel.close()
+            interrupts.waits.end()
             thread.join(_PATIENCE)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from packio.storage.requests import CONNECTIONS
+from packio.system import interrupts
 from packio.system.locks import ForkSafeLock
 from packio.system.pools import DaemonPool
 
@@ -70,8 +71,9 @@ class Landing:
 
         Raises:
             Exception: the bytes did not come.
+            KeyboardInterrupt: Ctrl-C came before they did.
         """
-        data, first = self._body.result(), offset - self._start
+        data, first = interrupts.waits.result(self._body), offset - self._start
         return data if length == len(data) else data[first : first + length]
 
     @property

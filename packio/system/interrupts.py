@@ -10,12 +10,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
 from packio.system import memory
 
+_STEP = 0.5  # seconds between two looks whether waits were ended
 _Result = TypeVar("_Result")
 
 
@@ -113,6 +115,33 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
     if errors:
         raise errors.pop()
     return results.pop()
+
+
+class _Waits:
+    """Waiting for results that may never come, in threads to which no Ctrl-C comes."""
+
+    def __init__(self) -> None:
+        self._ended = 0  # how often
+
+    def end(self) -> None:
+        """After a Ctrl-C: let no thread of this process wait any longer."""
+        self._ended += 1
+
+    def result(self, future: Future[_Result]) -> _Result:
+        """Wait for a result, as `Future.result` does.
+
+        Raises:
+            KeyboardInterrupt: all waits were ended; or whatever the future raises.
+        """
+        before = self._ended
+        while not future.done():
+            wait([future], _STEP)
+            if self._ended != before:
+                raise KeyboardInterrupt
+        return future.result()
+
+
+waits = _Waits()
 
 
 def left_behind() -> bool:

@@ -46,6 +46,7 @@ class Threads:
             while wait(futures, _STEP).not_done:
                 if held.count:
                     deque(source, maxlen=0)  # begin no other slot
+                    interrupts.waits.end()  # for bytes that a server does not send
         for future in futures:
             future.result()
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from packio.storage import flight, requests
 from packio.storage.flight import Flight
+from packio.system import interrupts
+from packio.system.pools import ThreadPool
 
 if TYPE_CHECKING:
     from packio.storage.flight import Range
@@ -172,3 +175,17 @@ def test_what_failed_before_it_is_needed_is_asked_for_again() -> None:
             landing.part(at, length)
     assert _bytes(dict(ready.taken(wanted))) == {r: DATA[0][r[1] : r[1] + 10] for r in wanted}
     assert sorted(asked) == [0, 0, 500_000, 500_000]
+
+
+def test_a_thread_that_waits_for_bytes_is_let_go_after_ctrl_c() -> None:
+    source = _Source()
+    source.gate.clear()
+    landing = Flight(source.fetch).taken([(0, 0, 5)])[0, 0, 5]
+    with ThreadPool(1) as pool:
+        waits = pool.submit(landing.part, 0, 5)
+        while not waits.done():  # it may not have begun to wait at the first call
+            time.sleep(0.1)
+            interrupts.waits.end()
+        assert isinstance(waits.exception(), KeyboardInterrupt)
+    source.gate.set()
+    assert landing.part(0, 5) == DATA[0][:5]

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import pytest
@@ -285,3 +286,29 @@ def test_in_other_threads_nothing_runs_aside() -> None:
     thread.start()
     thread.join()
     assert found == ["mine"]
+
+
+def test_a_thread_that_waits_for_a_result_is_let_go() -> None:
+    never: Future[bytes] = Future()
+    with ThreadPool(1) as pool:
+        waits = pool.submit(interrupts.waits.result, never)
+        while not waits.done():  # it may not have begun to wait at the first call
+            time.sleep(0.1)
+            interrupts.waits.end()
+        assert isinstance(waits.exception(), KeyboardInterrupt)
+    never.set_result(b"7")
+    assert interrupts.waits.result(never) == b"7"
+
+
+def test_it_ends_decoding_that_waits_for_bytes() -> None:
+    never: Future[bytes] = Future()
+
+    def work(slots: Iterable[int]) -> None:
+        for _ in slots:
+            interrupts.waits.result(never)
+
+    threads = Threads(2)
+    threading.Timer(0.5, _ctrl_c).start()
+    with pytest.raises(KeyboardInterrupt):
+        threads.run(work, range(100))
+    threads.run(lambda slots: list(slots).clear(), range(100))  # its threads are free again

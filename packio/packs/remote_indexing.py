@@ -6,7 +6,8 @@ other, as each header tells where the next one is. Eight objects at a time over 
 with round trips of 10 or 50 ms, took equally long both ways at 0.5 MB a sample; at 1.4 MB skipping
 was 1.5 times as fast (``benchmarks/reindex_urls.py``). A faster line, or fewer objects,
 speak for streaming, and streaming gives checksums. So packio streams samples of less than 1 MiB.
-The mean size of the first samples decides, for all objects.
+The mean size of the first samples decides, for all objects. If the service tells no version of an
+object, all are streamed: only a checksum shows then that an image was replaced.
 
 What is found of each object is written into the user's cache at once. A run that is cut short goes
 on with the objects that are missing. An object that changes meanwhile is read anew.
@@ -70,8 +71,17 @@ def reindex(
         raise OptionError(f"{url}: {bucket.format} must be read whole; leave headers_only out")
     place = index if index is not None else buckets.index_place(url, bucket)
     _try_out(place, url)
+    unknown = [name for name, facts in bucket.facts.items() if not facts.version]
     if headers_only is None:
-        headers_only = not seek_points and form.caps.skips and _is_skipped(bucket, form, reading)
+        is_possible = not seek_points and not unknown and form.caps.skips
+        headers_only = is_possible and _is_skipped(bucket, form, reading)
+    elif headers_only and unknown:
+        warnings.warn(
+            f"{urls.child(bucket.root, unknown[0])}: the server tells no version; if it is replaced, "
+            "wrong images will be read without an error. To have checksums, read it whole: "
+            "packio reindex --whole (headers_only=False)",
+            stacklevel=3,
+        )
     work = Work(bucket, reading, seek_points, headers_only, _ahead(num_workers, bucket))
     folder = cache.folder("reindex", work.name())
     folder.mkdir(parents=True, exist_ok=True)

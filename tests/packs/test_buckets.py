@@ -393,6 +393,23 @@ def test_an_object_replaced_before_it_is_first_read_is_an_error(
         pack.read_many(range(len(pack)))
 
 
+def test_objects_whose_versions_nobody_tells_are_read_whole(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_indexing, "SKIPPED_BYTES", 1000)
+    images = [(f"{i}.jpg", encoded(noise(i))) for i in range(3)]
+    web.objects["/x.tar"] = tar_of(images)
+    web.version = lambda _: {}
+    url, index = f"{web.url}/x.tar", tmp_path / "x.packio"
+    with pytest.warns(UserWarning, match=r"x\.tar: the server tells no version; .* --whole"):
+        packio.reindex(url, index=index, headers_only=True)
+    packio.reindex(url, index=index)
+    pack = packio.open(url, index=index)
+    web.objects["/x.tar"] = web.objects["/x.tar"].replace(images[1][1], bytes(len(images[1][1])))
+    with pytest.raises(IntegrityError, match="CRC32C"):
+        pack.read_many(range(len(pack)))
+
+
 _VERSIONS: dict[str, Callable[[bytes], dict[str, str]]] = {
     "strong": lambda body: {"ETag": f'"{zlib.crc32(body)}"'},
     "weak": lambda body: {"ETag": f'W/"{zlib.crc32(body)}"'},

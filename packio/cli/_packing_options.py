@@ -80,7 +80,8 @@ SOURCE = _options(
 SHARD_SIZE = _options(
     None,
     shard_size=_one(
-        byte_count, "Bytes of images in a shard, as 256MB; takes the place of --shards.",
+        byte_count,
+        "Bytes of images in a shard, as 256MB; takes the place of --shards. The pack is a folder.",
         metavar="SIZE",
     ),
 )  # fmt: skip

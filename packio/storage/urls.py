@@ -148,8 +148,21 @@ def errors_as(kind: type[PackioError], where: object) -> Iterator[None]:
     except PackioError:
         raise
     except Exception as error:
-        advice = f"; {_CREDENTIALS}" if _lacks_credentials(error) else ""
-        raise kind(f"{where}: {str(error) or type(error).__name__}{advice}") from error
+        raise kind(f"{where}: {str(error) or type(error).__name__}{_advice(error)}") from error
+
+
+def _advice(error: Exception) -> str:
+    """Name the setting that is wrong."""
+    name, text = type(error).__name__, str(error)
+    if _lacks_credentials(error):
+        return f"; {_CREDENTIALS}"
+    if name == "EndpointConnectionError":
+        return "; AWS_ENDPOINT_URL, FSSPEC_S3 or the AWS profile says which endpoint"
+    if type(error) is ValueError and text.startswith("Invalid endpoint"):
+        return "; an endpoint is a URL, as https://s3.example"
+    if type(error) is TypeError and "unexpected keyword argument" in text:
+        return "; FSSPEC_… or fsspec's settings have an option that its file system does not know"
+    return ""
 
 
 def _is_hopeless(error: BaseException) -> bool:

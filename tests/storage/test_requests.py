@@ -146,6 +146,24 @@ def test_a_wrong_setting_is_not_tried_again(error: Exception) -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        ({"endpoint_url": "store.example"}, "as https://s3.example"),
+        ({"endpoint": "http://store.example"}, r"FSSPEC_.* have an option"),
+        ({"endpoint_url": "http://127.0.0.1:1"}, "AWS_ENDPOINT_URL"),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    setting: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urls, "_WAITS", ())
+    keys = {"key": "x", "secret": "y", "config_kwargs": {"retries": {"max_attempts": 0}}}
+    monkeypatch.setitem(fsspec.config.conf, "s3", setting | keys)
+    with pytest.raises(ReadError, match=advice):
+        packio.open("s3://bucket/x.tar")
+
+
 @pytest.mark.parametrize("scheme", ["http", "s3"])
 def test_a_server_that_says_nothing_is_given_up(
     scheme: str, monkeypatch: pytest.MonkeyPatch

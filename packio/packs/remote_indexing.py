@@ -77,9 +77,9 @@ def reindex(
         headers_only = is_possible and _is_skipped(bucket, form, reading)
     elif headers_only and unknown:
         warnings.warn(
-            f"{urls.child(bucket.root, unknown[0])}: the server tells no version; if it is replaced, "
-            "wrong images will be read without an error. To have checksums, read it whole: "
-            "packio reindex --whole (headers_only=False)",
+            f"{urls.child(bucket.root, unknown[0])}: the server tells no version; if it is "
+            "replaced, wrong images will be read without an error. To have checksums, read it "
+            "whole: packio reindex --whole (headers_only=False)",
             stacklevel=3,
         )
     work = Work(bucket, reading, seek_points, headers_only, _ahead(num_workers, bucket))

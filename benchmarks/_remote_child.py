@@ -1,11 +1,14 @@
 """One reader of a bucket, in a process of its own: epochs, as `remote.py` asks for them.
 
-    python _remote_child.py READER BUCKET_URL FOLDER EPOCHS WORKERS BATCH
+    python _remote_child.py READER BUCKET_URL FOLDER EPOCHS WORKERS BATCH [STATE BATCHES]
 
 READER's function makes a loader of what was written to the bucket; FOLDER is for its caches. Each
 epoch prints a line of JSON: images, seconds, seconds to the first batch, and the sum of all pixels'
 bytes that came. All but packio decode by simplejpeg and resize by OpenCV, the fastest pair there
-is; packio as it does by itself.
+is; packio as it does by itself. With STATE, a file that
+is not there, the loader's state after so many batches is written to it, with the labels of the
+batch that comes next; if it is there, the epoch goes on from it, and the line tells whether the
+first labels are those.
 """
 
 from __future__ import annotations
@@ -113,10 +116,9 @@ def litdata(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]:
 
 
 def streaming(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]:
-    """MosaicML Streaming's StreamingDataset in torch's DataLoader, as its guide has it."""
-    from streaming import StreamingDataset
+    """MosaicML Streaming's StreamingDataset and StreamingDataLoader, as its guide has it."""
+    from streaming import StreamingDataLoader, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
-    from torch.utils.data import DataLoader
 
     class Images(StreamingDataset):
         def __getitem__(self, index: Any) -> Any:
@@ -128,7 +130,7 @@ def streaming(url: str, folder: Path, workers: int, batch: int) -> Iterable[Any]
         remote=f"{url}/streaming", local=str(folder), shuffle=True, batch_size=batch,
         num_canonical_nodes=1,
     )  # fmt: skip
-    return DataLoader(
+    return StreamingDataLoader(
         dataset, batch_size=batch, num_workers=workers, persistent_workers=True, drop_last=True
     )
 
@@ -157,6 +159,34 @@ READERS: dict[str, Callable[..., Iterable[Any]]] = {
 }  # fmt: skip
 
 
+def half(
+    reader: str, url: str, folder: str, workers: int, batch: int, state: Path, batches: int
+) -> None:
+    """Go to the middle of an epoch, or on from there; see above."""
+    began = time.perf_counter()
+    loader: Any = READERS[reader](url, Path(folder), workers, batch)
+    if state.exists():
+        before = json.loads(state.read_text())
+        loader.load_state_dict(before["loader"])
+        told = {"first": 0.0, "images": 0, "same": False}
+        for number, (pixels, labels) in enumerate(loader):
+            if not number:
+                told["first"] = time.perf_counter() - began
+                told["same"] = [int(label) for label in labels] == before["next"]
+            told["images"] += len(pixels)
+        print(json.dumps(told | {"seconds": time.perf_counter() - began}), flush=True)
+        return
+    after: Any = None
+    for number, (_, labels) in enumerate(loader):
+        if after is not None:
+            state.write_text(json.dumps({"loader": after, "next": [int(n) for n in labels]}))
+            break
+        if number + 1 == batches:
+            after = loader.state_dict()
+    print(json.dumps({"images": batches * batch}), flush=True)
+    os._exit(0)  # as a process that is killed
+
+
 def main(reader: str, url: str, folder: str, epochs: int, workers: int, batch: int) -> None:
     """Go through epochs; see above."""
     began = time.perf_counter()
@@ -176,5 +206,14 @@ def main(reader: str, url: str, folder: str, epochs: int, workers: int, batch: i
         began = time.perf_counter()
 
 
+def begin(reader: str, url: str, folder: str, *rest: str) -> None:
+    """Take the arguments of the command line."""
+    epochs, workers, batch = map(int, rest[:3])
+    if len(rest) > 3:
+        half(reader, url, folder, workers, batch, Path(rest[3]), int(rest[4]))
+    else:
+        main(reader, url, folder, epochs, workers, batch)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:4], *map(int, sys.argv[4:7]))  # type: ignore[arg-type]  # three texts
+    begin(*sys.argv[1:])

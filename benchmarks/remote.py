@@ -1,6 +1,6 @@
 """How fast packio and its peers read a bucket that is a few milliseconds away.
 
-    python benchmarks/remote.py [--peers PYTHON] [--wait SECONDS …] [--images N] [--save]
+    python benchmarks/remote.py [--peers PYTHON] [--wait SECONDS …] [--images N] [--resume] [--save]
 
 PYTHON is the Python of an environment with litdata, mosaicml-streaming, webdataset, simplejpeg and
 OpenCV; without it only packio reads. A server of this repository (_bucket.py) speaks S3's protocol
@@ -8,6 +8,9 @@ and waits before each answer. Photographs of about 100 KB are written as each re
 packio's shards of a tar, chunks and shards of 16 MB. Each reader goes through two epochs of
 RandomResizedCrop(224) with two workers, in turns; the first epoch finds an empty cache, and its
 time includes making the loader and its workers. A reader that fails is left out of its round.
+With --resume a process saves its loader's state in the middle of the first epoch and dies; new
+processes go on from there, one with that process's cache, one with an empty one. WebDataset has no
+state to save, and is left out.
 Memory is the largest sum of the unique bytes (USS) of all of a reader's processes.
 """
 
@@ -37,6 +40,7 @@ READERS = (
     "packio", "packio, torch's loader", "packio, half on disk", "packio, all on disk", "litdata",
     "streaming", "webdataset",
 )  # fmt: skip
+RESUMED = ("packio", "packio, all on disk", "litdata", "streaming")
 WORKERS, BATCH, SHARD = 2, 32, 16 << 20
 
 
@@ -112,8 +116,9 @@ class Reader:
     """A process that reads; see _remote_child.py."""
 
     def __init__(
-        self, name: str, port: int, folder: Path, python: str, given: dict[str, str]
-    ) -> None:
+        self, name: str, port: int, folder: Path, python: str, given: dict[str, str],
+        half: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         env = {
             **os.environ, **given, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
             "S3_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "nobody",
@@ -126,12 +131,12 @@ class Reader:
                         "sys.argv[0] = '_remote_child.py'\n"
                         "import _remote_child as child\n"
                         "if __name__ == '__main__':\n"
-                        "    child.main(*sys.argv[1:4], *map(int, sys.argv[4:7]))\n")  # fmt: skip
+                        "    child.begin(*sys.argv[1:])\n")  # fmt: skip
         script = folder / "child.py"
         script.write_text(code)
         self._child = subprocess.Popen(
             [sys.executable if name.startswith("packio") else python, script, name, "s3://bucket",
-             folder / "cache", "2", str(WORKERS), str(BATCH)],
+             folder / "cache", "2", str(WORKERS), str(BATCH), *half],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
         )  # fmt: skip
         self.most = 0
@@ -209,6 +214,33 @@ def measure(
     return found
 
 
+def measure_resume(
+    name: str, port: int, python: str, given: dict[str, str], images: int
+) -> list[dict[str, Any]]:
+    """A reader that goes on from the middle of an epoch: with its cache, and without one."""
+    folder = Path(tempfile.mkdtemp())  # LitData goes on only where its cache has the same path
+    half, found = (str(folder / "state"), str(images // BATCH // 2)), []
+    try:
+        for clear in (False, False, True):
+            if clear:
+                shutil.rmtree(folder / "cache", ignore_errors=True)
+            _counts(port)
+            reader = Reader(name, port, folder, python, given, half)
+            told, counts = reader.epoch(), _counts(port)
+            reader.close()
+            if "same" in told:
+                found.append({
+                    "images_per_second": told["images"] / told["seconds"],
+                    "seconds_to_first_batch": told["first"], "same_samples": told["same"],
+                    "requests_per_image": counts["requests"] / told["images"],
+                    "bytes_per_image": counts["bytes"] / told["images"],
+                    "images": told["images"], "memory": reader.most,
+                })  # fmt: skip
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
 def main() -> None:
     """Measure all readers."""
     parser = _results.parser(__doc__, rounds=3)
@@ -216,7 +248,10 @@ def main() -> None:
     parser.add_argument("--wait", type=float, nargs="+", default=[0.01, 0.05])
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--readers", nargs="+", default=READERS)
+    parser.add_argument("--resume", action="store_true", help="time going on in the middle instead")
     given = parser.parse_args()
+    if given.resume:
+        given.readers = [name for name in given.readers if name in RESUMED]
     if not given.peers:
         given.readers = [name for name in given.readers if name.startswith("packio")]
     with tempfile.TemporaryDirectory() as temporary:
@@ -231,7 +266,7 @@ def main() -> None:
         for wait in given.wait:
             results[f"{wait * 1000:.0f} ms"] = _turns(given, top / "far", wait, env)
     packages = ("torch", "s3fs", "urllib3", "simplejpeg", "litdata", "mosaicml-streaming")
-    _results.finish("remote", {
+    _results.finish("remote_resume" if given.resume else "remote", {
         "machine": _results.machine(*packages), "images": given.images,
         "bytes_of_an_image": size // given.images, "workers": WORKERS, "batch": BATCH,
         "shards": shards, "rounds": given.rounds, "waits": results,
@@ -250,21 +285,30 @@ def _turns(given: Any, far: Path, wait: float, env: dict[str, str]) -> dict[str,
             turn = {}
             for name in order[: len(given.readers)]:
                 try:
-                    turn[name] = measure(name, port, given.peers, env, given.images)
+                    work = measure_resume if given.resume else measure
+                    turn[name] = work(name, port, given.peers, env, given.images)
                 except RuntimeError as error:
                     print(f"{wait * 1000:.0f} ms, round {number + 1}: {name}: {error}", flush=True)
                     continue
                 shown = [round(epoch["images_per_second"]) for epoch in turn[name]]
+                if given.resume:
+                    shown = [(round(e["seconds_to_first_batch"], 2), e["same_samples"])
+                             for e in turn[name]]  # fmt: skip
                 print(f"{wait * 1000:.0f} ms, round {number + 1}: {name} {shown}", flush=True)
             rounds.append(turn)
     finally:
         server.terminate()
         server.wait()
-    return {
+    found = {
         name: [_epoch([turn[name][epoch] for turn in rounds if name in turn]) for epoch in range(2)]
         for name in given.readers
         if any(name in turn for turn in rounds)
-    } | {"packio to the best of others, each round": [_ratio(t) for t in rounds if "packio" in t]}
+    }
+    if given.resume:
+        return found
+    return found | {
+        "packio to the best of others, each round": [_ratio(t) for t in rounds if "packio" in t]
+    }
 
 
 def _epoch(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -272,6 +316,8 @@ def _epoch(found: list[dict[str, Any]]) -> dict[str, Any]:
     digits = {"images_per_second": 1, "seconds_to_first_batch": 3, "requests_per_image": 4,
               "bytes_per_image": 0, "memory": 0}  # fmt: skip
     told = {name: _results.summary([f[name] for f in found], digits[name]) for name in digits}
+    if "same_samples" in found[0]:
+        told["went_on_with_the_same_samples"] = sum(f["same_samples"] for f in found)
     return {
         **told, "rounds": len(found), "images": statistics.median(f["images"] for f in found),
     }  # fmt: skip

@@ -278,3 +278,7 @@ if __name__ == "__main__":
     seen = Told(pathlib.Path(folder), mode, int(os.environ["RANK"]))
     globals()[name](path, seen)
     seen.write()
+    import torch
+
+    if torch.distributed.is_initialized():  # else its threads may abort the process at its end
+        torch.distributed.destroy_process_group()

@@ -63,8 +63,8 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
         """End the thread; if its item waits for a server, let it end later."""
         if (left := self._finish.detach()) is not None:
             channel, thread = left[2]
+            channel.left.set()
             channel.close()
-            interrupts.waits.end()
             thread.join(_PATIENCE)
 
     def close(self) -> None:
@@ -84,9 +84,14 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
 
 
 class _Channel(Generic[T]):
-    """Items on their way from one thread to another."""
+    """Items on their way from one thread to another.
+
+    Attributes:
+        left: Set if nobody waits for the item that is being made.
+    """
 
     def __init__(self, most: int) -> None:
+        self.left = threading.Event()
         self._most, self._items = most, deque[T]()
         self._changed = threading.Condition()
         self._closed = self._ended = False
@@ -136,11 +141,12 @@ class _Channel(Generic[T]):
 def _fill(channel: _Channel[T], iterable: Iterable[T]) -> None:
     iterator, error = None, None
     try:
-        iterator = iter(iterable)
-        for item in iterator:
-            if not channel.put(item):
-                break
-            del item  # not kept until the next one is there
+        with interrupts.leaving(channel.left):
+            iterator = iter(iterable)
+            for item in iterator:
+                if not channel.put(item):
+                    break
+                del item  # not kept until the next one is there
     except BaseException as caught:  # noqa: BLE001 (raised where the items are taken)
         error = caught
     try:

@@ -150,9 +150,8 @@ def _linked(out: Path, opened: Sequence[opening.Pack]) -> PackReport:
             columns["split"] = splits
         names = [shard["name"] for shard in shards]
         columns = assembly.with_sidecars(columns, container, shop.built, names)
-        if more := shard_classes.write(shop.built, classes, of_shards):
-            found = made.of_files(shop.built, more)
-            columns |= made.joined_files([columns, found], [len(columns["file_bytes"]), 1])
+        named = shard_classes.write(shop.built, classes, of_shards)
+        columns = assembly.with_files(columns, shop.built, named)
         metadata = _metadata(opened, classes, shards, split_names)
         indexfile.write(shop.built / indexfile.INDEX_NAME, columns, metadata)
         shop.publish()

@@ -111,8 +111,9 @@ def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
     if not isinstance(expected, dict):
         return
     for name, version in _versions(root, names).items():
-        if expected.get(name, "") and version and expected[name] != version:
-            url, said = urls.child(root, name), expected[name]
+        said = expected.get(name, "")
+        if said and version and not urls.is_version(said, version):
+            url = urls.child(root, name)
             raise IntegrityError(
                 f"{url}: was replaced after it was indexed ({version}; the index says {said}); run "
                 "packio reindex again"

@@ -64,6 +64,28 @@ def write(folder: Path, classes: Sequence[str], shards: Mapping[str, Sequence[st
     return [FILE_NAME]
 
 
+def extended(pack: Pack, classes: Sequence[str], folder: Path) -> list[str]:
+    """Write the file of a pack for other class names of the whole; the shards keep theirs.
+
+    Args:
+        pack: A pack in a folder.
+        classes: Its class names, and perhaps new ones behind them.
+        folder: Where the file goes.
+
+    Returns:
+        Names of the files written: one, or none if the pack has no such file.
+
+    Raises:
+        IntegrityError: the pack's file is damaged or missing.
+    """
+    out, names = pack.index_file.path.parent, [str(s["name"]) for s in pack.metadata["shards"]]
+    if (found := read(out, names)) is not None:
+        return write(folder, classes, found.shards)
+    if any(name == FILE_NAME for name, _, _ in pack.index_file.files()):
+        raise IntegrityError(f"{out / FILE_NAME}: missing; it names the labels; restore it")
+    return []
+
+
 def read(folder: Path, shards: Sequence[str]) -> ShardClasses | None:
     """Read the file; None if there is none, or if it lists none of these shards.
 

@@ -73,7 +73,7 @@ class Landing:
             Exception: the bytes did not come.
             KeyboardInterrupt: Ctrl-C came before they did.
         """
-        data, first = interrupts.waits.result(self._body), offset - self._start
+        data, first = interrupts.result(self._body), offset - self._start
         return data if length == len(data) else data[first : first + length]
 
     @property

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from packio.errors import IntegrityError, ReadError
 from packio.storage import urls
 from packio.storage.urls import Url
+from packio.system import interrupts
 from packio.system.pools import ThreadPool
 
 WINDOW = 16 << 10  # bytes that a small read takes at once: a tar header and the head of an image
@@ -137,7 +138,7 @@ class StreamedObject:
         for later in range(number, min(number + self._ahead, self._pieces - 1) + 1):
             if later not in self._asked:
                 self._asked[later] = self._pool.submit(self._fetched, later)
-        data = self._asked.pop(number).result()
+        data = interrupts.result(self._asked.pop(number))
         self._digest.update(data)
         self._next += 1
         self._keep(number, data)

@@ -152,7 +152,8 @@ class RemoteFiles:
         """
         for file in {f for f in files if self._paths[f] in self._versions}:
             found = urls.info(self.path(file))
-            if found is None or urls.version(found) != self._versions[self._paths[file]]:
+            version = self._versions[self._paths[file]]
+            if found is None or not urls.is_version(urls.version(found), version):
                 raise IntegrityError(requests.replaced(self.path(file)))
 
     @property

@@ -261,7 +261,7 @@ def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
     found = str(headers.get("ETag", ""))
     if tag is not None and found and found.removeprefix("W/") != tag:
         raise IntegrityError(replaced(url))
-    if tag is None and version:
+    if version and (tag is None or not found):
         _compare(url, headers, size, version)
     return found if found.startswith('"') else None
 
@@ -276,8 +276,7 @@ def _compare(url: Url, headers: Mapping[str, str], size: int | None, version: st
     name = version.partition(" ")[0]
     if (told := headers.get(name)) is None:
         raise RefusedError(f"{url}: the server does not tell the {name} of a range")
-    # a weak tag differs from a strong one by its prefix only, and may tell the same version
-    if f"{name} {told.removeprefix('W/')} {size}" != version.replace(" W/", " ", 1):
+    if not urls.is_version(f"{name} {told} {size}", version):
         raise IntegrityError(replaced(url))
 
 

@@ -12,19 +12,21 @@ answer is checked.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path, PosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from packio import registry
 from packio.errors import MissingPackageError, OptionError, PackioError
-from packio.system import files
+from packio.system import files, interrupts
 
 T = TypeVar("T")
 
@@ -124,6 +126,7 @@ def retried(work: Callable[[], T]) -> T:
     """Call a function until it succeeds, at most seven times, waiting longer each time."""
     began = time.monotonic()
     for wait in _WAITS:
+        interrupts.heed()
         try:
             return work()
         except _FINAL:
@@ -185,13 +188,19 @@ def _within(seconds: float | None, fs: Any, method: str, *arguments: Any, **opti
     Raises:
         TimeoutError: it has taken longer.
     """
-    if not fs.async_impl or seconds is None:
+    if not fs.async_impl:
         return getattr(fs, method)(*arguments, **options)
-    asyn = registry.require("fsspec.asyn", "remote")
+    loop = fs.loop  # raises an error in a forked process, before there is a coroutine
+    work = getattr(fs, f"_{method}")(*arguments, **options)
+    found: Future[Any] = asyncio.run_coroutine_threadsafe(work, loop)
     try:
-        return asyn.sync(fs.loop, getattr(fs, f"_{method}"), *arguments, timeout=seconds, **options)
-    except asyn.FSTimeoutError as error:
-        raise TimeoutError(f"no answer in {seconds:.0f} seconds") from error
+        return interrupts.result(found, seconds)
+    except BaseException as error:
+        is_ours = not found.done() and isinstance(error, TimeoutError)
+        found.cancel()
+        if is_ours:
+            raise TimeoutError(f"no answer in {seconds or 0:.0f} seconds") from error
+        raise
 
 
 def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -263,6 +272,14 @@ def version(found: Mapping[str, Any]) -> str:
     """
     stamp = next((f"{n} {found[n]}" for n in _STAMPS if found.get(n)), "")
     return stamp and f"{stamp} {found.get('size')}"
+
+
+def is_version(one: str, other: str) -> bool:
+    """Tell whether two texts of `version` say the same.
+
+    A weak tag differs from a strong one by its prefix only. Servers tell one object both ways.
+    """
+    return one.replace(" W/", " ", 1) == other.replace(" W/", " ", 1)
 
 
 def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = False) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 from packio.system import memory
 
-_STEP = 0.5  # seconds between two looks whether waits were ended
+_STEP = 0.5  # seconds between two looks whether work was left
 _Result = TypeVar("_Result")
 
 
@@ -117,31 +118,63 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
     return results.pop()
 
 
-class _Waits:
-    """Waiting for results that may never come, in threads to which no Ctrl-C comes."""
+class leaving:  # noqa: N801 (used as a function)
+    """Let go what this thread waits for by `result` within a ``with`` block, once an event is set.
 
-    def __init__(self) -> None:
-        self._ended = 0  # how often
+    Ctrl-C comes to the main thread only. It sets the event of the work that it ends; threads that
+    do this work, and wait for a server perhaps, then do not wait any longer.
 
-    def end(self) -> None:
-        """After a Ctrl-C: let no thread of this process wait any longer."""
-        self._ended += 1
+    Args:
+        events: Each is enough.
+    """
 
-    def result(self, future: Future[_Result]) -> _Result:
-        """Wait for a result, as `Future.result` does.
+    def __init__(self, *events: threading.Event) -> None:
+        self._events = events
+        self._before: tuple[threading.Event, ...] = ()
 
-        Raises:
-            KeyboardInterrupt: all waits were ended; or whatever the future raises.
-        """
-        before = self._ended
-        while not future.done():
-            wait([future], _STEP)
-            if self._ended != before:
-                raise KeyboardInterrupt
-        return future.result()
+    def __enter__(self) -> None:
+        self._before = ended_by()
+        _HERE.events = self._events
+
+    def __exit__(self, *_: object) -> None:
+        _HERE.events = self._before
 
 
-waits = _Waits()
+_HERE = threading.local()
+
+
+def ended_by() -> tuple[threading.Event, ...]:
+    """The events that end the work of this thread; for threads that do a part of it."""
+    events: tuple[threading.Event, ...] = getattr(_HERE, "events", ())
+    return events
+
+
+def heed() -> None:
+    """End the work of this thread if it was left; see `leaving`.
+
+    Raises:
+        KeyboardInterrupt: it was.
+    """
+    if any(event.is_set() for event in ended_by()):
+        raise KeyboardInterrupt
+
+
+def result(future: Future[_Result], seconds: float | None = None) -> _Result:
+    """Wait for a result, as `Future.result` does, unless the work is left; see `leaving`.
+
+    Raises:
+        KeyboardInterrupt: it was left.
+        TimeoutError: the result did not come in time.
+        BaseException: that of the future.
+    """
+    step = _STEP if ended_by() else seconds
+    until = None if seconds is None else time.monotonic() + seconds
+    while not future.done():
+        heed()
+        if until is not None and time.monotonic() >= until:
+            raise TimeoutError
+        wait([future], step)
+    return future.result()
 
 
 def left_behind() -> bool:

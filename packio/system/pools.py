@@ -10,7 +10,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,  # noqa: TID251 (this is where it is made safe)
 )
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from packio.system import interrupts, memory
 
@@ -26,6 +26,10 @@ class ThreadPool(ThreadPoolExecutor):
     have ended. A ``with`` block that ends by an exception cancels what has not begun.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._left = threading.Event()
+
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Call a function in a thread.
 
@@ -33,8 +37,14 @@ class ThreadPool(ThreadPoolExecutor):
             MemoryError: there is no room for a thread.
         """
         memory.require_thread()
+        events = self._left, *interrupts.ended_by()
+
+        def work() -> _T:
+            with interrupts.leaving(*events):
+                return fn(*args, **kwargs)
+
         with interrupts.deferred():
-            return super().submit(fn, *args, **kwargs)
+            return super().submit(work)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the threads once they have done what was submitted.
@@ -43,17 +53,22 @@ class ThreadPool(ThreadPoolExecutor):
 
         Args:
             wait: Return when all threads have ended.
-            cancel_futures: Leave what has not begun.
+            cancel_futures: Leave what has not begun, and waits for results (`interrupts.result`).
         """
         with interrupts.deferred() as held:
-            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            self._end(cancel_futures=cancel_futures)
             before = held.count
             for thread in list(self._threads) if wait else ():
                 while thread.is_alive() and held.count <= before + 1:
                     thread.join(_STEP)
                     if held.count > before and not cancel_futures:
                         cancel_futures = True
-                        super().shutdown(wait=False, cancel_futures=True)
+                        self._end(cancel_futures=True)
+
+    def _end(self, *, cancel_futures: bool) -> None:
+        if cancel_futures:
+            self._left.set()
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
     def __exit__(
         self,

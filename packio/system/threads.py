@@ -41,12 +41,20 @@ class Threads:
         """
         pool = self._started()
         source = iter(list(slots))  # a list iterator: two threads never get the same slot
+        left = threading.Event()
+        events = left, *interrupts.ended_by()
+
+        def part() -> None:
+            with interrupts.leaving(*events):
+                work(source)
+
         with interrupts.deferred() as held:  # nobody works on a batch that is given up
-            futures = [pool.submit(work, source) for _ in range(self.count)]
+            futures = [pool.submit(part) for _ in range(self.count)]
             while wait(futures, _STEP).not_done:
                 if held.count:
+                    left.set()
+                if any(event.is_set() for event in events):
                     deque(source, maxlen=0)  # begin no other slot
-                    interrupts.waits.end()  # for bytes that a server does not send
         for future in futures:
             future.result()
 

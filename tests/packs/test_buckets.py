@@ -452,18 +452,28 @@ def test_samples_without_checksums_are_not_kept_and_that_is_told(
         packio.TarDataset(url, index=index, local_copy=tmp_path / "near", local_bytes=1 << 20)
 
 
+@pytest.mark.parametrize(("kind", "told"), [("date", "Last-Modified"), ("strong", "ETag")])
 def test_a_server_that_tells_no_version_of_a_range_is_asked_for_it(
-    web: WebServer, tmp_path: Path
+    kind: str, told: str, web: WebServer, tmp_path: Path
 ) -> None:
-    content, web.version = shards(2), _VERSIONS["date"]
+    content, web.version = shards(2), _VERSIONS[kind]
     url, index = _by_headers(web, content, tmp_path)
     pack = packio.open(url, index=index)
     web.tells = False
-    with pytest.warns(UserWarning, match="does not tell the Last-Modified of a range"):
+    with pytest.warns(UserWarning, match=f"does not tell the {told} of a range"):
         assert by_packio(pack) == by_tarfile(content)
     web.objects = {name: bytes(reversed(data)) for name, data in web.objects.items()}
     with pytest.raises(IntegrityError, match="was replaced"):
         pack.read_many(range(len(pack)))
+
+
+def test_a_weak_tag_that_becomes_strong_is_the_same_version(web: WebServer, tmp_path: Path) -> None:
+    content = shards(2)
+    for first, then in (("strong", "weak"), ("weak", "strong")):
+        web.version = _VERSIONS[first]
+        url, index = _by_headers(web, content, tmp_path)
+        web.version = _VERSIONS[then]
+        assert by_packio(packio.open(url, index=index)) == by_tarfile(content)
 
 
 def test_an_index_may_lie_at_a_url_of_its_own(s3: Proxy, web: WebServer) -> None:

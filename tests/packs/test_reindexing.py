@@ -80,11 +80,41 @@ def test_a_linked_pack_keeps_its_labels_when_it_is_linked_and_appended_to(tmp_pa
     packio.reindex(tmp_path / "more.tar")
     assert meanings(tmp_path / "more.tar") == every
     (tmp_path / "more.tar/index.packio").unlink()
-    with packio.open(tmp_path / "more.tar") as pack:  # nothing says that label 5 is a fox
-        assert pack.classes == []
-        labels = {s.width: s.label for s in pack}
-    names = ["ant", "dog", "cat", "bird", "emu", "fox"]
-    assert {width: names[int(str(label))] for width, label in labels.items()} == every
+    assert meanings(tmp_path / "more.tar") == every  # opened bare
+    packio.reindex(tmp_path / "more.tar")
+    assert meanings(tmp_path / "more.tar") == every
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_class_that_was_appended_to_a_linked_pack_keeps_its_name(
+    name: str, tmp_path: Path
+) -> None:
+    out = linked(tmp_path, name)
+    packed(tmp_path / "d", ["bird/8.png", "fox/9.png"], tmp_path / "unused.tar")
+    packio.append(out, tmp_path / "d")
+    every = EXPECTED | {12: "bird", 13: "fox"}
+    assert meanings(out) == every
+    assert packio.verify(out, structure="always").ok
+    (out / "index.packio").unlink()
+    packio.reindex(out)
+    assert meanings(out) == every
+    (tmp_path / "d/gnu").mkdir()
+    (tmp_path / "d/gnu/10.png").write_bytes(png(width=14))
+    packio.append(out, tmp_path / "d")
+    (out / "index.packio").unlink()
+    packio.reindex(out)
+    assert meanings(out) == every | {14: "gnu"}
+
+
+def test_nothing_is_appended_where_shard_classes_are_missing(tmp_path: Path) -> None:
+    out = linked(tmp_path, "tar")
+    (out / "shard-classes.json").unlink()
+    more = packed(tmp_path / "d", ["gnu/9.png"], tmp_path / "more.tar")
+    with (
+        pytest.warns(UserWarning, match=r"shard-classes\.json: missing"),
+        pytest.raises(IntegrityError, match=r"shard-classes\.json: missing"),
+    ):
+        packio.append(out, more)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"classes": [1], "shards": {}}', "\xff", "[" * 9999])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -181,11 +180,10 @@ def test_a_thread_that_waits_for_bytes_is_let_go_after_ctrl_c() -> None:
     source = _Source()
     source.gate.clear()
     landing = Flight(source.fetch).taken([(0, 0, 5)])[0, 0, 5]
-    with ThreadPool(1) as pool:
+    left = threading.Event()
+    with ThreadPool(1) as pool, interrupts.leaving(left):
         waits = pool.submit(landing.part, 0, 5)
-        while not waits.done():  # it may not have begun to wait at the first call
-            time.sleep(0.1)
-            interrupts.waits.end()
+        left.set()
         assert isinstance(waits.exception(), KeyboardInterrupt)
     source.gate.set()
     assert landing.part(0, 5) == DATA[0][:5]

@@ -290,14 +290,31 @@ def test_in_other_threads_nothing_runs_aside() -> None:
 
 def test_a_thread_that_waits_for_a_result_is_let_go() -> None:
     never: Future[bytes] = Future()
+    with pytest.raises(KeyboardInterrupt), ThreadPool(1) as pool:  # noqa: PT012 (as above)
+        waits = pool.submit(interrupts.result, never)
+        raise KeyboardInterrupt
+    assert isinstance(waits.exception(), KeyboardInterrupt)
+
+
+def test_a_thread_of_other_work_goes_on_waiting() -> None:
+    answer: Future[bytes] = Future()
+    never: Future[bytes] = Future()
+    left = threading.Event()
     with ThreadPool(1) as pool:
-        waits = pool.submit(interrupts.waits.result, never)
-        while not waits.done():  # it may not have begun to wait at the first call
-            time.sleep(0.1)
-            interrupts.waits.end()
-        assert isinstance(waits.exception(), KeyboardInterrupt)
-    never.set_result(b"7")
-    assert interrupts.waits.result(never) == b"7"
+        with interrupts.leaving(left):
+            ended = pool.submit(interrupts.result, never)
+        left.set()
+        assert isinstance(ended.exception(), KeyboardInterrupt)
+        waits = pool.submit(interrupts.result, answer)
+        answer.set_result(b"7")
+        assert waits.result() == b"7"
+
+
+def test_a_wait_has_a_limit() -> None:
+    with interrupts.leaving(threading.Event()), pytest.raises(TimeoutError):
+        interrupts.result(Future(), 0.1)
+    with pytest.raises(TimeoutError):
+        interrupts.result(Future(), 0.1)
 
 
 def test_it_ends_decoding_that_waits_for_bytes() -> None:
@@ -305,7 +322,7 @@ def test_it_ends_decoding_that_waits_for_bytes() -> None:
 
     def work(slots: Iterable[int]) -> None:
         for _ in slots:
-            interrupts.waits.result(never)
+            interrupts.result(never)
 
     threads = Threads(2)
     threading.Timer(0.5, _ctrl_c).start()

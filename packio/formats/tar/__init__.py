@@ -187,9 +187,13 @@ def _described(record: Record[Field]) -> bytes:
     return text[:-1] + b',"meta":' + record.meta.strip() + b"}"
 
 
-def _count(index: Path) -> int:
-    with index.open("rb") as file:
-        return int(file.readline(64).split()[1])
+def _count(shard: Path) -> int:
+    """Number of samples, by the index beside the shard if there is one."""
+    try:
+        with shard.with_name(f"{shard.name}.idx").open("rb") as file:
+            return int(file.readline(64).split()[1])
+    except FileNotFoundError:  # others wrote the shard
+        return sum(1 for _ in FORMAT.scan(shard, Reading()))
 
 
 class Tar(Format):
@@ -232,7 +236,7 @@ class Tar(Format):
         """
         name = shards[0].removesuffix(".tar").rpartition("-")[0] if shards else ""
         name = name or "train"
-        counts = [_count(folder / f"{shard}.idx") for shard in shards]
+        counts = [_count(folder / shard) for shard in shards]
         listed = [
             {"url": shard, "nsamples": count, "filesize": (folder / shard).stat().st_size}
             for shard, count in zip(shards, counts, strict=True)

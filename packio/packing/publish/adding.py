@@ -116,7 +116,8 @@ def _restore_sidecars(pack: opening.Pack, built: Path) -> None:
     for name in whole:  # some were not moved into the pack
         files.remove(built / name)
     with _linked_beside(pack, built, whole):
-        for name in container.finish(built, _shards(pack)):
+        named = shard_classes.extended(pack, pack.classes, built)
+        for name in [*container.finish(built, _shards(pack)), *named]:
             files.sync(built / name)
             (built / name).replace(out / name)
     files.sync(out)
@@ -129,8 +130,7 @@ def _shards(pack: opening.Pack) -> list[str]:
 def _whole_sidecars(pack: opening.Pack) -> set[str]:
     """Files that belong to the whole pack, not to one of its shards."""
     names = {name for name, _, _ in pack.index_file.files()}
-    whole = {n for n in names if not any(_belongs(n, shard) for shard in _shards(pack))}
-    return whole - {shard_classes.FILE_NAME}  # it says of the old shards what stays true
+    return {n for n in names if not any(_belongs(n, shard) for shard in _shards(pack))}
 
 
 def _belongs(file: str, shard: str) -> bool:
@@ -159,17 +159,28 @@ def _columns(
     container = registry.load("formats", pack.metadata["format"])
     with _linked_beside(pack, built, whole):  # the format looks at all shards in one folder
         names = [*_shards(pack), *(name for name, _ in full)]
-        return assembly.with_sidecars(columns, container, built, names), known
+        columns = assembly.with_sidecars(columns, container, built, names)
+        named = shard_classes.extended(pack, classes, built)
+        return assembly.with_files(columns, built, named), known
 
 
 @contextlib.contextmanager
 def _linked_beside(pack: opening.Pack, built: Path, whole: set[str]) -> Iterator[None]:
-    """Link the files of the old shards into the folder of the new shards, for a moment."""
-    names = [name for name, _, _ in pack.index_file.files() if name not in whole]
+    """Link the files of the old shards into the folder of the new shards, for a moment.
+
+    An index that `packio.reindex` made lists no sidecars of shards, which a format may want to see.
+    """
+    out = pack.index_file.path.parent
+    names = {name for name, _, _ in pack.index_file.files() if name not in whole}
+    stems = {shard.rpartition(".")[0] or shard for shard in _shards(pack)}
+    for path in out.iterdir():
+        ends = [match.start() for match in re.finditer(r"\.", path.name)]
+        if path.is_file() and any(path.name[:end] in stems for end in ends):
+            names.add(path.name)
     try:
         for name in names:
             (built / name).parent.mkdir(parents=True, exist_ok=True)
-            (built / name).symlink_to(pack.index_file.path.parent / name)
+            (built / name).symlink_to(out / name)
         yield
     finally:
         for top in {name.partition("/")[0] for name in names}:

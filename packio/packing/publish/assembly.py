@@ -178,7 +178,13 @@ def with_sidecars(
     columns: dict[str, Content], container: Format, folder: Path, shards: list[str]
 ) -> dict[str, Content]:
     """Have the format write its files for a folder of shards; add them to the table of files."""
-    more = container.finish(folder, shards)
+    return with_files(columns, folder, container.finish(folder, shards))
+
+
+def with_files(
+    columns: dict[str, Content], folder: Path, more: Sequence[str]
+) -> dict[str, Content]:
+    """Add files of a folder to the table of files."""
     if not more:
         return columns
     tables: list[Mapping[str, Content]] = [columns, made.of_files(folder, more)]

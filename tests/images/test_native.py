@@ -486,3 +486,41 @@ print(dataset.gather([0, 1])[0].sum().item(), dataset.declined)
     total = packio.PackDataset(path, crop=packio.CenterCrop(32)).gather([0, 1])[0].sum().item()
     assert ran("auto").stdout == f"{total} {{}}\n"
     assert "it was not compiled when packio was installed" in ran("native").stderr
+
+
+_AFTER_A_LARGE_ONE = """
+import pathlib, sys
+import numpy as np
+import packio
+from PIL import Image
+
+folder = pathlib.Path(sys.argv[1], "a")
+folder.mkdir()
+Image.new("RGB", (9000, 8000), (10, 200, 90)).save(folder / "large.jpg", subsampling=0)
+for i in range(4):
+    Image.new("RGB", (300, 200), (60 * i, 0, 90)).save(folder / f"small{i}.jpg")
+ds = packio.FolderDataset(
+    folder.parent, decoder="native", crop=packio.Resize((64, 64)), threads=1, fields=("image",)
+)
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+
+ds.__getitems__([1, 2, 3, 4] * 50)
+before = resident()
+ds.__getitems__([0])
+most = resident()
+ds.__getitems__([1, 2, 3, 4] * 50)
+print(before, most, resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_for_a_large_image_is_given_back(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _AFTER_A_LARGE_ONE, tmp_path],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    before, most, after = map(int, told.split())
+    assert most - before > 150, told  # MiB
+    assert after - before < 50, told

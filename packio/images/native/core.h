@@ -215,6 +215,7 @@ typedef struct {
 typedef struct {
     void *memory;
     size_t size;
+    size_t needed; /* the most of late */
 } Buffer;
 
 enum { CACHED = 16 };
@@ -229,6 +230,7 @@ typedef struct {
         unsigned times; /* images, up to a few */
     } cached[CACHED];
     uint64_t clock;
+    unsigned images;
     Buffer bytes, clean, coefficients, tables, tasks, planes, turned, rows, small, axes, taps, walked, logs;
 } Scratch;
 
@@ -274,6 +276,10 @@ const Kernels *packio_kernels(void);  /* those that are chosen */
 /* Memory of a buffer: at least so many bytes, aligned to 64; the first time they are zeros, later
    as they were left, or zeros where the buffer has grown. NULL: none left. */
 void *packio_reserve(Buffer *buffer, size_t bytes);
+
+/* Before an image: give back what no image of late has needed, as after a very large one. All
+   buffers may go but the file's bytes. */
+void packio_trim(Scratch *scratch);
 
 /* CRC32C: see crc.c, and kernels/crc.h. A checksum so far, and more bytes; before the first and
    behind the last, bits are inverted. */

@@ -208,6 +208,7 @@ int packio_make(Scratch *scratch, const Request *requests, int count, const uint
     Plan plans[MOST_OUTPUTS];
     const Request *first = requests;
     START();
+    packio_trim(scratch);
     if (count < 1 || count > MOST_OUTPUTS) return REQUEST;
     int status = MADE;
     for (int i = 0; i < count && !status; i++) {

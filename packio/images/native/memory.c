@@ -7,7 +7,10 @@ EXPORTED void packio_free_scratch(Scratch *scratch);
 
 enum { MOST_MEMORY = 1 << 30 };
 
+enum { LATELY = 64, SMALL = 1 << 20 }; /* images; bytes that are kept in any case */
+
 void *packio_reserve(Buffer *buffer, size_t bytes) {
+    if (buffer->needed < bytes) buffer->needed = bytes;
     if (buffer->size < bytes) {
         size_t size = (bytes + bytes / 4 + 4095) & ~(size_t)4095;
         free(buffer->memory);
@@ -16,6 +19,20 @@ void *packio_reserve(Buffer *buffer, size_t bytes) {
         if (buffer->memory) memset(buffer->memory, 0, size);
     }
     return buffer->memory;
+}
+
+void packio_trim(Scratch *s) {
+    if (++s->images % LATELY) return;
+    Buffer *buffers[] = {&s->clean, &s->coefficients, &s->tables, &s->tasks, &s->planes, &s->turned,
+                         &s->rows, &s->small, &s->axes, &s->taps, &s->walked, &s->logs};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        Buffer *buffer = buffers[i];
+        if (buffer->size > SMALL && buffer->needed < buffer->size / 4) {
+            free(buffer->memory);
+            *buffer = (Buffer){0};
+        }
+        buffer->needed = 0;
+    }
 }
 
 int packio_room(Scratch *scratch, size_t bytes, size_t blocks, size_t segments, Walked *walked) {

@@ -61,6 +61,7 @@ int64_t packio_find_points(Scratch *scratch, const uint8_t *data, int64_t size, 
     Jpeg jpeg;
     Pattern pattern;
     Walked walked;
+    packio_trim(scratch);
     int status = packio_header(data, (size_t)size, &jpeg);
     if (status) return -status;
     int64_t mcus = (int64_t)jpeg.rows * jpeg.columns;

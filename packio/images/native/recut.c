@@ -203,6 +203,7 @@ int64_t packio_recut(Scratch *scratch, const Recut *recut, const uint8_t *data, 
     const uint8_t *dc[MOST_COMPONENTS], *ac[MOST_COMPONENTS];
     Pattern pattern = {.blocks = recut->blocks};
     Scan scan = {.recut = recut, .pattern = &pattern};
+    packio_trim(scratch);
     if (!is_sound(recut, size)) return -REQUEST;
     scan.segments = (recut->mcus - 1) / recut->restarts + 1;
     int64_t made = 0, bytes = size - recut->scan, ends = (recut->mcus - 1) / recut->interval + 1;

@@ -176,7 +176,9 @@ RAISE_OR_SKIP = _how(
 )
 OVERWRITE = _how(
     overwrite=_one(
-        bool, "Replace OUT, in one step, when the new one is done.", default=False
+        bool,
+        "Replace OUT, in one step, when the new one is done; nobody can open it until then.",
+        default=False
     ),
 )  # fmt: skip
 RUN = _how(

@@ -35,7 +35,8 @@ def run(
 
     A sample is known by its key. Samples of the pack stay as they are; samples that the source has
     changed or lost are listed. New classes get the next numbers, so old numbers never
-    change. Programs that read the pack meanwhile go on reading the old samples.
+    change. Programs that read the pack meanwhile go on reading the old samples; but workers
+    that are spawned later, and saved selections, need the pack opened anew.
 
     Example: packio pack photos photos.tar --shard-size 1GB; packio append photos.tar photos
     """

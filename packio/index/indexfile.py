@@ -54,6 +54,7 @@ __all__ = [
 
 INDEX_NAME = "index.packio"  # within a directory pack
 INDEX_SUFFIX = ".packio"  # of a file pack's index
+APPENDING_SUFFIX = ".packio-append"  # of what is beside a pack while it grows; readers go on
 UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built or uploaded
 
 _KEYS = 1 << 16  # that are read at a time where all are read

@@ -34,8 +34,6 @@ from packio.system import locks
 from packio.system.files import absolute, beyond_link
 from packio.system.progress import ProgressCallback
 
-SUFFIX = ".packio-append"  # of the workshop: unlike that of packing, it does not bar readers
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AppendReport:
@@ -116,9 +114,9 @@ def append(
         with _opened(out) as pack:
             _check_sharded(pack)
     journal.check_none_left(out, "appending")
-    was_killed = os.path.lexists(out.with_name(out.name + SUFFIX))
+    was_killed = os.path.lexists(out.with_name(out.name + indexfile.APPENDING_SUFFIX))
     with (
-        workshop.opened(out, suffix=SUFFIX) as shop,
+        workshop.opened(out, suffix=indexfile.APPENDING_SUFFIX) as shop,
         locks.changing(out / indexfile.INDEX_NAME),
         _opened(out) as pack,
     ):

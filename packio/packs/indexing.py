@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 
 from packio import __version__, registry
-from packio.errors import CannotCreateError, NotAPackError, OptionError, PackioError
+from packio.errors import (
+    CannotCreateError,
+    NotAPackError,
+    OptionError,
+    PackioError,
+    UnfinishedPackError,
+)
 from packio.formats import Format, Reading, _unread
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
@@ -100,11 +106,27 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
     index = place or index
     with locks.changing(index):
+        if place is None:
+            _check_appended(path)
         is_restored = _made_anew(path, container, reading, index, seek_points=seek_points)
     if is_restored:
         with locks.changing(index):  # which is another file by now
             seeking.change(path, index, wanted=seek_points)
     return index
+
+
+def _check_appended(path: Path) -> None:
+    """Check that no append was cut short: its shards may be there in part.
+
+    Raises:
+        UnfinishedPackError: one was.
+    """
+    rest = path.with_name(f"{path.name}{indexfile.APPENDING_SUFFIX}")
+    if os.path.lexists(rest):
+        raise UnfinishedPackError(
+            f"{path}: an append to it was cut short ({rest.name} is there); run the same `packio "
+            "append` again, or delete that folder to index all that is there by now"
+        )
 
 
 def _made_anew(

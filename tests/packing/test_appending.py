@@ -6,6 +6,8 @@ import os
 import pathlib
 import pickle
 import shutil
+import subprocess
+import sys
 import tarfile
 from typing import Any
 
@@ -13,7 +15,16 @@ import pytest
 
 import packio
 from packio import registry
-from packio.errors import BadImagesError, LockedError, OptionError, OutputExistsError, PackioError
+from packio.errors import (
+    BadImagesError,
+    LockedError,
+    OptionError,
+    OutputExistsError,
+    PackioError,
+    UnfinishedPackError,
+)
+from packio.inspecting import verifying
+from packio.inspecting.verifying import files
 from packio.packing import making
 from packio.packing.run import executors
 from packio.packing.run.running import Run
@@ -269,3 +280,54 @@ def test_a_source_before_its_pack_is_refused(half: pathlib.Path, tmp_path: pathl
     assert "first" not in str(error.value)
     assert packio.append(out, half).added == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "x.tar"]
+
+
+_KILLED = """
+import os, sys
+import packio
+
+def watch(event, arguments):
+    if event == "os.rename" and str(arguments[1]).endswith("index.packio"):
+        if "packio-append" not in str(arguments[1]):
+            os._exit(9)
+
+sys.addaudithook(watch)
+packio.append(sys.argv[1], sys.argv[2], num_workers=1)
+"""
+
+
+def test_an_append_that_was_cut_short_is_told(
+    tmp_path: pathlib.Path, half: pathlib.Path, image_folder: pathlib.Path
+) -> None:
+    out = packio.pack(half, tmp_path / "x.tar", shards=2).out
+    before = _contents(packio.open(out))
+    killed = subprocess.run([sys.executable, "-c", _KILLED, out, image_folder], check=False)
+    assert killed.returncode == 9
+    assert _contents(packio.open(out)) == before
+    report = packio.verify(out)
+    assert any("an append was cut short; run it again" in line for line in report.warnings)
+    with pytest.raises(UnfinishedPackError, match=r"run the same `packio append` again"):
+        packio.reindex(out)
+    packio.append(out, image_folder)
+    assert packio.verify(out).ok
+    packio.reindex(out)
+    assert packio.verify(out).ok
+    assert len(packio.open(out)) > len(before)
+
+
+def test_a_pack_that_grows_while_it_is_verified_is_verified_again(
+    tmp_path: pathlib.Path, half: pathlib.Path, image_folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    out = packio.pack(half, tmp_path / "x.tar", shards=2).out
+    real, calls = files.check_files, []
+
+    def check_files(*arguments: Any) -> int:
+        calls.append(1)
+        if len(calls) == 1:  # the index was read already
+            packio.append(out, image_folder)
+        return real(*arguments)
+
+    monkeypatch.setattr(verifying, "check_files", check_files)
+    assert packio.verify(out).ok
+    assert len(calls) == 2

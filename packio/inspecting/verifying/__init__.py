@@ -10,12 +10,21 @@ that are being read.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 from typing import Literal
 
-from packio.errors import IntegrityError, NotAPackError, OptionError, VersionError
+from packio.errors import (
+    IntegrityError,
+    LockedError,
+    NotAPackError,
+    OptionError,
+    PackioError,
+    VersionError,
+)
+from packio.index import indexfile
 from packio.inspecting.verifying.decoding import decode_values
 from packio.inspecting.verifying.files import check_files, look_for_strangers
 from packio.inspecting.verifying.findings import (
@@ -32,12 +41,14 @@ from packio.inspecting.verifying.structure import walk
 from packio.packs import locating
 from packio.packs.querying import selections
 from packio.storage import urls
-from packio.system import processors
+from packio.system import locks, processors
 from packio.system.files import absolute
 from packio.system.pools import ThreadPool
 from packio.system.progress import ProgressCallback
 
 __all__ = ["Damage", "VerifyReport", "verify"]
+
+_PATIENCE, _STEP = 5.0, 0.1  # seconds to wait for another process that changes the pack
 
 
 def verify(
@@ -106,7 +117,42 @@ def verify(
         return VerifyReport(path, "", 0, 0, 0, damages, made.warnings, seconds)
     found = Findings(known, whole, Meter(len(known), progress, began), root)
     size = _check(found, threads, decode=decode and not made.done, structure=structure)
+    if _is_changing(found):
+        return verify(
+            path, decode=decode, structure=structure, index=index, num_workers=num_workers,
+            progress=progress,
+        )  # fmt: skip
     return _report(path, found, size, made, began)
+
+
+def _is_changing(found: Findings) -> bool:
+    """Tell whether damages come of another process that has changed the pack meanwhile."""
+    if not found.damages:
+        return False
+    if _is_other(found.index.path, found.index.digest):
+        return True
+    rest = f"{found.path.name}{indexfile.APPENDING_SUFFIX}"
+    if os.path.lexists(found.path.with_name(rest)):
+        found.warnings.append(
+            f"{rest} is there: an append was cut short; run it again to have all as it should be"
+        )
+    return False
+
+
+def _is_other(index: Path, digest: str) -> bool:
+    """Tell whether an index was replaced; wait while a process changes its pack, but not long."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        with contextlib.suppress(LockedError):
+            with locks.changing(index):
+                pass
+            break
+        if time.monotonic() > until:
+            break
+        time.sleep(_STEP)
+    with contextlib.suppress(PackioError, OSError):
+        return indexfile.Index(index).digest != digest
+    return False
 
 
 def _of_selection(

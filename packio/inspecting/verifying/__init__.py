@@ -90,11 +90,7 @@ def verify(
         raise OptionError(f"num_workers={num_workers}: expected at least 1")
     if structure not in (True, False, "always"):
         raise OptionError(f"structure={structure!r}: expected True, False or 'always'")
-    if isinstance(url := urls.place(path), urls.Url):
-        raise OptionError(
-            f"{url}: a pack at a URL is not verified; reading it checks each sample. "
-            "Copy the pack to a disk, and verify the copy"
-        )
+    _refuse_url(path)
     if index is not None and rebuild_index:
         raise OptionError("index= and rebuild_index= exclude each other; see packio.reindex")
     path, whole, root = Path(path), absolute(path), None
@@ -123,6 +119,14 @@ def verify(
             progress=progress,
         )  # fmt: skip
     return _report(path, found, size, made, began)
+
+
+def _refuse_url(path: str | os.PathLike[str]) -> None:
+    if isinstance(url := urls.place(path), urls.Url):
+        raise OptionError(
+            f"{url}: a pack at a URL is not verified; reading it checks each sample. "
+            "Copy the pack to a disk, and verify the copy"
+        )
 
 
 def _is_changing(found: Findings) -> bool:

@@ -83,6 +83,20 @@ def remote(result: Json) -> str:
     return "\n".join(lines)
 
 
+def resumed(result: Json) -> str:
+    """Make the table of readers that go on from what ``benchmarks/remote.py --resume`` wrote."""
+    waits = result["waits"]
+    columns = [(state, wait) for state in (0, 1) for wait in waits]
+    titles = [f"{('with', 'without')[state]} what was kept, {wait}" for state, wait in columns]
+    lines = [f"| | {' | '.join(titles)} |", "|---|" + "---:|" * len(columns)]
+    for reader, (name, _) in _READERS.items():
+        if any(reader not in waits[wait] for wait in waits):
+            continue
+        firsts = [waits[w][reader][s]["seconds_to_first_batch"]["median"] for s, w in columns]
+        lines.append(f"| {name} | {' | '.join(f'{first:.1f} s' for first in firsts)} |")
+    return "\n".join(lines)
+
+
 def _time(microseconds: float) -> str:
     if microseconds < 1000:
         return f"{microseconds:.0f} µs"
@@ -93,4 +107,5 @@ TABLES: dict[str, tuple[str, Callable[[Json], str]]] = {
     "index": ("index_scale.json", index),
     "far": ("index_far.json", far),
     "remote": ("remote.json", remote),
+    "resumed": ("remote_resume.json", resumed),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from packio.images import tensors
 from packio.packs.rows import RowList
 from packio.system.threads import Threads, each
 
+_ALIGNED = 64  # bytes
 FieldColumn = torch.Tensor | list[Any]  # (N, …), or N values
 
 
@@ -84,7 +86,7 @@ def make(
 
 
 def together(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
-    """One tensor of some values if all are tensors of one shape and type, else the list.
+    """One tensor of some values if all are tensors of one shape and type, else a list of them.
 
     Args:
         values: Of the samples.
@@ -94,9 +96,28 @@ def together(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
     if not good or not all(isinstance(value, torch.Tensor) for value in good):
         return values
     if len({(value.shape, value.dtype) for value in good}) > 1:
-        return values
+        return apart(values)
     batch = tensors.new_batch((len(values), *good[0].shape), good[0].dtype)
     for slot, value in enumerate(values):
         if slot not in bad:
             batch[slot] = value
     return batch
+
+
+def apart(values: list[Any]) -> list[Any]:
+    """A list of values for another process, if this one is a DataLoader's worker.
+
+    Each storage of a tensor takes a descriptor and a mapping in both processes; a batch of a
+    thousand images would have more than a process may. So they become views of one tensor.
+    """
+    slots = [slot for slot, value in enumerate(values) if isinstance(value, torch.Tensor)]
+    if len(slots) < 2 or torch.utils.data.get_worker_info() is None:
+        return values
+    ends = list(itertools.accumulate(-(-values[slot].nbytes // _ALIGNED) for slot in slots))
+    room, found = tensors.new_batch((ends[-1] * _ALIGNED,), torch.uint8), list(values)
+    for slot, end in zip(slots, ends, strict=True):
+        value = values[slot]
+        begin = (end - -(-value.nbytes // _ALIGNED)) * _ALIGNED
+        view = room[begin : begin + value.nbytes].view(value.dtype).view(value.shape)
+        found[slot] = view.copy_(value)
+    return found

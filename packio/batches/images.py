@@ -10,7 +10,7 @@ import torch
 
 from packio.batches import framing as framings
 from packio.batches import slices
-from packio.batches.columns import FieldColumn, Made, make_each, together
+from packio.batches.columns import FieldColumn, Made, apart, make_each, together
 from packio.batches.framing import FLIPS, Draw, Framing, Settings
 from packio.batches.levels import Taken
 from packio.errors import DecodeError, IntegrityError, OptionError
@@ -114,7 +114,7 @@ def _finished(view: _Output, crop: Geometry | None, bad: Collection[int]) -> Fie
     if view.batch is not None:
         return view.batch
     values = [None if image is None else torch.from_numpy(image) for image in view.images]
-    return together(values, bad) if crop is not None else values
+    return together(values, bad) if crop is not None else apart(values)
 
 
 def _new_view(

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -385,3 +386,25 @@ def test_a_sampler_needs_no_length(pack: pathlib.Path, mode: dict[str, Any]) -> 
     state = again.state_dict()
     again.load_state_dict(state)
     assert [batch[2].tolist() for batch in again] == [[4, 1], [5]]
+
+
+def test_images_of_several_sizes_come_from_a_worker_in_one_storage(tmp_path: pathlib.Path) -> None:
+    draw = np.random.default_rng(3)
+    sizes = [(3 + i % 7, 4 + i % 5) for i in range(24)]
+    images = [draw.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
+    masks = [image[:, :, 0].astype(np.uint16) * 200 for image in images]
+    samples = [{"image": i, "mask": m, "label": 0} for i, m in zip(images, masks, strict=True)]
+    out = packio.pack(samples, tmp_path / "x.lmdb").out
+    ds = packio.PackDataset(out, fields=("image", "mask"))
+    loader = packio.Loader(ds, batch_size=8, num_workers=1)
+    found: list[torch.Tensor] = []
+    for made, drawn in loader:
+        assert len({image.untyped_storage().data_ptr() for image in made}) == 1
+        assert len({mask.untyped_storage().data_ptr() for mask in drawn}) == 1
+        assert all(value.is_contiguous() for value in (*made, *drawn))
+        for image, mask in zip(made, drawn, strict=True):
+            number = len(found)
+            assert np.array_equal(image.permute(1, 2, 0).numpy(), images[number])
+            assert np.array_equal(np.squeeze(mask.numpy()), masks[number])
+            found.append(image)
+    assert len(found) == 24

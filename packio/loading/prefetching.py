@@ -63,7 +63,6 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
         """End the thread; if its item waits for a server, let it end later."""
         if (left := self._finish.detach()) is not None:
             channel, thread = left[2]
-            channel.left.set()
             channel.close()
             thread.join(_PATIENCE)
 
@@ -131,7 +130,8 @@ class _Channel(Generic[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """Tell the writer that no more items are wanted."""
+        """Tell the writer that no more items are wanted, nor the one that is being made."""
+        self.left.set()
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -189,7 +189,9 @@ class RemoteFiles:
         with contextlib.suppress(Exception):  # `read` will raise the error
             at = {piece.file: urls.filesystem(self.path(piece.file)) for piece in pieces}
             if pieces:
-                found = at[pieces[0].file][0].cat_ranges(
+                seconds = urls.patience(sum(piece.stop - piece.start for piece in pieces))
+                found = urls.within(
+                    seconds, at[pieces[0].file][0], "cat_ranges",
                     [at[piece.file][1] for piece in pieces], [piece.start for piece in pieces],
                     [piece.stop for piece in pieces], on_error="return",
                 )  # fmt: skip

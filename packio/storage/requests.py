@@ -33,7 +33,6 @@ _SILENCE = 30.0  # seconds without a byte, after which an attempt is given up
 _SLOWEST = 64 << 10  # bytes per second: a body that comes slower is given up
 _SIGNED_FOR = 3600  # seconds
 _QUERY = re.compile(r"\?[^\s'\")]*")  # of a URL in a message: it may be signed
-_AGAIN = frozenset({408, 425, 429})  # and 5xx: another attempt may succeed
 # Options of s3fs with which a signed URL reads what s3fs would read.
 _S3_OPTIONS = frozenset({
     "anon", "endpoint_url", "key", "secret", "token", "profile", "use_ssl", "client_kwargs",
@@ -290,7 +289,7 @@ def _error(url: Url, status: int, reason: str | None) -> Exception:
         return FileNotFoundError(errno.ENOENT, text)
     if status in (401, 403):
         return PermissionError(errno.EACCES, text)
-    if status in _AGAIN or status >= 500:
+    if status in urls.BUSY or status >= 500:
         return _BusyError(text)
     return ReadError(f"{url}: {text}")
 

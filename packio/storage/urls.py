@@ -37,6 +37,7 @@ _PLAIN = "/!$&'()*+,;=:@"  # in names of objects that web servers have, besides 
 _WAITS = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0)  # seconds between attempts, about
 _ANSWER = 30.0  # seconds for an answer about an object, and for the beginning of a range
 _SLOWEST = 64 << 10  # bytes per second: a range that comes slower is given up
+BUSY = frozenset({408, 425, 429})  # statuses of HTTP: come again later
 _PATIENCE = 120  # seconds after which no request is tried again
 _FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
@@ -178,7 +179,7 @@ def _lacks_credentials(error: BaseException) -> bool:
     return type(error).__name__ in _NO_CREDENTIALS
 
 
-def _within(seconds: float | None, fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
+def within(seconds: float | None, fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
     """Call a method of a file system; a service that says nothing must not be waited for for ever.
 
     Args:
@@ -203,6 +204,11 @@ def _within(seconds: float | None, fs: Any, method: str, *arguments: Any, **opti
         raise
 
 
+def patience(length: int) -> float:
+    """Seconds that a request for so many bytes may take."""
+    return _ANSWER + length / _SLOWEST
+
+
 def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Ask for the "type", "size", … of an object or a folder; None if there is none."""
 
@@ -210,7 +216,7 @@ def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
         fs, path = filesystem(url)
         fs.invalidate_cache(path)
         try:
-            found: dict[str, Any] = _within(_ANSWER, fs, "info", path)
+            found: dict[str, Any] = within(_ANSWER, fs, "info", path)
         except FileNotFoundError as error:
             if _is_no_answer(error.__cause__):
                 raise OSError(str(error.__cause__)) from error
@@ -223,7 +229,8 @@ def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
 def _is_no_answer(cause: BaseException | None) -> bool:
     """Tell whether a connection failed, or a server did: fsspec calls that "not found" for HTTP."""
     is_connection = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
-    return is_connection or getattr(cause, "status", 0) >= 500
+    status = getattr(cause, "status", 0)
+    return is_connection or status >= 500 or status in BUSY
 
 
 def is_file(url: str | os.PathLike[str]) -> bool:
@@ -277,9 +284,13 @@ def version(found: Mapping[str, Any]) -> str:
 def is_version(one: str, other: str) -> bool:
     """Tell whether two texts of `version` say the same.
 
-    A weak tag differs from a strong one by its prefix only. Servers tell one object both ways.
+    A weak tag differs from a strong one by its prefix only. Servers tell one object both ways,
+    and with its size or without.
     """
-    return one.replace(" W/", " ", 1) == other.replace(" W/", " ", 1)
+    (stamp, _, size), (stamp_, _, size_) = (
+        text.replace(" W/", " ", 1).rpartition(" ") for text in (one, other)
+    )
+    return stamp == stamp_ and (size == size_ or "None" in (size, size_))
 
 
 def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = False) -> bytes:
@@ -298,12 +309,12 @@ def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = 
         return b""
     stop = None if length is None else offset + length + is_end
 
-    seconds = None if length is None else _ANSWER + length / _SLOWEST
+    seconds = None if length is None else patience(length)
     # a buffered file of fsspec would read 5 MiB more
     options = {"cache_type": "none"} if fs.protocol == "hf" else {}
 
     def ask() -> bytes:
-        data: bytes = _within(seconds, fs, "cat_file", path, start=offset, end=stop, **options)
+        data: bytes = within(seconds, fs, "cat_file", path, start=offset, end=stop, **options)
         if length is not None and len(data) != length:
             raise LengthError(f"{len(data)} bytes came instead of {length}")
         return data

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 import packio
 from packio.errors import OptionError
 from packio.loading import prefetching
+from packio.system import interrupts
 
 
 def _threads() -> list[threading.Thread]:
@@ -130,12 +132,28 @@ def test_ctrl_c_does_not_wait_for_an_item_that_waits_itself(
         yield 2
 
     here = threading.main_thread().ident
-    with packio.prefetch(items()) as ahead:
-        assert next(ahead) == 1
-        threading.Timer(0.3, signal.pthread_kill, [here, signal.SIGINT]).start()
-        with pytest.raises(KeyboardInterrupt):
-            next(ahead)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # main() sets another one
+    try:
+        with packio.prefetch(items()) as ahead:
+            assert next(ahead) == 1
+            threading.Timer(0.3, signal.pthread_kill, [here, signal.SIGINT]).start()
+            with pytest.raises(KeyboardInterrupt):
+                next(ahead)
+    finally:
+        signal.signal(signal.SIGINT, before)
     (left,) = _threads()
     answered.set()
     left.join(60)
+    assert _threads() == []
+
+
+def test_closing_does_not_wait_for_an_answer() -> None:
+    never: Future[int] = Future()
+
+    def items() -> Iterator[int]:
+        yield 1
+        yield interrupts.result(never)
+
+    with packio.prefetch(items()) as ahead:
+        assert next(ahead) == 1
     assert _threads() == []

@@ -22,8 +22,8 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
 
     An exception of the iterable is raised in place of the item, with its traceback. The thread ends
     when the iterable ends, when this object is closed, left as a context or garbage-collected, and
-    when the interpreter exits. The iterable's iterator is then closed, if it has ``close()``. After
-    Ctrl-C nobody waits longer than two seconds for an item that is being made.
+    when the interpreter exits. The iterable's iterator is then closed, if it has ``close()``. When
+    Ctrl-C comes while ``next`` waits for an item, ``next`` ends within two seconds.
 
     Args:
         iterable: The iterable. The thread takes its items one at a time.

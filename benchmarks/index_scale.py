@@ -7,21 +7,18 @@ a label.
 
 * build: records go through `IndexBuilder` into one index file; seconds and peak memory by number of
   samples, and the slopes of both between the two largest numbers.
-* build_shards: the same in shards under a manifest, in as many processes as `--workers` says. All
-  processes together: the peaks of the workers, and what is anonymous of the one that writes the
-  manifest; the pages of the indexes that it looks at come on top, and can be dropped at any time.
-* joined: the indexes of shards joined into one index file, as packing publishes them.
-* open, rows: a manifest over links to one shard's files, so that a billion samples take the room of
-  a million. `packio.open`: milliseconds, and the growth of memory. Random rows, once all blocks
-  that they touch have been checked: microseconds of processor time a row (other programs do not
-  count) by ``pack.row(i)``, by ``pack.rows(256
-  indices)``, ``pack[i]`` (the bytes too), ``pack.key(i)`` and ``pack.label(i)``, and memory again.
-* find: a key in the last of S shards with different keys, and a key that is nowhere, by the
-  processor's time; the keys of each shard are spread over all keys, or follow those before.
+* build_shards: the same in shards, in as many processes as `--workers` says, then joined to one
+  index as packing publishes it. All processes together: the peaks of the workers, and what is
+  anonymous of the one that joins; the pages of the indexes that it reads come on top, and can be
+  dropped at any time.
+* one: the joined index of `--one` samples over sparse shards. `packio.open`: milliseconds, and the
+  growth of memory. Random rows, once all blocks that they touch have been checked: microseconds of
+  processor time a row (other programs do not count) by ``pack.row(i)``, by ``pack.rows(256
+  indices)``, ``pack[i]`` (the bytes too), ``pack.key(i)`` and ``pack.label(i)``; a key, and a key
+  that is nowhere; and memory again.
 
     python benchmarks/index_scale.py [--build 100000,300000,1000000] [--sharded 4000000]
-        [--linked 1000000,100000000,1000000000] [--shard 1000000] [--workers 2] [--rows 20000]
-        [--descriptors 1024,4096] [--work FOLDER] [--save]
+        [--one 10000000] [--shard 1000000] [--workers 2] [--rows 20000] [--work FOLDER] [--save]
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ import numpy as np
 
 import packio
 from packio.errors import KeyNotFoundError
-from packio.index import columns, indexfile, shards
+from packio.index import columns, indexfile
 from packio.index.building import IndexBuilder, Ranges
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Record
@@ -68,11 +65,6 @@ def key(row: int) -> bytes:
     """Key of a row; neighbours are far apart in the order of the keys."""
     folder = row * 2_654_435_761 % 1000
     return b"n%08d/n%08d_%08d" % (folder, folder, row)
-
-
-def in_order(row: int) -> bytes:
-    """Key of a row; the keys are in the order of the rows, as those of a folder are."""
-    return b"n%08d/n%08d_%08d" % (row // 1000, row // 1000, row)
 
 
 def table(
@@ -114,16 +106,6 @@ def write_shard(folder: Path, number: int, count: int, key: Callable[[int], byte
     table_, _ = table(number * count, count, name, key)
     indexfile.write(folder / f"{name}.packio", table_, metadata([name], count))
     return name
-
-
-def write_manifest(folder: Path, names: list[str], count: int) -> None:
-    """Write the manifest over the indexes of shards."""
-    indexes = [indexfile.Index(folder / f"{n}.packio", is_one_of_many=True) for n in names]
-    made, listed = shards.table(indexes, [f"{n}.packio" for n in names], list(range(len(names))))
-    indexfile.write(
-        folder / indexfile.INDEX_NAME, made | of_files(names, count),
-        metadata(names, count, columns=listed),
-    )  # fmt: skip
 
 
 def peak() -> float:
@@ -183,7 +165,7 @@ def build(folder: Path, count: int, _: argparse.Namespace) -> dict[str, Any]:
 
 
 def build_shards(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Indexes of shards and their manifest, in several processes."""
+    """Indexes of shards, made in several processes, and joined to one."""
     before, began = peak(), time.perf_counter()
     tasks = [(folder, number, given.shard) for number in range(count // given.shard)]
     with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=None) as pool:
@@ -191,28 +173,17 @@ def build_shards(folder: Path, count: int, given: argparse.Namespace) -> dict[st
         pool.close()
         pool.join()
     of_worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-    written = time.perf_counter() - began
-    with Watched() as watched:
-        write_manifest(folder, names, given.shard)
     seconds = time.perf_counter() - began
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    size = sum(path.stat().st_size for path in folder.iterdir())
     joined = join(folder, names, given.shard)
     return {
         "samples": count,
         "shards": len(names),
-        **joined,
         "workers": given.workers,
         "seconds": round(seconds, 1),
-        "manifest_seconds": round(seconds - written, 2),
-        "peak_mb_of_all_processes": round(watched.peak + given.workers * of_worker),
-        "peak_mb_with_pages_of_files": round(own + given.workers * of_worker),
         "peak_mb_of_a_worker": round(of_worker),
         "peak_mb_before": round(before),
-        "bytes_a_sample": round(size / count, 1),
-        "manifest_bytes_a_shard": round(
-            (folder / indexfile.INDEX_NAME).stat().st_size / len(names), 1
-        ),
+        **joined,
+        "bytes_a_sample": round((folder / indexfile.INDEX_NAME).stat().st_size / count, 1),
     }
 
 
@@ -226,51 +197,36 @@ def join(folder: Path, names: list[str], count: int) -> dict[str, Any]:
         ]
         tables = [{n: p.column(n).array() for n in p.column_names} for p in parts]
         made = columns.joined(tables, [1] * len(names))
-        indexfile.write(folder / "joined", made, metadata(names, count))
+        made |= of_files(names, count)
+        indexfile.write(folder / indexfile.INDEX_NAME, made, metadata(names, count))
     seconds = time.perf_counter() - began
-    index, total = indexfile.Index(folder / "joined"), count * len(names)
+    index, total = indexfile.Index(folder / indexfile.INDEX_NAME), count * len(names)
     for row in range(0, total, max(total // 1000, 1)):
         if index.find(key(row)) != row:
             raise SystemExit(f"row {row} is not found")
-    (folder / "joined").unlink()
     return {
         "joined_seconds": round(seconds, 1),
         "joined_anonymous_growth_mb": round(watched.peak - before),
     }
 
 
-def link(folder: Path, count: int, shard: int) -> int:
-    """Make a pack of links to one shard, unless it is there; return the number of shards."""
-    total = -(-count // shard)
-    if not (folder / indexfile.INDEX_NAME).exists():
-        first = write_shard(folder, 0, shard)
-        with (folder / first).open("wb") as file:
-            file.truncate(shard * LENGTH)
-        names = [first]
-        for number in range(1, total):
-            names.append(f"train-{number:05d}.tar")
-            for suffix in ("", ".packio"):
-                source = folder / f"train-{number // 30_000 * 30_000:05d}.tar{suffix}"
-                target = folder / f"{names[-1]}{suffix}"
-                if number % 30_000:
-                    os.link(source, target)
-                else:  # a file has at most 65,000 names
-                    target.write_bytes((folder / f"{first}{suffix}").read_bytes())
-        one = [indexfile.Index(folder / f"{first}.packio", is_one_of_many=True)] * total
-        made, listed = shards.table(one, [f"{n}.packio" for n in names], list(range(total)))
-        indexfile.write(
-            folder / indexfile.INDEX_NAME, made | of_files(names, shard),
-            metadata(names, shard, columns=listed),
-        )  # fmt: skip
-    return total
+def one(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Opening a pack with one index, random rows of it, and keys."""
+    names = [write_shard(folder, number, given.shard) for number in range(count // given.shard)]
+    for name in names:
+        with (folder / name).open("wb") as file:
+            file.truncate(given.shard * LENGTH)
+    result = {"samples": count, "shards": len(names), **join(folder, names, given.shard)}
+    for step in (opening, rows, find):
+        result |= step(folder, count, given)
+    return result
 
 
 def opening(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Opening a pack of links."""
+    """Opening the pack, six times."""
     del given
-    packio.open(folder.parent / "small")  # imports, and what they take
     before, values, used = resident(), [], []
-    for _ in range(5):
+    for _ in range(6):
         began, processor = time.perf_counter(), time.process_time()
         pack = packio.open(folder)
         values.append(1e3 * (time.perf_counter() - began))
@@ -282,12 +238,12 @@ def opening(folder: Path, count: int, given: argparse.Namespace) -> dict[str, An
         "open_again_ms": _results.summary(values[1:], 2)["median"],
         "open_again_processor_ms": _results.summary(used[1:], 2)["median"],
         "open_growth_mb": round(resident() - before, 2),
-        "manifest_mb": round((folder / indexfile.INDEX_NAME).stat().st_size / 1e6, 2),
+        "index_mb": round((folder / indexfile.INDEX_NAME).stat().st_size / 1e6, 2),
     }
 
 
 def rows(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Random rows of a pack of links: once to check all blocks, then again."""
+    """Random rows: once to check all blocks, then again."""
     before, pack = resident(), packio.open(folder)
     opened = resident()
     draw = np.random.default_rng(0)
@@ -321,20 +277,9 @@ def rows(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def find(folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Keys of a pack of shards whose keys differ: spread over all shards, or in their order."""
-    del given
-    result: dict[str, Any] = {"shards": count // 1000, "samples_a_shard": 1000}
-    for name, named in (("spread", key), ("in_order", in_order)):
-        (folder / name).mkdir()
-        result[name] = found_in(folder / name, count, 1000, named)
-    return result
-
-
-def found_in(folder: Path, count: int, size: int, named: Callable[[int], bytes]) -> dict[str, Any]:
     """Microseconds to find the last key, and a key that is nowhere."""
-    names = [write_shard(folder, number, size, named) for number in range(count // size)]
-    write_manifest(folder, names, size)
-    index, wanted = indexfile.Index(folder / indexfile.INDEX_NAME), named(count - 1)
+    del given
+    index, wanted = indexfile.Index(folder / indexfile.INDEX_NAME), key(count - 1)
 
     def nowhere() -> None:
         try:
@@ -343,7 +288,7 @@ def found_in(folder: Path, count: int, size: int, named: Callable[[int], bytes])
             return
 
     result: dict[str, Any] = {}
-    for name, work in (("last", lambda: index.find(wanted)), ("nowhere", nowhere)):
+    for name, work in (("last_key", lambda: index.find(wanted)), ("no_key", nowhere)):
         values = []
         for _ in range(6):
             began = time.process_time()
@@ -353,9 +298,7 @@ def found_in(folder: Path, count: int, size: int, named: Callable[[int], bytes])
     return result
 
 
-STEPS = {
-    "build": build, "build_shards": build_shards, "open": opening, "rows": rows, "find": find,
-}  # fmt: skip
+STEPS = {"build": build, "build_shards": build_shards, "one": one}
 
 
 def in_process(step: str, folder: Path, count: int, given: argparse.Namespace) -> dict[str, Any]:
@@ -384,26 +327,12 @@ def slopes(found: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def linked(work: Path, count: int, shard: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Opening and random rows of a pack of links."""
-    folder = work / f"linked-{count}-{shard}"
-    folder.mkdir()
-    total = link(folder, count, shard)
-    found = {"samples": count, "shards": total}
-    found |= in_process("open", folder, count, given) | in_process("rows", folder, count, given)
-    subprocess.run(["rm", "-r", folder], check=True)
-    return found
-
-
 def main() -> None:
     """Measure and print; with --save into benchmarks/results/index_scale.json."""
     parser = _results.parser(__doc__)
     parser.add_argument("--build", type=numbers, default=[100_000, 300_000, 1_000_000])
     parser.add_argument("--sharded", type=numbers, default=[4_000_000])
-    parser.add_argument("--linked", type=numbers, default=[10**6, 10**8, 10**9])
-    parser.add_argument("--many", type=numbers, default=[10**5], help="numbers of small shards")
-    parser.add_argument("--descriptors", type=numbers, default=[1024, 4096], help="ulimit -n")
-    parser.add_argument("--find", type=numbers, default=[1_000_000])
+    parser.add_argument("--one", type=numbers, default=[10**7])
     parser.add_argument("--shard", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rows", type=int, default=20_000)
@@ -420,19 +349,11 @@ def main() -> None:
         work = Path(name)
         result["build"] = [in_process("build", work / "one", n, given) for n in given.build]
         result["build_slopes"] = slopes(result["build"])
-        for step, sizes in (("build_shards", given.sharded), ("find", given.find)):
+        for step, sizes in (("build_shards", given.sharded), ("one", given.one)):
             result[step] = []
             for n in sizes:
                 result[step].append(in_process(step, work / f"{step}-{n}", n, given))
                 subprocess.run(["rm", "-r", work / f"{step}-{n}"], check=True)
-        (work / "small").mkdir()
-        link(work / "small", 1000, 1000)
-        result["linked"] = [linked(work, n, min(given.shard, n), given) for n in given.linked]
-        result["linked"] += [linked(work, 1000 * n, 1000, given) for n in given.many]
-        result["descriptors"], most = [], resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        for n in given.descriptors:  # of the processes that read
-            resource.setrlimit(resource.RLIMIT_NOFILE, (n, most))
-            result["descriptors"].append(linked(work, max(given.linked), given.shard, given))
     _results.finish("index_scale", result, keep=given.save)
 
 

@@ -24,29 +24,23 @@ _READERS = {  # of benchmarks/results/remote.json → how they are called, and w
 def index(result: Json) -> str:
     """Make the table of what an index takes from what ``benchmarks/index_scale.py`` wrote."""
     built, sharded = result["build"][-1], result["build_shards"][-1]
-    linked = max(result["linked"], key=lambda row: row["samples"])
-    found = result["find"][-1]
+    one = result["one"][-1]
     whole, bare = built["bytes_a_sample"], built["bytes_a_sample_without_keys"]
     in_all = f"{sharded['samples']:,} samples in {sharded['shards']:,} shards"
-    largest = f"{linked['samples']:,} samples in {linked['shards']:,} shards"
     rows = {
         "bytes of the index": f"{bare:.0f} a sample, and the key (here {whole - bare:.0f})",
         "memory to build an index in one process":
             f"about {result['build_slopes']['peak_bytes_a_sample']:.0f} bytes a sample of a shard",
         f"{in_all}, {sharded['workers']} processes":
-            f"{sharded['peak_mb_of_all_processes']:,} MB in all; time grows linearly",
+            f"{sharded['peak_mb_of_a_worker']:,} MB a process; time grows linearly",
         "their indexes joined into one": f"{sharded['joined_seconds']:.0f} s, "
             f"{sharded['joined_anonymous_growth_mb']} MB of memory",
-        f"opening {largest}": f"{linked['open_ms']:.0f} ms, {linked['open_growth_mb']:.0f} MB",
-        "a random row of those, warm": f"{linked['row_us']:.0f} µs",
-        **{
-            f"a random sample of those, bytes and all, with `ulimit -n` of {row['descriptors']:,}":
-                f"{row['sample_us']:.0f} µs" for row in result.get("descriptors", [])
-        },
-        f"a key in {found['shards']:,} shards, packed in the order of keys":
-            _time(found["in_order"]["last_us"]),
-        f"a key in {found['shards']:,} shards, packed in any order":
-            _time(found["spread"]["last_us"]),
+        f"opening {one['samples']:,} samples":
+            f"{one['open_ms']:.0f} ms, {one['open_growth_mb']:.0f} MB",
+        "a random row of those, warm": f"{one['row_us']:.1f} µs",
+        "each of 256 random rows": f"{one['rows_of_256_us_a_row']:.1f} µs",
+        "a random sample of those, bytes and all": f"{one['sample_us']:.0f} µs",
+        "a sample by its key": _time(one["last_key_us"]),
     }  # fmt: skip
     return "\n".join(["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows.items())])
 

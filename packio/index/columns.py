@@ -100,11 +100,6 @@ OF_FILES = {
 }  # fmt: skip
 
 
-def is_of_shards(name: str) -> bool:
-    """Tell whether a column is a manifest's own; those of a field have its name and a slash."""
-    return name.startswith("shard_") and "/" not in name
-
-
 def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.ndarray:
     """A column for samples that have no such value: an offset is -1, all else 0 or empty.
 

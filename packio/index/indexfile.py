@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -33,7 +33,6 @@ from packio.index.layout import canonical_json
 from packio.index.metadata import VERSION
 from packio.index.pieces import Content
 from packio.index.shapes import OF_PIXELS, OF_VALUES, check_shapes
-from packio.index.shards import MARK, Shards
 from packio.sample.facts import Facts
 from packio.system.caching import cached_property
 from packio.system.lengths import Length
@@ -62,14 +61,6 @@ _KEYS = 1 << 16  # that are read at a time where all are read
 # Bits of the column "flags"; UNCHECKED: nobody has read the value, so crc32c says nothing.
 SEEKABLE, SPLIT_RECORD, PROGRESSIVE, UNCHECKED = 1, 2, 4, 8
 
-# Names of columns in files of version 1 → names of version 2.
-_RENAMED = {
-    **{name: f"image/{name}" for name in OF_VALUES | OF_PIXELS},
-    **{f"mask_{name}": f"mask/{name}" for name in ("file", "offset", "length", "crc32c",
-                                                  "encoding")},
-    "box_labels": "boxes/labels",
-}  # fmt: skip
-
 
 class Index:
     """An index file, opened.
@@ -77,14 +68,11 @@ class Index:
     Args:
         path: Path of the index file.
         copy: A copy of the file on a disk of this machine, which is read instead; or None.
-        shard: Name of a shard's index, and whether its descriptor stays open → the index, if the
-            indexes of the shards are not beside the manifest, as at a URL.
-        is_one_of_many: Whether this is the index of one shard under a manifest.
+        is_one_of_many: Whether this is the index of one of many shards, before they are joined.
         stays_open: Whether a descriptor of the file stays open if the file is mapped.
         far: The bytes of the file, if they come from afar when they are needed; else None.
 
     Attributes:
-        shards: The indexes of the shards, where the pack has one for each; else None.
         length: The length that the file has to keep, if the file is mapped; else None.
         metadata: The canonical metadata, parsed.
         digest: Hexadecimal SHA-256 that identifies the index's contents.
@@ -99,8 +87,7 @@ class Index:
 
     def __init__(
         self, path: str | os.PathLike[str], copy: Path | None = None,
-        shard: Callable[[str, bool], Index] | None = None, *, is_one_of_many: bool = False,
-        stays_open: bool = True, far: Far | None = None,
+        *, is_one_of_many: bool = False, stays_open: bool = True, far: Far | None = None,
     ) -> None:  # fmt: skip
         self.path: Path = path if isinstance(path, Path) else Path(path)
         self._far = far
@@ -120,20 +107,8 @@ class Index:
         columns = layout.checked_columns(
             arrays, checksums, head, self.path, self.length, None if far is None else (far, begins)
         )
-        if self.metadata["version"] == 1:
-            columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
-        self.own_columns = columns  # of this file: those of a manifest, or of one shard
-        self.shards: Shards | None = None
-        if MARK in columns:
-            check_shapes(columns, self.path, OF_FILES)
-            self.shards = Shards(columns, self.metadata, str(self.path), shard or self._shard)
-            columns = {**columns, **self.shards.columns()}
         self._columns = columns
         check_shapes(columns, self.path)
-
-    def _shard(self, name: str, stays_open: bool) -> Index:
-        """Open the index of a shard that is beside this manifest."""
-        return Index(self.path.parent / name, is_one_of_many=True, stays_open=stays_open)
 
     def bring(self, columns: Iterable[Column], rows: np.ndarray | None = None) -> None:
         """Have what several columns say of some rows come from afar at once, if it is far away.
@@ -172,7 +147,7 @@ class Index:
         return self._far is not None
 
     def copy_to(self, path: Path) -> None:
-        """Write all bytes of this file, not of the shards' indexes, to another file, checked.
+        """Write all bytes to another file, checked.
 
         Raises:
             IntegrityError: the file is damaged.
@@ -181,29 +156,27 @@ class Index:
         self.check()
         path.write_bytes(self._map)
 
-    def check_length(self, row: int = 0) -> None:
-        """Check that the file that is mapped, for a row, has not been truncated: 0.7 µs.
+    def check_length(self) -> None:
+        """Check that the file that is mapped has not been truncated: 0.7 µs.
 
         Raises:
             IntegrityError: it has been truncated.
         """
         if self.length is not None:
             self.length.check()
-        if self.shards is not None:
-            self.shards.check_length(row)
 
     @property
     def is_mapped(self) -> bool:
         """Whether any bytes are mapped, so that they could be truncated while they are read."""
-        return self.length is not None or self.shards is not None
+        return self.length is not None
 
     def check(self) -> None:
-        """Check every byte of this file, not of the shards' indexes.
+        """Check every byte.
 
         Raises:
             IntegrityError: the file is damaged.
         """
-        for column in self.own_columns.values():
+        for column in self._columns.values():
             column.array()
 
     def _view(self, start: int, dtype: np.dtype, shape: tuple[int, ...], begin: int) -> np.ndarray:
@@ -230,10 +203,7 @@ class Index:
     @cached_property
     def fields(self) -> dict[str, str]:
         """Kind of each named field, ``"image"`` first."""
-        found = self.metadata.get("fields")
-        if found is None:  # version 1 has an image, and perhaps a mask
-            found = {"image": "image", **({"mask": "mask"} if "mask/offset" in self else {})}
-        return {"image": "image", **found}
+        return {"image": "image", **self.metadata.get("fields", {})}
 
     @cached_property
     def box_columns(self) -> tuple[str, ...]:
@@ -273,11 +243,7 @@ class Index:
             KeyNotFoundError: no sample has this key.
         """
         self.check_length()
-        if self.shards is not None:
-            found = self.shards.find(key)
-            if found is not None:
-                return found
-        elif (rank := self.rank(key)) < len(self):
+        if (rank := self.rank(key)) < len(self):
             row = self._columns["key_order"].item(rank)
             if self.key(row) == key:
                 return row
@@ -285,8 +251,6 @@ class Index:
 
     def rank(self, key: bytes) -> int:
         """How many keys come before this one in bytewise order: its position in ``key_order``."""
-        if self.shards is not None:
-            return self.shards.rank(key)
         order = self._columns["key_order"]
         low, high = 0, len(self)
         while low < high:
@@ -299,9 +263,6 @@ class Index:
 
     def rows_from(self, key: bytes) -> Iterator[int]:
         """The rows whose keys are this one or come after it, in the order of their keys."""
-        if self.shards is not None:
-            yield from self.shards.rows_from(key)
-            return
         order = self._columns["key_order"]
         for rank in range(self.rank(key), len(self)):
             yield order.item(rank)

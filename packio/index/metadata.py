@@ -15,7 +15,6 @@ from packio.errors import NotAPackError, VersionError
 from packio.sample.fields import KINDS
 
 VERSION = 2
-LATER = "later"  # in place of the next one in packs of before: names of fields that were added
 ORIGINS = "origins"  # what became of the source's fields: see `packio.sample.origins`
 _LARGEST = (1 << 63) - 1  # number
 
@@ -34,8 +33,8 @@ def parsed(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
         version = metadata["version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotAPackError(f"{path}: the metadata does not parse ({error})") from error
-    if type(version) is not int or version < 1:
-        raise NotAPackError(f"{path}: index version {version!r}; expected a number from 1 on")
+    if type(version) is not int or version < VERSION:
+        raise NotAPackError(f"{path}: index version {version!r}; expected {VERSION}; pack again")
     if version > VERSION:
         raise VersionError(
             f"{path}: index version {version}, this packio reads up to {VERSION}; "
@@ -54,7 +53,7 @@ def parsed(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def origins_of(metadata: Mapping[str, Any]) -> dict[str, str | None]:
     """What became of the fields of the source that a pack was made of; `packio.sample.origins`."""
-    return dict(metadata.get(ORIGINS) or dict.fromkeys(metadata.get(LATER) or {}))
+    return dict(metadata.get(ORIGINS) or {})
 
 
 def _is_text(value: Any) -> bool:
@@ -150,7 +149,6 @@ _EXPECTED: dict[str, tuple[_Check, str]] = {
     "versions": (_object_of(_is_text), "versions of libraries"),
     "plan": (_is_text, "a digest"),
     "merged": (_list_of(_is_text), "digests"),
-    LATER: (_object_of(_is_text), "names of fields that were added or dropped, with columns"),
     ORIGINS: (
         _object_of(lambda name: name is None or _is_text(name)),
         "names of the source's fields, each with its name in the pack or null"),

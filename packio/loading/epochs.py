@@ -178,18 +178,11 @@ class _Own:
             raise OptionError("the state is of a sampler that is not packio's: of another order")
         stretches = steps.read_stretches(state.get("stretches", ()))
         loaded = steps.read_spans(state.get("left_out"), "left_out")
-        left_out = steps.joined(self._skip, loaded, state["epoch"], self._step(state))
+        left_out = steps.joined(self._skip, loaded, state["epoch"], state["step"])
         position = {name: state[name] for name in ("epoch", "consumed")}
         self._sampler.load_state_dict({**state["order"], **position})
         self._stretches, self.left_out = stretches, left_out
         self._loaded = (stretches[-1], loaded) if stretches else None
-
-    def _step(self, state: dict[str, Any]) -> int:
-        """The step at which a state goes on; older states do not say it."""
-        if "step" in state:
-            return int(state["step"])
-        sizes = self._size, self._sampler.world_size
-        return Stretch(state["epoch"], 0, 0, *sizes).step_at(state["consumed"])
 
 
 class _OwnEpoch(Epoch):

@@ -111,7 +111,7 @@ class ForeignOrder:
             while len(used) < skip:
                 used += next(batches, [-1] * skip)  # it ends too early: not the order of the state
             batches = self._ahead(batches)
-        step = self._step(loaded)
+        step = loaded["step"]
         start = Reached(step - 1, used=used_hash()).after(used)
         same_rank = loaded["rank"] == ranks.current()[0]
         if start.samples != skip or (same_rank and start.used.hexdigest() != loaded["digest"]):
@@ -123,11 +123,6 @@ class ForeignOrder:
         return _ForeignEpoch(
             number, batches, begun, start=start, resumed=True, left_out=self.left_out
         )
-
-    def _step(self, state: dict[str, Any]) -> int:
-        """The step at which a state goes on; older states do not say it."""
-        size = getattr(self._batches, "batch_size", None) or 1
-        return int(state.get("step", -(-state["skip"] // size)))
 
     def _check_rank(self, loaded: dict[str, Any]) -> None:
         rank, world_size = ranks.current()
@@ -165,7 +160,7 @@ class ForeignOrder:
         """
         if "skip" not in state:
             raise OptionError(f"the state is of a sampler of packio's, of {state.get('order')}")
-        loaded, step = steps.read_spans(state.get("left_out"), "left_out"), self._step(state)
+        loaded, step = steps.read_spans(state.get("left_out"), "left_out"), state["step"]
         size, ours = state.get("batch_size"), getattr(self._batches, "batch_size", None)
         if size is not None and ours is not None:
             now = Stretch(state["epoch"], step, 0, ours, 1)

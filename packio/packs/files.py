@@ -25,13 +25,8 @@ def index_of_pack(path: Path, root: Path) -> Index:
         NotAPackError, VersionError, IntegrityError, ReadError: see `Index`.
     """
     if isinstance(root, Url):
-        return remote.opened(path, root)
-
-    def shard(name: str, stays_open: bool) -> Index:
-        near = filesystems.shard_index(root, name)
-        return Index(near, is_one_of_many=True, stays_open=stays_open)
-
-    return Index(path, filesystems.nearby(path), shard)
+        return remote.opened(path)
+    return Index(path, filesystems.nearby(path))
 
 
 def of_pack(

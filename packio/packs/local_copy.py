@@ -242,20 +242,9 @@ def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
             with path.open("xb") as out:
                 if file.check not in (_written(file, bodies, out, lock), _UNKNOWN):
                     raise IntegrityError(f"{pack.path}: {file.name} is damaged; see packio verify")
-    _copy_indexes(pack.index_file, part / "files", {file.name for file in files})
     pack.index_file.copy_to(part / INDEX_NAME)
     if Index(part / INDEX_NAME).digest != pack.digest:
         raise IntegrityError(f"{pack.path}: has changed while it was copied; open it anew")
-
-
-def _copy_indexes(manifest: Index, root: Path, copied: set[str]) -> None:
-    """Copy the indexes of the shards, if there is one for each and the pack does not list them."""
-    if manifest.shards is None:
-        return
-    for number, name in enumerate(manifest.shards.paths):
-        if name not in copied:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            manifest.shards.index(number).copy_to(root / name)
 
 
 def _written(file: _PackFile, bodies: Iterator[bytes], out: BinaryIO, lock: Path) -> bytes | int:

@@ -169,7 +169,7 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
             if not urls.is_file(index):
                 raise NotAPackError(f"{index}: no such index; {command}")
         found = remote.index_at(index)
-        metadata = remote.opened(found, Url(index.parent)).metadata
+        metadata = remote.opened(found).metadata
     else:
         found = index
         if not stat.S_ISREG(_file_kind(found) or 0):

@@ -75,7 +75,7 @@ def _content(old: Index, container: Container) -> Content | None:
     names = _new_names(old, container)
     if names is None:
         return None
-    table = {n: old.column(n).array() for n in old.column_names if not made.is_of_shards(n)}
+    table = {n: old.column(n).array() for n in old.column_names}
     used = 1 + max(int(table[n].max(initial=0)) for n in table if n.endswith("/file"))
     files = [names.get(name, name) for name, _, _ in old.files()]
     kept = [i for i, name in enumerate(files) if i < used or (container.root / name).is_file()]
@@ -95,8 +95,6 @@ def _content(old: Index, container: Container) -> Content | None:
     }
     if "identity" in metadata:
         metadata["identity"] = [form.identity(container.root / s["name"]) for s in shards]
-    for name in ("options", "columns"):  # of version 1, and of a manifest
-        metadata.pop(name, None)
     return table | found, metadata
 
 

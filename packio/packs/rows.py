@@ -73,8 +73,8 @@ class RowTable:
 
     Args:
         index: The index.
-        name: Of the field. Fields that are no images or masks, and the masks of version 1, have
-            fewer columns; their rows say what is said where nothing is known.
+        name: Of the field. Fields that are no images or masks have fewer columns; their rows say
+            what is said where nothing is known.
 
     Attributes:
         numbers: Looks up all numbers of a row, if the field has all columns.
@@ -118,7 +118,7 @@ class RowTable:
         Raises:
             IntegrityError: the index is damaged there.
         """
-        if len(positions) < FEW or self._are_far_apart(positions):
+        if len(positions) < FEW:
             return RowList(map(self.row, positions.tolist()))
         self._index.check_length()
         self._index.bring(self._columns.values(), positions)
@@ -132,13 +132,6 @@ class RowTable:
         names = [known[pair] for pair in zip(encoding, dtype, strict=True)]
         each = zip(positions.tolist(), *numbers, *zip(*names, strict=True), strict=True)
         return RowList(map(_new_row, each), dict(zip(_NAMES[:-2], columns, strict=False)))
-
-    def _are_far_apart(self, positions: np.ndarray) -> bool:
-        """Whether so few rows lie in each shard that columns would take longer than rows do."""
-        if (shards := self._index.shards) is None:
-            return False
-        found = np.searchsorted(shards.samples, positions, "right")
-        return len(positions) < FEW * len(np.unique(found))
 
     def names(self, encoding: int, dtype: int) -> tuple[str, str]:
         """Names of the codes of an encoding and of a dtype.

@@ -23,8 +23,7 @@ def change(path: Path, index: Path, *, wanted: bool) -> None:
     old = Index(index)
     if wanted == ("seek_data" in old) or (wanted and native.why_not()):
         return
-    own = [n for n in old.column_names if not columns.is_of_shards(n)]
-    names = [n for n in own if n not in ("seek_data", "seek_offsets")]
+    names = [n for n in old.column_names if n not in ("seek_data", "seek_offsets")]
     table = {name: old.column(name).array() for name in names}
     if wanted:
         found = _found(path, index)

@@ -1,8 +1,7 @@
 """How the samples of a pack were chosen and made, as the index records it.
 
 A pack keeps its recipe in the index's metadata under ``"recipe"``. Appending follows the recipe,
-converting and merging carry it, and a run that resumes compares it. Older packs have the same
-facts, less completely, under ``"options"``.
+converting and merging carry it, and a run that resumes compares it.
 
 Example: ``{"source": "image_folder", "encoding": {"encode": "jpeg", "resize": "short=256"}}``.
 """
@@ -15,14 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 NO_ENCODING = {"encode": "keep"}
-
-# Names under "options" of packs of version 1, by what they belong to.
-_ENCODING_OPTIONS = (
-    "encode", "quality", "subsampling", "lossless", "resize", "enlarge", "interpolation", "smart",
-    "orientation", "icc", "alpha", "wide", "mode",
-)  # fmt: skip
-_CHOICE_OPTIONS = ("split", "seed")
-_OTHER_OPTIONS = ("check", "seekable", "stats")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,22 +55,10 @@ class Recipe:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Recipe:
-        """The recipe in an index's metadata; of a pack of version 1, what its options say."""
-        found = metadata.get("recipe")
-        if found is None:
-            return cls._of_version_1(metadata)
+        """The recipe in an index's metadata, or the source alone of a container of others."""
+        found = metadata.get("recipe") or {"source": (metadata.get("source") or {}).get("kind", "")}
         names = {f.name for f in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in found.items() if name in names})
-
-    @classmethod
-    def _of_version_1(cls, metadata: Mapping[str, Any]) -> Recipe:
-        source = str((metadata.get("source") or {}).get("kind", ""))
-        options = {} if source == "reindex" else dict(metadata.get("options") or {})
-        options.pop("merged", None)
-        encoding = {n: options.pop(n) for n in _ENCODING_OPTIONS if n in options}
-        choice = {n: options.pop(n) for n in _CHOICE_OPTIONS if n in options}
-        others = {n: options.pop(n) for n in _OTHER_OPTIONS if n in options}
-        return cls(source, {}, choice, encoding or NO_ENCODING, writing=options, **others)
 
     def followed_by(self, later: Recipe) -> Recipe:
         """The recipe of a pack that was made with ``later`` out of a pack of this recipe.

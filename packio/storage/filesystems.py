@@ -94,12 +94,6 @@ def nearby(index: Path) -> Path | None:
     return copy
 
 
-def shard_index(folder: Path, name: str) -> Path:
-    """Path of the index of one shard of a pack in a folder, or of its copy on a local disk."""
-    path = folder / name
-    return nearby(path) or path
-
-
 def store_index(path: Path, fill: Callable[[Path], object]) -> None:
     """Put a copy of an index into the user's cache in one step, and check every byte of the copy.
 

@@ -6,7 +6,6 @@ An index of up to 64 MB is copied whole when the pack is opened. A longer one is
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Mapping
@@ -94,36 +93,21 @@ def cached_index(url: Url, found: Mapping[str, Any]) -> Path:
     return cache.folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
 
 
-def opened(index: Path, root: Url) -> Index:
+def opened(index: Path) -> Index:
     """Open the index of a pack at a URL.
 
     Args:
         index: In the user's cache, or an `IndexUrl`; see `located`.
-        root: URL that the pack's paths are relative to.
 
     Raises:
         NotAPackError, VersionError, IntegrityError, ReadError: see `packio.index.indexfile.Index`.
     """
-    shard = functools.partial(_shard, root)
     if not isinstance(index, IndexUrl):
-        return Index(index, filesystems.nearby(index), shard)
+        return Index(index, filesystems.nearby(index))
     with urls.errors_as(ReadError, index):
         found = index.found or _asked(index)
         path = cached_index(index, found).with_suffix(_BLOCKS)
-        return Index(index, None, shard, far=FarIndex(index, found, path))
-
-
-def _shard(root: Url, name: str, stays_open: bool) -> Index:
-    """Open the index of one shard of a pack at a URL.
-
-    Raises:
-        IntegrityError: there is no such index.
-        ReadError: the service does not answer.
-    """
-    path = index_at(urls.child(root, name))
-    if isinstance(path, IndexUrl):
-        return opened(path, root)
-    return Index(path, is_one_of_many=True, stays_open=stays_open)
+        return Index(index, far=FarIndex(index, found, path))
 
 
 def index_at(url: Url) -> Path:

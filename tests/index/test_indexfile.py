@@ -28,7 +28,7 @@ from packio.index.indexfile import BLOCK, Index, Keys
 if TYPE_CHECKING:
     import pathlib
 
-METADATA = {"version": 1, "format": "lmdb", "classes": ["cat", "é\udcff"]}
+METADATA = {"version": 2, "format": "lmdb", "classes": ["cat", "é\udcff"]}
 KEYS = [b"cat/1.jpg", b"cat/10.jpg", b"", b"\xff\xfe\n", "é".encode()]
 
 

@@ -189,24 +189,6 @@ def test_a_span_behind_the_end_of_its_epoch_is_a_warning() -> None:
         assert len(epochs(loader, 1)[0]) == 12
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])
-def test_a_state_of_an_older_packio_goes_on(kind: str) -> None:
-    """Such a state says neither steps nor sizes, and knows nothing of steps that are left out."""
-    whole = epochs(made(kind, num_workers=0), 1)[0]
-    loader = made(kind, num_workers=0)
-    for _ in itertools.islice(loader, 3):
-        state = loader.state_dict()
-    new = ("step", "stretches", "drop_last", "sampler_drop_last", "left_out", "batch_size",
-           "dataset")  # fmt: skip
-    old = {name: value for name, value in state.items() if name not in new}
-    other = made(kind, num_workers=0, skip=[(0, 5, 5)])
-    other.load_state_dict(old)
-    assert epochs(other, 1)[0] == [whole[3], whole[4], *whole[6:]]
-
-
-# ---- stretches: a model in plain Python, which keeps every step that was taken ----
-
-
 @pytest.mark.parametrize("case", range(40))
 def test_a_stretch_knows_where_each_step_of_a_run_began(case: int) -> None:
     r = random.Random(case)

@@ -385,17 +385,6 @@ def test_a_mask_of_another_size_is_refused_while_packing(tmp_path: pathlib.Path)
     assert packio.pack(samples, tmp_path / "x.tar", on_error="skip").packed == 1
 
 
-def test_a_recipe_of_version_1_is_read_from_the_options() -> None:
-    options = {"encode": "jpeg", "resize": "short=64", "check": "decode", "seekable": True,
-               "split": [["a", 1.0]], "seed": 3, "values": "datum"}  # fmt: skip
-    found = Recipe.of({"options": options, "source": {"kind": "flat_folder"}})
-    assert found.encoding == {"encode": "jpeg", "resize": "short=64"}
-    assert (found.check, found.seekable, found.source) == ("decode", True, "flat_folder")
-    assert found.choice == {"split": [["a", 1.0]], "seed": 3}
-    assert found.writing == {"values": "datum"}
-    assert Recipe.of({"recipe": found.as_json()}) == found
-
-
 def test_recipes_follow_each_other() -> None:
     small = Recipe("a", encoding={"encode": "jpeg", "quality": 80, "resize": "short=64"},
                    choice={"exclude": ["x*"]})  # fmt: skip

@@ -38,9 +38,7 @@ def test_a_frozen_pack_is_read_as_it_was_written(path: pathlib.Path) -> None:
     assert packio.verify(path).ok
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in _PACKS if p.parent.name != "v1"], ids=lambda p: f"{p.parent.name}/{p.name}"
-)
+@pytest.mark.parametrize("path", _PACKS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_frozen_pack_has_its_fields(path: pathlib.Path) -> None:
     with packio.open(path) as pack:
         kinds = {"image": "image", "mask": "mask", "caption": "text", "latent": "array",

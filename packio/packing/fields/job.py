@@ -13,7 +13,7 @@ from typing import Any
 
 from packio.errors import OptionError, SourceError
 from packio.formats import added_shard
-from packio.index.columns import OF_FILES, is_of_shards
+from packio.index.columns import OF_FILES
 from packio.packing.fields import carrying, containers, journal, making, parts, stock, values
 from packio.packing.fields.asking import AddReport, Asked
 from packio.packing.fields.making import Problem
@@ -142,7 +142,7 @@ class Job:
         own = f"{self._asked.name}/"
         for name in sorted(index.column_names):
             is_place = name.endswith(("/file", "/offset")) or name in OF_FILES
-            if not is_place and not name.startswith(own) and not is_of_shards(name):
+            if not is_place and not name.startswith(own):
                 digest.update(name.encode() + index.column(name).array().tobytes())
         return digest.digest()
 

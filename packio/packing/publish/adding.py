@@ -209,8 +209,6 @@ def _metadata(
         metadata["splits"] = growth.split_names
     if "identity" in metadata:
         metadata["identity"] = [*metadata["identity"], *(s.metadata["identity"] for _, s in full)]
-    for name in ("options", "columns"):  # of version 1 (the recipe says the same), of a manifest
-        metadata.pop(name, None)
     return metadata
 
 

@@ -161,9 +161,8 @@ def _no_levels(plan: Plan, shards: Sequence[Index]) -> list[str]:
 
 
 def columns_of(index: Index) -> Table:
-    """All columns of an index but a manifest's own, with their checksums compared."""
-    names = [name for name in sorted(index.column_names) if not made.is_of_shards(name)]
-    return {name: index.column(name).array() for name in names}
+    """All columns of an index, with their checksums compared."""
+    return {name: index.column(name).array() for name in sorted(index.column_names)}
 
 
 def without_identities(tables: Sequence[Table]) -> tuple[list[Table], np.ndarray | None]:

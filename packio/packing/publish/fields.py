@@ -16,7 +16,7 @@ from packio.errors import OutputExistsError
 from packio.formats import added_shard
 from packio.index import columns as made
 from packio.index import indexfile
-from packio.index.metadata import LATER, ORIGINS, origins_of
+from packio.index.metadata import ORIGINS, origins_of
 from packio.index.pieces import Content
 from packio.packing.fields import containers, parts
 from packio.packing.fields.containers import Placed
@@ -120,16 +120,12 @@ def _columns(pack: opening.Pack) -> dict[str, np.ndarray]:
 def _metadata(pack: opening.Pack, fields: Mapping[str, str], changed: str) -> dict[str, Any]:
     metadata, became = dict(pack.metadata), origins_of(pack.metadata)
     is_filled = changed in pack.fields and changed in fields  # its values stay, others joined them
-    metadata.pop(LATER, None)
     metadata |= {
         "version": indexfile.VERSION,
         "fields": dict(fields),
         "recipe": Recipe.of(metadata).as_json(),
         ORIGINS: (origins.filled if is_filled else origins.without)(became, changed),
     }
-    for name in ("options", "columns"):  # of version 1, and of a manifest
-        if name == "columns" or "recipe" in pack.metadata:
-            metadata.pop(name, None)
     return metadata
 
 

@@ -108,7 +108,7 @@ class Upload:
         old = [self._there / name for name in self._sizes]
         with suppress(PackioError):
             index, root = remote.located(self._url)
-            old += [root / name for name, _, _ in remote.opened(index, root).files()]
+            old += [root / name for name, _, _ in remote.opened(index).files()]
         if self._is_folder or urls.is_file(self._url / INDEX_NAME):
             old += [self._url / name for name in urls.below(self._url)]
         if urls.is_file(self._url):

@@ -84,7 +84,7 @@ class ArrowColumns:
         Raises:
             IntegrityError: the index is damaged there.
         """
-        self._index.check_length(start)
+        self._index.check_length()
         arrays = [self._made[name][1](start, stop) for name in names]
         return self._arrow.record_batch(arrays, schema=self.schema(names))
 

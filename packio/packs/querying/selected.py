@@ -190,7 +190,7 @@ def _columns(index: Index, positions: np.ndarray) -> dict[str, Content]:
             result[name] = gathered.offsets(name)
         elif name in ragged or part == "boxes":
             result[name] = gathered.data(name)
-        elif made.is_of_shards(name) or name in ("key_order", RAW_BLOCKS, SOURCE_COLUMN):
+        elif name in ("key_order", RAW_BLOCKS, SOURCE_COLUMN):
             continue
         elif column.shape[0] == len(index):
             result[name] = gathered.column(name)

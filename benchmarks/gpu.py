@@ -8,7 +8,7 @@ without harm to the others; what went wrong is then in the JSON in place of numb
   ``packio.Loader`` with decoder "simplejpeg", exact and fast, in threads, and with "nvjpeg" on the
   device, of plain and of seekable JPEGs; and torchvision's call alone, which nvJPEG spends its time
   in. Ratios are to simplejpeg, exact, round by round.
-* ``dali``: the same by ``packio.DaliLoader``, DALI's own reader and packio's, with its default
+* ``dali``: the same by ``packio.DaliLoader``, with its default
   ``hw_decoder_load`` and with 0; beside simplejpeg again.
 * ``pixels``: by how much nvJPEG's differ from Pillow's; and whether batches stay the same, bit for
   bit, when they are made while kernels wait in the queue that read and free earlier ones.
@@ -197,12 +197,10 @@ def dali(folder: Path) -> Iterator[Result]:
     way = functools.partial(functools.partial, by_dali, folder)
     ways = {
         "simplejpeg, exact": functools.partial(loaded, folder, "plain", decoder="simplejpeg"),
-        "DALI, native": way(reader="native"),
-        "DALI, packio": way(reader="packio"),
+        "DALI": way(),
     }
     if GPU:
-        ways["DALI, native, hw_decoder_load=0"] = way(reader="native", hw_decoder_load=0.0)
-        ways["DALI, packio, hw_decoder_load=0"] = way(reader="packio", hw_decoder_load=0.0)
+        ways["DALI, hw_decoder_load=0"] = way(hw_decoder_load=0.0)
     yield from rates(ways)
 
 

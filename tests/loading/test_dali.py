@@ -21,10 +21,9 @@ import packio
 from packio import registry
 from packio.errors import DecodeError, IntegrityError, MissingPackageError, ModeError, OptionError
 from packio.loading import ranks
-from packio.loading.dali import graphs, native
+from packio.loading.dali import graphs
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
-READERS = ("native", "packio")
 DEVICES = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
 CROP = packio.RandomResizedCrop((40, 48))
 BATCH = 7  # 25 samples: the last batch has 4
@@ -114,7 +113,7 @@ def test_batches_are_those_of_packios_loader(
     pack = _packed(folder, image_folder, f"images-{shards}", form, shards=shards)
     how: dict[str, Any] = {"hflip": 0.5, "vflip": 0.3, "shuffle": True}
     ours, theirs = _own(pack, **how), _loader(pack, device=device, **how)
-    assert (theirs.reader, len(theirs)) == ("packio", len(ours))
+    assert len(theirs) == len(ours)
     for _ in range(2):
         for made, own in zip(theirs, ours, strict=True):
             images, labels = made
@@ -124,33 +123,6 @@ def test_batches_are_those_of_packios_loader(
             mean, most = _difference(images, own[0])
             assert (mean < 0.5 and most <= 16) if device == "cpu" else mean < 2
     assert len(built) == 1  # DALI has refused nothing
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("form", FORMATS)
-def test_dalis_own_readers_give_the_same_samples(
-    form: str, shards: int, folder: pathlib.Path, image_folder: pathlib.Path
-) -> None:
-    pack = _packed(folder, image_folder, f"images-{shards}", form, shards=shards)
-    crop = packio.Resize((40, 48))
-    if native.problem(packio.open(pack), crop) is not None:
-        with pytest.raises(OptionError, match="reader='packio' reads any pack"):
-            _loader(pack, crop=crop, reader="native")
-        return
-    loader = _loader(pack, crop=crop, reader="native")
-    assert (loader.reader, len(loader)) == ("native", 4)
-    for made, own in zip(loader, _own(pack, crop=crop), strict=True):
-        assert torch.equal(made[1], own[1])
-        mean, most = _difference(made[0], own[0])
-        assert mean < 0.5
-        assert most <= 16
-
-
-def test_dali_has_readers_of_its_own_for_several_formats(
-    folder: pathlib.Path, image_folder: pathlib.Path
-) -> None:
-    packs = [packio.open(_packed(folder, image_folder, "images-1", form)) for form in FORMATS]
-    assert sum(native.problem(pack, CROP) is None for pack in packs) >= 4
 
 
 @pytest.mark.parametrize(
@@ -283,12 +255,8 @@ def test_labels_are_the_packs(label: Any, tmp_path: pathlib.Path) -> None:
     if label is None:
         assert isinstance(made, torch.Tensor)
         assert made.shape == own.shape
-        (again,) = _loader(tmp_path / "x.tar", reader="native")
-        assert again.shape == own.shape
     else:
         assert torch.equal(made[1], own[1])
-        with pytest.raises(OptionError, match="one number"):
-            _loader(tmp_path / "x.tar", reader="native")
 
 
 def _labels(loader: Any) -> list[list[int]]:
@@ -297,9 +265,8 @@ def _labels(loader: Any) -> list[list[int]]:
     return [labels.tolist() for _, labels in batches]
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_epochs_differ_and_a_seed_repeats_them(reader: str, numbered: pathlib.Path) -> None:
-    how: dict[str, Any] = {"shuffle": True, "reader": reader, "hflip": 0.5}
+def test_epochs_differ_and_a_seed_repeats_them(numbered: pathlib.Path) -> None:
+    how: dict[str, Any] = {"shuffle": True, "hflip": 0.5}
     loader = _loader(numbered, **how)
     first, second = list(loader), list(loader)
     assert loader.epoch == 2
@@ -315,10 +282,9 @@ def test_epochs_differ_and_a_seed_repeats_them(reader: str, numbered: pathlib.Pa
     assert _labels(_loader(numbered, **{**how, "seed": 6})) != _labels(first)
 
 
-@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_ranks_share_an_epoch(reader: str, shuffle: bool, numbered: pathlib.Path) -> None:
-    how: dict[str, Any] = {"reader": reader, "shuffle": shuffle, "batch_size": 3}
+def test_ranks_share_an_epoch(shuffle: bool, numbered: pathlib.Path) -> None:
+    how: dict[str, Any] = {"shuffle": shuffle, "batch_size": 3}
     ranks = [_loader(numbered, rank=r, world_size=5, **how) for r in range(5)]
     assert {len(rank) for rank in ranks} == {2}
     seen = [i for rank in ranks for labels in _labels(rank) for i in labels]
@@ -329,22 +295,20 @@ def test_ranks_share_an_epoch(reader: str, shuffle: bool, numbered: pathlib.Path
     assert len({i for rank in found for labels in rank for i in labels}) == 18
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_the_last_batch_has_what_is_left(reader: str, numbered: pathlib.Path) -> None:
-    loader = _loader(numbered, reader=reader)
+def test_the_last_batch_has_what_is_left(numbered: pathlib.Path) -> None:
+    loader = _loader(numbered)
     assert _labels(loader) == [list(range(i, min(i + 7, 25))) for i in range(0, 25, 7)]
     assert len(loader) == 4
-    loader = _loader(numbered, reader=reader, drop_last=True)
+    loader = _loader(numbered, drop_last=True)
     assert [len(labels) for labels in _labels(loader)] == [7] * len(loader) == [7, 7, 7]
-    assert _labels(_loader(numbered, reader=reader, batch_size=100)) == [list(range(25))]
+    assert _labels(_loader(numbered, batch_size=100)) == [list(range(25))]
     with pytest.warns(UserWarning, match="the epoch has no batch"):
-        assert _labels(_loader(numbered, reader=reader, batch_size=100, drop_last=True)) == []
+        assert _labels(_loader(numbered, batch_size=100, drop_last=True)) == []
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("reader", READERS)
-def test_batches_stay_what_they_are(reader: str, device: str, numbered: pathlib.Path) -> None:
-    loader = _loader(numbered, reader=reader, device=device, shuffle=True, batch_size=4)
+def test_batches_stay_what_they_are(device: str, numbered: pathlib.Path) -> None:
+    loader = _loader(numbered, device=device, shuffle=True, batch_size=4)
     held = []
     for _ in range(4):
         held += [(images, images.clone()) for images, _ in loader]
@@ -370,17 +334,14 @@ def test_it_goes_on_where_it_stood(numbered: pathlib.Path) -> None:
     again.load_state_dict(ours.state_dict())
     for one, other in zip(rest, again, strict=True):
         assert torch.equal(one[0], other[0])
-    with pytest.raises(OptionError, match="reader='packio' can"):
-        _loader(numbered, reader="native").state_dict()
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_left_midway_nothing_stays(reader: str, numbered: pathlib.Path) -> None:
-    list(_loader(numbered, reader=reader))  # what DALI keeps for ever
+def test_left_midway_nothing_stays(numbered: pathlib.Path) -> None:
+    list(_loader(numbered))  # what DALI keeps for ever
     gc.collect()
     threads = len(os.listdir("/proc/self/task"))
     for _ in range(5):
-        with _loader(numbered, reader=reader, threads=2) as loader:
+        with _loader(numbered, threads=2) as loader:
             one, other = iter(loader), iter(loader)
             assert next(one)[1].tolist() == next(other)[1].tolist()
             cast("Any", one).close()
@@ -503,15 +464,9 @@ def test_where_all_of_a_batch_is_bad_it_is_raised(
         list(_loader(tmp_path / "x.tar", on_error="skip"))
 
 
-def test_dalis_own_readers_errors_name_the_pack(damaged: pathlib.Path) -> None:
-    with pytest.raises(DecodeError, match=r"x\.tar: DALI: .*reader='packio'"):
-        list(_loader(damaged, reader="native"))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reader": "dali"}, "reader="),
         ({"on_error": "ignore"}, "on_error="),
         ({"batch_size": 0}, "batch_size=0"),
         ({"hflip": 2}, "hflip=2"),
@@ -521,8 +476,6 @@ def test_dalis_own_readers_errors_name_the_pack(damaged: pathlib.Path) -> None:
         ({"hw_decoder_load": 0.5}, "needs a GPU"),
         ({"crop": packio.Resize(30)}, "one size"),
         ({"crop": packio.Resize((9, 9), interpolation="area")}, "bilinear, bicubic"),
-        ({"reader": "native", "on_error": "skip"}, "reader='packio'"),
-        ({"reader": "native", "crop": packio.RandomCrop(9)}, "reader='packio'"),
         ({"split": "train"}, "no split"),
         ({"dtype": torch.int8}, "dtype="),
         ({"rank": 3, "world_size": 2}, "rank=3"),

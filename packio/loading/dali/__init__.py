@@ -15,7 +15,7 @@ from packio.batches.framing import Settings
 from packio.errors import OptionError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
-from packio.loading.dali import graphs, native
+from packio.loading.dali import graphs
 from packio.loading.dali.feeding import Fed, Feeder
 from packio.loading.dali.graphs import Options
 from packio.loading.dali.running import Handover, Runner
@@ -30,8 +30,6 @@ from packio.system.threads import Threads
 
 __all__ = ["DaliLoader"]
 
-READERS = ("auto", "native", "packio")
-
 
 class DaliLoader:
     """Batches of a pack, decoded, cropped, resized and mirrored by NVIDIA DALI.
@@ -40,25 +38,15 @@ class DaliLoader:
     images and labels, (N,) int64 or (N, k) float32. The last batch of an epoch has the samples that
     are left. Each iteration is another epoch. A batch stays as it is when the next one is made.
 
-    **reader="packio"** reads any pack. Order, boxes and flips are those of ``packio.Loader`` over a
-    ``packio.PackDataset`` with the same seed, crop, hflip and vflip. Pixels are equal too if they
-    are decoded on the processor and not resized. CRC32C is compared on every read. DALI decodes a
-    JPEG or PNG that has its end mark and a header that agrees with the index. packio decodes all
-    other images (other encodings, raw pixels, CMYK, alpha, doubtful headers, PNGs that Exif turns),
-    and DALI only crops and resizes them. If DALI fails on a batch, the loader starts DALI again and
-    packio decodes the batch; the bad sample is raised or replaced, and never given to DALI again.
-    DALI gives no error for a JPEG that was packed with damaged pixels between a good header and a
-    good end mark, where packio raises one. Exif's orientation is obeyed as by PackDataset.
-
-    **reader="native"** lets DALI read: TFRecord, RecordIO, tar and LMDB of Datums with packio's
-    index files, images that DALI decodes, labels of one number. Order, boxes and flips are DALI's
-    own: DALI shuffles the rank's part of the pack in a buffer of 1,024 samples, and draws boxes for
-    RandomResizedCrop, Resize, ResizeCenterCrop and CenterCrop. Nothing is checked; any error is a
-    DecodeError with DALI's message.
-
-    **reader="auto"** takes "packio" for every pack: only this reader checks, shuffles the whole
-    pack and survives bad images. It costs about 0.1 ms of a processor a sample, in threads of its
-    own. Try "native" if a process has to decode many thousands of images a second.
+    Order, boxes and flips are those of ``packio.Loader`` over a ``packio.PackDataset`` with the
+    same seed, crop, hflip and vflip. Pixels are equal too if they are decoded on the processor and
+    not resized. CRC32C is compared on every read. DALI decodes a JPEG or PNG that has its end mark
+    and a header that agrees with the index. packio decodes all other images (other encodings, raw
+    pixels, CMYK, alpha, doubtful headers, PNGs that Exif turns), and DALI only crops and resizes
+    them. If DALI fails on a batch, the loader starts DALI again and packio decodes the batch; the
+    bad sample is raised or replaced, and never given to DALI again. DALI gives no error for a JPEG
+    that was packed with damaged pixels between a good header and a good end mark, where packio
+    raises one. Exif's orientation is obeyed as by PackDataset.
 
     Args:
         pack: A `packio.Pack`, or the path of a pack.
@@ -66,21 +54,17 @@ class DaliLoader:
         crop: Chooses the box of each image; all outputs have one size.
         hflip, vflip: Probabilities of mirroring left-right and top-bottom.
         device: "gpu" (torch's current one, or as "cuda:1"), or "cpu".
-        reader: "auto", "native" or "packio".
         shuffle: Whether the order is random.
         seed: Of crops and flips. None takes a seed from torch's generator.
         order_seed: Of the order; the same on all ranks. None: ``seed`` if there is one process, and
-            0 if there are several. With "native", ranks share no order, and ``seed`` is the
-            order's, too.
+            0 if there are several.
         rank, world_size: Number of this process, and of all; None asks torch.distributed when an
-            epoch begins. With "packio", ranks share the pack as with `packio.ShuffleSampler`; with
-            "native", each rank has a fixed part of the pack, and parts differ by one sample at
-            most.
+            epoch begins. Ranks share the pack as with `packio.ShuffleSampler`.
         drop_last: Leave out a last batch that is smaller, on all ranks alike.
         on_error: "raise", or "skip": a bad sample is replaced by another of its batch, with a
-            warning, and counted in `replaced`. Not with "native".
+            warning, and counted in `replaced`.
         exif_orientation: Turn images upright.
-        split: Name of a split, in a pack that has splits. Not with "native".
+        split: Name of a split, in a pack that has splits.
         threads: Threads of DALI, and as many that read; "auto": the processors of this process.
         prefetch_factor: Batches read ahead of DALI; DALI works on two more.
         hw_decoder_load: Share of the JPEGs, 0..1, for the JPEG engine of a GPU that has one.
@@ -89,13 +73,12 @@ class DaliLoader:
 
     Attributes:
         pack: The `packio.Pack`.
-        reader: "native" or "packio": which was chosen.
         device: The torch.device.
         replaced: Bad samples replaced so far.
 
     Raises:
         MissingPackageError: DALI is not installed.
-        OptionError: an argument makes no sense; there is no GPU; "native" cannot read the pack.
+        OptionError: an argument makes no sense; there is no GPU.
         DecodeError, IntegrityError: while iterating: a bad sample, named.
     """
 
@@ -108,7 +91,6 @@ class DaliLoader:
         vflip: float = 0.0,
         *,
         device: torch.device | str = "gpu",
-        reader: str = "auto",
         shuffle: bool = False,
         seed: int | None = None,
         order_seed: int | None = None,
@@ -130,7 +112,6 @@ class DaliLoader:
         _check_options({**locals(), "device": self.device})
         graphs.module("")  # raises now if DALI is not installed
         self.pack: Pack = pack if isinstance(pack, Pack) else opening.open(pack)
-        self.reader: str = "packio" if reader == "auto" else reader
         drawn = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self.replaced = 0
         count = processors.share() if threads == "auto" else int(threads)
@@ -147,11 +128,6 @@ class DaliLoader:
             len(self.pack) if chosen is None else len(chosen), order_seed, drawn,
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
         )  # fmt: skip
-        self._native: native.Native | None = None
-        if self.reader == "native":
-            self._native = native.Native(
-                self.pack, options, drawn, sampler, shuffle=shuffle, drop_last=drop_last
-            )  # fmt: skip
         recipe = Settings(
             (crop,), hflip, vflip, Decoder("auto", "RGB", max_pixels=max_pixels), exif_orientation
         )
@@ -168,14 +144,10 @@ class DaliLoader:
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch."""
-        return len(self._epochs) if self._native is None else len(self._native)
+        return len(self._epochs)
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self._epochs.begin()
-        if self._native is not None:
-            for found in self._native.batches(epoch.number):
-                yield self._handover(*found)
-            return
         with prefetch(map(self._feeder, epoch.batches), self._ahead) as made:
             for batch, images in self._runner.run(made):
                 self._report(batch)
@@ -208,26 +180,16 @@ class DaliLoader:
         self._epochs.set(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch, as `packio.Loader.state_dict` does.
-
-        Raises:
-            OptionError: the reader is "native", which cannot begin within an epoch.
-        """
-        self._check_resumes()
+        """Return the position in the epoch, as `packio.Loader.state_dict` does."""
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state, as `packio.Loader.load_state_dict` does.
 
         Raises:
-            OptionError: the state belongs to another order, or the reader is "native".
+            OptionError: the state belongs to another order.
         """
-        self._check_resumes()
         self._epochs.load_state_dict(state)
-
-    def _check_resumes(self) -> None:
-        if self._native is not None:
-            raise OptionError("reader='native' cannot go on within an epoch; reader='packio' can")
 
     def close(self) -> None:
         """Close DALI's pipeline and the pack's files; iterating opens them again."""
@@ -268,7 +230,7 @@ def _check_options(given: dict[str, Any]) -> None:
     Raises:
         OptionError: arguments exclude each other, or a value makes no sense.
     """
-    load, threads, native_reader = given["hw_decoder_load"], given["threads"], given["reader"]
+    load, threads = given["hw_decoder_load"], given["threads"]
     problems: dict[str, bool] = {
         f"batch_size={given['batch_size']}: expected at least 1": given["batch_size"] < 1,
         f"prefetch_factor={given['prefetch_factor']}: expected at least 1": (
@@ -277,13 +239,8 @@ def _check_options(given: dict[str, Any]) -> None:
         f"threads={threads!r}: expected 'auto' or an int of at least 1": (
             threads != "auto" and (not isinstance(threads, int) or threads < 1)
         ),
-        f"reader={given['reader']!r}: expected one of {READERS}": given["reader"] not in READERS,
         f"on_error={given['on_error']!r}: expected 'raise' or 'skip'": (
             given["on_error"] not in ("raise", "skip")
-        ),
-        "on_error='skip' and split= need reader='packio'": (
-            native_reader == "native"
-            and (given["on_error"] == "skip" or given["split"] is not None)
         ),
         "hw_decoder_load= needs a GPU": load is not None and given["device"].type != "cuda",
         f"hw_decoder_load={load}: expected 0..1": load is not None and not 0 <= load <= 1,

@@ -4,21 +4,20 @@ A graph decodes only the part that a crop needs, resizes with antialiasing, cuts
 and mirrors. JPEGs are decoded with smooth ("fancy") chroma upsampling, which is the default of
 libjpeg and Pillow, but not of DALI on a GPU.
 
-Source: DALI 2.4, operators reference (``fn.decoders.image_slice``, ``fn.decoders.
-image_random_crop``, ``fn.external_source``, ``fn.resize``, ``fn.slice``).
+Source: DALI 2.4, operators reference (``fn.decoders.image_slice``,
+``fn.external_source``, ``fn.resize``, ``fn.slice``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from packio import registry
 from packio.errors import OptionError
-from packio.images.geometry import CenterCrop, Geometry, RandomResizedCrop, Resize, ResizeCenterCrop
+from packio.images.geometry import Geometry
 
 AHEAD = 2  # batches that DALI works on at a time
 PLACE = 12  # numbers in the place of a sample, see `fed`
@@ -36,7 +35,7 @@ def module(name: str) -> ModuleType:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options that all graphs of a loader share.
+    """Options of a loader that its graph is made with.
 
     Attributes:
         batch_size: Most samples in a batch.
@@ -70,16 +69,11 @@ class Options:
                 f"{', '.join(_INTERPOLATIONS)}"
             )
 
-    def pipeline(self, outputs: Callable[[], tuple[Any, ...]], seed: int = 0) -> Any:
-        """Build a pipeline.
-
-        Args:
-            outputs: Makes the graph; returns the graph's outputs.
-            seed: Of DALI's own random numbers.
-        """
+    def pipeline(self, outputs: Callable[[], tuple[Any, ...]]) -> Any:
+        """Build a pipeline of the graph that a function makes, and whose outputs it returns."""
         pipeline = module("").Pipeline(
             batch_size=self.batch_size, num_threads=self.threads, device_id=self.gpu,
-            seed=seed & 0x7FFFFFFF, prefetch_queue_depth=AHEAD,
+            prefetch_queue_depth=AHEAD,
         )  # fmt: skip
         with pipeline:
             pipeline.set_outputs(*outputs())
@@ -143,54 +137,3 @@ def fed(options: Options, source: Callable[[], tuple[Any, Any]]) -> Any:
         return (options.mirrored(images, place[10], place[11]),)
 
     return options.pipeline(outputs)
-
-
-def drawn(options: Options, encoded: Any) -> Any:
-    """Images of a graph whose crops and flips DALI draws.
-
-    Args:
-        options: Of the loader.
-        encoded: The graph's encoded images.
-    """
-    fn = module(".fn")
-    images = _CROPS[type(options.crop)](options, options.crop, encoded)
-    flips = [fn.random.coin_flip(probability=p) for p in (options.hflip, options.vflip)]
-    return options.mirrored(images, *flips)
-
-
-def _random_resized_crop(options: Options, crop: Any, encoded: Any) -> Any:
-    images = module(".fn").decoders.image_random_crop(
-        encoded, random_area=crop.scale, random_aspect_ratio=crop.ratio, num_attempts=10,
-        **options.decoder(),
-    )  # fmt: skip
-    return options.resized(images, size=crop.output_size)
-
-
-def _resize(options: Options, crop: Any, encoded: Any) -> Any:
-    images = module(".fn").decoders.image(encoded, **options.decoder())
-    return options.resized(images, size=crop.output_size)
-
-
-def _resize_center_crop(options: Options, crop: Any, encoded: Any) -> Any:
-    images = module(".fn").decoders.image(encoded, **options.decoder())
-    size = [math.floor(side / crop.crop_pct) for side in crop.output_size]
-    images = options.resized(images, size=size, mode="not_smaller")
-    return _central(images, crop.output_size)
-
-
-def _center_crop(options: Options, crop: Any, encoded: Any) -> Any:
-    images = module(".fn").decoders.image(encoded, **options.decoder())
-    return _central(images, crop.output_size)
-
-
-def _central(images: Any, size: tuple[int, int]) -> Any:
-    return module(".fn").crop(images, crop=size, out_of_bounds_policy="pad", fill_values=0)
-
-
-_CROPS: dict[type, Callable[[Options, Any, Any], Any]] = {
-    CenterCrop: _center_crop,
-    RandomResizedCrop: _random_resized_crop,
-    Resize: _resize,
-    ResizeCenterCrop: _resize_center_crop,
-}
-DRAWN = tuple(_CROPS)  # geometries that `drawn` has

@@ -64,8 +64,19 @@ def _writable() -> str:
     return ", ".join(name for name, form in formats.items() if form.caps.writes)
 
 
-SOURCE = _options(
+FRAME = _options(
     None,
+    boxes_frame=_one(
+        ("upright", "stored"),
+        "Whether boxes and masks are of the images as people see them, or as stored, before their "
+        "Exif turn (default: their sizes say it, else upright).",
+    ),
+)  # fmt: skip
+SOURCE = FRAME | _options(
+    None,
+    rescale_boxes=_one(
+        bool, "Scale boxes to their images, where the annotations give other sizes.", default=False
+    ),
     source_kind=_one(
         str, "Kind of source, if packio should not guess: " + ", ".join(registry.names("sources")),
         "--source", metavar="KIND", autocompletion=lambda: list(registry.names("sources")),

@@ -28,7 +28,7 @@ from packio.packing.run.running import Means, Run
 from packio.packs import locating, opening
 from packio.sample import levels
 from packio.sample.recipe import Recipe
-from packio.sources import Context, Listing, listed, wanted_fields
+from packio.sources import FRAMES, Context, Listing, listed, wanted_fields
 from packio.storage import workshop
 from packio.system import locks
 from packio.system.files import absolute, beyond_link
@@ -234,7 +234,8 @@ def _listed(
         return levelled.bare(listed(reader, source, context))
 
     before = recipe.reading if reader.name == recipe.source else {}
-    options = {**{n: v for n, v in before.items() if n in reader.options}, **options}
+    known = {*reader.options, *FRAMES}
+    options = {**{n: v for n, v in before.items() if n in known}, **options}
     asked, lost = _fields_asked(before.get("fields") or {}, reader.name, fields, pack)
     try:
         listing = found({**lost, **asked})

@@ -113,7 +113,10 @@ def pack(
         resume: Take over the shards that an earlier run finished; False begins anew.
         overwrite: Replace ``out``, a pack or a file, in one step once the new pack is complete.
         progress: Called with a `Progress` about ten times a second, and at the end.
-        options: Arguments of `packio.packing.images.encode.Encoding` (encode, resize, quality, …)
+        options: ``boxes_frame``, "upright" or "stored": where boxes and masks lie; not given: their
+            sizes say it, else they are upright. ``rescale_boxes``: scale boxes to their images,
+            where annotations give other sizes.
+            Arguments of `packio.packing.images.encode.Encoding` (encode, resize, quality, …)
             and of `packio.packing.plan.choosing.Choice` (include, exclude, dedupe, shuffle, limit,
             split, seed), and options of the source's module and of the format's writer.
 

@@ -19,7 +19,7 @@ from packio.packing.plan import planning, preflight
 from packio.packing.plan.choosing import Choice
 from packio.packs import opening
 from packio.sample.recipe import Recipe
-from packio.sources import Context, Listing, Source, _beside, wanted_fields
+from packio.sources import FRAMES, Context, Listing, Source, _beside, framed, wanted_fields
 from packio.sources import listed as listed_by
 from packio.storage import urls
 from packio.system import sizes
@@ -109,7 +109,9 @@ def listed(
     )  # fmt: skip
     container = registry.load("formats", format_name)
     taken = _sorted_out(options, reader, container, format_name)
-    if not given:
+    if given:
+        source = framed(source, taken["source"])
+    else:
         source = listed_by(reader, source, Context(
             class_names(classes_from), skip, scratch(out), found, wanted_fields(fields),
             taken["source"],
@@ -137,7 +139,7 @@ def _sorted_out(
         OptionError: no part takes an option; the message suggests a name that is close.
     """
     takers = {
-        "encoding": _ENCODING, "choice": _CHOICE, "source": set(reader.options),
+        "encoding": _ENCODING, "choice": _CHOICE, "source": {*reader.options, *FRAMES},
         "writer": set(container.caps.options),
     }  # fmt: skip
     result: dict[str, dict[str, Any]] = {taker: {} for taker in takers}
@@ -157,7 +159,7 @@ def check_options(options: Mapping[str, Any], reader: Source) -> None:
         OptionError: it does not take one of them; see `_no_option`.
     """
     for name, value in options.items():
-        if name not in reader.options:
+        if name not in {*reader.options, *FRAMES}:
             raise _no_option(name, value, f"appending from {reader.name}", set(reader.options))
 
 

@@ -49,6 +49,26 @@ class Place(NamedTuple):
     facts: Facts | None = None  # of raw pixels, whose bytes do not tell
 
 
+class Frame(NamedTuple):
+    """Where a source's boxes and masks lie: in the upright image, unless sizes or the user differ.
+
+    A source says it with its boxes (``record_of(..., frame=Frame(width, height))``), which stay as
+    its file has them. Packing knows the image and moves them (`packio.packing.images.placing`).
+
+    Attributes:
+        width, height: Of the image, pixels, as the annotations say; 0 if they do not.
+        fractions: Boxes are fractions of the image's width and height, as YOLO's.
+        is_upright: What the user says by ``boxes_frame``; None: nothing.
+        rescales: Whether boxes of another size of the image are scaled to the image.
+    """
+
+    width: float = 0
+    height: float = 0
+    fractions: bool = False
+    is_upright: bool | None = None
+    rescales: bool = False
+
+
 Value = TypeVar("Value", Field, Place)
 
 
@@ -61,9 +81,10 @@ class Record(Generic[Value]):
         fields: Name → value. ``"image"`` is always there.
         label: An int, a (k,) float32 vector, or None.
         split: Position in the pack's split names, or None.
-        boxes: (k, 4) float32, XYXY in pixels of the stored image, or None.
+        boxes: (k, 4) float32, XYXY in pixels of the stored image, or as ``frame`` says, or None.
         box_columns: Name → (k,) int64 or float32, one value a box: ``"labels"``, ``"crowd"``, …
         meta: A JSON object in UTF-8, or None.
+        frame: Where boxes and masks of a source lie. None: in the stored image, as in each pack.
     """
 
     key: bytes
@@ -73,6 +94,7 @@ class Record(Generic[Value]):
     boxes: np.ndarray | None = None
     box_columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=lambda: _NONE)
     meta: bytes | None = None
+    frame: Frame | None = None
 
     @property
     def image(self) -> Value:

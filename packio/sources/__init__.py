@@ -22,7 +22,7 @@ import numpy as np
 
 from packio.errors import OptionError, SourceError
 from packio.sample.fields import check_kind, check_name
-from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.sample.record import IMAGE, MASK, Field, Frame, Record
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +31,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Name of a field → (the column, file ending or folder that its values come from, kind or None).
 FieldOrigins = Mapping[str, tuple[str, "str | None"]]
+
+FRAMES = ("boxes_frame", "rescale_boxes")  # options of all sources; see `framed`
 
 # Position in the listing → the sample. `Listing.described` adds its key, its label and its split.
 # Raises OSError or DecodeError if the sample cannot be read.
@@ -252,7 +254,7 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
         OptionError: the source has no such option, or gives no named fields.
         SourceError: see `Source.listing`.
     """
-    if unknown := sorted(set(context.options) - set(source.options)):
+    if unknown := sorted(set(context.options) - {*source.options, *FRAMES}):
         raise OptionError(f"{', '.join(unknown)}: no option of {source.name}")
     if context.fields and not source.takes_fields:
         raise OptionError(
@@ -263,7 +265,31 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
         )
     if isinstance(what, (str, Path)) and "\0" in str(what):
         raise SourceError(f"{str(what)!a}: a NUL byte is in it, which no path has")
-    return source.listing(what, context)
+    return framed(source.listing(what, context), context.options)
+
+
+def framed(listing: L, options: Mapping[str, Any]) -> L:
+    """The listing, whose boxes and masks lie as the options ``boxes_frame``, ``rescale_boxes`` say.
+
+    Of packs, ``boxes_frame="upright"`` turns boxes and masks that were packed as if stored.
+
+    Raises:
+        OptionError: ``boxes_frame`` is neither "upright" nor "stored".
+    """
+    said, rescales = options.get("boxes_frame"), bool(options.get("rescale_boxes"))
+    if said not in (None, "upright", "stored"):
+        raise OptionError(f"boxes_frame={said!r}: expected 'upright' or 'stored'")
+    if said is None and not rescales:
+        return listing
+    is_upright = None if said is None else said == "upright"
+    return listing.changed(functools.partial(_framed, is_upright, rescales))
+
+
+def _framed(is_upright: bool | None, rescales: bool, record: Record[Field]) -> Record[Field]:
+    if record.frame is None and not is_upright:  # of a pack
+        return record
+    frame = (record.frame or Frame())._replace(is_upright=is_upright, rescales=rescales)
+    return dataclasses.replace(record, frame=frame)
 
 
 def wanted_fields(given: Mapping[str, Any] | None) -> dict[str, tuple[str, str | None]]:

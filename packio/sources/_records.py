@@ -4,6 +4,11 @@ A row of a table is a mapping of column names to cells. `Roles` says once for th
 columns are fields and which are metadata. An item of a Python dataset is an image, a tuple (image,
 label), or a mapping. `item_of` finds the roles of its values by their names and types.
 
+Boxes stay as the source has them, and ``frame`` says where they lie: ``Frame(width, height)`` with
+the size that the annotations give for the image, ``Frame(fractions=True)`` for YOLO's fractions,
+``Frame()`` if they say nothing. `packio.packing.images.placing` does the rest: it decides between
+upright and stored, refuses or rescales other sizes, and counts what it could not decide.
+
 An item may have further values beside image, label, mask, boxes, key and metadata. Such a value
 becomes a named field if the user asks for the field, or if the value is bytes, a Pillow image, or
 an array of one dimension or more. A number or a text becomes metadata.
@@ -20,7 +25,7 @@ import numpy as np
 
 from packio.errors import DecodeError
 from packio.sample.facts import Facts
-from packio.sample.record import IMAGE, MASK, Field, Record
+from packio.sample.record import IMAGE, MASK, Field, Frame, Record
 from packio.sources import FieldOrigins, _values
 from packio.sources.tables import columns as tables
 
@@ -66,6 +71,7 @@ class Roles(NamedTuple):
 def record_of(
     values: Mapping[str, Any], fields: FieldOrigins, root: str = "", meta: bytes | None = None,
     boxes: np.ndarray | None = None, box_columns: Mapping[str, np.ndarray] | None = None,
+    frame: Frame | None = Frame(),  # noqa: B008 (a constant)
 ) -> Record[Field]:  # fmt: skip
     """Make a record without key and label.
 
@@ -74,8 +80,9 @@ def record_of(
         fields: Name of a field → (column, kind).
         root: Folder that paths among the values are relative to.
         meta: Metadata, a JSON object.
-        boxes: (k, 4) float32 XYXY, in pixels.
+        boxes: (k, 4) float32 XYXY, as ``frame`` says.
         box_columns: Columns of the boxes.
+        frame: Where boxes and masks lie; None: in the stored image.
 
     Raises:
         DecodeError: a value makes no sense, or there is no image.
@@ -85,7 +92,9 @@ def record_of(
     made = _values.fields_of(values, fields, root)
     if IMAGE not in made:
         raise DecodeError(f"column {fields[IMAGE][0]!r} is empty; expected an image")
-    return Record(b"", made, boxes=boxes, box_columns=box_columns or {}, meta=meta)
+    return Record(
+        b"", made, boxes=boxes, box_columns=box_columns or {}, meta=meta, frame=frame
+    )  # fmt: skip
 
 
 def resolved(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> FieldOrigins:
@@ -147,7 +156,9 @@ def item_of(item: Any, asked: FieldOrigins) -> Item:
     image = take(tables.IMAGE_NAMES)
     if image is None:
         raise DecodeError(f"no image among {', '.join(map(ascii, left))}; expected 'image'")
-    boxes, box_columns = _boxes(take(_BOX_NAMES), left)
+    given = take(_BOX_NAMES)
+    height, width = getattr(given, "canvas_size", (0, 0))  # of torchvision's BoundingBoxes
+    boxes, box_columns = _boxes(given, left)
     mask_name = tables.guess(left, tables.MASK_NAMES)
     mask = left.get(mask_name or "")
     mask = left.pop(mask_name or "") if _values.is_picture(mask) else None
@@ -171,7 +182,7 @@ def item_of(item: Any, asked: FieldOrigins) -> Item:
     rest = {n: value for n, value in left.items() if not n.startswith("__")} | (meta or {})
     record = record_of(
         {IMAGE: _image(image), **values}, fields, "", tables.meta(rest) if rest else None, boxes,
-        box_columns,
+        box_columns, Frame(width, height),
     )  # fmt: skip
     return Item(record, _label(label), key, _values.path_of(image))
 
@@ -263,6 +274,7 @@ def to_bytes(record: Record[Field]) -> bytes:
         [[name, f.kind, len(f.data), f.facts] for name, f in record.fields.items()],
         None if record.meta is None else record.meta.decode("utf-8", "surrogatepass"),
         [[name, array.dtype.str, array.tolist()] for name, array in boxes.items()],
+        record.frame,
     ]).encode()  # fmt: skip
     return b"".join((_SIZE.pack(len(header)), header, *(f.data for f in record.fields.values())))
 
@@ -270,7 +282,7 @@ def to_bytes(record: Record[Field]) -> bytes:
 def from_bytes(data: bytes) -> Record[Field]:
     """The record that `to_bytes` made these bytes of."""
     end = _SIZE.size + _SIZE.unpack_from(data)[0]
-    described, meta, boxes = json.loads(data[_SIZE.size : end])
+    described, meta, boxes, frame = json.loads(data[_SIZE.size : end])
     fields = {}
     for name, kind, length, facts in described:
         value = data[end : end + length]
@@ -281,4 +293,5 @@ def from_bytes(data: bytes) -> Record[Field]:
     return Record(
         b"", fields, boxes=None if own is None else own.reshape(-1, 4), box_columns=arrays,
         meta=None if meta is None else meta.encode("utf-8", "surrogatepass"),
+        frame=None if frame is None else Frame(*frame),
     )  # fmt: skip

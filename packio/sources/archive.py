@@ -41,7 +41,7 @@ import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
-from packio.sample.record import Field, Record
+from packio.sample.record import Field, Frame, Record
 from packio.sources import (
     Context,
     Listing,
@@ -356,4 +356,4 @@ def _read(
             kind = kinds[name]
             is_image = kind in ("image", "mask")
             found[name] = Field(kind, _members.read(descriptor, extent, is_image=is_image))
-    return Record(b"", found)
+    return Record(b"", found, frame=Frame())

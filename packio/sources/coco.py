@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.sample.record import Field, Record
+from packio.sample.record import Field, Frame, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
 from packio.sources._class_folders import class_names
 from packio.sources._records import record_of, resolved
@@ -118,6 +118,7 @@ class Coco(Source):
         described = _described(annotations)
         metas = [_meta(images[n], annotations.get(n, []), described, asked) for n in keys]
         boxes = [_boxes(annotations.get(n, []), labels, described) if boxed else {} for n in keys]
+        said = {"size of image": [_size(images[n]) for n in keys]}
         cells = {name: [images[n].get(member) for n in keys]
                  for name, (member, _) in context.fields.items()}  # fmt: skip
         fields = resolved(context.fields, cells)
@@ -126,7 +127,7 @@ class Coco(Source):
             sizes = _files.sizes(descriptor, paths)
         return Listing(
             self.name, folder, paths, sizes, None, names, result.unlisted, warnings=result.warnings,
-            rows=ListedRows({"image": paths, "meta": metas, "boxes": boxes, **cells}),
+            rows=ListedRows({"image": paths, "meta": metas, "boxes": boxes, **said, **cells}),
             files=_values.files_of(paths, cells, fields, folder) if fields else None,
             open=functools.partial(each, _read, os.path.abspath(folder), fields),
         )  # fmt: skip
@@ -313,6 +314,12 @@ def _boxes(
     return found
 
 
+def _size(image: _Member) -> tuple[float, float]:
+    """Width and height that the file says; (0, 0) if it does not say both."""
+    width, height = image.get("width", 0), image.get("height", 0)
+    return (width, height) if _is_number(width) and _is_number(height) else (0, 0)
+
+
 def _read(folder: str, fields: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
     """Read an image and the files of its fields."""
     origins = {"image": ("file_name", "image"), **fields}
@@ -320,4 +327,5 @@ def _read(folder: str, fields: FieldOrigins, rows: ListedRows, position: int) ->
     values["image"] = os.fsdecode(values["image"])
     columns = dict(rows.columns["boxes"][position])
     own = columns.pop("", None)
-    return record_of(values, origins, folder, rows.columns["meta"][position], own, columns)
+    frame = Frame(*rows.columns["size of image"][position])
+    return record_of(values, origins, folder, rows.columns["meta"][position], own, columns, frame)

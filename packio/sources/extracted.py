@@ -124,7 +124,7 @@ def _read(
     values = {name: line.get(column) for name, (column, _) in origins.items()}
     boxes = _boxes(line, classes)
     meta = columns.meta(line["meta"]) if line.get("meta") is not None else None
-    record = record_of(values, origins, root, meta, boxes.pop("", None), boxes)
+    record = record_of(values, origins, root, meta, boxes.pop("", None), boxes, None)
     facts = {name: Facts(*given) for name, given in line.get("facts", {}).items()}
     known = {n: f._replace(facts=facts[n]) for n, f in record.fields.items() if n in facts}
     return record.with_fields(**known) if known else record

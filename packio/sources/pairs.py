@@ -368,7 +368,10 @@ def _read(root: str, fields: FieldOrigins, rows: ListedRows, position: int) -> R
     paths = {name: Path(os.fsdecode(file)) if file else None for name, file in files.items()}
     record = record_of(paths, fields, root)
     image, mask = read_facts(record.image.data), read_facts(record.fields["mask"].data)
-    if (image.height, image.width) != (mask.height, mask.width):
+    sizes = [(image.height, image.width)]
+    if image.orientation >= 5:  # the mask may be upright
+        sizes.append((image.width, image.height))
+    if (mask.height, mask.width) not in sizes:
         raise DecodeError(
             f"{image.width}x{image.height} pixels, its mask {str(paths['mask'])!a} "
             f"{mask.width}x{mask.height}"

@@ -26,8 +26,8 @@ _Corners = Callable[[np.ndarray], np.ndarray]  # (k, 4) XYXY of the old image â†
 def moved(meta: bytes, size: resizing.Size, to: resizing.Size, orientation: int) -> bytes:
     """Move what metadata says in pixels of its image; other metadata stays as it is.
 
-    Metadata is taken as COCO's if its width and height are those of the stored image. A mask of
-    run lengths is resized to the nearest pixel; one that makes no sense becomes null.
+    Metadata is taken as COCO's if its width and height are the size. A mask of run lengths is
+    resized to the nearest pixel; one that makes no sense becomes null.
 
     Args:
         meta: A JSON object.

@@ -176,12 +176,13 @@ class Encoding:
         if made is None:
             return record
         record = record.with_fields(image=Field("image", *made))
-        return self._moved(record, size, to, turn) if moves else record
+        return self._moved(record, facts, to, turn) if moves else record
 
     def _moved(
-        self, record: Record[Field], size: resizing.Size, to: resizing.Size, turn: int
+        self, record: Record[Field], facts: Facts, to: resizing.Size, turn: int
     ) -> Record[Field]:
-        """The record after everything has followed its image, which is resized and turned."""
+        """The record after everything has followed its image, which had these facts."""
+        size = facts.width, facts.height
         fields = {
             name: self._moved_field(name, field, size, to, turn)
             for name, field in record.fields.items()
@@ -193,7 +194,12 @@ class Encoding:
         if "area" in columns:
             columns["area"] = columns["area"] * np.float32(to[0] * to[1] / (size[0] * size[1]))
         if meta is not None:
-            meta = coco_entries.moved(meta, size, to, turn)
+            swaps = facts.orientation >= 5
+            upright, upright_to = (size[::-1], to[::-1]) if swaps else (size, to)
+            if upright != upright_to:
+                meta = coco_entries.moved(meta, upright, upright_to, 1)
+            if meta is record.meta and upright != size:  # older packs: of the stored image
+                meta = coco_entries.moved(meta, size, to, turn)
         return dataclasses.replace(
             record, fields={**record.fields, **fields}, boxes=boxes, box_columns=columns, meta=meta
         )

@@ -142,7 +142,9 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(Image.Transpose[_TURNS[orientation]])
 
 
-def moved_boxes(boxes: np.ndarray, size: Size, to: Size, orientation: int) -> np.ndarray:
+def moved_boxes(
+    boxes: np.ndarray, size: tuple[float, float], to: Size, orientation: int
+) -> np.ndarray:
     """Move boxes with their image, which is resized, then turned upright.
 
     Args:

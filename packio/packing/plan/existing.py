@@ -133,7 +133,7 @@ def of_pack(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
         seconds=time.monotonic() - began,
         digest=pack.digest,
         up_to_date=True,
-        warnings=tuple(plan.listing.warnings),
+        warnings=(*plan.listing.warnings, *pack.metadata.get("remarks", ())),
         skipped_file=listed if counts["skipped"] and listed.exists() else None,
     )
 

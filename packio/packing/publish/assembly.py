@@ -18,7 +18,7 @@ from packio.index import indexfile, raw_blocks
 from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
 from packio.index.pieces import Content
-from packio.packing.images import encode
+from packio.packing.images import encode, placing
 from packio.packing.images.levels import Levels
 from packio.packing.plan import seen
 from packio.packing.plan.planning import Plan
@@ -97,7 +97,7 @@ def write_index(
     digest = indexfile.write(built / index, columns, found)
     warnings = [
         *deep_pixels([table["image/dtype"] for table in tables]),
-        *damaged_levels(shards), *_no_levels(plan, shards),
+        *damaged_levels(shards), *placing.told(counts_of(shards)), *_no_levels(plan, shards),
     ]  # fmt: skip
     if plan.own.stats is not None:
         try:
@@ -145,6 +145,16 @@ def damaged_levels(shards: Sequence[Index]) -> list[str]:
         "these levels only where they were made anew from their images"
     )
     return [told]
+
+
+def counts_of(shards: Sequence[Index]) -> dict[str, tuple[int, str]]:
+    """What packing has counted in all shards: name → number, and the key of the first sample."""
+    found: dict[str, tuple[int, str]] = {}
+    for shard in shards:
+        for name, (more, key) in shard.metadata.get("placing", {}).items():
+            count, first = found.get(name, (0, key))
+            found[name] = count + more, first
+    return found
 
 
 def _no_levels(plan: Plan, shards: Sequence[Index]) -> list[str]:
@@ -283,6 +293,7 @@ def _metadata(
         statistics=carried.statistics if plan.own.stats is None else None,
         identity=[s.metadata["identity"] for _, s in full if "identity" in s.metadata],
         origins=carried.origins,
+        remarks=placing.told(counts_of(shards)),
     )  # fmt: skip
 
 

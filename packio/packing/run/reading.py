@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import errno
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import NamedTuple
 
 from packio.errors import DecodeError, OptionError
@@ -17,6 +18,7 @@ from packio.images.encodings import RAW, check_raw, read_facts
 from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
+from packio.packing.images.placing import placed
 from packio.sample import levels
 from packio.sample.facts import UNKNOWN, Facts, check_mask
 from packio.sample.fields import PIXELS, decode
@@ -42,6 +44,7 @@ class Read(NamedTuple):
     problem: str | None
     size: int = 0  # source bytes
     damaged_levels: int = 0  # that are not in the record
+    counts: Mapping[str, int] = MappingProxyType({})  # see `packio.packing.images.placing`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,6 +260,7 @@ def read_one(
             raise DecodeError(
                 f"{facts.width}x{facts.height} pixels; the limit is {MAX_PIXELS:,} in all"
             )
+        record, counts = placed(record)
         _check_masks(record)
         for name, field in record.fields.items():
             with _named(name):
@@ -269,7 +273,7 @@ def read_one(
         return Read(position, _NOTHING, problem, size)
     except DecodeError as error:
         return Read(position, _NOTHING, str(error), size)
-    return Read(position, record, None, size, damaged)
+    return Read(position, record, None, size, damaged, counts)
 
 
 def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:

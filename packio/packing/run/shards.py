@@ -133,6 +133,7 @@ def _write(
         ):  # fmt: skip
             good = _sort_out(chunk, samples)
             samples.damaged_levels += sum(r.damaged_levels for r in good)
+            samples.count(good)
             bad = len(chunk) - len(good)
             tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
             if task.skip or not samples.skipped:
@@ -173,6 +174,7 @@ def _finish(
         "source_bytes": samples.source_bytes,
         "fields": samples.builder.fields,
         "damaged_levels": samples.damaged_levels,
+        "placing": samples.counts,
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
     }
     names: list[str] = []
@@ -203,6 +205,7 @@ class Packed:
         self.listing = listing
         self.skipped: list[Skip] = []
         self.damaged_levels = 0
+        self.counts: dict[str, tuple[int, str]] = {}  # see `packio.packing.images.placing`
         self.source_bytes = 0
         self.builder: IndexBuilder = IndexBuilder()
         self._identities = seen.identities(listing)  # before anything is read
@@ -210,6 +213,13 @@ class Packed:
 
     def __len__(self) -> int:
         return len(self.builder)
+
+    def count(self, reads: list[Read]) -> None:
+        """Add what was counted; keep the key of the first sample of each count."""
+        for read in reads:
+            for name, more in read.counts.items():
+                count, first = self.counts.get(name, (0, os.fsdecode(read.record.key)))
+                self.counts[name] = count + more, first
 
     def record(self, read: Read) -> Record[Field]:
         """Note a sample; return the record that goes into the container."""

@@ -72,11 +72,14 @@ FRAME = _options(
         "Exif turn (default: their sizes say it, else upright).",
     ),
 )  # fmt: skip
-SOURCE = FRAME | _options(
+BOXES = FRAME | _options(
     None,
     rescale_boxes=_one(
         bool, "Scale boxes to their images, where the annotations give other sizes.", default=False
     ),
+)  # fmt: skip
+SOURCE = _options(
+    None,
     source_kind=_one(
         str, "Kind of source, if packio should not guess: " + ", ".join(registry.names("sources")),
         "--source", metavar="KIND", autocompletion=lambda: list(registry.names("sources")),

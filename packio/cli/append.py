@@ -15,7 +15,7 @@ from packio.packing.appending import AppendReport, append
 
 
 @group.takes(
-    group.SOURCE, group.SHARD_SIZE, group.RAISE_OR_SKIP, group.WORKERS,
+    group.SOURCE, group.BOXES, group.SHARD_SIZE, group.RAISE_OR_SKIP, group.WORKERS,
     group.of_plugins("sources"),
 )  # fmt: skip
 def run(

@@ -17,7 +17,7 @@ _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEKABLE} - {"check"}  # nothing t
 
 
 @group.takes(
-    group.SOURCE, group.OUTPUT, group.SAMPLES, group.IMAGES, group.SEEKABLE, group.LEVELS,
+    group.SOURCE, group.BOXES, group.OUTPUT, group.SAMPLES, group.IMAGES, group.SEEKABLE, group.LEVELS,
     group.RUN,
     group.PARTS, group.of_plugins("sources"), group.of_plugins("formats"),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Framing, Settings
 from packio.errors import DecodeError, LimitError
 from packio.images import encodings, png
+from packio.images.decoders import pillow
 from packio.images.frames import Placement, oriented
 from packio.images.pixels import nearest
 from packio.packs.opening import Pack
@@ -61,7 +62,7 @@ def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
         with Image.open(io.BytesIO(data)) as image:
             _check(image, size)
             wide = image.mode not in _BYTES
-            return np.array(image, np.int32 if wide else np.uint8)
+            return pillow.pixels_of(image).astype(np.int32 if wide else np.uint8, copy=False)
     except DecodeError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet

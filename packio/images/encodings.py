@@ -180,5 +180,5 @@ def _layout(image: Image.Image, data: bytes) -> tuple[int, str]:
 
 
 def _orientation(image: Image.Image) -> int:
-    value = image.getexif().get(_ORIENTATION_TAG, 1)
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+    value = image.getexif().get(_ORIENTATION_TAG, 1)  # a fraction that is 6 turns as 6 does
+    return next((turn for turn in range(1, 9) if value == turn), 1)

@@ -50,7 +50,34 @@ def plain_jpeg(data: bytes, mode: str) -> header.JpegHeader:
             f"{facts.components} components of {facts.precision} bits, expected 1 or 3 of 8"
         )
     check_gray(mode, is_gray=facts.components == 1)
+    if facts.progressive:
+        _check_complete(data, facts.components)
     return facts
+
+
+def _check_complete(data: bytes, components: int) -> None:
+    """Leave progressive JPEGs without their last scans to Pillow.
+
+    libjpeg-turbo smooths their blocks, and does so otherwise since 2.1, and since 3.0.
+
+    Source: ITU-T T.81, B.2.3 (scan header): Ss, Se, and the low half of Ah/Al, which ends as 0.
+
+    Raises:
+        DecodeError: bits of some coefficients are missing.
+    """
+    whole: dict[int, set[int]] = {}  # component → its coefficients that have all bits
+    position = 2
+    while match := _MARKER.search(data, position):
+        position = match.end() + int.from_bytes(data[match.end() : match.end() + 2], "big")
+        if data[match.start() + 1] == _EOI:
+            break
+        if data[match.start() + 1] == _SOS and position <= len(data):
+            first, last, bits = data[position - 3 : position]
+            for component in data[match.end() + 3 : position - 3 : 2]:
+                if not bits & 15:
+                    whole.setdefault(component, set()).update(range(first, last + 1))
+    if sum(len(found) for found in whole.values()) < 64 * components:
+        raise DecodeError("a progressive JPEG without its last scans")
 
 
 def check_gray(mode: str, *, is_gray: bool) -> None:

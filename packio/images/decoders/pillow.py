@@ -23,6 +23,7 @@ decode_batch = size = None
 _CONVERT = {"RGB": "RGB", "GRAY": "L", "RGB_ALPHA": "RGBA"}
 _UNCHANGED = {"1": "L", "La": "LA", "RGBa": "RGBA", "PA": "RGBA", "CMYK": "RGB", "YCbCr": "RGB",
               "LAB": "RGB", "HSV": "RGB", "RGBX": "RGB"}  # fmt: skip
+_STRIP = 1 << 22  # pixels that are converted at a time
 
 
 def version() -> str:
@@ -62,7 +63,7 @@ def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
         with Image.open(io.BytesIO(data)) as image:
             if scale > 1:
                 image.draft(None, (image.width // scale, image.height // scale))
-            pixels = np.array(_converted(image, mode, data))
+            pixels = pixels_of(image, _target(image, mode, data))
     except DecodeError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
@@ -74,23 +75,47 @@ def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def _converted(image: Image.Image, mode: str, data: bytes) -> Image.Image:
+def pixels_of(image: Image.Image, target: str | None = None) -> np.ndarray:
+    """Pixels of an image, (H, W) or (H, W, C), in the byte order of this machine.
+
+    A large image is converted strip by strip: Pillow and NumPy hold what they convert up to four
+    times, two gigabytes for a PNG of 25 kB.
+
+    Args:
+        image: Its pixels need not be loaded.
+        target: Mode of Pillow to convert to; None: as it is.
+    """
+    import numpy as np
+
+    image.load()  # turns a TIFF
+    width, height = image.size
+    rows = max(1, _STRIP // width)
+    pixels = np.empty(0)
+    for top in range(0, height, rows):
+        strip = image if rows >= height else image.crop((0, top, width, min(top + rows, height)))
+        if target is not None and strip.mode != target:
+            strip = strip.convert(target)
+        part = np.asarray(strip)
+        if not top:
+            pixels = np.empty((height, *part.shape[1:]), part.dtype.newbyteorder("="))
+        pixels[top : top + rows] = part
+    return pixels
+
+
+def _target(image: Image.Image, mode: str, data: bytes) -> str | None:
+    """Pillow's mode that an image is converted to; None: its own."""
     sixteen = image.mode[0] in "IF" or (image.format == "PNG" and data[24] == 16)
     if mode != "UNCHANGED":
         if sixteen:
             raise ModeError(
                 f"pixels of more than 8 bits do not fit mode={mode!r}; use mode='UNCHANGED'"
             )
-        return image if image.mode == _CONVERT[mode] else image.convert(_CONVERT[mode])
+        return _CONVERT[mode]
     if sixteen and image.mode not in ("F", "I", "I;16", "I;16B", "I;16L", "I;16N"):
-        return _sixteen_bit_colour(image)
+        raise ModeError(
+            f"16-bit {image.mode} pixels: Pillow reads only 8 bits of them; "
+            "use decoder='opencv' (pip install 'packio[opencv]')"
+        )
     if image.mode == "P":
-        return image.convert("RGBA" if "transparency" in image.info else "RGB")
-    return image.convert(_UNCHANGED[image.mode]) if image.mode in _UNCHANGED else image
-
-
-def _sixteen_bit_colour(image: Image.Image) -> Image.Image:
-    raise ModeError(
-        f"16-bit {image.mode} pixels: Pillow reads only 8 bits of them; "
-        "use decoder='opencv' (pip install 'packio[opencv]')"
-    )
+        return "RGBA" if "transparency" in image.info else "RGB"
+    return _UNCHANGED.get(image.mode)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packio import registry
 from packio.errors import DecodeError
+from packio.images.jpeg import header
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,7 +45,7 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     """
     library = _library()
     try:
-        _check(library.decode_jpeg_header(data)[2], mode)
+        _check(data, library.decode_jpeg_header(data)[2], mode)
         pixels: np.ndarray = library.decode_jpeg(data, mode)
     except _REFUSED as error:
         raise DecodeError(f"simplejpeg: {error}") from error
@@ -56,7 +57,7 @@ def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
     library = _library()
     try:
         height, width, colours, _ = library.decode_jpeg_header(data)
-        _check(colours, mode)
+        _check(data, colours, mode)
         pixels: np.ndarray = library.decode_jpeg(
             data, mode, fastupsample=True, min_factor=scale,
             min_height=-(-height // scale), min_width=-(-width // scale),
@@ -66,7 +67,7 @@ def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
     return pixels
 
 
-def _check(colours: str, mode: str) -> None:
-    """Refuse colours that simplejpeg converts otherwise than Pillow: CMYK is 1 grey level off."""
-    if colours not in _SOURCES[mode]:
-        raise ValueError(f"{colours} pixels for mode {mode}")
+def _check(data: bytes, colours: str, mode: str) -> None:
+    """Refuse what Pillow refuses or converts otherwise: CMYK is 1 grey level off."""
+    if colours not in _SOURCES[mode] or header.parse(data) is None:
+        raise ValueError(f"{colours} pixels for mode {mode}, or an unusual header")

@@ -16,11 +16,13 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-_SOI, _EOI, _SOS, _DRI, _APP1 = 0xD8, 0xD9, 0xDA, 0xDD, 0xE1
+_SOS, _DRI, _APP1, _EXIF = 0xDA, 0xDD, 0xE1, b"Exif\0\0"
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # C4 DHT, C8 reserved, CC DAC
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _LOSSLESS = frozenset({0xC3, 0xC7, 0xCB, 0xCF})
-_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and RSTn have no length
+_RESTARTS = frozenset(range(0xD0, 0xD8))  # RSTn have no length
+# What Pillow passes over as libjpeg does: SOFn, DHT, DAC, DQT, DRI, APPn, COM.
+_SEGMENTS = _SOF | {0xC4, 0xCC, 0xDB, _DRI, *range(0xE0, 0xF0), 0xFE, _SOS}
 _ORIENTATION_TAG = 0x0112
 
 
@@ -44,15 +46,16 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
         data: A JPEG file's bytes; only the segments before the image data are read.
 
     Returns:
-        The header. None if the file is unusual, so that a full decoder has to read it: it does not
-        start with SOI, a segment runs past the end, or no frame header precedes the data.
+        The header. None if the file is unusual, so that Pillow has to read it: it does not start
+        with SOI, a segment runs past the end, no frame header precedes the data, or there is a
+        marker that Pillow refuses and libjpeg passes over, as TEM.
     """
     if data[:2] != b"\xff\xd8":
         return None
     end, position = len(data), 2
     frame: tuple[int, int, int, int, bool] | None = None
     orientation: int | None = 1
-    restarts = lossless = False
+    restarts = lossless = tells = False
     while position + 4 <= end:
         if data[position] != 0xFF:
             return None
@@ -60,11 +63,11 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
         if marker == 0xFF:  # fill byte
             position += 1
             continue
-        if marker in _STANDALONE:
+        if marker in _RESTARTS:
             position += 2
             continue
         length = data[position + 2] << 8 | data[position + 3]
-        if length < 2 or position + 2 + length > end or marker in (0x00, _SOI, _EOI):
+        if length < 2 or position + 2 + length > end or marker not in _SEGMENTS:
             return None
         if marker in _SOF:
             if length < 8 or frame:
@@ -74,7 +77,9 @@ def parse(data: bytes) -> JpegHeader | None:  # noqa: C901 (one loop over segmen
             lossless = marker in _LOSSLESS
         elif marker == _APP1:
             body = data[position + 4 : position + 2 + length]
-            orientation = _orientation(body) if orientation == 1 else None
+            if body.startswith(_EXIF) or b"Orientation" in body:  # XMP has tiff:Orientation
+                orientation = None if tells else _orientation(body)
+                tells = True  # of several segments, Pillow knows which one counts
         elif marker == _DRI:
             restarts = data[position + 4 : position + 6] != b"\0\0"
         elif marker == _SOS:
@@ -96,9 +101,9 @@ def has_dct(data: bytes) -> bool:
 
 def _orientation(app1: bytes) -> int | None:
     """Orientation in an APP1 segment: 1 if the segment has none, None if it is unclear."""
-    if app1[:6] != b"Exif\0\0":
-        return None if b"Orientation" in app1 else 1  # XMP may carry tiff:Orientation
-    tiff = app1[6:]
+    if not app1.startswith(_EXIF):
+        return None
+    tiff = app1[len(_EXIF) :]
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None or len(tiff) < 8:
         return None
@@ -108,8 +113,11 @@ def _orientation(app1: bytes) -> int | None:
     (count,) = struct.unpack_from(order + "H", tiff, directory)
     if directory + 2 + 12 * count > len(tiff):
         return None
+    found: int | None = None
     for entry in range(directory + 2, directory + 2 + 12 * count, 12):
         tag, kind, values, value = struct.unpack_from(order + "HHIH", tiff, entry)
         if tag == _ORIENTATION_TAG:
-            return value if kind == 3 and values == 1 and 1 <= value <= 8 else None
-    return 1
+            if found or kind != 3 or values != 1 or not 1 <= value <= 8:
+                return None
+            found = value
+    return found or 1

@@ -98,9 +98,23 @@ def jpeg(
 
 
 def png(image: Image.Image, metadata: Metadata | None = None) -> bytes:
-    """Encode as PNG. A palette keeps its transparency."""
+    """Encode as PNG. A palette keeps its transparency, and indices beyond its end."""
     exif, icc = metadata or Metadata()
+    if image.mode == "P":
+        _complete_palette(image)
     return _saved(image, "PNG", exif=exif, icc_profile=icc)
+
+
+def _complete_palette(image: Image.Image) -> None:
+    """Give each index its colour: Pillow writes as many bits a pixel as the palette needs."""
+    image.load()
+    mode = image.im.getpalettemode()
+    needed = len(mode) * (int(np.asarray(image).max()) + 1)
+    if len(image.im.getpalette(mode, mode)) < needed:
+        ramp = image.crop((0, 0, 256, 1))
+        ramp.frombytes(bytes(range(256)))
+        ramp.info = {}  # its transparency is kept beside the palette
+        image.putpalette(ramp.convert(mode).tobytes()[:needed], mode)
 
 
 def webp(image: Image.Image, quality: int, *, lossless: bool, metadata: Metadata) -> bytes:

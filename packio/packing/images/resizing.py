@@ -194,20 +194,8 @@ def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
 
 def _ids(image: Image.Image) -> Image.Image:
     """Bring a mask into a mode that PNG has."""
-    if image.mode == "P":
-        image.load()
-        _complete_palette(image)
-        return image
     if colours.is_wide(image):
         if image.mode == "F":
             raise ModeError("mask: floating-point pixels are no class ids")
         return colours.sixteen_bits(image)
-    return image if image.mode in ("1", "L", "LA", "RGB", "RGBA") else image.convert("RGB")
-
-
-def _complete_palette(image: Image.Image) -> None:
-    """Give each id a colour: Pillow's PNG writer cuts off ids beyond the end of the palette."""
-    palette = image.getpalette() or []
-    needed = 3 * (int(np.asarray(image).max()) + 1)
-    if len(palette) < needed:
-        image.putpalette(palette + [0] * (needed - len(palette)))
+    return image if image.mode in ("1", "L", "P", "LA", "RGB", "RGBA") else image.convert("RGB")

@@ -270,17 +270,14 @@ def _tiff(values: np.ndarray, order: str) -> bytes:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.int32, np.float32])
-def test_a_tiff_becomes_a_tensor_or_a_named_refusal(
+def test_a_tiff_of_any_type_and_byte_order_becomes_a_tensor(
     order: str, dtype: type, tmp_path: Path
 ) -> None:
     values = np.arange(12).reshape(3, 4).astype(dtype)
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.tif").write_bytes(_tiff(values, order))
     packio.pack(tmp_path / "in", tmp_path / "out.tar")
-    dataset = packio.PackDataset(tmp_path / "out.tar", mode="UNCHANGED", fields=("image", "key"))
-    try:
-        image, _ = dataset[0]
-    except DecodeError as error:
-        assert "'a.tif'" in str(error)
-    else:
-        assert np.array_equal(image.numpy()[0], values)
+    ((image, _),) = packio.PackDataset(
+        tmp_path / "out.tar", mode="UNCHANGED", fields=("image", "key")
+    )
+    assert np.array_equal(image.numpy()[0], values)

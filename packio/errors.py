@@ -33,6 +33,9 @@ line ends with.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class PackioError(Exception):
     """Base of all errors that packio raises on purpose."""
@@ -86,6 +89,24 @@ class LimitError(DecodeError):
 
 class ModeError(DecodeError):
     """An image's pixels do not fit the mode asked for, as 16 bits do not fit RGB."""
+
+
+@contextlib.contextmanager
+def decoding(where: str = "") -> Iterator[None]:
+    """Make a DecodeError of whatever a library raises about a sample's bytes.
+
+    Libraries raise what their parsers meet: TypeError, struct.error, MemoryError, … packio's own
+    errors pass, as do KeyboardInterrupt and SystemExit.
+
+    Args:
+        where: Begins the message, as "Pillow: ".
+    """
+    try:
+        yield
+    except PackioError:
+        raise
+    except Exception as error:
+        raise DecodeError(f"{where}{type(error).__name__}: {error}") from error
 
 
 class OptionError(PackioError, ValueError):

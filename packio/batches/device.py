@@ -18,7 +18,6 @@ from packio.batches import images
 from packio.batches.columns import FieldColumn, Made, make_each
 from packio.batches.framing import Framing, Settings
 from packio.batches.images import CHANNELS
-from packio.errors import DecodeError
 from packio.images import planes, regions, several
 from packio.images.decoders import Decoder
 from packio.images.geometry import Geometry
@@ -130,7 +129,7 @@ def _read(pack: Pack, settings: Settings, row: Row, needs: Sequence[Need]) -> _J
     Raises:
         DecodeError, IntegrityError: the sample is bad; the message names it.
     """
-    try:
+    with pack.naming(row):
         if not settings.decoder.takes(row):
             return None
         data = pack.read(row)
@@ -144,8 +143,6 @@ def _read(pack: Pack, settings: Settings, row: Row, needs: Sequence[Need]) -> _J
                 regions.check_whole(size, row)
             pieces[id(piece)] = _Jpeg(bytearray(piece), size)
         return _Job(needs, cuts, pieces)
-    except DecodeError as error:
-        raise pack.named(error, row) from error
 
 
 def _groups(samples: dict[int, _Job]) -> Iterator[dict[int, _Job]]:

@@ -190,18 +190,17 @@ def _made(
         decoder = settings.unchanged
     if rows is not None and _is_as_decoded(rows.facts, decoder):
         part = regions.of_pixels(rows.pixels(row.position))
-        return [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
+        with pack.naming(row):
+            return [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
     data = pack.read(row, name)
     if name != IMAGE or row.flags & SEEKABLE:
         points = b""
     elif points is None:
         points = pack.seek_points(row.position) if decoder.core_takes(row) else b""
-    try:
+    with pack.naming(row, name):
         if len(needs) == 1:
             return [regions.make(decoder, data, row, needs[0], outs[0], points)]
         return several.make(decoder, data, row, needs, outs, points)
-    except DecodeError as error:
-        raise pack.named(error, row, "sample" if name == IMAGE else f"{name} of sample") from error
 
 
 def make_raw(

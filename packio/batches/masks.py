@@ -16,7 +16,7 @@ import torch
 from packio.batches import columns
 from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Framing, Settings
-from packio.errors import DecodeError, LimitError
+from packio.errors import DecodeError, LimitError, decoding
 from packio.images import encodings, png
 from packio.images.decoders import pillow
 from packio.images.frames import Placement, oriented
@@ -58,15 +58,10 @@ def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode a mask with Pillow; as `decode`."""
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            _check(image, size)
-            wide = image.mode not in _BYTES
-            return pillow.pixels_of(image).astype(np.int32 if wide else np.uint8, copy=False)
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise DecodeError(f"Pillow: {type(error).__name__}: {error}") from error
+    with decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
+        _check(image, size)
+        wide = image.mode not in _BYTES
+        return pillow.pixels_of(image).astype(np.int32 if wide else np.uint8, copy=False)
 
 
 def _check(image: Image.Image, size: tuple[int, int]) -> None:
@@ -172,34 +167,28 @@ def make_one(
     Raises:
         DecodeError, IntegrityError: the mask is bad; the message names the sample.
     """
-    ids = None if row.offset < 0 else _read(pack, settings, image, row, name)
+    data = b"" if row.offset < 0 else pack.read(row, name)
     narrow = np.uint8 if 0 <= settings.ignore_index < 1 << 8 else np.int32
     made = []
-    for placement in placements:
-        shape = placement.frame.out_height, placement.frame.out_width
-        if ids is None:
-            out = np.full(shape, settings.ignore_index, narrow)
-        else:
-            out = np.empty(shape, np.result_type(ids, narrow))
-            render(ids, placement, settings.ignore_index, out)
-        made.append(torch.from_numpy(out))
+    with pack.naming(row, name):
+        ids = _decoded(data, settings, image)
+        for placement in placements:
+            shape = placement.frame.out_height, placement.frame.out_width
+            if ids is None:
+                out = np.full(shape, settings.ignore_index, narrow)
+            else:
+                out = np.empty(shape, np.result_type(ids, narrow))
+                render(ids, placement, settings.ignore_index, out)
+            made.append(torch.from_numpy(out))
     return made
 
 
-def _read(pack: Pack, settings: Settings, image: Row, row: Row, name: str) -> np.ndarray | None:
-    """Class ids as stored; None where the mask is empty.
-
-    Raises:
-        DecodeError, IntegrityError: see `make_one`.
-    """
-    data = pack.read(row, name)
+def _decoded(data: bytes, settings: Settings, image: Row) -> np.ndarray | None:
+    """Class ids as stored; None where the mask is empty."""
     if not data:
         return None
-    try:
-        if image.height * image.width > settings.decoder.max_pixels:
-            raise LimitError(
-                f"{image.width}x{image.height} pixels, the limit is {settings.decoder.max_pixels:,}"
-            )
-        return decode(data, (image.height, image.width))
-    except DecodeError as error:
-        raise pack.named(error, row, f"{name} of sample") from error
+    if image.height * image.width > settings.decoder.max_pixels:
+        raise LimitError(
+            f"{image.width}x{image.height} pixels, the limit is {settings.decoder.max_pixels:,}"
+        )
+    return decode(data, (image.height, image.width))

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from packio.errors import DecodeError
 from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.sample import fields
@@ -26,11 +25,9 @@ def make_one(pack: Pack, row: Row, name: str) -> Any:
     if row.offset < 0:
         return None
     data = pack.read(row, name)
-    try:
+    with pack.naming(row, name):
         value = fields.decode(Field(pack.fields[name], data))
-    except DecodeError as error:
-        raise pack.named(error, row, f"{name} of sample") from error
-    return tensor(value) if pack.fields[name] == "array" else value
+        return tensor(value) if pack.fields[name] == "array" else value
 
 
 def tensor(array: Any) -> Any:

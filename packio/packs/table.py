@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packio import registry
-from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
+from packio.errors import (
+    DecodeError,
+    IntegrityError,
+    LimitError,
+    ModeError,
+    NotAPackError,
+    OptionError,
+    decoding,
+)
 from packio.formats import Format
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE, Index, Keys
 from packio.index.lookup import KeyBytes, NumberColumns
@@ -224,16 +233,25 @@ class PackTable:
             raise IndexError(f"index {index} is out of range: {self.path} has {size} samples")
         return index % size
 
-    def named(self, error: DecodeError, row: Row, part: str = "sample") -> DecodeError:
-        """The same error with the name of the sample, which a decoder does not know.
+    @contextlib.contextmanager
+    def naming(self, row: Row, name: str = IMAGE) -> Iterator[None]:
+        """Put the name of the sample before what is wrong with a value, whatever is raised.
 
         Args:
-            error: Error of a decoder.
-            row: Row of the sample.
-            part: Bad part of the sample, as "mask".
+            row: Row of the value.
+            name: Of its field.
+
+        Raises:
+            DecodeError: the value is bad.
         """
-        name = f"{self.path}, {part} {row.position} ({self.key(row.position)!r})"
-        return type(error)(f"{name}: {error}")
+        try:
+            with decoding():
+                yield
+        except DecodeError as error:
+            part = "sample" if name == IMAGE else f"{name} of sample"
+            where = f"{self.path}, {part} {row.position} ({self.key(row.position)!r})"
+            kind = type(error) if type(error) in (LimitError, ModeError) else DecodeError
+            raise kind(f"{where}: {error}") from (error.__cause__ or error)
 
     def keys(self) -> Sequence[str]:
         """All keys, in order, decoded lazily."""

@@ -8,13 +8,20 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from packio import registry
-from packio.errors import DecodeError, LimitError, MissingPackageError, ModeError, OptionError
+from packio.errors import (
+    DecodeError,
+    LimitError,
+    MissingPackageError,
+    ModeError,
+    OptionError,
+    decoding,
+)
 from packio.images import native
 from packio.images.decoders import _calibration, _raw, pillow
-from packio.images.encodings import RAW
+from packio.images.encodings import DTYPES, RAW
 from packio.images.jpeg import header
 from packio.system.locks import ForkSafeLock, unforked
 
@@ -87,7 +94,7 @@ class DecoderPlugin(Protocol):
 
         Raises:
             DecodeError: the library cannot decode the image, or may not decode it exactly. Pillow
-                then decodes the image.
+                then decodes the image, as it does if anything else is raised.
         """
         ...
 
@@ -238,15 +245,24 @@ class Decoder:
         """
         plugin = self._fitting(stored)
         if plugin is not None and plugin is not pillow:
-            try:
-                return plugin.decode(data, self.mode)
-            except DecodeError:
-                self._count_fallback()
+            pixels = self._tried(plugin.decode, data, self.mode)
+            if pixels is not None:
+                return pixels
         elif stored.encoding in RAW:
-            return _raw.decode(data, stored, self.mode)
+            with decoding():
+                return _raw.decode(data, stored, self.mode)
         elif self.name not in ("auto", NATIVE, "pillow"):
             self._count_fallback()
         return pillow.decode(data, self.mode)
+
+    def _tried(self, decode: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray | None:
+        """Pixels that a plugin makes; None if it fails, whatever it raises: Pillow tells why."""
+        with contextlib.suppress(DecodeError), decoding():
+            pixels = decode(*arguments)
+            if pixels.ndim == 3 and pixels.dtype.isnative and pixels.dtype.name in DTYPES:
+                return pixels
+        self._count_fallback()
+        return None
 
     def core_takes(self, stored: Described) -> bool:
         """Tell whether the native core may make outputs of an image."""
@@ -281,10 +297,9 @@ class Decoder:
         if stored.encoding == "jpeg" and (scale == 1 or header.has_dct(data)):
             plugin = self._fitting(stored)
             if plugin is not None and plugin.decode_fast is not None:
-                try:
-                    return plugin.decode_fast(data, self.mode, scale), scale
-                except DecodeError:
-                    self._count_fallback()
+                pixels = self._tried(plugin.decode_fast, data, self.mode, scale)
+                if pixels is not None:
+                    return pixels, scale
         return self(data, stored), 1
 
     @property
@@ -313,11 +328,10 @@ class Decoder:
         """(height, width) of an image that `takes` allows; None if only Pillow should decode it."""
         if self._batching is None or self._batching.size is None:
             return None
-        try:
+        with contextlib.suppress(DecodeError), decoding():
             return self._batching.size(data, self.mode)
-        except DecodeError:
-            self._count_fallback()
-            return None
+        self._count_fallback()
+        return None
 
     def decode_batch(
         self, datas: Sequence[bytearray], device: torch.device
@@ -333,12 +347,11 @@ class Decoder:
         """
         if self._batching is None or self._batching.decode_batch is None:
             return [None] * len(datas)
-        try:
+        with contextlib.suppress(DecodeError), decoding():
             return list(self._batching.decode_batch(datas, self.mode, device))
-        except DecodeError:
-            if len(datas) == 1:
-                self._count_fallback()
-                return [None]
+        if len(datas) == 1:
+            self._count_fallback()
+            return [None]
         half = len(datas) // 2
         return self.decode_batch(datas[:half], device) + self.decode_batch(datas[half:], device)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from packio.errors import DecodeError, ModeError
+from packio.errors import ModeError, decoding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,15 +59,10 @@ def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
     import numpy as np
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if scale > 1:
-                image.draft(None, (image.width // scale, image.height // scale))
-            pixels = pixels_of(image, _target(image, mode, data))
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise DecodeError(f"Pillow: {type(error).__name__}: {error}") from error
+    with decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
+        if scale > 1:
+            image.draft(None, (image.width // scale, image.height // scale))
+        pixels = pixels_of(image, _target(image, mode, data))
     if pixels.dtype == np.int32:  # Pillow's mode "I" holds what came from 16 bits
         if pixels.min() < 0 or pixels.max() > 0xFFFF:
             raise ModeError("pixels have more than 16 bits; packio reads up to 16")

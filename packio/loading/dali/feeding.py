@@ -14,7 +14,6 @@ import numpy as np
 
 from packio.batches.columns import make_each
 from packio.batches.framing import Framing, Settings, by_position
-from packio.errors import DecodeError
 from packio.images import regions
 from packio.images.encodings import PNG_MAGIC
 from packio.images.frames import oriented
@@ -124,7 +123,7 @@ class Feeder:
         )  # DALI resizes whole frames
         frame = wanted.frame
         ours = settle or row.position in self._ours
-        try:
+        with pack.naming(row):
             if ours or not _is_plain(data, row) or _pixels(row) > self._recipe.decoder.max_pixels:
                 data, box = self._decoded(data, row, wanted)
             elif wanted.orientation == 1:
@@ -132,8 +131,6 @@ class Feeder:
                 box = (wanted.box[0] - above, wanted.box[1] - before, *wanted.box[2:])
             else:
                 box = frame[:4]
-        except DecodeError as error:
-            raise pack.named(error, row) from error
         return np.frombuffer(data, np.uint8), (*box, *frame[4:10], wanted.hflip, wanted.vflip)
 
     def _decoded(self, data: bytes, row: Row, wanted: Need) -> tuple[bytes, Box]:

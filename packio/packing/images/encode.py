@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import DecodeError, ModeError, OptionError
+from packio.errors import DecodeError, ModeError, OptionError, decoding
 from packio.images.encodings import RAW, raw_facts, read_facts
 from packio.packing.images import coco_entries, colours, encoders, resizing
 from packio.packing.images.encoders import Metadata
@@ -250,17 +250,7 @@ class Encoding:
         Raises:
             DecodeError: see `__call__`.
         """
-        try:
-            return self._made_by_pillow(data, facts, to, turn)
-        except DecodeError:
-            raise
-        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-            raise DecodeError(f"cannot be encoded: {type(error).__name__}: {error}") from error
-
-    def _made_by_pillow(
-        self, data: bytes, facts: Facts, to: resizing.Size, turn: int
-    ) -> tuple[bytes, Facts] | None:
-        with _opened(data, facts) as image:
+        with decoding("cannot be encoded: "), _opened(data, facts) as image:
             resizes = to != (facts.width, facts.height)
             converts = colours.asks_for_change(image, **self._policies)
             may_stay = not (resizes or converts or turn != 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packio.errors import DecodeError, OptionError
+from packio.errors import DecodeError, OptionError, decoding
 from packio.images.encodings import RAW, read_facts
 from packio.images.frames import SPARE
 from packio.images.geometry import RandomResizedCrop
@@ -179,18 +179,13 @@ def _made(data: bytes, facts: Facts, divisors: list[int], quality: int) -> dict[
     """
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if image.mode not in ("L", "RGB") or image.has_transparency_data:
-                return {}
-            image.load()
-            if image.size != (facts.width, facts.height):
-                raise DecodeError(f"decodes to {image.width}x{image.height} pixels")
-            return {d: _field(_halved(image, d), facts, quality) for d in divisors}
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise DecodeError(f"levels: Pillow: {type(error).__name__}: {error}") from error
+    with decoding("levels: Pillow: "), Image.open(io.BytesIO(data)) as image:
+        if image.mode not in ("L", "RGB") or image.has_transparency_data:
+            return {}
+        image.load()
+        if image.size != (facts.width, facts.height):
+            raise DecodeError(f"decodes to {image.width}x{image.height} pixels")
+        return {d: _field(_halved(image, d), facts, quality) for d in divisors}
 
 
 def _halved(image: Image.Image, divisor: int) -> Image.Image:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import DecodeError, LimitError, ModeError, OptionError
+from packio.errors import DecodeError, LimitError, ModeError, OptionError, decoding
 from packio.images.decoders import MAX_PIXELS
 from packio.images.jpeg import header
 from packio.packing.images import colours, encoders
@@ -179,17 +179,12 @@ def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
     """
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if image.size != size:
-                raise DecodeError(
-                    f"mask: {image.width}x{image.height} pixels, its image has {size[0]}x{size[1]}"
-                )
-            return encoders.png(upright(resized(_ids(image), to, "nearest"), orientation))
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise DecodeError(f"mask: Pillow: {type(error).__name__}: {error}") from error
+    with decoding("mask: Pillow: "), Image.open(io.BytesIO(data)) as image:
+        if image.size != size:
+            raise DecodeError(
+                f"mask: {image.width}x{image.height} pixels, its image has {size[0]}x{size[1]}"
+            )
+        return encoders.png(upright(resized(_ids(image), to, "nearest"), orientation))
 
 
 def _ids(image: Image.Image) -> Image.Image:

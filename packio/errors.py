@@ -96,7 +96,8 @@ def decoding(where: str = "") -> Iterator[None]:
     """Make a DecodeError of whatever a library raises about a sample's bytes.
 
     Libraries raise what their parsers meet: TypeError, struct.error, MemoryError, … packio's own
-    errors pass, as do KeyboardInterrupt and SystemExit.
+    errors pass, as do those of the system, which have an errno (too many open files, say), and
+    KeyboardInterrupt and SystemExit.
 
     Args:
         where: Begins the message, as "Pillow: ".
@@ -106,6 +107,8 @@ def decoding(where: str = "") -> Iterator[None]:
     except PackioError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise DecodeError(f"{where}{type(error).__name__}: {error}") from error
 
 

@@ -8,12 +8,15 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from packio.batches import images, samples
 from packio.batches.framing import Draw, Settings
 from packio.batches.samples import MadeSamples
 from packio.datasets import outputs
 from packio.datasets.options import FLOATS
 from packio.datasets.tally import Tally
+from packio.errors import DecodeError
 from packio.packs.opening import Pack
 from packio.packs.rows import Row
 from packio.sample.record import IMAGE
@@ -21,7 +24,6 @@ from packio.system.threads import Threads, automatic_threads
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
 
 class Maker:
@@ -94,11 +96,29 @@ class Maker:
             made = samples.make(self.pack, self.settings, positions, draw, threads, given, device)
         finally:
             self._count(*before)
+        if self._output == "pil" and self.settings.decoder.mode == "UNCHANGED":
+            self._check_pillow_holds(made, positions)
         for name in self._images if self._dtype in FLOATS else ():
             into = out if name == IMAGE else None
             views = made.columns[name]
             made.columns[name] = [outputs.scaled(view, self._dtype, into) for view in views]
         return made
+
+    def _check_pillow_holds(self, made: MadeSamples, positions: np.ndarray) -> None:
+        """Count samples as bad whose pixels Pillow has no mode for, as three channels of 16 bits.
+
+        A batch tries each; a single sample is tried in `make_one`.
+        """
+        for name in self._images:
+            for view in made.columns[name]:
+                for slot, image in enumerate(view):
+                    if slot in made.errors or image is None or image.dtype == torch.uint8:
+                        continue
+                    try:
+                        with self.pack.naming(self.pack.row(positions.item(slot), name), name):
+                            outputs.values("image", [image], "pil")
+                    except DecodeError as error:
+                        made.errors[slot] = error
 
     def expect(self, positions: np.ndarray, draw: Draw | None) -> None:
         """Ask for the bytes of samples that will be made soon; ``draw``: None if not known yet."""
@@ -121,7 +141,10 @@ class Maker:
         if self._output == "tensor":
             return made
         kinds = self.settings.fields
-        return {n: [outputs.values(kinds[n], [v], self._output)[0] for v in made[n]] for n in made}
+        with self.pack.naming(row):
+            return {
+                n: [outputs.values(kinds[n], [v], self._output)[0] for v in made[n]] for n in made
+            }
 
     def replace(self, made: MadeSamples, positions: np.ndarray) -> np.ndarray:
         """Put a good sample of the batch in the place of each bad one; count and report it.

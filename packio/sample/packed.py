@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from packio.errors import DecodeError
+
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
@@ -73,7 +75,10 @@ class Sample:
         from packio.images.decoders import Decoder
         from packio.images.frames import oriented
 
-        pixels = Decoder(decoder, mode)(self.data, self)
+        try:
+            pixels = Decoder(decoder, mode)(self.data, self)
+        except DecodeError as error:
+            raise type(error)(f"sample {self.index} ({self.key!r}): {error}") from error
         return oriented(pixels, self.orientation) if exif_orientation else pixels
 
     def pil(self) -> Image.Image:

@@ -172,11 +172,14 @@ class _BoxColumn:
 class _Labels:
     """The labels: all ints, or all vectors of one length. An int among single floats is a float.
 
+    Vectors are integers until the first one that has floats.
+
     Among ints, a sample without a label gets -1, which means no class.
     """
 
     def __init__(self) -> None:
-        self._ints, self._floats, self._is_int = array("q"), array("f"), array("B")
+        self._ints, self._is_int = array("q"), array("B")
+        self._vectors: array[int] | array[float] = array("q")
         self._widths: Counter[int] = Counter()  # -1: an int, -2: none
 
     def add(self, label: int | np.ndarray | None) -> None:
@@ -187,14 +190,17 @@ class _Labels:
             self._widths[-1] += 1
             self._ints.append(int(label))
         else:
-            vector = np.asarray(label, np.float32).reshape(-1)
+            vector = np.asarray(label).reshape(-1)
             self._widths[len(vector)] += 1
-            self._floats.frombytes(vector.tobytes())
+            if vector.dtype.kind == "f" and self._vectors.typecode == "q":
+                self._vectors = array("f", np.array(self._vectors, np.float32).tobytes())
+            self._vectors.frombytes(vector.astype(self._vectors.typecode).tobytes())
 
     def columns(self) -> dict[str, np.ndarray]:
         if self._widths.keys() == {-1}:
             return {"label": np.frombuffer(self._ints, np.int64)}
-        vectors, is_int = np.frombuffer(self._floats, np.float32), np.array(self._is_int, bool)
+        vectors = np.frombuffer(self._vectors, self._vectors.typecode)
+        is_int = np.array(self._is_int, bool)
         if self._widths.keys() == {-1, 1}:
             mixed = np.empty((len(is_int), 1), np.float32)
             mixed[is_int, 0], mixed[~is_int, 0] = np.array(self._ints, np.float32), vectors

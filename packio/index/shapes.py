@@ -51,7 +51,7 @@ def check_shapes(
     label = columns.get("label")
     if label is not None and not (
         label.shape[:1] == (samples,)
-        and (label.dtype.str, len(label.shape)) in (("<i8", 1), ("<f4", 2))
+        and (label.dtype.str, len(label.shape)) in (("<i8", 1), ("<f4", 2), ("<i8", 2))
     ):
         raise NotAPackError(f"{path}: column label is {label.dtype} {label.shape}")
     if "image/offset" in required:

@@ -194,7 +194,7 @@ def _labels(labels: np.ndarray | None, classes: int) -> dict[str, Any] | None:
         return None
     if labels.ndim == 2:
         per_class = (labels > 0).sum(axis=0)
-        kind, outside = f"float32 vector of {labels.shape[1]}", 0
+        kind, outside = f"{labels.dtype.name} vector of {labels.shape[1]}", 0
     else:
         inside = (labels >= 0) & (labels < (classes or _MOST_CLASSES))
         per_class = np.bincount(labels[inside], minlength=classes)

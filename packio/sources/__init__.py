@@ -22,6 +22,7 @@ import numpy as np
 
 from packio.errors import OptionError, SourceError
 from packio.sample.fields import check_kind, check_name
+from packio.sample.labelling import Labels, labels_of_keys
 from packio.sample.record import IMAGE, MASK, Field, Frame, Record
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Listing:
         root: Folder of the files that `files` or the keys name; None if the samples are no files.
         keys: Relative paths as raw bytes, each once.
         sizes: Bytes of each sample; -1 if unknown.
-        labels: Positions in `classes`, or (N, k) float32 vectors, or None.
+        labels: Positions in `classes`, or (N, k) float32 or int64 vectors, or None.
         classes: Names of the labels.
         unlisted: (key, reason) of files and folders that cannot be packed, such as a folder that
             may not be read.
@@ -145,11 +146,23 @@ class Listing:
         rows = None if self.rows is None else self.rows[some]
         return dataclasses.replace(self, **taken, rows=rows, unlisted=[], dropped=[], warnings=[])
 
-    def take(self, positions: Sequence[int]) -> Listing:
+    def take(self: L, positions: Sequence[int]) -> L:
         """The listing of some samples, in another order."""
         taken = {name: taken_of(values, positions) for name, values in self._columns().items()}
         rows = None if self.rows is None else self.rows.take(positions)
         return dataclasses.replace(self, **taken, rows=rows)
+
+    def labelled(self: L, found: Labels) -> L:
+        """The listing with labels. Samples that lack one beside others become unlisted."""
+        kept = self
+        if found.missing:
+            kept = self.take([i for i in range(len(self.keys)) if i not in found.missing])
+        bad = [(self.keys[i], reason) for i, reason in found.missing.items()]
+        return dataclasses.replace(
+            kept, labels=found.values, classes=list(found.classes),
+            unlisted=[*self.unlisted, *bad],
+            warnings=[*self.warnings, *filter(None, [found.remark])],
+        )  # fmt: skip
 
     def _columns(self) -> dict[str, Any]:
         """The attributes that have an entry for each sample, without the rows."""
@@ -265,7 +278,14 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
         )
     if isinstance(what, (str, Path)) and "\0" in str(what):
         raise SourceError(f"{str(what)!a}: a NUL byte is in it, which no path has")
-    return framed(source.listing(what, context), context.options)
+    pattern = context.option("label_regex")
+    if pattern is None:
+        return framed(source.listing(what, context), context.options)
+    if clashing := {"labels", "label_col"} & context.options.keys():
+        raise OptionError(f"label_regex and {clashing.pop()}: both say what the labels are")
+    found = source.listing(what, dataclasses.replace(context, classes=None))
+    found = found.labelled(labels_of_keys(found.keys, pattern, context.classes))
+    return framed(found, context.options)
 
 
 def framed(listing: L, options: Mapping[str, Any]) -> L:

@@ -16,7 +16,6 @@ from packio.sources import Context, Listing, _files
 LAYOUT = "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
 
 _SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
-_SHOWN = 5  # names in a message
 
 
 def are_splits(folders: Iterable[str]) -> bool:
@@ -48,28 +47,6 @@ def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], s
         f"{where}: its folders are splits ({', '.join(names)}), not classes; "
         f"name one of them, as {where}{train}; to pack each by itself: {'; '.join(commands)}"
     )
-
-
-def class_names(where: str, found: Iterable[str], given: Sequence[str] | None) -> list[str]:
-    """Return the names that give the labels: the given names, or the names found, sorted.
-
-    Args:
-        where: Begins the error's message.
-        found: Names of the source's classes.
-        given: Names to take instead, or None.
-
-    Raises:
-        SourceError: `given` lacks a name that was found.
-    """
-    if given is None:
-        return sorted(set(found))
-    unknown = sorted(set(found) - set(given))
-    if unknown:
-        shown = ", ".join(ascii(name)[1:-1] for name in unknown[:_SHOWN])
-        raise SourceError(
-            f"{where}: {len(unknown)} class(es) that --classes-from does not name: {shown}"
-        )
-    return list(given)
 
 
 def in_order(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], list[int]]:

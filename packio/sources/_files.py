@@ -20,6 +20,7 @@ from packio.system.pools import ThreadPool
 EXTENSIONS = encodings.IMAGE_SUFFIXES
 EXPECTED = f"files counted as images end in {', '.join(EXTENSIONS)}; --endings adds others"
 OPTIONS = {
+    "label_regex": "label of an image by its path: what the regular expression's group matches",
     "endings": "further endings that count as images, as '.gif,.avif'; 'none': names without one",
 }
 _NO_ENDING = "none"

@@ -131,12 +131,13 @@ class Item(NamedTuple):
     path: str | None  # of the image's file, also if the image's bytes are in the item
 
 
-def item_of(item: Any, asked: FieldOrigins) -> Item:
+def item_of(item: Any, asked: FieldOrigins, label_col: str | None = None) -> Item:
     """Take an item of a dataset apart.
 
     Args:
         item: An image, (image, label, …), or a mapping.
         asked: Fields that the user asks for, by the names of the item's values.
+        label_col: Name of the label among the item's values, or in its metadata; "" takes none.
 
     Raises:
         DecodeError, SourceError, OSError: see `record_of`.
@@ -153,6 +154,7 @@ def item_of(item: Any, asked: FieldOrigins) -> Item:
             return None
         return left.pop(name)
 
+    label = None if label_col is None else left.pop(label_col, None)
     image = take(tables.IMAGE_NAMES)
     if image is None:
         raise DecodeError(f"no image among {', '.join(map(ascii, left))}; expected 'image'")
@@ -160,15 +162,14 @@ def item_of(item: Any, asked: FieldOrigins) -> Item:
     height, width = getattr(given, "canvas_size", (0, 0))  # of torchvision's BoundingBoxes
     boxes, box_columns = _boxes(given, left)
     mask_name = tables.guess(left, tables.MASK_NAMES)
-    mask = left.get(mask_name or "")
-    mask = left.pop(mask_name or "") if _values.is_picture(mask) else None
-    label = take(tables.LABEL_NAMES)
+    mask = left.pop(mask_name) if mask_name and _values.is_picture(left[mask_name]) else None
+    usual = () if label_col is not None else tables.LABEL_NAMES
+    label = take(usual) if label is None else label
     if mask is None and _values.is_picture(label):
-        mask, label = label, take(tables.LABEL_NAMES)
-    key, meta = take(_KEY_NAMES, str, bytes), take(_META_NAMES, dict)
-    key = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
-    if key is not None and (not key or "\0" in key):
-        raise DecodeError(f"{key!a} as key; expected text")
+        mask, label = label, take(usual)
+    key, meta = _key(take(_KEY_NAMES, str, bytes)), take(_META_NAMES, dict) or {}
+    if label is None and label_col:
+        label = meta.get(label_col)
     fields: dict[str, tuple[str, str | None]] = {IMAGE: ("image", "image"), **asked}
     for column in [name for name, value in left.items() if _values.is_field(value)]:
         if (name := _values.field_name(column)) in fields:
@@ -179,7 +180,7 @@ def item_of(item: Any, asked: FieldOrigins) -> Item:
         fields[name], values[name] = (column, None), left.pop(column)
     if mask is not None:
         fields[MASK], values[MASK] = ("mask", "mask"), mask
-    rest = {n: value for n, value in left.items() if not n.startswith("__")} | (meta or {})
+    rest = {n: value for n, value in left.items() if not n.startswith("__")} | meta
     record = record_of(
         {IMAGE: _image(image), **values}, fields, "", tables.meta(rest) if rest else None, boxes,
         box_columns, Frame(width, height),
@@ -190,6 +191,13 @@ def item_of(item: Any, asked: FieldOrigins) -> Item:
 def names_of(item: Any) -> set[str]:
     """Names of the values of an item, also of values that are None."""
     return set(map(str, _members(item)))
+
+
+def _key(value: str | bytes | None) -> str | None:
+    key = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    if key is not None and (not key or "\0" in key):
+        raise DecodeError(f"{key!a} as key; expected text")
+    return key
 
 
 def _members(item: Any) -> dict[Any, Any]:

@@ -41,6 +41,7 @@ import numpy as np
 
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample import fields
+from packio.sample.labelling import class_names
 from packio.sample.record import Field, Frame, Record
 from packio.sources import (
     Context,
@@ -128,7 +129,7 @@ class ArchiveSource(Source):
         if folders:
             classes = sorted(map(os.fsdecode, folders))
             _class_folders.refuse_splits(str(path), classes, functools.partial(_command, path, top))
-            names = _class_folders.class_names(str(path), classes, context.classes)
+            names = class_names(str(path), classes, context.classes)
             keys, labels = _class_folders.in_order(keys, names)
         elif not has_list and top and top_folder is None:
             result.warnings.append(

@@ -42,9 +42,9 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, SourceError
+from packio.sample.labelling import class_names
 from packio.sample.record import Field, Frame, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
-from packio.sources._class_folders import class_names
 from packio.sources._records import record_of, resolved
 from packio.sources._rows import ListedRows, each
 

@@ -17,10 +17,10 @@ import numpy as np
 from packio.errors import DecodeError, SourceError
 from packio.sample.facts import Facts
 from packio.sample.fields import check_kind, check_name
+from packio.sample.labelling import class_names
 from packio.sample.levels import divisor_of
 from packio.sample.record import IMAGE, Field, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
-from packio.sources._class_folders import class_names
 from packio.sources._records import record_of
 from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns
@@ -105,7 +105,9 @@ def _labels(
         return None
     try:
         if isinstance(found[0], list):
-            return np.array(found, np.float32).reshape(len(found), -1)
+            is_real = any(isinstance(n, float) for label in found for n in label or ())
+            vectors = np.array(found, np.float32 if is_real else np.int64)
+            return vectors.reshape(len(found), -1)
         return [_position(label, classes) for label in found]
     except (ValueError, TypeError) as error:
         raise SourceError(f"{folder / TABLE}: labels of different kinds ({error})") from error

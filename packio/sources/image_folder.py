@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import SourceError
+from packio.sample.labelling import class_names
 from packio.sources import Context, Listing, Source, _beside, _class_folders, _files
 
 
@@ -51,7 +52,7 @@ class ImageFolder(Source):
         _class_folders.refuse_splits(
             f"{path}/", folders, lambda f: f"packio pack {shlex.quote(f'{path}/{f}')} {f}.lmdb"
         )
-        names = _class_folders.class_names(f"{path}/", folders, context.classes)
+        names = class_names(f"{path}/", folders, context.classes)
         labels: list[int] = []
         result = Listing(self.name, path, [], [], labels, names)
         if beside:

@@ -17,12 +17,9 @@ labels, as in Caffe's lists.
 ==================================  ===============================================================
 label column                        labels
 ==================================  ===============================================================
-whole numbers                       ints, as they are, unless all are names of the classes given
-other numbers                       (N, 1) float32, as they are; a blank cell is NaN
-names                               positions in the sorted names
 names with `label_sep` between      (N, classes) float32, 1 for each name in the cell, else 0
-several columns of numbers          (N, columns) float32; a blank cell is NaN; classes: the columns
-JSON: a list of names, of numbers   as names with `label_sep`; (N, k) float32
+several columns of numbers          (N, columns) float32; classes: the columns
+all others                          as `packio.sample.labelling` says
 ==================================  ===============================================================
 """
 
@@ -41,24 +38,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.sample.record import Field, Record
-from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
-from packio.sources._records import Roles, resolved
-from packio.sources._rows import ListedRows, each_of
-from packio.sources.tables import columns, lines
-from packio.sources.tables.labels import (
+from packio.sample.labelling import (
     Distinct,
-    LabelsAndNames,
-    choice,
+    Labels,
+    check_fits,
+    is_missing,
     is_number,
     labels,
     number,
     of_texts,
 )
+from packio.sample.record import Field, Record
+from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
+from packio.sources._records import Roles, resolved
+from packio.sources._rows import ListedRows, each_of
+from packio.sources.tables import columns, lines
 
 _OPTIONS = {
     "path_col": "column with the paths of the images",
     "label_col": "column with the labels; several, as 'a,b' or 'cls_*', give a float vector",
+    "label_regex": _files.OPTIONS["label_regex"],
     "label_sep": "what separates several labels in one cell, as '|'",
     "root": "folder that the paths are relative to (default: the list's)",
     "ext": "what to append to paths that do not end as images do, as '.jpg'",
@@ -99,21 +98,21 @@ class Manifest(Source):
         seen = _TableContent(table, context)
         folder = os.fspath(context.option("root", path.parent))
         root, keys = columns.relative(_with_endings(seen.paths, context.option("ext")), folder)
-        found, names = seen.labels(context.classes, context.option("label_sep"))
+        found = seen.labels(context.classes, context.option("label_sep"))
         sizes = _sizes(root, keys)
-        result = Listing(self.name, root, keys, sizes, found, names)
+        result = Listing(self.name, root, keys, sizes, None, [])
         if None in (context.option("path_col"), context.option("label_col")):
-            result.warnings.append(seen.choice((found, names)))
+            result.warnings.append(seen.choice(found))
         if root not in (folder, os.path.abspath(folder)):
             result.warnings.append(f"paths lead out of {folder}/: keys are relative to {root}/")
-        _refuse_repeated(seen, result)
+        _refuse_repeated(seen, keys)
         if max(sizes) < 0:
             first = os.path.join(root, os.fsdecode(keys[0]))
             raise SourceError(
                 f"{path}: none of its {len(keys):,} images exists; the first would be "
                 f"{ascii(first)[1:-1]}; say --root, --ext or --charset"
             )
-        return seen.with_more(result, folder) if seen.has_more else result
+        return (seen.with_more(result, folder) if seen.has_more else result).labelled(found)
 
 
 SOURCE = Manifest()
@@ -249,16 +248,17 @@ class _TableContent:
         found = number(_hashable(cell))
         if found is None:
             raise SourceError(f"{where}: {cell!a} as label; expected a number")
+        check_fits(found, f"{where}: the label {cell!a}")
         return float(found)
 
-    def labels(self, classes: Sequence[str] | None, separator: str | None) -> LabelsAndNames:
-        """The labels of all samples, and the names of their classes."""
+    def labels(self, classes: Sequence[str] | None, separator: str | None) -> Labels:
+        """The labels of all samples."""
         if not self._label_cols:
-            return None, []
+            return Labels()
         if not self._is_vector:
             values = self._values.values
             if separator:
-                values = [_separated(value, separator) for value in values]
+                values = [_separated(value, separator, classes or ()) for value in values]
             elif self._table.delimiter:
                 values = of_texts(self._values, self.place, classes)
             return labels(self._values, values, self.place, classes=classes)
@@ -269,18 +269,32 @@ class _TableContent:
                 f"{_any_of(known)}"
             )
         order = [self._label_cols.index(name) for name in known]
-        vectors = np.array(self._vector, np.float32).reshape(len(self.paths), -1)
-        return vectors[:, order], known
+        vectors = np.array(self._vector, np.float32).reshape(len(self.paths), -1)[:, order]
+        blank = np.isnan(vectors).any(axis=1)
+        if blank.all():
+            return Labels(remark=f"{self._where}: no sample has a label: packed without labels")
+        missing = {i: f"{self.place(i)}: no number in some columns of labels"
+                   for i in np.flatnonzero(blank).tolist()}  # fmt: skip
+        return Labels(vectors[~blank], known, missing)
+
+    def label(self, position: int) -> Any:
+        """The label of a sample as the list has it, for messages."""
+        if self._is_vector:
+            width = len(self._label_cols)
+            return self._vector[position * width : (position + 1) * width].tolist()
+        return self._values.values[self._values.codes[position]] if self._values.codes else None
 
     def place(self, position: int | None) -> str:
         """The file and the line of a sample, for messages."""
         return self._where if position is None else f"{self._where}:{self._lines[position]}"
 
-    def choice(self, found: LabelsAndNames) -> str:
+    def choice(self, found: Labels) -> str:
         """Say which columns were taken."""
         left = sorted(set(self._table.names) - self._used)
         name = Path(self._where).name
-        return choice(name, "path", self._path_col, self._label_cols, found, self._asked, left)
+        return columns.choice(
+            name, "path", self._path_col, self._label_cols, found, self._asked, left
+        )
 
     def with_more(self, result: Listing, folder: str) -> Listing:
         """The listing of rows that have fields or metadata beside image and label."""
@@ -325,23 +339,18 @@ def _sizes(root: str, keys: list[bytes]) -> list[int]:
         ) from error
 
 
-def _refuse_repeated(seen: _TableContent, listing: Listing) -> None:
-    keys = listing.keys
+def _refuse_repeated(seen: _TableContent, keys: list[bytes]) -> None:
     if len(set(keys)) == len(keys):
         return
     first: dict[bytes, int] = {}
     pairs = [(first[key], i) for i, key in enumerate(keys) if first.setdefault(key, i) != i]
-    different = [(a, b) for a, b in pairs if not _equal(listing.label(a), listing.label(b))]
+    different = [(a, b) for a, b in pairs if seen.label(a) != seen.label(b)]
     a, b = (different or pairs)[0]
-    differ = f" with different labels ({listing.label(a)}, {listing.label(b)})" if different else ""
+    differ = f" with different labels ({seen.label(a)}, {seen.label(b)})" if different else ""
     raise SourceError(
         f"{seen.place(b)}: {os.fsdecode(keys[b])!a} again{differ}, as in {seen.place(a)}; "
         f"{len(pairs)} lines repeat an image; expected each once"
     )
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return a is b or bool(np.array_equal(a, b, equal_nan=True))
 
 
 class JSONObject(str):
@@ -357,8 +366,8 @@ def _hashable(value: Any) -> Hashable:
     return JSONObject(json.dumps(value)) if isinstance(value, dict) else value
 
 
-def _separated(value: Any, separator: str) -> Any:
-    """The names in a cell."""
-    if not isinstance(value, str):
+def _separated(value: Any, separator: str, classes: Sequence[str]) -> Any:
+    """The names in a cell; an empty cell has none."""
+    if not isinstance(value, str) or (value.strip() and is_missing(value, classes)):
         return value
     return tuple(filter(None, map(str.strip, value.split(separator))))

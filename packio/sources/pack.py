@@ -129,7 +129,7 @@ def _labels(found: list[Any]) -> list[int] | np.ndarray | None:
         return None
     if all(isinstance(label, (int, np.integer)) for label in found):
         return [int(label) for label in found]
-    return np.array(found, np.float32).reshape(len(found), -1)
+    return np.array(found).reshape(len(found), -1)
 
 
 def _kinds(samples: Sequence[Sample]) -> Iterator[tuple[str, str]]:

@@ -38,13 +38,13 @@ import numpy as np
 
 from packio.errors import DecodeError, OptionError, ReadError, SourceError
 from packio.packs import braces
+from packio.sample.labelling import Distinct, Labels, labels
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _values
 from packio.sources._records import Roles, resolved
 from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns as tables
 from packio.sources.tables import parquet_files
-from packio.sources.tables.labels import Distinct, LabelsAndNames, choice, labels
 from packio.storage import urls
 from packio.storage.urls import Url
 
@@ -97,7 +97,7 @@ class Parquet(Source):
         counts = [place.rows for place in places]
         if not sum(counts):
             raise SourceError(f"{path}: no rows")
-        found, names = _labels(footers, columns, context.classes)
+        found = _labels(footers, columns, context.classes)
         sizes = [_sizes(footer) for footer in footers]
         means = [s.mean() if len(s) else 0 for s in sizes]
         reader = parquet_files.ParquetRows(places, columns.read, means)
@@ -107,17 +107,17 @@ class Parquet(Source):
         files = [(os.fsencode(os.path.basename(place.path)),) for place in places]
         each_file = [file for file, n in zip(files, counts, strict=True) for _ in range(n)]
         further = {name: origin for name, origin in columns.fields.items() if name != IMAGE}
-        chosen = choice(
+        chosen = tables.choice(
             path.name, "image", columns.fields[IMAGE][0], [columns.label] if columns.label else [],
-            (found, names), further, columns.meta,
+            found, further, columns.meta,
         )  # fmt: skip
         return Listing(
-            self.name, folder, _keys(places, columns), np.concatenate(sizes).tolist(), found,
-            names, warnings=([chosen] if None in asked else []) + columns.left_out,
+            self.name, folder, _keys(places, columns), np.concatenate(sizes).tolist(), None, [],
+            warnings=([chosen] if None in asked else []) + columns.left_out,
             files=None if folder is None else each_file,
             rows=ListedRows({"place": np.concatenate(parts)}, digest.hexdigest()),
             open=functools.partial(each, _read, reader, columns),
-        )  # fmt: skip
+        ).labelled(found)  # fmt: skip
 
 
 SOURCE = Parquet()
@@ -326,9 +326,9 @@ def _check_alike(
 
 def _labels(
     footers: list[parquet_files.Footer], columns: _ColumnRoles, classes: Sequence[str] | None
-) -> LabelsAndNames:
+) -> Labels:
     if columns.label is None:
-        return None, []
+        return Labels()
     column = Distinct()
     for footer in footers:
         values = footer.file.values(columns.label)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import BadImagesError, DecodeError, ReadError, SourceError
+from packio.sample.labelling import class_names
 from packio.sample.record import Field, Record, image_record
 from packio.sources import Context, Listing, Source, _class_folders, _files
 from packio.sources._rows import ListedRows, each
@@ -53,7 +54,7 @@ class RemoteFolder(Source):
             raise SourceError(
                 f"{url}/: {what}; expected {_class_folders.LAYOUT}; {_files.EXPECTED}"
             )
-        names = _class_folders.class_names(f"{url}/", folders, context.classes)
+        names = class_names(f"{url}/", folders, context.classes)
         keys, labels = _class_folders.in_order(images, names)
         objects = [found[os.fsdecode(key)] for key in keys]
         sizes = [entry.get("size") for entry in objects]

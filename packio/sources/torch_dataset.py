@@ -38,12 +38,12 @@ import numpy as np
 
 from packio.errors import OptionError, PackioError, ReadError, SourceError
 from packio.sample.facts import Facts
+from packio.sample.labelling import Distinct, Labels, class_names, labels
 from packio.sample.record import Field, Record
 from packio.sources import (
     Context,
     Listing,
     Source,
-    _class_folders,
     _files,
     _records,
     _values,
@@ -51,7 +51,6 @@ from packio.sources import (
 from packio.sources._listed_file import ScratchFile
 from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import columns
-from packio.sources.tables.labels import Distinct, labels
 from packio.system.files import read_at
 
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
@@ -61,6 +60,7 @@ class TorchDataset(Source):
     """A Python dataset."""
 
     priority = 2  # the last of all: this source takes nearly every object
+    options = {"label_col": "member of the items, or of their metadata, that is the label"}  # noqa: RUF012 (never changed)
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
@@ -109,12 +109,13 @@ class TorchDataset(Source):
                 f"a mapping with {', '.join(map(repr, list(source)[:5]))}; expected one dataset: "
                 "pack each of its values by itself"
             )
-        if not context.fields and (found := _of_files(source, context)) is not None:
+        is_plain = not context.fields and context.option("label_col") is None
+        if is_plain and (found := _of_files(source, context)) is not None:
             return found
         pool = _ItemsAside(type(source).__name__, context)
         for position, item in _items(_undecoded(source)):
             pool.add(position, item)
-        return pool.listing(_classes(source))
+        return pool.listing(_classes(source, context.option("label_col")))
 
 
 SOURCE = TorchDataset()
@@ -152,7 +153,7 @@ def _of_files(source: Any, context: Context) -> Listing | None:
         return None
     if source.loader is not folders.folder.default_loader:
         return None
-    names = _class_folders.class_names("ImageFolder", source.classes, context.classes)
+    names = class_names("ImageFolder", source.classes, context.classes)
     label_of = [names.index(name) for name in source.classes]
     root, keys = columns.relative([path for path, _ in source.samples], source.root)
     with _files.folder_opened(root) as folder:
@@ -212,19 +213,20 @@ class _Classes(NamedTuple):
     hot: bool = False  # lists of numbers as labels may have a number for each name
 
 
-def _classes(source: Any) -> _Classes:
+def _classes(source: Any, label_col: str | None) -> _Classes:
     """The classes of a dataset, or of the dataset that it is a subset of."""
     features: Any = getattr(source, "features", None)
     found: Any = getattr(source, "classes", None)
     of_features = isinstance(features, Mapping)
     if of_features:
-        label = features.get(columns.guess(features, columns.LABEL_NAMES))
+        label = features.get(label_col or columns.guess(features, columns.LABEL_NAMES))
         if isinstance(label, list):  # several labels: [ClassLabel(…)], or List(ClassLabel(…))
             label = next(iter(label), None)
         found = getattr(getattr(label, "feature", label), "names", None)
     elif found is None and (whole := getattr(source, "dataset", None)) is not None:
-        return _classes(whole)
-    if not isinstance(found, (list, tuple)):
+        return _classes(whole, label_col)
+    is_other = label_col is not None and label_col not in columns.LABEL_NAMES and not of_features
+    if not isinstance(found, (list, tuple)) or is_other:
         return _Classes()
     names = [", ".join(name) if isinstance(name, tuple) else name for name in found]  # ImageNet's
     good = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
@@ -241,6 +243,7 @@ class _ItemsAside:
 
     def __init__(self, what: str, context: Context) -> None:
         self._what, self._context, self._fields = what, context, context.fields
+        self._label_col = context.option("label_col")
         self._scratch = ScratchFile(context.scratch, "samples were put aside")
         self._digest = hashlib.sha256()
         self._positions, self._ends, self._sizes = array("q"), array("q", [0]), array("q")
@@ -258,7 +261,7 @@ class _ItemsAside:
             if isinstance(value, Exception):
                 raise value
             self._fields = _records.resolved_by(self._fields, value)
-            item = _records.item_of(value, self._fields)
+            item = _records.item_of(value, self._fields, self._label_col)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever the user's objects do)
@@ -292,7 +295,7 @@ class _ItemsAside:
                 raise OptionError(f"{self._what}: field {name!r}: no item has {column!r}")
         self._scratch.finish()
         warnings = list[str]()
-        found, known, order = self._labelled(classes, warnings)
+        found, order = self._labelled(classes, warnings)
         decoded = self._pixels.total() - self._pixels[None]
         as_png = len(+self._pixels) > 1
         if decoded:
@@ -304,15 +307,13 @@ class _ItemsAside:
         spans = np.stack([ends[:-1], ends[1:]], axis=1)
         rows = ListedRows({"span": spans}, self._digest.hexdigest())
         return Listing(
-            SOURCE.name, None, self._unique_keys(), self._sizes.tolist(), found, known,
+            SOURCE.name, None, self._unique_keys(), self._sizes.tolist(), None, [],
             unlisted=self._bad, warnings=warnings, rows=rows,
             open=functools.partial(each_of, self._scratch, _read, as_png, self._has_meta, order),
-        )  # fmt: skip
+        ).labelled(found)  # fmt: skip
 
-    def _labelled(
-        self, classes: _Classes, warnings: list[str]
-    ) -> tuple[list[int] | np.ndarray | None, list[str], np.ndarray | None]:
-        """Labels, names of the classes, and the new label of each label of boxes.
+    def _labelled(self, classes: _Classes, warnings: list[str]) -> tuple[Labels, np.ndarray | None]:
+        """Labels, and the new label of each label of boxes.
 
         Args:
             classes: Of the dataset.
@@ -320,23 +321,29 @@ class _ItemsAside:
         """
         values, names, asked = self._labels.values, classes.names, self._context.classes
         least, greatest = self._box_labels or (0, -1)
-        of_boxes = self._box_labels is not None and {*values} <= {None}
-        fits = all(type(v) is not int or 0 <= v < len(names or ()) for v in values)
+        is_bare = {*values} <= {None}
+        if is_bare and self._label_col:
+            raise OptionError(f"{self._what}: no item has a label {self._label_col!r}")
+        of_boxes = self._box_labels is not None and is_bare
+        fits = all(type(v) is not int or -1 <= v < len(names or ()) for v in values)
         boxes_fit = least >= 0 and greatest < len(names or ())
         if names and not (fits and (boxes_fit or not of_boxes)):
             warnings.append(f"labels do not fit the {len(names)} classes of the dataset: no names")
             names = None
-        found, known = labels(
+        found = labels(
             self._labels, values, self._place, classes=asked, names=names, hot=classes.hot
         )
+        if is_bare:
+            found = Labels()
         if not names or self._box_labels is None:
-            return found, known, None
+            return found, None
         if of_boxes:
-            where = self._place(None)
-            known = names if asked is None else _class_folders.class_names(where, names, asked)
-        if known == names or not boxes_fit:
-            return found, known, None
-        return found, known, np.array([known.index(name) for name in names], np.int64)
+            known = names if asked is None else class_names(self._place(None), names, asked)
+            found = Labels(classes=known)
+        if list(found.classes) == names or not boxes_fit:
+            return found, None
+        order = [list(found.classes).index(name) for name in names]
+        return found, np.array(order, np.int64)
 
     def _place(self, position: int | None) -> str:
         where = "" if position is None else f": item {self._positions[position]}"

@@ -320,7 +320,7 @@ def _everything_and_keys(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "label", [np.zeros(4, np.int64), np.zeros(5, np.float32), np.zeros((5, 2), np.int64)]
+    "label", [np.zeros(4, np.int64), np.zeros(5, np.float32), np.zeros((5, 2, 1), np.int64)]
 )
 def test_labels_of_another_shape_are_refused(tmp_path: pathlib.Path, label: np.ndarray) -> None:
     path = tmp_path / "index.packio"

@@ -206,7 +206,9 @@ def test_options_that_cannot_be_meant_are_refused(
         flat_folder.listing(val, labels=labels, label_offset=-1)
     with pytest.raises(OptionError, match="a whole number"):
         flat_folder.listing(val, labels=labels, label_offset="x")
-    assert set(flat_folder.source.options) == {"labels", "label_offset", "endings"}
+    assert set(flat_folder.source.options) == {
+        "labels", "label_offset", "label_regex", "endings"
+    }  # fmt: skip
 
 
 def test_copies_of_a_folder_are_listed_alike(tmp_path: pathlib.Path, val: pathlib.Path) -> None:

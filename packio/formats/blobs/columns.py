@@ -8,7 +8,7 @@ not there::
     offsets     i64[N+1]            image i begins at offsets[i] of data and ends at offsets[i+1];
                                     where `length` is there, it ends after length[i] bytes
     length      i64[N]              only where values are not end to end (n5, zarr)
-    label       i64[N] or f32[N,k]
+    label       i64[N], i64[N,k] or f32[N,k]
     key_data    u8[bytes], key_offsets   i64[N+1]   the paths in the source
     meta_data   u8[bytes], meta_offsets  i64[N+1]   JSON objects, UTF-8
     boxes       f32[M,4], box_offsets    i64[N+1]   XYXY in pixels
@@ -259,7 +259,7 @@ def _check_shapes(
         if found.dtype not in map(np.dtype, types) or found.ndim not in axes:
             raise damaged(where, f"{name} is {found.dtype} {found.shape}")
     label, boxes = others.get("label"), others.get("boxes")
-    if label is not None and (len(label) != count or label.dtype != ("i8", "f4")[label.ndim - 1]):
+    if label is not None and (len(label) != count or (label.ndim == 1 and label.dtype != "i8")):
         raise damaged(where, f"label is {label.dtype} {label.shape}, of {count} samples")
     if boxes is not None and boxes.shape[1] != 4:
         raise damaged(where, f"boxes is {boxes.dtype} {boxes.shape}")

@@ -147,7 +147,8 @@ def labels_of(values: np.ndarray, where: str) -> list[Label]:
     """Labels of images: ints as they are; floats, and several numbers an image, as vectors."""
     count = len(values)
     if values.dtype.kind == "f" or values.shape[1:] not in ((), (1,)):
-        return list(values.reshape(count, -1).astype(np.float32))
+        dtype = np.float32 if values.dtype.kind == "f" else np.int64
+        return list(values.reshape(count, -1).astype(dtype))
     if values.size and int(values.max()) >= 1 << 63:
         raise NotAPackError(f"{where} has labels up to {values.max()}, which do not fit 64 bits")
     return values.reshape(count).astype(np.int64).tolist()  # type: ignore[no-any-return]  # ints

@@ -168,7 +168,8 @@ class BlobSpool:
         if not isinstance(label, np.ndarray):
             self._labels.append(label)
             return
-        vector = np.asarray(label, "<f4").reshape(-1)
+        self._vector_type = "<f4" if label.dtype.kind == "f" else "<i8"
+        vector = label.astype(self._vector_type).reshape(-1)
         if self._vector_length not in (None, len(vector)):
             raise OutputError(
                 f"{self._path}: a label of {len(vector)} numbers after {self._vector_length}"
@@ -237,11 +238,19 @@ class BlobSpool:
 
     def _label(self) -> dict[str, np.ndarray]:
         k = self._vector_length
-        vectors = 0 if k is None else len(self._vectors) // max(4 * k, 1)
+        vectors = (
+            0
+            if k is None
+            else len(self._vectors) // max(np.dtype(self._vector_type).itemsize * k, 1)
+        )
         if self._have("a label that is an int", len(self._labels)):
             return {"label": _int64(self._labels)}
         if k is not None and self._have(f"a label of {k} numbers", vectors if k else len(self)):
-            return {"label": np.frombuffer(bytes(self._vectors), "<f4").reshape(len(self), k)}
+            return {
+                "label": np.frombuffer(bytes(self._vectors), self._vector_type).reshape(
+                    len(self), k
+                )
+            }
         return {}
 
     def _have(self, what: str, count: int) -> bool:

@@ -173,10 +173,18 @@ def _read_labels(path: Path) -> dict[int, tuple[Any, bytes]]:
         lines = files.content(path / LABELS_NAME).split(b"\n")
         for line in lines[:-1]:
             number, label, key = line.split(b"\t")
-            numbers = [float(n) for n in label.split(b",")] if label else []
-            is_vector = b"," in label or b"." in label
-            value = np.array(numbers, np.float32) if is_vector else int(label) if label else None
-            found[int(number)] = (value, unescaped(key))
+            found[int(number)] = (_label(label), unescaped(key))
     except (OSError, ValueError):
         return {}
     return found
+
+
+def _label(text: bytes) -> int | np.ndarray | None:
+    """A label as `LmdbWriter` writes it: floats have a point, an exponent, or are inf or nan."""
+    if not text:
+        return None
+    is_real = any(letter in text for letter in b".en")
+    if b"," in text or is_real:
+        numbers = map(float if is_real else int, text.split(b","))
+        return np.array([*numbers], np.float32 if is_real else np.int64)
+    return int(text)

@@ -251,5 +251,5 @@ def _label_line(number: int, record: Record[Field]) -> bytes:
     if given is None or isinstance(given, int):
         label = b"" if given is None else b"%d" % given
     else:
-        label = b",".join(repr(float(value)).encode() for value in given)
+        label = b",".join(repr(value).encode() for value in given.tolist())
     return b"%d\t%s\t%s\n" % (number, label, escaped(record.key))

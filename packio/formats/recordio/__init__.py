@@ -134,8 +134,10 @@ def _labels(record: Record[Field], path: Path) -> tuple[int, float, bytes]:
     if record.label is None:
         return 0, 0.0, b""
     if isinstance(record.label, np.ndarray):
-        return record.label.size, 0.0, record.label.astype("<f4").tobytes()
-    with contextlib.suppress(OverflowError):
+        held = record.label.astype("<f4")
+        if record.label.dtype.kind == "f" or held.astype(int).tolist() == record.label.tolist():
+            return record.label.size, 0.0, held.tobytes()
+    with contextlib.suppress(OverflowError, TypeError):  # too large; several numbers
         if int(np.float32(record.label)) == record.label:  # always so from -2**24 to 2**24
             return 0, float(record.label), b""
     raise OutputError(

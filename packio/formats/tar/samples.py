@@ -198,7 +198,7 @@ def _arguments(found: dict[str, Any], text: str) -> dict[str, Any]:
     else:
         arguments["key"] = base64.b64decode(found["key_base64"], validate=True)
     if "label" in found:
-        arguments["label"] = np.array(_numbers(found["label"]), np.float32)
+        arguments["label"] = _column(found["label"])
     if "boxes" in found:
         boxes = [_box(box) for box in found["boxes"]]
         arguments["boxes"] = np.array(boxes, np.float32).reshape(-1, 4)

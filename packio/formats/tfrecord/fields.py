@@ -139,7 +139,7 @@ def _label(example: Example, names: Sequence[bytes]) -> int | np.ndarray | None:
             number = numbers[0]
             if len(numbers) == 1 and isinstance(number, int):
                 return number
-            return np.array(numbers, np.float32)
+            return np.array(numbers, np.int64 if isinstance(number, int) else np.float32)
     return None
 
 
@@ -258,7 +258,9 @@ def _unsorted(record: Record[Field], texts: Sequence[bytes]) -> Iterator[Feature
 
 
 def _label_features(label: int | np.ndarray | None, texts: Sequence[bytes]) -> Iterator[Feature]:
-    if isinstance(label, np.ndarray):
+    if isinstance(label, np.ndarray) and label.dtype.kind != "f":
+        yield _LABEL, INT64, b"".join(map(varint, label.tolist()))
+    elif isinstance(label, np.ndarray):
         yield _LABEL, FLOAT, label.astype("<f4").tobytes()
     elif label is not None:
         yield _LABEL, INT64, varint(int(label))

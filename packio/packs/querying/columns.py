@@ -4,8 +4,8 @@ A row is a sample. The columns, as far as the pack has what they tell:
 
 * ``index`` int64: position in the pack; ``key`` text: bytes that are not UTF-8 are shown as
   ``\xNN``;
-* ``label`` int64, or a list of float32; ``class`` text: the name of the label, null without one;
-  of a label vector the list of the names whose entries are above 0;
+* ``label`` int64, or a list of float32 or int64; ``class`` text: the name of the label, null
+  without one; of a label vector the list of the names whose entries are above 0;
 * ``split`` text;
 * ``bytes``, ``height``, ``width``, ``orientation``, ``channels``, ``encoding`` of the field image;
   ``<field>_bytes`` and so on of other images and masks; ``<field>_bytes`` of other fields.
@@ -104,9 +104,10 @@ class ArrowColumns:
         self._add("index", "int64", lambda a, b: arrow.array(np.arange(a, b)))
         self._add("key", "large_string", partial(self._texts, "key"))
         if "label" in self._index:
-            is_number = len(self._index.column("label").shape) == 1
-            listed = arrow.list_(arrow.float32())
-            self._add("label", "int64" if is_number else listed, self._labels)
+            label = self._index.column("label")
+            is_number = len(label.shape) == 1
+            kind = arrow.from_numpy_dtype(label.dtype)
+            self._add("label", kind if is_number else arrow.list_(kind), self._labels)
             if self._pack.classes:
                 kind = self._dictionary() if is_number else arrow.list_(arrow.string())
                 self._add("class", kind, self._classes)

@@ -9,10 +9,11 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from packio.errors import SourceError
+from packio.sample.labelling import Labels
 
 IMAGE_NAMES = ("image", "img", "pixel_values", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes")
 LABEL_NAMES = (
@@ -71,6 +72,24 @@ def keys_of(paths: Sequence[Any]) -> list[bytes] | None:
     shared = os.path.commonpath({os.path.dirname(p) for p in paths}) if is_absolute else "/-"
     root, keys = relative(paths, shared)
     return keys if root == shared and len(set(keys)) == len(keys) else None
+
+
+def choice(
+    table: str, role: str, column: str, label_columns: Sequence[str], found: Labels,
+    fields: Mapping[str, tuple[str, str | None]], meta: Sequence[str],
+) -> str:  # fmt: skip
+    """Say which columns of a table were taken; `role`, "path" or "image", is that of `column`."""
+    label = f"{', '.join(map(repr, label_columns))} as label"
+    if not label_columns or found.values is None:
+        label = "none as label" + "".join(f" ({name!r} is blank)" for name in label_columns[:1])
+    elif found.classes:
+        label += f" ({len(found.classes):,} classes)"
+    more = "".join(f", {origin!r} as {name}" for name, (origin, _) in fields.items())
+    more += f", {', '.join(map(repr, meta))} as meta" if meta else ""
+    return (
+        f"{table}: took column {column!r} as {role}, {label}{more}; "
+        f"--{role}-col and --label-col say otherwise"
+    )
 
 
 def meta(values: dict[str, Any]) -> bytes:

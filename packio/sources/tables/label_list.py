@@ -1,4 +1,4 @@
-"""A list of labels for images that lie in no class folders.
+"""Labels for images that lie in no class folders: from a list, or from the names of the images.
 
 A list is text in UTF-8. There are two kinds of lists:
 
@@ -14,19 +14,24 @@ unless all of them are names of the classes that the user gives.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+import os
+import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from packio.errors import OptionError, SourceError
-from packio.sources import Context, Listing, _class_folders, _files
-from packio.sources.tables.labels import Distinct, is_whole, names_of
+from packio.sample.labelling import Distinct, labels, of_texts
+from packio.sources import Context, Listing, _files
 
 OPTIONS = {
     "labels": "text file with a label for each image in sorted order, or lines of path and label",
     "label_offset": "added to labels that are numbers: -1 makes those from 1 begin at 0",
 }
 
+# Of a name as beagle_12.jpg: beagle.
+_BEGINNING = r"([^/]+?)[ ._-]*\d+\.\w+$"
 _IMAGES = tuple(ending.encode() for ending in (*_files.EXTENSIONS, ".gif"))
 
 
@@ -45,12 +50,35 @@ def labelled(found: Listing, context: Context) -> Listing:
         OptionError: the offset is no whole number.
     """
     if context.option("labels") is None:
-        return found
+        return _with_hint(found) if found.labels is None else found
     file, offset = Path(context.option("labels")), _offset(context.option("label_offset", 0))
     texts = _texts(file, found)
     kept = found.take([i for i, key in enumerate(found.keys) if key in texts])
-    labels, names = _labels(file, [texts[key] for key in kept.keys], context.classes, offset)
-    return dataclasses.replace(kept, labels=labels, classes=names)
+    column = Distinct()
+    column.extend(os.fsdecode(texts[key]) for key in kept.keys)
+
+    def place(position: int | None) -> str:
+        return str(file) if position is None else f"{file}: {os.fsdecode(kept.keys[position])!a}"
+
+    most = len(context.classes or ()) - 1 if context.classes else (1 << 63) - 1
+    values = [
+        _moved(value, offset, most, file) for value in of_texts(column, place, context.classes)
+    ]
+    return kept.labelled(labels(column, values, place, classes=context.classes))
+
+
+def _with_hint(found: Listing) -> Listing:
+    """Images without labels, with a warning if their names seem to begin with the class."""
+    matches = [re.search(_BEGINNING, os.fsdecode(key)) for key in found.keys]
+    names = [match[1] for match in matches if match]
+    distinct = sorted({*names})
+    if len(names) == len(found.keys) and 2 <= len(distinct) <= len(names) // 2:
+        found.warnings.append(
+            f"no labels; the names of the images begin with {len(distinct):,} words, as "
+            f"{', '.join(map(ascii, distinct[:3]))}: if these are the classes, "
+            f"--label-regex {shlex.quote(_BEGINNING)}"
+        )
+    return found
 
 
 def _offset(given: int | str) -> int:
@@ -122,24 +150,11 @@ def _splits(line: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield path, label
 
 
-def _labels(
-    file: Path, texts: list[bytes], classes: Sequence[str] | None, offset: int
-) -> tuple[list[int], list[str]]:
-    """Labels as numbers, and the names of the classes."""
-    column = Distinct()
-    column.extend(text.decode("utf-8", "surrogateescape") for text in texts)
-    if {*column.values} <= {*(classes or ())} or not all(map(is_whole, column.values)):
-        names = names_of(column, lambda _: str(file), classes)
-        known = _class_folders.class_names(str(file), names, classes)
-        order = {name: i for i, name in enumerate(known)}
-        values = [order[name] for name in names]
-        return [values[code] for code in column.codes], known
-    values = [int(text) + offset for text in column.values]
-    most = len(classes) - 1 if classes is not None else (1 << 63) - 1
-    wrong = next((value for value in values if not 0 <= value <= most), None)
-    if wrong is not None:
-        raise SourceError(
-            f"{file}: the label {wrong - offset}, with label_offset={offset}, is {wrong}; expected "
-            f"0..{most}"
-        )
-    return [values[code] for code in column.codes], list(classes or [])
+def _moved(value: Any, offset: int, most: int, file: Path) -> Any:
+    """A label, plus the offset if the label is a number."""
+    if type(value) is not int or 0 <= value + offset <= most:
+        return value + offset if type(value) is int else value
+    raise SourceError(
+        f"{file}: the label {value}, with label_offset={offset}, is {value + offset}; expected "
+        f"0..{most}"
+    )

@@ -1,0 +1,441 @@
+"""What a label is: the one place that decides, for the cells of all sources and all containers.
+
+====================  ==========================================================================
+int, bool             ints, as they are
+float                 ints if all are whole, else (N, 1) float32
+text                  true and false: 0 and 1; else positions in the sorted names
+tuple of numbers      (N, k) int64, or float32 if any is a float; of one number: that number
+tuples of ints        of several lengths: (N, classes) float32, 1 at each position in the tuple
+tuple of texts        (N, classes) float32, 1 for each name in the tuple, else 0
+====================  ==========================================================================
+
+A label is missing if it is None, NaN, one of the texts in `_MISSING`, or a tuple with None or NaN
+in it. The names of classes that the user or the source gives are never missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+from array import array
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packio.errors import OptionError, SourceError
+
+Where = Callable[["int | None"], str]  # position of a sample → its place; None → the source
+
+# A number as JSON writes it and Python's numbers hold it; 007 and 1_000 are no numbers.
+is_number = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,40})?([eE][-+]?\d{1,2})?", re.ASCII).fullmatch
+is_whole = re.compile(r"[+-]?\d{1,18}", re.ASCII).fullmatch
+
+_MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
+_TRUTH = {"true": True, "false": False}
+_SHOWN = 5  # names in a message
+_MOST_FLOAT = float(np.finfo(np.float32).max)
+_MOST_POSITIONS = 1 << 14  # classes that lists of positions may have, if nobody names the classes
+
+
+class Labels(NamedTuple):
+    """Labels of the samples that have one.
+
+    Attributes:
+        values: Ints, or (N, k) float32 or int64; None if no sample has a label.
+        classes: Names of the labels.
+        missing: Position of each sample without a label beside others that have one → the reason.
+            `values` leaves these samples out.
+        remark: What the user should read; or empty.
+    """
+
+    values: list[int] | np.ndarray | None = None
+    classes: Sequence[str] = ()
+    missing: dict[int, str] = {}  # noqa: RUF012 (never changed)
+    remark: str = ""
+
+
+def is_missing(value: Any, names: Collection[str] = ()) -> bool:
+    """Tell whether a value is no label.
+
+    Args:
+        value: Of plain Python.
+        names: Of classes; a class may be called "none".
+    """
+    if isinstance(value, str):
+        return value.strip().lower() in _MISSING and value.strip() not in names
+    if isinstance(value, tuple):
+        return any(part is None or part != part for part in value)  # noqa: PLR0124 (NaN)
+    return value is None or bool(value != value)  # noqa: PLR0124 (NaN)
+
+
+def class_names(where: str, found: Iterable[str], given: Sequence[str] | None) -> list[str]:
+    """Return the names that give the labels: the given names, or the names found, sorted.
+
+    Raises:
+        SourceError: `given` lacks a name that was found; `where` begins the message.
+    """
+    if given is None:
+        return sorted(set(found))
+    unknown = sorted(set(found) - set(given))
+    if unknown:
+        shown = ", ".join(ascii(name)[1:-1] for name in unknown[:_SHOWN])
+        raise SourceError(
+            f"{where}: {len(unknown)} class(es) that --classes-from does not name: {shown}"
+        )
+    return list(given)
+
+
+class Distinct:
+    """Values of a column; equal values are kept once.
+
+    Attributes:
+        codes: For each sample, the position of its value in `values`.
+    """
+
+    def __init__(self) -> None:
+        self.codes: array[int] = array("q")
+        self._seen: dict[Hashable, int] = {}
+
+    @property
+    def values(self) -> list[Any]:
+        """The different values, in the order of their first appearance."""
+        return list(self._seen)
+
+    def extend(self, values: Iterable[Hashable]) -> None:
+        """Append values."""
+        seen = self._seen
+        self.codes.extend([seen.setdefault(value, len(seen)) for value in values])
+
+    def first(self, code: int) -> int:
+        """Position of the first sample with a value."""
+        return self.codes.index(code)
+
+
+def labels(
+    column: Distinct,
+    values: Sequence[Any],
+    place: Where,
+    *,
+    classes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    hot: bool = False,
+) -> Labels:
+    """Make labels of the values of a column; the module says how.
+
+    Args:
+        column: Has the code of each sample.
+        values: The value of each code.
+        place: Names the place of a sample.
+        classes: Names that give the labels; None takes the names found.
+        names: Name of each int, if the source says it; the int -1 is then a missing label.
+        hot: If there are `names`, lists of numbers may also have one number for each name, as
+            ``[0, 1, 0]`` of three names. Otherwise they have positions in the names, as ``[1]``.
+
+    Raises:
+        SourceError: a column has several kinds of labels, a name is unknown to `classes`, or a
+            number does not fit.
+    """
+    known = {*(classes or ()), *(names or ())}
+    absent = [
+        is_missing(value, known) or bool(names and type(value) is int and value == -1)
+        for value in values
+    ]
+    missing: dict[int, str] = {}
+    if any(absent):
+        kept = [i for i, code in enumerate(column.codes) if not absent[code]]
+        if not kept:
+            return Labels(remark=f"{place(None)}: no sample has a label: packed without labels")
+        for i, code in enumerate(column.codes):
+            if absent[code]:
+                found = f" ({_short(values[code])})" if values[code] else ""
+                missing[i] = f"{place(i)}: no label{found}, others have one"
+        there = [i for i, is_absent in enumerate(absent) if not is_absent]
+        number_of = {code: i for i, code in enumerate(there)}
+        rest = Distinct()
+        rest.codes.extend([number_of[column.codes[i]] for i in kept])
+        column, values = rest, [values[i] for i in there]
+        place = functools.partial(_place_of_kept, place, kept)
+    made, given = _made(column, values, place, classes, names, hot=hot)
+    remark = ""
+    if isinstance(made, np.ndarray) and made.dtype == np.float32 and made.shape[1] == 1:
+        at = next((i for i, v in enumerate(values) if not _is_whole_number(v)), 0)
+        remark = (
+            f"{place(None)}: took labels as numbers (regression), float32, as there is "
+            f"{_short(values[at])} at {place(column.first(at))}"
+        )
+    elif not given and len({len(value) for value in values if isinstance(value, tuple)}) > 1:
+        remark = (
+            f"{place(None)}: took lists of several lengths as positions of classes: 0 or 1 for "
+            f"each of {np.shape(made)[1]}; --classes-from names the classes"
+        )
+    return Labels(made, given, missing, remark)
+
+
+def _place_of_kept(place: Where, kept: Sequence[int], position: int | None) -> str:
+    return place(None if position is None else kept[position])
+
+
+def _is_whole_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value == value // 1
+
+
+_Made = tuple["list[int] | np.ndarray", list[str]]  # and the names of the classes
+
+
+def _made(
+    column: Distinct, values: Sequence[Any], place: Where, classes: Sequence[str] | None,
+    names: Sequence[str] | None, *, hot: bool,
+) -> _Made:  # fmt: skip
+    """Labels of values of which none is missing."""
+    kinds = {type(value) for value in values}
+    if tuple in kinds and (hot or not names) and all(map(_is_single, values)):
+        values = [value[0] if isinstance(value, tuple) else value for value in values]
+        kinds = {type(value) for value in values}
+    known = {*(classes or ()), *(names or ())}
+    if kinds == {str} and not {*values} <= known and all(map(_is_truth, values)):
+        values, kinds = [number(value) for value in values], {bool}
+    if kinds <= {int, bool, float} and (bool not in kinds or {*values} <= {0, 1}):
+        if all(map(_is_whole_number, values)):
+            return _ints(column, [int(value) for value in values], place, classes, names)
+        return _vectors(column, [(float(value),) for value in values], place, classes, names)
+    if kinds == {str}:
+        found = class_names(place(None), values, classes)
+        order = {name: i for i, name in enumerate(found)}
+        positions = [order[value] for value in values]
+        return [positions[code] for code in column.codes], found
+    if kinds == {tuple}:
+        if hot and names and _are_hot(column, values, place, names):
+            return _hot(column, values, place, classes, names)
+        return _lists(column, values, place, classes, names)
+    of = {type(value): i for i, value in enumerate(values)}
+    shown = ", ".join(
+        f"{kind.__name__} {_short(values[i])} at {place(column.first(i))}" for kind, i in of.items()
+    )
+    raise SourceError(
+        f"{place(None)}: labels: {shown}; expected numbers, names, or lists of them, all alike"
+    )
+
+
+def _is_truth(text: str) -> bool:
+    return text.strip().lower() in _TRUTH
+
+
+def _is_single(value: Any) -> bool:
+    """Tell whether a value is a number, or a list of one."""
+    if isinstance(value, tuple):
+        return len(value) == 1 and isinstance(value[0], (int, float))
+    return isinstance(value, (int, float))
+
+
+def _ints(
+    column: Distinct, values: Sequence[int], place: Where, classes: Sequence[str] | None,
+    names: Sequence[str] | None,
+) -> _Made:  # fmt: skip
+    known = names or classes
+    for i, number in enumerate(values):
+        if not -(1 << 63) <= number < 1 << 63 or (known and not 0 <= number < len(known)):
+            among = f"0..{len(known) - 1}: there are {len(known)} classes" if known else "64 bits"
+            raise SourceError(
+                f"{place(column.first(i))}: the label is {_short(number)}; expected {among}"
+            )
+    if names and classes is not None:
+        known = class_names(place(None), names, classes)
+        moved = [known.index(names[number]) for number in values]
+        return [moved[code] for code in column.codes], known
+    return [values[code] for code in column.codes], list(known or [])
+
+
+def _lists(
+    column: Distinct, values: Sequence[tuple[Any, ...]], place: Where,
+    classes: Sequence[str] | None, names: Sequence[str] | None,
+) -> _Made:  # fmt: skip
+    """Lists of numbers as vectors; lists of names, or of positions in `names`, as many-hot rows."""
+    kinds = {type(part) for value in values for part in value}
+    unnamed = not names and not classes and kinds == {int}
+    if kinds <= {int, float, bool} and kinds and not names:
+        if kinds != {int} or len({len(value) for value in values}) == 1:
+            return _vectors(column, values, place, classes, names)
+        most = max(part for value in values for part in value)
+        names = classes or [f"{i:08d}" for i in range(min(most, _MOST_POSITIONS) + 1)]
+    if names and kinds <= {int}:
+        for i, value in enumerate(values):
+            if len(set(value)) < len(value) or not all(0 <= part < len(names) for part in value):
+                raise SourceError(
+                    f"{place(column.first(i))}: the label is {_short(list(value))}; expected "
+                    f"different positions of classes, 0..{len(names) - 1}"
+                )
+        values = [tuple(names[part] for part in value) for value in values]
+    elif not kinds <= {str}:
+        shown = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise SourceError(
+            f"{place(None)}: lists of {shown} as labels; expected all numbers, or all names"
+        )
+    found = {part for value in values for part in value}
+    known = class_names(place(None), found, names if classes is None else classes)
+    order = {name: i for i, name in enumerate(known)}
+    rows = np.zeros((len(values), len(known)), np.float32)
+    for row, value in zip(rows, values, strict=True):
+        row[[order[part] for part in value]] = 1
+    return rows[column.codes], [] if unnamed else known
+
+
+def _are_hot(
+    column: Distinct, values: Sequence[tuple[Any, ...]], place: Where, names: Sequence[str]
+) -> bool:
+    """Tell whether lists of numbers have one number for each name, and no positions.
+
+    The numbers are 0 or 1, or any floats. Lists such as ``[0, 1, 0]``, which repeat a position and
+    do not all have as many numbers as there are names, make no sense.
+    """
+    parts = {part for value in values for part in value}
+    if not parts or any(isinstance(part, str) for part in parts):
+        return False
+    has_floats = any(isinstance(part, float) for part in parts)
+    if (has_floats or parts <= {0, 1}) and all(len(value) == len(names) for value in values):
+        return True
+    for i, value in enumerate(values):
+        if has_floats or len(set(value)) < len(value) or not set(value) <= {*range(len(names))}:
+            raise SourceError(
+                f"{place(column.first(i))}: the label is {_short(list(value))}; there are "
+                f"{len(names)} classes: expected a 0 or 1 for each class in all labels, or "
+                "different positions of classes, or names"
+            )
+    return False
+
+
+def _hot(
+    column: Distinct, values: Sequence[tuple[Any, ...]], place: Where,
+    classes: Sequence[str] | None, names: Sequence[str],
+) -> _Made:  # fmt: skip
+    """Lists of one number for each name, as rows in the order of the classes."""
+    known = list(names) if classes is None else class_names(place(None), names, classes)
+    rows = np.zeros((len(values), len(known)), np.float32)
+    rows[:, [known.index(name) for name in names]] = values
+    return rows[column.codes], known
+
+
+def _vectors(
+    column: Distinct, values: Sequence[tuple[float, ...]], place: Where,
+    classes: Sequence[str] | None, names: Sequence[str] | None,
+) -> _Made:  # fmt: skip
+    """Lists of numbers as vectors, all of one length."""
+    known = list((classes if classes is not None else names) or [])
+    expected = len(known) if classes else len(values[0])
+    is_named = bool(known) and len(known) == expected
+    are_ints = all(isinstance(part, int) for value in values for part in value)
+    dtype = np.int64 if are_ints and not is_named else np.float32
+    for i, value in enumerate(values):
+        if len(value) != expected:
+            raise SourceError(
+                f"{place(column.first(i))}: {len(value)} numbers as label; expected {expected}"
+            )
+        for part in value:
+            where = f"{place(column.first(i))}: the label {_short(value)}"
+            if dtype is np.float32:
+                check_fits(part, where)
+            elif not -(1 << 63) <= part < 1 << 63:
+                raise SourceError(f"{where}: {part} does not fit 64 bits")
+    return np.array(values, dtype)[column.codes], known if is_named else []
+
+
+def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | None) -> Labels:
+    """Make labels of what a regular expression finds in keys, as ``beagle`` in ``beagle_12.jpg``.
+
+    Args:
+        keys: Paths.
+        regex: The label is its group ``label``, else its only group, else the whole match.
+        classes: Names that the user gives, or None.
+
+    Raises:
+        OptionError: the expression makes no sense, or matches no key.
+        SourceError: see `labels`.
+    """
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        raise OptionError(f"label_regex={regex!r}: {error}") from error
+    group: Any = "label" if "label" in pattern.groupindex else min(pattern.groups, 1)
+    if group == 1 < pattern.groups:
+        raise OptionError(f"label_regex={regex!r}: {pattern.groups} groups; name one (?P<label>…)")
+    found = [pattern.search(os.fsdecode(key)) for key in keys]
+    if not any(found):
+        first = f", as {keys[0]!a}" if keys else ""
+        raise OptionError(f"label_regex={regex!r} matches none of {len(keys)} paths{first}")
+    column = Distinct()
+    column.extend(match[group] or "" if match else "" for match in found)
+
+    def place(position: int | None) -> str:
+        return f"label_regex={regex!r}" + ("" if position is None else f" on {keys[position]!a}")
+
+    return labels(column, of_texts(column, place, classes), place, classes=classes)
+
+
+def check_fits(value: float, where: str) -> None:
+    """Refuse a number that float32 changes by more than rounding.
+
+    Raises:
+        SourceError: it is infinite or too large, or a whole number beyond 2**24 that would change.
+    """
+    if -(1 << 24) <= value <= 1 << 24:
+        return
+    is_exact = isinstance(value, int) or (abs(value) < 1 << 53 and value == value // 1)
+    if abs(value) > _MOST_FLOAT or (is_exact and int(np.float32(value)) != value):
+        raise SourceError(
+            f"{where}: float32 cannot hold {_short(value)}; if the labels are numbers of classes "
+            "or of things, make all of them whole numbers; else scale them"
+        )
+
+
+def of_texts(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
+    """The values of a column of text: as numbers if all are, or missing; else as names.
+
+    Texts that are all names of `classes` are names, also ``"1"``.
+
+    Raises:
+        SourceError: see `names_of`.
+    """
+    texts, named = [text.strip() for text in column.values], {*(classes or ())}
+    there = [text for text in texts if not is_missing(text, named)]
+    if named.issuperset(there) or any(number(text) is None for text in there):
+        return names_of(column, place, classes)
+    return [text if is_missing(text, named) else number(text) for text in texts]
+
+
+def names_of(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
+    """The values of a column of text as names.
+
+    Raises:
+        SourceError: more than half of the different texts are whole numbers, and others are not.
+            One cell such as ``?`` would otherwise turn the numbers 0, 1, …, 10 into class names,
+            and sort them as text: 0, 1, 10, 2.
+    """
+    names = [text.strip() for text in column.values]
+    there = [i for i, name in enumerate(names) if not is_missing(name, classes or ())]
+    odd = [i for i in there if not is_whole(names[i])]
+    if odd and len(odd) * 2 < len(there) and classes is None:
+        raise SourceError(
+            f"{place(column.first(odd[0]))}: the label {_short(names[odd[0]])}; "
+            f"{len(there) - len(odd)} of {len(there)} different labels are whole numbers; expected "
+            "all, or name all classes by --classes-from"
+        )
+    return names
+
+
+@functools.lru_cache(1 << 16)
+def number(value: Any) -> Any:
+    """The number or truth value in a cell; NaN if the cell is missing, None if it is no number."""
+    if is_missing(value):
+        return math.nan
+    if isinstance(value, str):
+        text = value.strip()
+        return json.loads(text) if is_number(text) else _TRUTH.get(text.lower())
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+def _short(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -126,8 +126,12 @@ class Pairs(Source):
                 f"{path}/: no folders of images and masks that are known; say --images and "
                 "--masks, or --image-suffix and --mask-suffix if both are in one folder"
             )
+        boxes = ""
+        if any(path.glob("Annotations/*.xml")):
+            boxes = "Annotations/ has boxes, too: for them, say --source voc"
+            result.warnings.append(f"took the masks; {boxes}")
         if sides is not None and file is None:
-            _refuse_splits(path, *sides)
+            _refuse_splits(path, *sides, boxes)
         images = sides[0] if sides is not None else _Side("", b"")
         further = {n: _field_side(path, images, n, o) for n, (o, _) in context.fields.items()}
         found: tuple[_ByStem, _ByStem] = ({}, {})
@@ -275,8 +279,7 @@ def _side(folder: str, suffix: str | None) -> _Side:
     return _Side("" if folder == "." else folder, os.fsencode(suffix or usual))
 
 
-def _refuse_splits(path: Path, images: _Side, masks: _Side) -> None:
-    """Raise if the source is a dataset of several splits."""
+def _refuse_splits(path: Path, images: _Side, masks: _Side, boxes: str) -> None:
     source, commands = shlex.quote(str(path)), []
     lists = path / _VOC_LISTS
     if images.folder == _LAYOUTS[0][0] and lists.is_dir():
@@ -296,7 +299,8 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side) -> None:
         ]
     if commands:
         raise SourceError(
-            f"{path}/: several splits of a dataset; pack each by itself: {'; '.join(commands)}"
+            f"{path}/: several splits of a dataset; pack each by itself: "
+            f"{'; '.join(filter(None, [*commands, boxes]))}"
         )
 
 

@@ -13,6 +13,7 @@ from source_kinds import (
     ENDINGS,
     Written,
     by_folders,
+    class_names,
     field_names,
     kind,
     put,
@@ -49,8 +50,70 @@ def label_list(samples: list[Sample], folder: pathlib.Path) -> Written:
     return Written([str(folder / "flat"), "--labels", labels], samples)
 
 
-@kind("mask=!all", "fields=all,some")
+def _turned(sample: Sample, box: list[float]) -> list[float]:
+    """A box of the stored image in the upright one, of an image with the orientation 1 or 6."""
+    x0, y0, x1, y1 = box
+    height = sample["size"][0]
+    return [height - y1, x0, height - y0, x1] if sample["orientation"] == 6 else box
+
+
+@kind("boxes=!all,some")
+def yolo(samples: list[Sample], folder: pathlib.Path) -> Written:
+    """Images, and a text file of boxes for each, as fractions of the upright image."""
+    top, expected = folder / "yolo", copy.deepcopy(samples)
+    names = class_names(samples)
+    put(top / "classes.txt", "\n".join(names).encode())
+    for sample, wanted in zip(samples, expected, strict=True):
+        wanted["key"] = f"images/{sample['key']}"
+        height, width = sample["size"][:: -1 if sample["orientation"] == 6 else 1]
+        lines = []
+        for box in sample.get("boxes", []):
+            x0, y0, x1, y1 = _turned(sample, box["box"])
+            numbers = (x0 + x1) / 2 / width, (y0 + y1) / 2 / height, x1 - x0, y1 - y0
+            size = f"{numbers[2] / width} {numbers[3] / height}"
+            lines.append(f"{names.index(box['class'])} {numbers[0]} {numbers[1]} {size}\n")
+        lines = list(dict.fromkeys(lines))
+        unique = {(tuple(b["box"]), b["class"]): b for b in reversed(sample.get("boxes", []))}
+        wanted["boxes"] = [
+            {"box": list(box), "class": name} for box, name in reversed([*unique])
+        ]  # fmt: skip
+        put(top / "images" / sample["key"], sample["image"])
+        put(top / "labels" / f"{stem_of(sample)}.txt", "".join(lines).encode())
+    return Written([str(top)], by_folders(expected))
+
+
+@kind("boxes=!all,some")
 def voc(samples: list[Sample], folder: pathlib.Path) -> Written:
+    """Images, and an XML file of boxes for each, of the stored or of the upright image."""
+    top, expected = folder / "VOC", copy.deepcopy(samples)
+    for i, (sample, wanted) in enumerate(zip(samples, expected, strict=True)):
+        height, width = sample["size"]
+        upright = sample["orientation"] == 6 and (i % 4 == 1 or width == height)
+        width, height = (height, width) if upright else (width, height)
+        size = {"width": str(width), "height": str(height)}
+        text = f"<size><width>{width}</width><height>{height}</height></size>"
+        wanted["boxes"] = []
+        for box in sample.get("boxes", []):
+            x0, y0, x1, y1 = _turned(sample, box["box"]) if upright else box["box"]
+            text += (
+                f"<object><name>{box['class']}</name><pose>Left</pose><difficult>{box['crowd']}"
+                f"</difficult><bndbox><xmin>{x0 + 1}</xmin><ymin>{y0 + 1}</ymin><xmax>{x1}</xmax>"
+                f"<ymax>{y1}</ymax></bndbox></object>"
+            )
+            one = {"box": box["box"], "class": box["class"], "difficult": box["crowd"]}
+            wanted["boxes"].append(one)
+        wanted["meta"] = {"size": size, "object": [{"pose": "Left"}] * len(wanted["boxes"])}
+        wanted["key"] = f"JPEGImages/{sample['key']}"
+        put(top / "JPEGImages" / sample["key"], sample["image"])
+        put(
+            top / "Annotations" / f"{stem_of(sample)}.xml",
+            f"<annotation>{text}</annotation>".encode(),
+        )
+    return Written([str(top)], by_folders(expected))
+
+
+@kind("mask=!all", "fields=all,some")
+def voc_masks(samples: list[Sample], folder: pathlib.Path) -> Written:
     """Images and masks in two folders, as Pascal VOC has them; fields in further folders."""
     top = folder / "VOC"
     arguments, expected = [str(top)], copy.deepcopy(samples)

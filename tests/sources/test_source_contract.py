@@ -292,6 +292,36 @@ def _remote(_: pathlib.Path) -> Case:
     return Case("memory://contract", samples)
 
 
+def _yolo(root: pathlib.Path) -> Case:
+    _tree(root / "s", {f"images/{i}.png": d for i, d in enumerate(_IMAGES)})
+    _tree(root / "s", {f"labels/{i}.txt": b"%d .5 .5 .5 .25" % (i % 2) for i in range(_COUNT)})
+    (root / "s" / "classes.txt").write_text("x\ny\n")
+    samples = [
+        Expected(f"images/{i}.png", data, boxes=[[0.25, 0.375, 0.75, 0.625]],
+                 columns={"labels": [i % 2]})
+        for i, data in enumerate(_IMAGES)
+    ]  # fmt: skip
+    return Case(root / "s", samples)
+
+
+def _voc(root: pathlib.Path) -> Case:
+    _tree(root / "s", {f"JPEGImages/{i}.png": d for i, d in enumerate(_IMAGES)})
+    samples = []
+    for i, data in enumerate(_IMAGES):
+        box = f"<xmin>1</xmin><ymin>2</ymin><xmax>{i + 2}</xmax><ymax>3</ymax>"
+        xml = (
+            f"<annotation><object><name>{'xy'[i % 2]}</name><pose>Left</pose><difficult>1"
+            f"</difficult><bndbox>{box}</bndbox></object></annotation>"
+        )
+        _tree(root / "s", {f"Annotations/{i}.xml": xml.encode()})
+        columns: dict[str, list[float]] = {"labels": [i % 2], "difficult": [1]}
+        meta = {"object": [{"pose": "Left"}]}
+        samples.append(Expected(
+            f"JPEGImages/{i}.png", data, boxes=[[0, 1, i + 2, 3]], columns=columns, meta=meta,
+        ))  # fmt: skip
+    return Case(root / "s", samples)
+
+
 _MAKERS: dict[str, list[Callable[[pathlib.Path], Case]]] = {
     "archive": [_zip, _tgz],
     "coco": [_coco],
@@ -304,6 +334,8 @@ _MAKERS: dict[str, list[Callable[[pathlib.Path], Case]]] = {
     "parquet": [_parquet],
     "remote_folder": [_remote],
     "torch_dataset": [_dataset],
+    "voc": [_voc],
+    "yolo": [_yolo],
 }
 _CASES = [(name, make) for name, makers in _MAKERS.items() for make in makers]
 _each = pytest.mark.parametrize(("name", "make"), _CASES, ids=lambda x: getattr(x, "__name__", x))
@@ -470,7 +502,7 @@ def test_the_command_line_takes_fields(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "make"),
-    [case for case in _CASES if case[1] not in (_extracted, _remote)],
+    [case for case in _CASES if case[1] not in (_extracted, _remote, _voc, _yolo)],
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_a_field_from_nowhere_is_refused(

@@ -1,0 +1,132 @@
+"""What the sources share that have a file of boxes for each image: YOLO and Pascal VOC."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packio.errors import DecodeError, SourceError
+from packio.sample.labelling import class_names
+from packio.sample.record import Field, Frame, Record
+from packio.sources import Context, Listing, _files
+from packio.sources._records import record_of
+from packio.sources._rows import ListedRows, each
+from packio.sources.tables import columns
+
+_LARGEST = 1 << 26  # bytes of a file of annotations
+_SPLITS = "train", "training", "val", "valid", "validation", "dev", "test", "testing"
+_split = re.compile(rf"({'|'.join(_SPLITS)})(\d{{4}})?", re.IGNORECASE).fullmatch
+
+
+class Objects(NamedTuple):
+    """The objects of one image: a name, a box (XYXY, as `frame` says) and flags each."""
+
+    names: list[str]
+    boxes: list[Sequence[float]]
+    frame: Frame
+    flags: list[dict[str, int]]
+    meta: dict[str, Any] | None
+
+
+def small_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a file of annotations.
+
+    Raises:
+        SourceError: it cannot be read, or is larger than such files are.
+    """
+    try:
+        if (size := os.path.getsize(path)) > _LARGEST:
+            raise SourceError(f"{path}: {size:,} bytes; the limit is {_LARGEST:,}")
+        return _files.whole_file(None, os.fsencode(path))
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+
+
+def objects_of(
+    files: Mapping[str, str], parse: Callable[[bytes | None], Objects], result: Listing,
+    is_annotation: Callable[[str], bool],
+) -> dict[str, Objects]:  # fmt: skip
+    """Parse the file of each image, and refuse files of boxes that belong to no image.
+
+    Args:
+        files: Path of an image → of its file, which may not be there: it is parsed as None.
+        parse: Raises DecodeError, whose text begins with the line if that is known.
+        result: Receives images and files that cannot be taken.
+        is_annotation: Tells whether a file beside those of the images is one of boxes.
+    """
+    found = {}
+
+    def refuse(path: str, reason: str) -> None:
+        result.unlisted.append((os.fsencode(os.path.relpath(path, result.root)), reason))
+
+    for image, file in files.items():
+        try:
+            found[image] = parse(small_file(file) if os.path.exists(file) else None)
+        except (DecodeError, SourceError) as error:
+            refuse(image, f"{ascii(os.path.relpath(file, result.root))[1:-1]}:{error}")
+    endings = {os.path.splitext(file)[1] for file in files.values()}
+    for folder in sorted({*map(os.path.dirname, files.values())}):
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        paths = {os.path.join(folder, n) for n in names if os.path.splitext(n)[1] in endings}
+        for path in filter(is_annotation, sorted(paths - {*files.values()})):
+            refuse(path, "annotations of an image that is not there")
+    return found
+
+
+def listing_of(
+    result: Listing, found: Mapping[str, Objects], context: Context, names: Iterable[str] | None,
+    splits: Mapping[str, str] | None,
+) -> Listing:  # fmt: skip
+    """The listing of images and their objects.
+
+    Args:
+        result: Has warnings and what cannot be packed.
+        found: Absolute path of an image → its objects.
+        context: What the user says.
+        names: Of all classes, in their order; None: the names that the objects have, sorted.
+        splits: Absolute path of an image → its split; None: folders may say it.
+    """
+    seen = sorted({n for o in found.values() for n in o.names}) if names is None else [*names]
+    known = seen
+    if context.classes is not None:
+        known = class_names(str(result.root), seen, context.classes)
+    number = {name: i for i, name in enumerate(known)}
+    flags = sorted({flag for o in found.values() for entry in o.flags for flag in entry})
+    folder, keys = columns.relative([*found], result.root or "")
+    parts = [os.fsdecode(key).split("/")[:-1] for key in keys]
+    of_each = [next(filter(_split, folders), "") for folders in parts] if splits is None else [
+        splits[path] for path in found]  # fmt: skip
+    order = sorted({*of_each}, key=lambda s: [*_SPLITS, s.lower()].index(s.lower()))
+    with _files.folder_opened(folder) as descriptor:
+        sizes = _files.sizes(descriptor, keys)
+    has_meta = any(o.meta is not None for o in found.values())
+    rows = {
+        "image": keys,
+        "meta": [columns.meta(o.meta or {}) if has_meta else None for o in found.values()],
+        "boxes": [np.array(o.boxes, np.float64).reshape(-1, 4) for o in found.values()],
+        "columns": [
+            {"labels": np.array([number[name] for name in o.names], np.int64)}
+            | {f: np.array([entry.get(f, 0) for entry in o.flags], np.int64) for f in flags}
+            for o in found.values()
+        ],
+        "frame": [tuple(o.frame) for o in found.values()],
+    }
+    return dataclasses.replace(
+        result, root=folder, keys=keys, sizes=sizes, classes=known, rows=ListedRows(rows),
+        splits=None if "" in order else [order.index(split) for split in of_each],
+        split_names=[] if "" in order else order,
+        open=functools.partial(each, _read, os.path.abspath(folder)),
+    )  # fmt: skip
+
+
+def _read(folder: str, rows: ListedRows, position: int) -> Record[Field]:
+    image, meta, boxes, further, frame = (column[position] for column in rows.columns.values())
+    origin = {"image": ("image", "image")}
+    values = {"image": os.fsdecode(image)}
+    return record_of(values, origin, folder, meta, boxes, further, Frame(*frame))

@@ -17,8 +17,8 @@ _TO_WRITE = {*group.RUN, *group.PARTS, *group.SEEKABLE} - {"check"}  # nothing t
 
 
 @group.takes(
-    group.SOURCE, group.BOXES, group.OUTPUT, group.SAMPLES, group.IMAGES, group.SEEKABLE, group.LEVELS,
-    group.RUN,
+    group.SOURCE, group.BOXES, group.OUTPUT, group.SAMPLES, group.IMAGES, group.SEEKABLE,
+    group.LEVELS, group.RUN,
     group.PARTS, group.of_plugins("sources"), group.of_plugins("formats"),
 )  # fmt: skip
 def run(

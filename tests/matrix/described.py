@@ -7,7 +7,8 @@ A sample is a dict; it lacks the names of what it does not have::
      "meta": {"place": "attic", "n": 3}, "split": "train",
      "fields": {"caption": ("text", b"a dog"), "depth": ("image", b"...")}}
 
-``label`` is the name of a class, a list of names (many-hot), a number (few: of some samples), or a
+``box`` is in pixels of the stored image, as packs have it; sources give it as `upright`. ``label``
+is the name of a class, a list of names (many-hot), a number (few: of some samples), or a
 tuple of floats. All
 images are `SIZE` bytes long, so that a changed image has the size of the old one.
 """
@@ -105,6 +106,7 @@ def _sample(
     name = names[i % len(names)]
     width, height = (24, 16) if same_size else (draw.randrange(12, 28), draw.randrange(12, 28))
     turned = 6 if "turned" in annotations and i % 2 else 1
+    width += turned == 6 and width == height  # its size says how a mask lies
     kind = "PNG" if i % 5 == 4 and turned == 1 else "JPEG"
     ending = "png" if kind == "PNG" else "jpg"
     key = f"{i:02d}.{ending}"
@@ -145,6 +147,13 @@ def _box(width: int, height: int, names: list[str], draw: random.Random) -> dict
     corners = [float(x0), float(y0), float(x1), float(y1)]
     crowd = draw.randrange(2)
     return {"box": corners, "class": draw.choice(names), "crowd": crowd, "area": area / 2}
+
+
+def upright(sample: Sample, box: dict[str, Any]) -> list[float]:
+    """A box as people see it: Exif's orientation 6 turns the stored image right."""
+    x0, y0, x1, y1 = box["box"]
+    height = float(sample["size"][0])
+    return [height - y1, x0, height - y0, x1] if sample["orientation"] == 6 else box["box"]
 
 
 def changed(sample: Sample, what: str, seed: int) -> Sample:

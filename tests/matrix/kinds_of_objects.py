@@ -8,6 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+from described import upright
 from source_kinds import (
     ALL,
     ORDER,
@@ -52,7 +53,7 @@ def _values(sample: Sample, names: Sequence[str]) -> dict[str, object]:
         found["mask"] = sample["mask"]
     if "boxes" in sample:
         boxes = sample["boxes"]
-        found["boxes"] = np.array([b["box"] for b in boxes], np.float32).reshape(-1, 4)
+        found["boxes"] = np.array([upright(sample, b) for b in boxes], np.float32).reshape(-1, 4)
         found["box_labels"] = np.array([names.index(b["class"]) for b in boxes], np.int64)
         found["area"] = np.array([b["area"] for b in boxes], np.float32)
         found["iscrowd"] = np.array([b["crowd"] for b in boxes], np.int64)

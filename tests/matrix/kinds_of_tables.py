@@ -8,6 +8,7 @@ import io
 import json
 from typing import TYPE_CHECKING
 
+from described import upright
 from source_kinds import (
     ALL,
     ENDINGS,
@@ -110,7 +111,7 @@ def coco(samples: list[Sample], folder: pathlib.Path) -> Written:
         wanted["boxes"] = sample.get("boxes", [])
         entries: list[dict[str, object]] = []
         for box in wanted["boxes"]:
-            x0, y0, x1, y1 = box["box"]
+            x0, y0, x1, y1 = upright(sample, box)
             entries.append({
                 "id": 10 * number + len(entries), "image_id": number, "iscrowd": box["crowd"],
                 "category_id": _ID[box["class"]], "area": box["area"],

@@ -28,19 +28,64 @@
 Each also subclasses the built-in exception that fits, so ``except ValueError`` works for those who
 do not know packio. Every message says where, what was found, what was expected and what to do.
 All take one string, so they travel between processes unharmed. ``exit_code`` is what the command
-line ends with.
+line ends with. Credentials in URLs are left out of every message, and characters that control a
+terminal are escaped: messages quote names out of files that others made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
+
+_CONTROLS = re.compile(  # but line feed and tab; and what changes the direction of text
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+# "user:password@" of any URL, also after pathlib joined its slashes; the query of HTTP, which may
+# be a signature or a token.
+_USER = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*:/{1,3})[^\s/?#'\"]*@")
+_QUERY = re.compile(r"(\bhttps?:/{1,3}[^\s?#'\"]*)[?#][^\s'\")\]]*")
+
+
+def without_credentials(text: str) -> str:
+    """Leave out of the URLs in a text who asks, and the queries of HTTP.
+
+    >>> without_credentials("https://me:secret@host/a.tar?token=1: no such object")
+    'https://host/a.tar: no such object'
+    """
+    if ":/" not in text:
+        return text
+    return _QUERY.sub(_without_query, _USER.sub(r"\1", text))
+
+
+def _without_query(match: re.Match[str]) -> str:
+    """Keep what punctuates the sentence behind the URL."""
+    said = match[0]
+    return match[1] + said[len(said.rstrip(":;,.")) :]
+
+
+def printable(text: str) -> str:
+    r"""Escape what could control a terminal, as ``\x1b``; lines and tabs stay."""
+    return _CONTROLS.sub(lambda match: as_bytes(match[0]), text)
+
+
+def as_bytes(character: str) -> str:
+    r"""Show a character by its bytes of UTF-8, or the byte that it stands for, as ``\xNN``."""
+    try:
+        data = character.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair of UTF-16, which no file's name has
+        return character.encode("ascii", "backslashreplace").decode()
+    return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 class PackioError(Exception):
     """Base of all errors that packio raises on purpose."""
 
     exit_code = 65
+
+    def __init__(self, *said: object) -> None:
+        shown = (printable(without_credentials(s)) if isinstance(s, str) else s for s in said)
+        super().__init__(*shown)
 
 
 class NotAPackError(PackioError, ValueError):

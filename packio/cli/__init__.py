@@ -25,7 +25,7 @@ import typer
 
 from packio.cli._output import as_typed, discard, tell, until_reader_leaves, warn
 from packio.cli._streams import prepare
-from packio.errors import OptionError, OutputError, PackioError
+from packio.errors import OptionError, OutputError, PackioError, printable
 from packio.system import interrupts
 
 INTERRUPTED = 130
@@ -45,6 +45,7 @@ def build(only: str | None = None, held: interrupts.deferred | None = None) -> t
     """
     app = typer.Typer(
         name="packio",
+        cls=_Commands,
         help="Pack image datasets into standard containers, and read them back at full speed.",
         epilog=_EPILOG,
         no_args_is_help=True,
@@ -56,7 +57,7 @@ def build(only: str | None = None, held: interrupts.deferred | None = None) -> t
     chosen = [n for n in names if n.replace("_", "-") == only] or names
     for name in chosen:
         module = importlib.import_module(f"packio.cli.{name}")
-        paragraphs = inspect.cleandoc(module.run.__doc__).split("\n\n")
+        paragraphs = inspect.cleandoc(module.run.__doc__ or "").split("\n\n")
         text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
         app.command(name.replace("_", "-"), help=text, epilog=_EPILOG)(_quietly(module.run, held))
     return app
@@ -97,6 +98,18 @@ def _root(
                                  is_eager=True, callback=_print_version),
 ) -> None:  # fmt: skip
     pass
+
+
+class _Commands(typer.core.TyperGroup):
+    """Escapes what a message about wrong arguments quotes: a file's name may be there."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if isinstance(said := getattr(error, "message", None), str):
+                error.message = printable(said)  # type: ignore[attr-defined]  # of typer's errors
+            raise
 
 
 class _WarnOnce:
@@ -162,10 +175,9 @@ def _interrupted(command: str | None) -> str:
 
 def _has_empty_name(words: list[str]) -> bool:
     """Whether an argument, or the value of -o, is empty: Python takes it for the current folder."""
-    before = ["", *words[:-1]]
     return any(
         not word and (not last.startswith("-") or last in ("-o", "--out"))
-        for last, word in zip(before, words, strict=True)
+        for last, word in zip(["", *words], words, strict=False)
     )
 
 

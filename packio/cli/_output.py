@@ -1,4 +1,8 @@
-"""Print results: each name exactly, on one line; stop quietly if the reader of stdout leaves."""
+"""Print results: each name exactly, on one line; stop quietly if the reader of stdout leaves.
+
+All that commands print goes through `say` and `tell`, or through rich after `printable`: nothing
+that a file holds reaches a terminal as it is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from packio.cli._streams import as_bytes
+from packio.errors import as_bytes, printable, without_credentials
 
 _SHOWN = 10  # lines of a list
 _NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -23,10 +27,15 @@ _NAME = re.compile(r"\b([a-z]\w*)=(?=[\s,;:.)]|$)")  # of an argument, without a
 _BYTES = re.compile(r"(?<![\w'\"])b(?=['\"])")
 
 
+def say(*lines: str, end: str = "\n") -> None:
+    """Print lines on stdout."""
+    sys.stdout.write(printable("\n".join(lines)) + end)
+
+
 def tell(line: str) -> None:
     """Print a line on stderr. If nobody reads stderr any more, the work goes on without it."""
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr)
 
@@ -34,7 +43,7 @@ def tell(line: str) -> None:
 def warn(warnings: Iterable[str]) -> None:
     """Print warnings on stderr, one a line."""
     for warning in warnings:
-        tell(f"packio: warning: {as_typed(warning)}")
+        tell(f"packio: warning: {as_typed(without_credentials(warning))}")
 
 
 def discard(stream: TextIO) -> None:
@@ -152,7 +161,7 @@ def print_table(
         widths = [max(len(line[i]) for line in (header, *cells)) for i in range(len(header))]
         for line in (header, *cells):
             padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-            print("  ".join(padded).rstrip())
+            say("  ".join(padded).rstrip())
         return
     from rich.console import Console
     from rich.table import Table
@@ -161,7 +170,7 @@ def print_table(
     for name in header:
         table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     for line in cells:
-        table.add_row(*line)
+        table.add_row(*map(printable, line))
     Console().print(table)
 
 
@@ -169,7 +178,7 @@ def print_json(values: Any) -> None:
     """Print a report (a dataclass), or what JSON takes, as JSON. Paths become text."""
     if dataclasses.is_dataclass(values) and not isinstance(values, type):
         values = dataclasses.asdict(values)
-    print(json.dumps(values, default=str))
+    say(json.dumps(values, default=str))
 
 
 def print_some(lines: Sequence[str], remark: str = "") -> None:
@@ -177,4 +186,4 @@ def print_some(lines: Sequence[str], remark: str = "") -> None:
     shown = [f"  {line}" for line in lines[:_SHOWN]]
     if len(lines) > _SHOWN:
         shown.append(f"  and {len(lines) - _SHOWN:,} more {remark}".rstrip())
-    print("\n".join(shown))
+    say(*shown)

@@ -7,6 +7,8 @@ import io
 import os
 import sys
 
+from packio.errors import as_bytes
+
 _SHOWN = "packio-shown"  # name of the error handler
 
 
@@ -20,6 +22,10 @@ def prepare() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere(descriptor))
     codecs.register_error(_SHOWN, _shown)
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED: text that a full disk takes in part only would pass for written
+        encoding, raw = sys.stdout.encoding, sys.stdout.detach()
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_SHOWN)
@@ -36,12 +42,3 @@ def _shown(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(as_bytes, error.object[error.start : error.end])), error.end
-
-
-def as_bytes(character: str) -> str:
-    r"""Show a character by its bytes of UTF-8, or the byte that it stands for, as ``\xNN``."""
-    try:
-        data = character.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a pair of UTF-16, which no file's name has
-        return character.encode("ascii", "backslashreplace").decode()
-    return "".join(f"\\x{byte:02x}" for byte in data)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json, print_some
+from packio.cli._output import counted, escaped, print_json, print_some, say
 from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
 from packio.sample.fields import KINDS
@@ -135,40 +135,40 @@ def _values(origin: str) -> Any:
 
 def _show(report: Any, pack: Path) -> None:
     if report.kept and not report.samples + report.missing:
-        print(f"{escaped(str(pack))}: no shard lacks {report.name}; nothing to add")
+        say(f"{escaped(str(pack))}: no shard lacks {report.name}; nothing to add")
         _show_unfilled(report)
         return
     lacking = f", {report.missing:,} have none" if report.missing else ""
     kept = f"; {report.kept:,} had one before" if report.kept else ""
     shape = f", {next(iter(report.shapes))}" if len(report.shapes) == 1 else ""
     before = f", {report.resumed:,} of them made before" if report.resumed else ""
-    print(
+    say(
         f"{escaped(str(pack))}: {report.name} ({report.kind}{shape}) of "
         f"{counted(report.samples, 'sample')}{before}{lacking}{kept}; {report.bytes:,} bytes, "
         f"{report.seconds:.1f} s"
     )
     if report.remaining:
-        print(
+        say(
             f"{report.remaining:,} bytes of the old values stay in files that hold other fields, "
             "too, where other programs find them; to be rid of them: packio convert"
         )
     if len(report.shapes) > 1:
-        print("The arrays differ; batches in which they do come as lists:")
+        say("The arrays differ; batches in which they do come as lists:")
         lines = [f"{escaped(shape)}: {count:,}" for shape, count in report.shapes.items()]
         print_some(lines, "(--json lists all)")
     if report.skipped:
-        print(f"{len(report.skipped):,} bad values are left out:")
+        say(f"{len(report.skipped):,} bad values are left out:")
         print_some([escaped(f"{key}: {why}") for key, why in report.skipped], "(--json lists all)")
     if report.unused:
-        print(f"{counted(len(report.unused), 'value')} of no sample:")
+        say(f"{counted(len(report.unused), 'value')} of no sample:")
         print_some([escaped(name) for name in report.unused], "(--json lists all)")
     _show_unfilled(report)
-    print(f"digest {report.digest}")
+    say(f"digest {report.digest}")
 
 
 def _show_unfilled(report: Any) -> None:
     if report.unfilled:
-        print(
+        say(
             f"{report.unfilled:,} samples lack {report.name} in shards where others have it, and "
             "stay without; --overwrite in place of --only-new makes all values anew"
         )

@@ -9,7 +9,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli import _packing_options as group
-from packio.cli._output import counted, escaped, print_json, print_some, warn
+from packio.cli._output import counted, escaped, print_json, print_some, say, warn
 from packio.cli._progress import ProgressLine
 from packio.packing.appending import AppendReport, append
 
@@ -52,7 +52,7 @@ def run(
 def _show(report: AppendReport, pack: Path) -> None:
     new = f", {counted(len(report.new_classes), 'new class')}" if report.new_classes else ""
     skipped = f", {report.skipped:,} bad ones left out" if report.skipped else ""
-    print(
+    say(
         f"{escaped(str(pack))}: {report.added:,} added{new}{skipped}; {report.unchanged:,} were "
         f"there; {counted(report.total, 'image')} in all, {report.seconds:.1f} s"
     )
@@ -61,6 +61,6 @@ def _show(report: AppendReport, pack: Path) -> None:
         (report.deleted, "gone from the source"),
     ):
         if keys:
-            print(f"{len(keys):,} {what} since; the pack keeps what it has:")
+            say(f"{len(keys):,} {what} since; the pack keeps what it has:")
             print_some([escaped(key) for key in keys], "(--json lists all)")
-    print(f"digest {report.digest}")
+    say(f"digest {report.digest}")

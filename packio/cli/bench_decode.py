@@ -10,7 +10,7 @@ import typer
 from packio import registry
 from packio.cli import _options as option
 from packio.cli._benches import run_bench
-from packio.cli._output import counted, print_table, tell
+from packio.cli._output import counted, print_table, say, tell
 from packio.errors import OptionError
 from packio.system import processors
 
@@ -111,13 +111,13 @@ def run(
 
 
 def _print(result: DecodeResult) -> None:
-    print(
+    say(
         f"{counted(result.images, 'image')} from {result.origin}: "
         f"{result.pixels / 1e6:,.1f} megapixels, {result.bytes / 1e6:,.1f} MB; "
         f"{result.cpu}, {counted(result.cpus, 'CPU')}; {counted(result.rounds, 'round')}"
     )
     if result.unreadable:
-        print(f"{counted(result.unreadable, 'file')} left out: not 8-bit RGB to Pillow")
+        say(f"{counted(result.unreadable, 'file')} left out: not 8-bit RGB to Pillow")
     several = len({row.encoding for row in result.rows}) > 1
     ordered = sorted(
         result.rows,
@@ -127,7 +127,7 @@ def _print(result: DecodeResult) -> None:
     cells = [((row.encoding,) if several else ()) + _cells(row, result) for row in ordered]
     print_table(header, cells, left=_LEFT)
     for name, reason in result.missing.items():
-        print(f"{name}: not measured; {reason}")
+        say(f"{name}: not measured; {reason}")
 
 
 def _cells(row: DecodeRow, result: DecodeResult) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _pixels(row: DecodeRow) -> str:
 
 
 def _print_parity(result: fidelity.FidelityResult) -> None:
-    print(
+    say(
         f"{counted(result.rows[0].crops, 'crop')} of {counted(result.images, 'JPEG')} from "
         f"{result.origin}, to {result.size}x{result.size}, {result.interpolation}; against "
         f"{result.reference}"

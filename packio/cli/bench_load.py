@@ -8,7 +8,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._benches import run_bench
-from packio.cli._output import counted, tell
+from packio.cli._output import counted, say, tell
 
 if TYPE_CHECKING:
     from packio.measuring.bench.load import LoadResult
@@ -65,29 +65,29 @@ def run(
 
 
 def _print(result: LoadResult) -> None:
-    print(
+    say(
         f"{result.path}: {counted(result.samples, 'sample')} ({result.format}), "
         f"{result.seekable:.0%} seekable; {result.crop}, {result.fidelity}, "
         f"batches of {result.batch_size}, {counted(result.cpus, 'CPU')}"
     )
     for setting in sorted(result.settings, key=lambda s: -s.images_per_second):
         spread = (setting.fastest - setting.slowest) / setting.images_per_second
-        print(f"  {setting!s:<24} {setting.images_per_second:>8,.0f} img/s "
+        say(f"  {setting!s:<24} {setting.images_per_second:>8,.0f} img/s "
               f"{setting.megabytes_per_second:>8,.1f} MB/s  ± {spread / 2:.0%}")  # fmt: skip
     total = sum(result.stages.values())
-    print(f"one image on one core: {total:,.0f} µs")
+    say(f"one image on one core: {total:,.0f} µs")
     for name, micros in result.stages.items():
-        print(f"  {name:<8} {micros:>7,.0f} µs  {micros / total:>4.0%}")
-    print(f"decode wall: {result.wall:,.0f} img/s; the best setting reaches "
+        say(f"  {name:<8} {micros:>7,.0f} µs  {micros / total:>4.0%}")
+    say(f"decode wall: {result.wall:,.0f} img/s; the best setting reaches "
           f"{result.share_of_wall:.0%}")  # fmt: skip
     for gain in result.gains:
         if gain.factor > 1.05:
-            print(f"{gain.what} would make it {gain.factor:.1f} times as fast: {gain.command}")
+            say(f"{gain.what} would make it {gain.factor:.1f} times as fast: {gain.command}")
     best = result.best
-    print(f"the fewest processes that are as fast as the fastest setting, within the noise of "
+    say(f"the fewest processes that are as fast as the fastest setting, within the noise of "
           f"± {result.noise:.0%}:")  # fmt: skip
     if best.workers:
-        print(f"use: DataLoader(ds, num_workers={best.workers}, collate_fn=packio.collate)")
+        say(f"use: DataLoader(ds, num_workers={best.workers}, collate_fn=packio.collate)")
     else:
-        print(f"use: PackDataset(…, threads={best.threads}), "
+        say(f"use: PackDataset(…, threads={best.threads}), "
               "DataLoader(ds, num_workers=0, collate_fn=packio.collate)")  # fmt: skip

@@ -8,7 +8,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._benches import run_bench
-from packio.cli._output import counted, print_table
+from packio.cli._output import counted, print_table, say
 
 if TYPE_CHECKING:
     from packio.measuring.bench.memory_format import MemoryFormatResult, MemoryFormatRow
@@ -61,13 +61,13 @@ def run(
 
 
 def _print(result: MemoryFormatResult) -> None:
-    print(
+    say(
         f"batches of {counted(result.batch_size, 'image')} of {result.size}x{result.size}; "
         f"{result.on}, {counted(result.machine['threads'], 'thread')}, "
         f"torch {result.machine['torch']}; {counted(result.rounds, 'round')}"
     )
     print_table(_COLUMNS, [_cells(row) for row in result.rows], left=_COLUMNS[:5])
-    print(*result.conclusions(), sep="\n")
+    say(*result.conclusions())
 
 
 def _cells(row: MemoryFormatRow) -> tuple[str, ...]:

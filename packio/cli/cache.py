@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import escaped, print_json
+from packio.cli._output import escaped, print_json, say
 
 
 def run(
@@ -47,6 +47,6 @@ def run(
     for item in listed:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used))
         end = "removed" if item in removed else day
-        print(f"{escaped(str(item.path))}\t{escaped(item.what)}\t{item.bytes:,} bytes\t{end}")
+        say(f"{escaped(str(item.path))}\t{escaped(item.what)}\t{item.bytes:,} bytes\t{end}")
     total, gone = (sum(c.bytes for c in some) for some in (listed, removed))
-    print(f"{total:,} bytes" + (f", {gone:,} of them removed" if clear else ""))
+    say(f"{total:,} bytes" + (f", {gone:,} of them removed" if clear else ""))

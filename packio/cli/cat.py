@@ -10,7 +10,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._output import counted, escaped
-from packio.errors import KeyNotFoundError, OptionError, OutputError
+from packio.errors import KeyNotFoundError, OptionError
 
 if TYPE_CHECKING:
     from packio.packs.opening import Pack
@@ -39,13 +39,8 @@ def run(
         )
     with packio.open(pack, index=index) as opened:
         data = opened[_position(opened, key) if at else _find(opened, key)].data
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"standard output: {error.strerror}") from error
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _position(pack: Pack, text: str) -> int:

@@ -11,6 +11,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._output import print_json, tell
+from packio.errors import OptionError, printable
 
 if TYPE_CHECKING:
     from packio.measuring.doctor import Diagnosis
@@ -84,7 +85,6 @@ def _of_pack(path: str, size: int, batch_size: int, workers: int | None, index: 
     from torch.utils.data import DataLoader
 
     import packio
-    from packio.errors import OptionError
     from packio.system import processors
 
     file = Path(path)
@@ -108,7 +108,7 @@ def _print(diagnosis: Diagnosis) -> None:
     from packio.measuring.doctor.report import TIMES
 
     console = Console(highlight=False)
-    first, *others = str(diagnosis).splitlines()
+    first, *others = printable(str(diagnosis)).splitlines()
     console.print(first, style="bold", markup=False, soft_wrap=True)
     for line in others:
         style = "green" if line.startswith(f"  {TIMES}") else None

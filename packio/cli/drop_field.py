@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json
+from packio.cli._output import counted, escaped, print_json, say
 
 
 def run(
@@ -29,13 +29,13 @@ def run(
     if as_json:
         print_json(report)
     elif not quiet:
-        print(
+        say(
             f"{escaped(str(pack))}: {name} is dropped; {counted(len(report.removed), 'file')} "
             f"removed, {report.freed:,} bytes"
         )
         if report.remaining:
-            print(
+            say(
                 f"{report.remaining:,} bytes of its values stay in files that hold other fields, "
                 "too; to be rid of them: packio convert"
             )
-        print(f"digest {report.digest}")
+        say(f"digest {report.digest}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import as_size, counted, escaped, print_json
+from packio.cli._output import as_size, counted, escaped, print_json, say
 
 
 def run(
@@ -38,6 +38,6 @@ def run(
                     "columns": list(report.columns), "bytes": report.bytes,
                     "seconds": report.seconds})  # fmt: skip
     elif not quiet:
-        print(f"{escaped(str(report.out))}: {counted(report.samples, 'sample')}, "
+        say(f"{escaped(str(report.out))}: {counted(report.samples, 'sample')}, "
               f"{len(report.columns)} columns, {as_size(report.bytes)}")  # fmt: skip
-        print(f"  {', '.join(map(escaped, report.columns))}")
+        say(f"  {', '.join(map(escaped, report.columns))}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json
+from packio.cli._output import counted, escaped, print_json, say
 from packio.cli._progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def _print(report: ExtractReport) -> None:
     empty = f", empty classes: {report.empty_classes:,}" if report.empty_classes else ""
     files = sum(report.fields.values())
     each = ", ".join(f"{escaped(name)} {count:,}" for name, count in report.fields.items())
-    print(f"{escaped(str(report.out))}/: {counted(files, 'file')}{empty}, "
+    say(f"{escaped(str(report.out))}/: {counted(files, 'file')}{empty}, "
           f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")  # fmt: skip
     if len(report.fields) > 1:
-        print(f"files by field: {each}")
+        say(f"files by field: {each}")
     if report.seekable:
-        print(f"{report.seekable:,} of them are seekable JPEGs: pixels as in the source, bytes "
+        say(f"{report.seekable:,} of them are seekable JPEGs: pixels as in the source, bytes "
               "as in the pack")  # fmt: skip
     if report.table is not None:
         told = ", ".join(("keys", *report.annotations, *list(report.fields)[1:]))
-        print(f"{report.table.name}: {told}\npack it again: {report.command}")
+        say(f"{report.table.name}: {told}\npack it again: {report.command}")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json
+from packio.cli._output import counted, escaped, print_json, say
 from packio.cli._progress import ProgressLine
 from packio.images.perceptual import MOST, THRESHOLD
 
@@ -57,13 +57,13 @@ def run(
         return
     for pair in report.found[:_SHOWN]:
         other = "" if pair.same_label is not False else ", labels differ"
-        print(f"{escaped(pair.key)} looks like {escaped(pair.of_key)} "
+        say(f"{escaped(pair.key)} looks like {escaped(pair.of_key)} "
               f"({pair.distance} of 64 bits{other})")  # fmt: skip
     if len(report.found) > _SHOWN:
-        print(f"and {len(report.found) - _SHOWN:,} more; --json lists all")
+        say(f"and {len(report.found) - _SHOWN:,} more; --json lists all")
     if quiet:
         return
     bad = f", {counted(len(report.undecoded), 'image')} not decoded" if report.undecoded else ""
     page = f": {escaped(str(report.html))}" if report.html is not None else ""
-    print(f"{counted(len(report.found), 'near-duplicate')} among "
+    say(f"{counted(len(report.found), 'near-duplicate')} among "
           f"{counted(report.samples, 'sample')}{bad}{page}")  # fmt: skip

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import as_size, counted, escaped, print_json
+from packio.cli._output import as_size, counted, escaped, print_json, say
+from packio.errors import printable
 
 if TYPE_CHECKING:
     from packio.packs.opening import Pack
@@ -94,7 +95,7 @@ def run(
         _print_rich(summary)
     else:
         for title, entries in _sections(summary):
-            print("\n".join([title, *(f"  {name:<13} {text}" for name, text in entries)]))
+            say(title, *(f"  {name:<13} {text}" for name, text in entries))
 
 
 def _is_page(plot: Path) -> bool:
@@ -128,7 +129,7 @@ def _print_system(found: dict[str, str], *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print("\n".join(f"{name:<20} {escaped(text)}" for name, text in found.items()))
+        say(*(f"{name:<20} {escaped(text)}" for name, text in found.items()))
 
 
 def _sections(summary: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
@@ -234,9 +235,9 @@ def _print_rich(summary: dict[str, Any]) -> None:
 
     console = Console()
     for title, entries in _sections(summary):
-        console.print(Text(title, "bold"))
+        console.print(Text(printable(title), "bold"))
         table = Table.grid(padding=(0, 2))
         for name, text in entries:
-            table.add_row(Text(f"  {name}", "cyan"), Text(text))
+            table.add_row(Text(printable(f"  {name}"), "cyan"), Text(printable(text)))
         console.print(table)
         console.print()

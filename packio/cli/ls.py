@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import escaped
+from packio.cli._output import escaped, say
 
 if TYPE_CHECKING:
     from packio.inspecting.listing import Line
@@ -58,7 +58,7 @@ def run(
         lines = itertools.islice(list_samples(opened, classes or None, split), limit)
         text = (_json if as_json else _tsv if as_tsv else _aligned)(opened, lines)
         while block := "".join(itertools.islice(text, _LINES)):
-            sys.stdout.write(block)
+            say(block, end="")
 
 
 def _class_text(label: Any, classes: list[str]) -> str:

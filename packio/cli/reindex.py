@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json
+from packio.cli._output import counted, escaped, print_json, say
 from packio.cli._progress import bytes_bar
 
 
@@ -123,5 +123,5 @@ def run(
         print_json({"index": str(place), "samples": samples, "skipped": skipped,
                     "classes": classes})  # fmt: skip
     else:
-        print(f"{escaped(str(place))}: {counted(samples, 'sample')}, {skipped:,} skipped, "
+        say(f"{escaped(str(place))}: {counted(samples, 'sample')}, {skipped:,} skipped, "
               f"{counted(classes, 'class')}")  # fmt: skip

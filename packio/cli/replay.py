@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json
+from packio.cli._output import counted, escaped, print_json, say
 from packio.cli._progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def run(
         print_json(found.as_dict())
     elif html is not None and not quiet:
         count = sum(len(batch.samples) for batch in found.batches)
-        print(f"{escaped(str(html))}: {counted(count, 'sample')} in "
+        say(f"{escaped(str(html))}: {counted(count, 'sample')} in "
               f"{counted(len(found.batches), 'batch')}, {written / 1e6:,.2f} MB")  # fmt: skip
     elif html is None:
         _print(found)
@@ -153,8 +152,7 @@ def run(
 
 def _print(found: Replay) -> None:
     for batch in found.batches:
-        sys.stdout.write(_heading(batch) + "\n")
-        sys.stdout.writelines(f"{_line(sample)}\n" for sample in batch.samples)
+        say(_heading(batch), *map(_line, batch.samples))
 
 
 def _heading(batch: ReplayedBatch) -> str:

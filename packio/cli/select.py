@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json
+from packio.cli._output import counted, escaped, print_json, say
 
 
 def run(
@@ -52,5 +52,5 @@ def run(
         print_json({"out": str(report.out), "pack": str(report.pack),
                     "selected": report.selected, "samples": report.samples})  # fmt: skip
     elif not quiet:
-        print(f"{escaped(str(report.out))}: {report.selected:,} of "
+        say(f"{escaped(str(report.out))}: {report.selected:,} of "
               f"{counted(report.samples, 'sample')} of {escaped(str(report.pack))}")  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped, print_json, warn
+from packio.cli._output import counted, escaped, print_json, say, warn
 from packio.cli._progress import ProgressLine
 from packio.errors import IntegrityError, ReadError
 
@@ -65,11 +65,11 @@ def run(
         print_json(dataclasses.asdict(report) | {"ok": report.ok})
     else:
         for damage in report.damages:
-            print(_line(damage))
+            say(_line(damage))
     if not as_json and not quiet:
         warn(escaped(warning) for warning in report.warnings)
         found = "all as they were packed" if report.ok else counted(len(report.damages), "damage")
-        print(
+        say(
             f"{escaped(str(pack))}: {counted(report.samples, 'sample')} in "
             f"{counted(report.files, 'file')}, "
             f"{report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s: {found}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import counted, escaped
+from packio.cli._output import counted, escaped, say
 from packio.cli._progress import ProgressLine
 from packio.errors import OptionError
 
@@ -87,7 +88,7 @@ def run(
         )  # fmt: skip
     if not quiet:
         broken = f", {report.broken:,} of them broken" if report.broken else ""
-        print(f"{escaped(str(path))}: {report.shown:,} of {counted(report.samples, 'sample')}"
+        say(f"{escaped(str(path))}: {report.shown:,} of {counted(report.samples, 'sample')}"
               f"{broken}, {report.bytes / 1e6:,.1f} MB")  # fmt: skip
     if open_it:
         import webbrowser
@@ -101,7 +102,8 @@ def _serve(
     from packio.inspecting.gallery.serving import GalleryServer
 
     with GalleryServer(pack, classes=classes or None, split=split, size=size, port=port) as server:
-        print(f"{server.url}\nCtrl-C ends the server.", flush=True)
+        say(server.url, "Ctrl-C ends the server.")
+        sys.stdout.flush()
         if open_it:
             import webbrowser
 

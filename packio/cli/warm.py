@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from packio.cli import _options as option
-from packio.cli._output import escaped, print_json, warn
+from packio.cli._output import escaped, print_json, say, warn
 from packio.cli._progress import bytes_bar
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def _print(report: WarmReport, *, check: bool) -> None:
     for file in report.files:
         shares = [_share(file.before, file.bytes)]
         shares += [] if check else [_share(file.after, file.bytes)]
-        print("\t".join([escaped(str(file.path)), f"{file.bytes:,} bytes", " -> ".join(shares)]))
+        say("\t".join([escaped(str(file.path)), f"{file.bytes:,} bytes", " -> ".join(shares)]))
     before, after = (_share(count, report.bytes) for count in (report.before, report.after))
     read = f"{report.read / 1e6:,.1f} MB read in {report.seconds:.1f} s"
-    print(
+    say(
         f"{escaped(str(report.path))}: {before} of {report.bytes / 1e6:,.1f} MB in memory"
         + ("" if check else f", now {after}; {read}")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import regions
 from packio.images.accepting import accepted
+from packio.storage import urls
 
 OUTPUTS = ("tensor", "numpy", "pil")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -20,7 +22,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check a dataset's options by themselves, without its pack.
 
     Returns:
-        The options, with torchvision's crops as packio's.
+        The options, with torchvision's crops as packio's, and URLs as such.
 
     Raises:
         OptionError: a value is not allowed, or two options exclude each other.
@@ -50,11 +52,17 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_views(options)
     _check_transforms(options)
     views = options["views"]
+    places = {name: options[name] for name in ("path", "index") if _is_text(options.get(name))}
     return {
         **options,
+        **{n: url for n, p in places.items() if isinstance(url := urls.place(p), urls.Url)},
         "crop": accepted(options["crop"]),
         "views": None if views is None else tuple(map(accepted, views)),
     }
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
 
 
 def _check_bytes(options: Mapping[str, Any], name: str, needed: str, expected: str) -> None:

@@ -226,7 +226,7 @@ class PackDataset(PackPart):
         shown = {k: v for k, v in self._options.items() if k != "path" and v is not None}
         options = "".join(f", {k}={v!r}" for k, v in shown.items() if v != _DEFAULTS.get(k))
         part = f"[{len(self)} of {len(self.pack)} samples]" if self._is_part else ""
-        return f"{type(self).__name__}({os.fspath(self.pack.path)!r}{options}){part}"
+        return f"{type(self).__name__}({str(self.pack.path)!r}{options}){part}"
 
     @property
     def options(self) -> dict[str, Any]:

@@ -224,7 +224,9 @@ def _collected(
     """Scan an object, and collect its samples."""
     form: Format = registry.load("formats", work.bucket.format)
     kind = CollectedHeads if work.headers_only else Collected
-    text = os.fspath(url).removeprefix(f"{work.bucket.root}/")  # as the format calls the file
+    text = os.fspath(url).removeprefix(
+        f"{os.fspath(work.bucket.root)}/"
+    )  # as the format calls the file
     samples = kind(
         work.bucket.root, [text], form, work.reading.label_offset, seek_points=work.seek_points,
         storage=_OneObject(url.opened),

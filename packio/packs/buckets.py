@@ -57,6 +57,7 @@ def find(url: Url) -> Bucket:
         OptionError: several containers that do not go together.
         ReadError: the service does not answer, or one of several is not there.
     """
+    urls.refuse_query(url)
     names = braces.expanded(os.fspath(url))
     if names != [os.fspath(url)]:
         root = root_of(url)
@@ -93,7 +94,7 @@ def index_place(url: Url, bucket: Bucket) -> Url:
     if root_of(url) != url.parent:
         raise OptionError(
             f"{url}: in several folders, so no place for its index is beside it; say which with "
-            f"--index FILE (index=), as --index {url.name}{INDEX_SUFFIX}"
+            f"--index FILE (index=)"
         )
     return url.with_name(url.name + INDEX_SUFFIX)
 
@@ -174,7 +175,9 @@ def _all_facts(root: Url, names: Sequence[str]) -> dict[str, Facts]:
 
 def _listed(root: Url, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What a list of the folder says of its objects; nothing if asking for each is better."""
-    if len(names) <= _FEW or any("/" in name for name in names) or objects.is_web(root):
+    if len(names) <= _FEW or any("/" in name for name in names):
+        return {}
+    if urls.is_web(urls.filesystem(root)[0]):  # which lists no folders as a rule
         return {}
     return urls.inside(root)
 

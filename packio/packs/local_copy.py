@@ -120,8 +120,7 @@ def _keep(pack: Pack, home: Path, room: int) -> None:
             "was made from headers, without checksums; packio reindex --whole reads them whole",
             stacklevel=4,
         )
-    path = os.fspath(pack.path)
-    pack.ram = disk.opened(home, pack.digest, len(pack), len(pack.fields), room, path)
+    pack.ram = disk.opened(home, pack.digest, len(pack), len(pack.fields), room, str(pack.path))
     if pack.ram is None:
         warnings.warn(
             f"{home}: no room to keep samples of {pack.path} ({free_bytes(home):,} bytes are "

@@ -163,6 +163,8 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
         OptionError: the index is of other containers.
         ReadError: the service does not answer.
     """
+    if isinstance(path, Url):
+        urls.refuse_query(path)
     command = f"make it: packio reindex {shlex.quote(os.fspath(path))} --index {index}"
     if isinstance(index, Url):
         with urls.errors_as(ReadError, index):

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packio.errors import IntegrityError, ReadError
 from packio.storage import urls
@@ -51,13 +51,6 @@ def facts(url: Url) -> Facts:
     return Facts(found["size"], urls.version(found))
 
 
-def is_web(url: Url) -> bool:
-    """Tell whether a server of web pages has a URL: it lists no folders as a rule."""
-    protocol = urls.filesystem(url)[0].protocol
-    kinds = (protocol,) if isinstance(protocol, str) else protocol
-    return not {"http", "https"}.isdisjoint(kinds)
-
-
 def check_ranges(url: Url, size: int) -> None:
     """Check that a server of web pages answers byte ranges; it may send whole objects instead.
 
@@ -65,7 +58,7 @@ def check_ranges(url: Url, size: int) -> None:
         ReadError: it does not.
     """
     fs, path = urls.filesystem(url)
-    if size < 2 or not is_web(url):
+    if size < 2 or not urls.is_web(fs):
         return
 
     refused = ReadError(
@@ -242,8 +235,9 @@ class OpenUrl(Url):
 
     opened: AnyObject
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Url, (str(self),)
+    @property
+    def _kind(self) -> type[Url]:
+        return Url
 
 
 @contextlib.contextmanager

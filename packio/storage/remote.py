@@ -22,6 +22,7 @@ from packio.system import cache
 # Bytes of an index that is copied whole: half a second over 1 Gbit/s. A column of such an index has
 # so few blocks that a batch of random samples would need nearly all of them anyway.
 WHOLE = 64 << 20
+_MOST = 1 << 30  # bytes of an index that is copied whole for lack of a version
 _BLOCKS = ".blocks"  # suffix in the cache of an index that is read by blocks
 
 
@@ -34,9 +35,6 @@ class IndexUrl(Url):
 
     found: Mapping[str, Any] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return IndexUrl, (str(self),)
-
 
 def located(url: Url) -> tuple[Path, Url]:
     """Return the index of the pack at a URL, and the root of its paths; see `opened`.
@@ -45,6 +43,7 @@ def located(url: Url) -> tuple[Path, Url]:
         NotAPackError, UnfinishedPackError: there is none.
         ReadError: the service does not answer, or refuses to.
     """
+    urls.refuse_query(url)
     refused: PermissionError | None = None  # some services refuse what does not exist
     with urls.errors_as(ReadError, url):
         for index, root in index_places(url):
@@ -59,12 +58,10 @@ def located(url: Url) -> tuple[Path, Url]:
             raise refused
         if urls.is_file(marker(url)):
             raise UnfinishedPackError(
-                f"{url}: uploading it is unfinished ({marker(url).name} is there); "
+                f"{url}: uploading it is unfinished ({marker(url)} is there); "
                 "run the same `packio pack` again"
             )
-    raise NotAPackError(
-        f"{url}: no pack: neither {url.name}{INDEX_SUFFIX} beside it nor {INDEX_NAME} in it"
-    )
+    raise NotAPackError(f"{url}: no pack: neither {url}{INDEX_SUFFIX} nor {INDEX_NAME} in it")
 
 
 def has_index(url: Url) -> bool:
@@ -89,7 +86,7 @@ def cached_index(url: Url, found: Mapping[str, Any]) -> Path:
     A downloaded index gets the modification time 0: only the machine that packed knows when packio
     looked at the source.
     """
-    name = hashlib.sha256(f"{url}\0{urls.version(found)}".encode("utf-8", "surrogateescape"))
+    name = hashlib.sha256(os.fsencode(f"{os.fspath(url)}\0{urls.version(found)}"))
     return cache.folder("remote") / f"{name.hexdigest()}{INDEX_SUFFIX}"
 
 
@@ -143,7 +140,13 @@ def _index(url: Url, found: Mapping[str, Any]) -> Path:
 def _downloaded(url: Url, found: Mapping[str, Any]) -> Path:
     path = cached_index(url, found)
     fs, name = urls.filesystem(url)
-    data = urls.read(fs, name, 0, found.get("size"), is_end=True)
+    size = found.get("size")
+    if isinstance(size, int) and size > _MOST:
+        raise ReadError(
+            f"{url}: {size:,} bytes, and the server tells no version of it, so it cannot be read "
+            "by blocks; copy it to a disk, and open the pack with index=FILE"
+        )
+    data = urls.read(fs, name, 0, size, is_end=True)
 
     def fill(temporary: Path) -> None:
         temporary.write_bytes(data)

@@ -14,18 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import functools
 import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from http import HTTPStatus
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path, PosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from packio import registry
-from packio.errors import MissingPackageError, OptionError, PackioError
+from packio.errors import (
+    MissingPackageError,
+    OptionError,
+    PackioError,
+    ReadError,
+    without_credentials,
+)
 from packio.system import files, interrupts
 
 T = TypeVar("T")
@@ -38,6 +48,7 @@ _WAITS = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0)  # seconds between attempts, about
 _ANSWER = 30.0  # seconds for an answer about an object, and for the beginning of a range
 _SLOWEST = 64 << 10  # bytes per second: a range that comes slower is given up
 BUSY = frozenset({408, 425, 429})  # statuses of HTTP: come again later
+MOST_UNASKED = 64 << 20  # bytes that a web server may send where nobody knows how many come
 _PATIENCE = 120  # seconds after which no request is tried again
 _FINAL = (  # errors that another attempt would meet again
     PackioError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
@@ -59,10 +70,45 @@ class LengthError(OSError):
 
 
 class Url(PosixPath):
-    """A URL with the name, parents and children of a path; its text keeps the two slashes."""
+    """A URL with the name, parents and children of a path; its text keeps the two slashes.
+
+    Credentials are in `os.fspath` of it only: what is shown, written or pickled by anybody but
+    multiprocessing, whose workers need them, lacks them.
+    """
+
+    def __init_subclass__(cls) -> None:
+        ForkingPickler.register(cls, cls._whole)
+
+    def __fspath__(self) -> str:
+        return _SLASHES.sub(r"\1://", super().__str__())
 
     def __str__(self) -> str:
-        return _SLASHES.sub(r"\1://", super().__str__())
+        return without_credentials(os.fspath(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Url) and os.fspath(self) == os.fspath(other)
+
+    def __hash__(self) -> int:
+        return hash(os.fspath(self))
+
+    def __copy__(self) -> Url:
+        return self
+
+    def __deepcopy__(self, _: object) -> Url:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._kind, (str(self),)
+
+    def _whole(self) -> tuple[Any, ...]:
+        return self._kind, (os.fspath(self),)
+
+    @property
+    def _kind(self) -> type[Url]:
+        return type(self)
+
+
+ForkingPickler.register(Url, Url._whole)  # noqa: SLF001 (its own)
 
 
 def place(path: str | os.PathLike[str]) -> Path:
@@ -94,6 +140,19 @@ def child(root: Url, name: str) -> Url:
     return root / text
 
 
+def refuse_query(url: Url) -> None:
+    """Refuse the URL of a pack, or of a container, that ends in a query.
+
+    Raises:
+        OptionError: it does.
+    """
+    if _is_quoted(url) and "?" in os.fspath(url):
+        raise OptionError(
+            f"{url}: has a query (?…), which is of one object, where packio asks for several; give "
+            "credentials by fsspec's settings, as FSSPEC_HTTP; a '?' in a name is %3F"
+        )
+
+
 def name_of(root: Url, text: str) -> str:
     """Return the name of an object, as `child` takes it, by the text of its URL below a root."""
     return os.fsdecode(unquote_to_bytes(text)) if _is_quoted(root) else text
@@ -120,7 +179,49 @@ def filesystem(url: str | os.PathLike[str]) -> tuple[Any, str]:
         ) from error
     except ValueError as error:
         raise OptionError(f"{text}: {error}") from error
+    if found[0].protocol == "data":
+        raise OptionError(f"{text}: data within a URL is no pack; expected the URL of a place")
+    inner = found[0]
+    while inner is not None:
+        if is_web(inner) and "response_class" not in inner.client_kwargs:
+            inner.client_kwargs = {**inner.client_kwargs, "response_class": _bounded_response()}
+            told = inner.kwargs.get("headers") or {}
+            inner.kwargs["headers"] = {"Accept-Encoding": "identity", **told}
+        inner = getattr(inner, "fs", None)  # of a chained URL
     return found
+
+
+def is_web(fs: Any) -> bool:
+    """Tell whether a file system is that of web servers, which are not trusted."""
+    return "https" in fs.protocol and hasattr(fs, "client_kwargs")
+
+
+@functools.cache
+def _bounded_response() -> Any:
+    """The class of answers of web servers: no more is read than was asked for, or is plausible."""
+    aiohttp: Any = registry.require("aiohttp", "remote")
+
+    class BoundedResponse(aiohttp.ClientResponse):  # type: ignore[misc]  # known at run time
+        _body: bytes | None  # aiohttp's, which its other methods look at first
+
+        async def read(self) -> bytes:
+            if self._body is None:
+                asked = self.request_info.headers.get("Range", "")
+                span = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
+                most = int(span[2]) - int(span[1]) + 1 if span else MOST_UNASKED
+                coding = self.headers.get("Content-Encoding", "identity")
+                parts, length = [], 0
+                async for part in self.content.iter_any():
+                    parts.append(part)
+                    length += len(part)
+                    if length > most or (asked and coding != "identity"):
+                        self.close()
+                        what = f"more than {most:,} bytes" if length > most else f"{coding} data"
+                        raise ReadError(f"{self.url}: the server sends {what}, unasked for")
+                self._body = b"".join(parts)
+            return self._body
+
+    return BoundedResponse
 
 
 def retried(work: Callable[[], T]) -> T:
@@ -218,8 +319,12 @@ def info(url: str | os.PathLike[str]) -> dict[str, Any] | None:
         try:
             found: dict[str, Any] = within(_ANSWER, fs, "info", path)
         except FileNotFoundError as error:
-            if _is_no_answer(error.__cause__):
-                raise OSError(str(error.__cause__)) from error
+            if _is_no_answer(cause := error.__cause__):
+                raise OSError(str(cause)) from error
+            if getattr(cause, "status", 0) == HTTPStatus.UNAUTHORIZED:
+                raise PermissionError(errno.EACCES, str(cause)) from error
+            if type(cause).__name__ == "TooManyRedirects":  # aiohttp's
+                raise ReadError(f"{url}: redirects lead around in a loop") from error
             return None
         return found
 
@@ -247,7 +352,8 @@ def below(url: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         fs.invalidate_cache(path)
         top = path.rstrip("/") + "/"
         try:
-            found = fs.find(path, detail=True).items()
+            seconds = _PATIENCE if is_web(fs) else None  # folders may go on for ever
+            found = within(seconds, fs, "find", path, detail=True).items()
         except FileNotFoundError:
             return {}
         return {n[len(top) :]: entry for n, entry in found if n.startswith(top) and n != top}
@@ -303,13 +409,14 @@ def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = 
 
     Raises:
         LengthError: in each attempt, more or fewer bytes came.
+        ReadError: a web server sends more than was asked for.
         Exception: the service's error, after several attempts.
     """
     if length == 0:
         return b""
     stop = None if length is None else offset + length + is_end
 
-    seconds = None if length is None else patience(length)
+    seconds = patience(MOST_UNASKED if length is None else length)
     # a buffered file of fsspec would read 5 MiB more
     options = {"cache_type": "none"} if fs.protocol == "hf" else {}
 

@@ -173,6 +173,7 @@ def test_a_batch_of_an_expression_is_that_of_its_samples(pack: pathlib.Path) -> 
         ("true) UNION SELECT 1 FROM (SELECT 1", "one condition"),
         ("true) GROUP BY (1", "one condition"),
         ("true) LIMIT (1", "one condition"),
+        ("true) or (1=1", "one condition"),
         ("EXISTS (SELECT 1)", "query within an expression"),
         ('"index" IN (SELECT 1)', "query within an expression"),
         ("(SELECT content FROM read_text('/etc/hostname')) IS NOT NULL", "query within"),
@@ -189,6 +190,19 @@ def test_what_is_no_condition_is_refused(pack: pathlib.Path, expression: str, sa
     if "none of" not in said and "query within" not in said:
         assert "columns: index, key, label, class, split, bytes, height, width" in str(raised.value)
         assert "city" in str(raised.value)
+
+
+def test_too_little_memory_is_no_wrong_condition(
+    pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expressions, "_LOCKED", {"memory_limit": "100kB"})
+    with pytest.raises(MemoryError, match="Out of Memory"):
+        _whole(pack).where("len(list_sort(range(100000))) > width")
+
+
+@pytest.mark.parametrize("condition", ["(width > 0) or (true)", "true -- ) or (", "true /* ) */"])
+def test_parentheses_and_comments_of_a_condition_stay(pack: pathlib.Path, condition: str) -> None:
+    assert len(_whole(pack).where(condition)) == len(_whole(pack))
 
 
 def test_text_is_expected(pack: pathlib.Path) -> None:

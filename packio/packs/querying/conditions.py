@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from packio.errors import OptionError
 
 TEMPLATE = 'SELECT "index" FROM samples WHERE ({}\n)'
+_BARE = 'SELECT "index" FROM samples WHERE {}\n'
 _PLACES = ("query_location", "query_location_length")  # of a node in the text
 _NUMBERS = {"INTEGER", "BIGINT", "HUGEINT", "UHUGEINT", "DECIMAL", "DOUBLE", "INTEGER_LITERAL"}
 
@@ -62,14 +63,17 @@ def _condition(connection: Any, expression: str) -> Any:
     only_one = "expected one condition, as after WHERE"
     if not expression.strip():
         raise NotAConditionError(only_one)
-    asked, plain = (_tree(connection, TEMPLATE.format(text)) for text in (expression, "true"))
+    asked, bare, plain = (
+        _tree(connection, form.format(text))
+        for form, text in ((TEMPLATE, expression), (_BARE, expression), (TEMPLATE, "true"))
+    )
     if asked["error"]:
         raise NotAConditionError(asked["error_message"])
-    condition = None
-    for tree in (asked, plain):
-        node = tree["statements"][0]["node"]
-        found = node.pop("where_clause", None)
-        condition = found if condition is None else condition
+    if bare["error"] or _without_places(asked) != _without_places(bare):  # as "true) or (true"
+        raise NotAConditionError(only_one)
+    condition, _ = (
+        tree["statements"][0]["node"].pop("where_clause", None) for tree in (asked, plain)
+    )
     if _without_places(asked) != _without_places(plain):
         raise NotAConditionError(only_one)
     return condition

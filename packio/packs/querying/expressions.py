@@ -48,6 +48,7 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
         OptionError: no such expression: DuckDB's message, and the columns there are.
         MissingPackageError: DuckDB or pyarrow is not installed.
         IntegrityError: the index is damaged.
+        MemoryError: DuckDB has too little memory.
     """
     if not isinstance(expression, str):
         raise OptionError(f"{expression!r}: expected a condition of SQL as text, as 'width > 99'")
@@ -61,6 +62,8 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
             query = _Query(pack, columns, connection)
             try:
                 return query.positions(expression)
+            except duckdb.OutOfMemoryException as error:
+                raise MemoryError(f"{expression!r}: {str(error).splitlines()[0]}") from error
             except (duckdb.Error, conditions.NotAConditionError) as error:
                 names = query.all_names()
                 raise _refused(expression, str(error), names, pack.classes) from error

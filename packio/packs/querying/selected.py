@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def located(
         KeyNotFoundError: the pack has changed, and lacks some of the keys.
     """
     selection = selections.read(path)
-    whole = pack or selection.pack_path
+    whole = pack or selection.pack_path()
     if not isinstance(whole, Url) and selections.is_selection(whole):
         raise NotAPackError(
             f"{path}: a selection of {whole}, which is a selection; expected a pack"
@@ -76,10 +77,11 @@ def located(
         raise IntegrityError(
             f"{path}: a selection of {whole}, which is another pack now (digest "
             f"{index.digest[:_SHOWN]}…, the selection says {selection.index_digest[:_SHOWN]}…); "
-            f"select again, or take the samples by their keys: packio select {whole} --keys-of "
-            f"{path.name} -o NEW, packio.open(…, by_key=True)"
+            "select again, or take the samples by their keys: packio select "
+            f"{shlex.quote(str(whole))} --keys-of {shlex.quote(str(path))} -o NEW.selection, or "
+            "packio.open(…, by_key=True)"
         )
-    name = os.fspath(whole) if pack is not None else selection.pack
+    name = str(whole) if pack is not None else selection.pack
     asked = f"{__version__}\0{selection.digest}\0{index.digest}\0{by_key}\0{name}"
     digest = hashlib.sha256(asked.encode("utf-8", "surrogateescape")).hexdigest()
     place = cache.folder("selections") / f"{digest}{INDEX_SUFFIX}"

@@ -8,7 +8,8 @@ checksums. Samples are in the order of the pack, each once. The columns:
 * ``checksums`` uint32: CRC32C of the header, then of each 1 MiB of every other column.
 
 The header's ``__metadata__`` has one key, ``packio``, canonical JSON: ``selection`` (version of
-this format: 1), ``pack`` (path of the pack, relative to the folder of the selection, or its URL),
+this format: 1), ``pack`` (path of the pack, relative to the folder of the selection, or its URL,
+without credentials),
 ``digest`` (of the pack's index, `Index.digest`), ``samples`` (of the whole pack), ``expression``
 (what was selected, if it was an expression; of a selection of a selection both, as "width > 9; then
 label = 'cat'") and ``versions``.
@@ -19,10 +20,12 @@ index in the user's cache; see `packio.packs.querying.selected`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import stat
 from pathlib import Path
 from typing import Any
@@ -44,7 +47,7 @@ from packio.index.indexfile import Index
 from packio.packs.querying import gathering
 from packio.storage import urls
 from packio.storage.urls import Url
-from packio.system import files
+from packio.system import cache, files
 
 VERSION = 1
 MARK = "selection"  # in the metadata of a selection, and of the index that is made of it
@@ -79,13 +82,23 @@ class Selection:
     def __len__(self) -> int:
         return len(self.columns["positions"])
 
-    @property
     def pack_path(self) -> Path:
-        """Path of the pack, absolute; or its URL."""
+        """Path of the pack, absolute; or its URL, if the selection was made by this user here.
+
+        Raises:
+            NotAPackError: whoever wrote the selection would decide what this machine asks for.
+        """
         place = urls.place(self.pack)
-        if isinstance(place, Url):
-            return place
-        return _pack_from(self.path.parent, self.pack)
+        if not isinstance(place, Url):
+            return _pack_from(self.path.parent, self.pack)
+        if not _mark_of_own(self.digest).is_file():
+            raise NotAPackError(
+                f"{self.path}: a selection of {place}, made elsewhere; opening a file asks no URL. "
+                f"If you trust that URL: packio.open({self.path.name!r}, pack={str(place)!r}), or "
+                f"packio select {shlex.quote(str(place))} --keys-of "
+                f"{shlex.quote(str(self.path))} -o NEW.selection"
+            )
+        return place
 
     def positions(self) -> np.ndarray:
         """Positions of the samples in the pack, checked.
@@ -233,15 +246,25 @@ def write(
         if isinstance(urls.place(before["pack"]), Url):
             pack = urls.place(before["pack"])
         positions = index.column(SOURCE_COLUMN).take(positions)
-    place = os.fspath(pack) if isinstance(pack, Url) else _relative(pack, out)
+    place = str(pack) if isinstance(pack, Url) else _relative(pack, out)
     metadata = {
         MARK: VERSION, "pack": place, "digest": digest, "samples": samples,
         "expression": expression, "versions": {"packio": __version__},
     }  # fmt: skip
     try:
-        return indexfile.write(out, {"positions": positions, **columns}, metadata)
+        digest = indexfile.write(out, {"positions": positions, **columns}, metadata)
     except OSError as error:
         raise CannotCreateError(f"{out}: {error.strerror or error}") from error
+    if isinstance(pack, Url):
+        with contextlib.suppress(OSError):
+            cache.folder("selections").mkdir(parents=True, exist_ok=True)
+            _mark_of_own(digest).touch()
+    return digest
+
+
+def _mark_of_own(digest: str) -> Path:
+    """File that tells that a selection of a pack at a URL was made here."""
+    return cache.folder("selections") / f"{digest}.made-here"
 
 
 def _pack_from(folder: Path, name: str) -> Path:

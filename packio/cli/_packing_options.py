@@ -20,6 +20,7 @@ from packio.cli._options import byte_count, count_or_auto, name_or_shares, part_
 from packio.packing.images.encode import CHOICES, Encoding
 from packio.packing.plan.choosing import Choice
 from packio.sample.fields import parse_options
+from packio.sources import Flag
 
 _DEFAULTS = {f.name: f.default for owner in (Encoding, Choice) for f in dataclasses.fields(owner)}
 Options = dict[str, inspect.Parameter]
@@ -244,11 +245,18 @@ def of_plugins(kind: str) -> Options:
         kind: "sources" or "formats".
     """
     told: dict[str, list[str]] = {}
+    flags: dict[str, str] = {}
     for name, plugin in registry.load_all(kind).items():
         declared = plugin.caps.options if kind == "formats" else plugin.options
         for option, text in declared.items():
             told.setdefault(option, []).append(f"{name}: {text}")
-    options = {option: _one(str, "; ".join(texts)) for option, texts in sorted(told.items())}
+            if isinstance(text, Flag):
+                flags[option] = text
+    options = {
+        option: _one(bool, flags[option], f"--{option.replace('_', '-')}", default=False)
+        if option in flags else _one(str, "; ".join(texts))
+        for option, texts in sorted(told.items())
+    }  # fmt: skip
     return _options(f"Options of {kind}", **options)
 
 

@@ -21,6 +21,7 @@ from packio.formats import Format, is_added_shard
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX
 from packio.packs import braces
 from packio.sample.fields import KINDS
+from packio.system.files import is_hidden
 
 _HEAD = 512  # bytes of a file that tell its format
 # Names of shards without a suffix, as TensorFlow's: train-00000-of-00004.
@@ -125,6 +126,8 @@ def _shards_in(folder: Path, head: bytes) -> dict[str, list[str]]:
     suffixes = tuple(s for form in formats.values() for s in form.caps.suffixes)
     found: dict[str, list[str]] = {}
     for name in map(os.fsdecode, head.split(b"\n")):
+        if is_hidden(name):
+            continue
         path = folder / name
         if not name.lower().endswith(suffixes):
             if _NUMBERED.search(name) and path.is_file() and (form := _format_of_file(path)):

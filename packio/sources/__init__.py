@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+
+class Flag(str):
+    """The line of help of an option that is on or off, and takes no value."""
+
+    __slots__ = ()
+
+
 # Name of a field → (the column, file ending or folder that its values come from, kind or None).
 FieldOrigins = Mapping[str, tuple[str, "str | None"]]
 
@@ -98,6 +105,7 @@ class Listing:
         unlisted: (key, reason) of files and folders that cannot be packed, such as a folder that
             may not be read.
         dropped: (key, reason) of samples left out on purpose, as duplicates.
+        hidden: Paths of hidden files, and with a slash at their end of folders, that are left out.
         others: Ending of file names → number of files with this ending that are not taken.
         warnings: Lines that the user should read.
         splits: Positions in `split_names`; None if the samples belong to no splits.
@@ -117,6 +125,7 @@ class Listing:
     classes: list[str]
     unlisted: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
     dropped: list[tuple[bytes, str]] = dataclasses.field(default_factory=list)
+    hidden: set[str] = dataclasses.field(default_factory=set)
     others: Counter[str] = dataclasses.field(default_factory=Counter)
     warnings: list[str] = dataclasses.field(default_factory=list)
     splits: Sequence[int] | np.ndarray | None = None
@@ -144,7 +153,8 @@ class Listing:
         some = slice(positions.start, positions.stop)
         taken = {name: values[some] for name, values in self._columns().items()}
         rows = None if self.rows is None else self.rows[some]
-        return dataclasses.replace(self, **taken, rows=rows, unlisted=[], dropped=[], warnings=[])
+        nothing: dict[str, Any] = {"unlisted": [], "dropped": [], "warnings": [], "hidden": set()}
+        return dataclasses.replace(self, **taken, **nothing, rows=rows)
 
     def take(self: L, positions: Sequence[int]) -> L:
         """The listing of some samples, in another order."""
@@ -221,7 +231,8 @@ class Source(Protocol):
         priority: Several sources may recognise a path; the source with the least priority gets it.
         package: Importable name of the package that the source needs; None if it needs none.
         options: Name of each option of the source → one line of help. The command line offers an
-            option as ``--name`` and passes text. The source checks the values.
+            option as ``--name`` and passes text, or True if the help is a `Flag`. The source checks
+            the values.
         takes_fields: Whether the source gives the named fields that `Context.fields` asks for.
     """
 

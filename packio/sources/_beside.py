@@ -97,7 +97,7 @@ def _files_of(name: str, ending: str, found: Listing, context: Context) -> list[
     """Path of each image's file of a field; b"" for an image that has none."""
     root = os.fspath(found.root or "")
     nowhere = Listing(found.kind, root, [], [], None, [])
-    there = _files.images(root, "", nowhere, context.found, _files.ends_in(ending))
+    there = _files.images(root, "", nowhere, context, _files.ends_in(ending))
     found.others.subtract(os.path.splitext(os.fsdecode(key))[1].lower() for key, _ in there)
     for counted in [e for e, n in found.others.items() if n <= 0]:
         del found.others[counted]  # an ending of images was not counted

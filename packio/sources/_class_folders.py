@@ -7,21 +7,37 @@ by class, then by folder, then by name, compared as text.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from packio.errors import SourceError
+from packio.images import encodings
 from packio.sources import Context, Listing, _files
 
 LAYOUT = "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
 
-_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+_TRAIN = re.compile(r"train(ing)?([_-]?(set|data|images|split))?([_-]?\d{2,4})?", re.IGNORECASE)
+_OTHER = re.compile(
+    r"(val(id(at(e|ion))?)?|test(ing)?|dev|eval(uation)?)([_-]?(set|data|images|split))?"
+    r"([_-]?\d{2,4})?", re.IGNORECASE,
+)  # fmt: skip
+_MASKS = re.compile(r"mask|label|segm|annot|ground.?truth|(^|[^a-z])(gt|seg)([^a-z]|$)").search
+_MASK_ENDINGS = (".png", ".bmp", ".tif", ".tiff", ".gif")
+_LOOKED_AT = 16  # files of a folder
 
 
-def are_splits(folders: Iterable[str]) -> bool:
-    """Tell whether folders are the splits of a dataset, as train and val."""
-    found = {name.lower() for name in folders}
-    return bool(found) and found <= _SPLITS
+def splits_among(folders: Iterable[str]) -> list[str]:
+    """Folders that are the splits of a dataset, as train and val; training comes first.
+
+    A folder that is named as a split is a class if folders beside it have other names, unless both
+    training and another split are there: ``train`` beside ``plane``.
+    """
+    names = sorted(folders)
+    train, other = ([n for n in names if of.fullmatch(n)] for of in (_TRAIN, _OTHER))
+    return train + other if (train and other) or len(train + other) == len(names) else []
 
 
 def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], str]) -> None:
@@ -35,18 +51,100 @@ def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], s
     Raises:
         SourceError: the folders are splits; the message has a command for each.
     """
-    names = sorted(folders)
-    if not are_splits(names):
+    names = splits_among(folders)
+    if not names:
         return
-    train = next((f for f in names if f.lower().startswith("train")), names[0])
-    commands = [
-        command(name) + ("" if name == train else f" --classes-from {train}.lmdb")
-        for name in sorted(names, key=lambda name: name != train)
-    ]
+    train = names[0]
+    others = [f"{command(name)} --classes-from {train}.lmdb" for name in names[1:]]
     raise SourceError(
-        f"{where}: its folders are splits ({', '.join(names)}), not classes; "
-        f"name one of them, as {where}{train}; to pack each by itself: {'; '.join(commands)}"
+        f"{where}: its folders are splits ({', '.join(sorted(names))}), not classes; "
+        f"name one of them, as {where}{train}; to pack each by itself: "
+        f"{'; '.join([command(train), *others])}"
     )
+
+
+class Masks(NamedTuple):
+    """Two class folders that seem to be images and their masks."""
+
+    images: str
+    masks: str
+    told: str  # what speaks for it
+
+
+def masks_among(keys: Sequence[bytes], opened: Callable[[str], Any]) -> Masks | None:
+    """Tell whether two class folders are images and their masks.
+
+    They are if all files of one have one channel or a palette, and the other has as many files,
+    which are not like that; or if the one has the name of masks, as ``labels``.
+
+    Args:
+        keys: Of the images, sorted by class.
+        opened: Opens an image by its key, for Pillow.
+
+    Returns:
+        None for classes.
+    """
+    files = {os.fsdecode(key.partition(b"/")[0]): list[str]() for key in (*keys[:1], *keys[-1:])}
+    for key in map(os.fsdecode, keys):
+        if (folder := key.partition("/")[0]) not in files:
+            return None
+        files[folder].append(key)
+    if len(files) != 2:
+        return None
+
+    def are_masks(folder: str) -> bool:
+        names = files[folder]
+        chosen = names[:: max(len(names) // _LOOKED_AT, 1)]
+        ending = all(name.lower().endswith(_MASK_ENDINGS) for name in chosen)
+        return bool(chosen) and ending and all(_has_ids(opened, name) for name in chosen)
+
+    for masks in sorted(files, key=lambda name: not _MASKS(name.lower())):
+        (images,) = files.keys() - {masks}
+        is_named = _MASKS(masks.lower()) and not _MASKS(images.lower())
+        if not is_named and len(files[masks]) != len(files[images]):
+            continue
+        if are_masks(masks) and (is_named or not are_masks(images)):
+            return Masks(
+                images, masks,
+                f"{masks}/ has {len(files[masks])} images, all of one channel or with a palette, "
+                f"and {images}/ has {len(files[images])} images: masks of these, it seems, and no "
+                "class",
+            )  # fmt: skip
+    return None
+
+
+def _has_ids(opened: Callable[[str], Any], name: str) -> bool:
+    from PIL import Image
+
+    with contextlib.suppress(Exception), Image.open(opened(name)) as image:  # packing tells errors
+        return encodings.has_class_ids(image)
+    return False
+
+
+def told_labels(
+    keys: Sequence[bytes], given: Sequence[str] | None, names: Sequence[str],
+    command: Callable[[str], str],
+) -> Iterator[str]:  # fmt: skip
+    """Warn of a single class that holds folders, and of numbers that are not their labels.
+
+    Args:
+        keys: Of images in class folders.
+        given: Classes that the user names.
+        names: Of the classes.
+        command: Makes the shell command that packs one of the folders.
+    """
+    if len(names) == 1 and keys and all(key.count(b"/") > 1 for key in keys):
+        yield (
+            f"all images are of one class, {names[0]!a}; to make classes of the folders in it: "
+            f"{command(names[0])}"
+        )
+    moved = [n for i, n in enumerate(names) if n.isdecimal() and n.isascii() and int(n) != i]
+    if given is None and moved and all(name.isdecimal() for name in names):
+        name = moved[0]
+        yield (
+            f"classes are sorted as text: class {name!a} has the label {names.index(name)}; for "
+            "other labels, name the classes in their order by --classes-from FILE, one a line"
+        )
 
 
 def in_order(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], list[int]]:
@@ -89,7 +187,8 @@ def tell_empty(
     full = {listing.classes[label] for label in set(labels)}
     full |= {os.fsdecode(key.partition(b"/")[0]) for key, _ in listing.unlisted}  # cannot be read
     if not full:
-        raise SourceError(f"{where}/: has no images in any class folder; {_files.EXPECTED}")
+        hint = "" if listing.root is None else _files.archive_hint(listing.root)
+        raise SourceError(f"{where}/: has no images in any class folder; {_files.EXPECTED}{hint}")
     for name in sorted(set(folders) - full):
         if context.allow_empty:
             listing.warnings.append(f"class {name!a} has no images; kept as an empty class")

@@ -7,19 +7,24 @@ import errno
 import functools
 import io
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 
-from packio.errors import DecodeError, OptionError, SourceError
+from packio.errors import DecodeError, OptionError, ReadError, SourceError
 from packio.images import encodings
 from packio.sample.record import image_record
-from packio.sources import Context, Listing, ReadRecord
-from packio.system.files import read_at
+from packio.sources import Context, Flag, Listing, ReadRecord
+from packio.system.files import check_of_file, is_hidden, read_at
 from packio.system.pools import ThreadPool
 
 EXTENSIONS = encodings.IMAGE_SUFFIXES
 EXPECTED = f"files counted as images end in {', '.join(EXTENSIONS)}; --endings adds others"
-OPTIONS = {
+ARCHIVES = (
+    ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz", ".zip",
+)  # fmt: skip
+HIDDEN = {"include_hidden": Flag("take hidden files and folders, and those that systems make")}
+OPTIONS = HIDDEN | {
     "label_regex": "label of an image by its path: what the regular expression's group matches",
     "endings": "further endings that count as images, as '.gif,.avif'; 'none': names without one",
 }
@@ -30,6 +35,7 @@ _FURTHER = (  # endings of images that are taken only if the user asks for them
 )  # fmt: skip
 _STAT_FILES = 1024  # whose sizes one thread asks for in one go
 _STAT_THREADS = 16
+_SHOWN = 5  # names in a message
 _TOLD = 1000  # files found between two calls of the callback
 MAX_BYTES = (1 << 31) - 1  # of one sample
 HEAD_BYTES = 1 << 16  # that show whether a file can be an image
@@ -61,6 +67,7 @@ def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool
         raise SourceError(f"{path}: not a folder; expected {expected}") from error
     except OSError as error:
         where = os.fsdecode(error.filename or path)
+        check_of_file(error, where)
         raise SourceError(f"{where}: cannot be looked into: {error.strerror}") from error
 
 
@@ -112,9 +119,30 @@ def _ends(endings: tuple[str, ...], name: str, *, bare: bool) -> bool:
     return name.lower().endswith(endings) or (bare and "." not in os.path.basename(name))
 
 
+def is_taken(path: str, result: Listing, context: Context, *, is_wanted: bool = True) -> bool:
+    """Tell whether a file or folder is taken; if not, note in a listing that it is left out.
+
+    Args:
+        path: Relative to the source; of a folder, with a slash at its end.
+        result: Receives the path of a hidden file or folder, or the ending of another file.
+        context: Says whether hidden files are taken.
+        is_wanted: Whether the name is that of an image; a hidden file that is none is not noted.
+    """
+    start = 0
+    for part in path.split("/") if not context.option("include_hidden") else ():
+        if is_hidden(part) and part not in (".", ".."):
+            if is_wanted or start + len(part) < len(path):
+                result.hidden.add(path[: start + len(part) + 1])
+            return False
+        start += len(part) + 1
+    if not is_wanted:
+        result.others[os.path.splitext(path)[1].lower()] += 1
+    return is_wanted
+
+
 def images(
-    root: str | os.PathLike[str], top: str, result: Listing,
-    tell: Callable[[int], None] = lambda _: None, wanted: Callable[[str], bool] = is_image,
+    root: str | os.PathLike[str], top: str, result: Listing, context: Context,
+    wanted: Callable[[str], bool] = is_image,
 ) -> list[tuple[bytes, int]]:  # fmt: skip
     """List the key and the bytes of every image below a folder, at any depth, sorted by key.
 
@@ -122,13 +150,13 @@ def images(
     """
     return sorted(
         (os.fsencode(f"{folder}/{name}" if folder else name), size)
-        for folder, files in walk(os.fspath(root), top, result, tell, wanted)
+        for folder, files in walk(os.fspath(root), top, result, context, wanted)
         for name, size in files
     )
 
 
 def walk(
-    root: str, top: str, result: Listing, tell: Callable[[int], None] = lambda _: None,
+    root: str, top: str, result: Listing, context: Context,
     wanted: Callable[[str], bool] = is_image,
 ) -> Iterator[tuple[str, list[tuple[str, int]]]]:  # fmt: skip
     """Yield (folder, [(image name, bytes)]) for a folder and all folders below it.
@@ -139,8 +167,8 @@ def walk(
     Args:
         root: Folder that the keys are relative to.
         top: Folder to begin in, relative to the root; "" is the root itself.
-        result: Receives other files, folders that cannot be listed, and cycles.
-        tell: Called with the number of files found since the last call.
+        result: Receives hidden and other files, folders that cannot be listed, and cycles.
+        context: Says whether hidden files are taken, and is told how many files are found.
         wanted: Tells by its name whether a file is taken.
     """
     waiting: list[tuple[str, tuple[_Identity, ...]]] = [(top, (_identity(root),) if top else ())]
@@ -161,24 +189,31 @@ def walk(
         for entry in listed:
             below = f"{folder}/{entry.name}" if folder else entry.name
             try:
-                if is_folder(entry):
+                is_inner = is_folder(entry)
+                is_wanted = is_inner or wanted(entry.name)
+                if not is_taken(below + "/" * is_inner, result, context, is_wanted=is_wanted):
+                    continue
+                if is_inner:
                     waiting.append((below, (*ancestors, here)))
-                elif wanted(entry.name):
-                    size = -1  # a dangling link: an error comes when it is read
-                    with contextlib.suppress(OSError):
-                        size = entry.stat().st_size
-                    found.append((entry.name, size))
-                    if len(found) % _TOLD == 0:
-                        tell(_TOLD)
-                elif not entry.name.startswith("."):
-                    result.others[os.path.splitext(entry.name)[1].lower()] += 1
+                    continue
+                found.append((entry.name, _bytes(entry)))
+                if len(found) % _TOLD == 0:
+                    context.found(_TOLD)
             except OSError as error:
                 _unlisted(below, error, result)
-        tell(len(found) % _TOLD)
+        context.found(len(found) % _TOLD)
         yield folder, found
 
 
+def _bytes(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # a dangling link: an error comes when it is read
+        return -1
+
+
 def _unlisted(folder: str, error: OSError, result: Listing) -> None:
+    check_of_file(error, folder)
     reason = f"folder cannot be listed: {error.strerror}"
     result.unlisted.append((os.fsencode(folder) + b"/", reason))
 
@@ -189,7 +224,17 @@ def _identity(folder: str) -> _Identity:
 
 
 def tell_others(result: Listing) -> None:
-    """Add a warning about files that are not taken as images, and say how to take them."""
+    """Add warnings about files that are not taken, and say how to take them."""
+    if result.hidden:
+        names = sorted(result.hidden)
+        folders = sum(name.endswith("/") for name in names)
+        counts = [f"{n} {what}{'s' * (n != 1)}" for n, what in (
+            (folders, "hidden or system folder"), (len(names) - folders, "hidden file"),
+        ) if n]  # fmt: skip
+        result.warnings.append(
+            f"left out: {' and '.join(counts)} ({_shown(names)}); to take them, say "
+            "--include-hidden"
+        )
     if not result.others:
         return
     from PIL import Image  # slow to import
@@ -205,6 +250,26 @@ def tell_others(result: Listing) -> None:
         f"{result.others.total()} files with other endings are not taken as images ({common}); "
         f"files counted as images end in {', '.join(EXTENSIONS)}{hint}"
     )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(ascii(n)[1:-1] for n in names[:_SHOWN]) + ", …" * (len(names) > _SHOWN)
+
+
+def archive_hint(path: str | os.PathLike[str]) -> str:
+    """Name the command that packs an archive in a folder, or in a folder in it; "" without one."""
+    places = [""]
+    while places:
+        place = places.pop(0)
+        for name, is_folder in sorted(entries(os.path.join(path, place), "a folder")):
+            below = os.path.join(place, name)
+            if name.lower().endswith(ARCHIVES) and not is_folder:
+                archive = shlex.quote(os.path.join(path, below))
+                stem = shlex.quote(name.partition(".")[0] or "archive")
+                return f"; it holds {below}: packio pack {archive} {stem}.lmdb"
+            if is_folder and not place and not is_hidden(name):
+                places.append(below)
+    return ""
 
 
 @contextlib.contextmanager
@@ -230,9 +295,13 @@ def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[Read
         keys: Paths of the images.
 
     Raises:
-        OSError: the folder is gone.
+        ReadError: the folder is gone, or cannot be opened.
     """
-    with folder_opened(root) as descriptor:
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(folder_opened(root))
+        except OSError as error:
+            raise ReadError(f"{os.fspath(root)}: {error.strerror}; it was listed before") from error
         yield lambda position: image_record(whole_file(descriptor, keys[position], is_image=True))
 
 

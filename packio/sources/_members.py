@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from packio.errors import DecodeError
 from packio.sources import _files
-from packio.system.files import read_at
+from packio.system.files import check_of_file, read_at
 
 TAR, _STORED, _DEFLATED = -1, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _MOST_HEADER = 1 << 20  # bytes of a long name, or of a pax header
@@ -187,6 +187,7 @@ def of_zip(descriptor: int) -> Iterator[Entry]:
             infos = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError, OSError,
             struct.error, EOFError) as error:  # fmt: skip
+        check_of_file(error, "the archive")
         raise DecodeError(f"damaged or cut off: {error}") from error
     for info in infos:
         name = _zip_name(info)

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from packio.errors import OutputError, SourceError
 from packio.sources._listed_file import ListedFile, ScratchFile
+from packio.system.files import check_of_file
 
 _COMPRESSED: dict[bytes, tuple[str, Callable[..., Any] | None]] = {
     b"\x1f\x8b": ("gunzip", gzip.open),
@@ -45,6 +46,7 @@ def readable(
                     return _unpacked(path, file, unpack, advice, scratch), advice
         return ListedFile.of(path), ""
     except OSError as error:
+        check_of_file(error, path)
         raise SourceError(f"{path}: {error.strerror}; expected an archive of images") from error
 
 
@@ -75,4 +77,5 @@ def _next_chunk(path: Path, stream: IO[bytes]) -> bytes:
     try:
         return stream.read(_CHUNK)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        check_of_file(error, path)
         raise SourceError(f"{path}: damaged or cut off ({error}); restore the file") from error

@@ -29,11 +29,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import io
 import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,6 @@ from packio.sources import (
 )
 from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import label_list
-
-SUFFIXES = (
-    ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz", ".zip",
-)  # fmt: skip
 
 _OPTIONS = {
     "folder": "folder in an archive to take as the top, as data/train; '.' is the archive",
@@ -86,7 +83,7 @@ class ArchiveSource(Source):
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is an archive by its suffix, and neither pack nor WebDataset."""
         name = os.fspath(path)
-        if not name.lower().endswith(SUFFIXES) or not os.path.isfile(name):
+        if not name.lower().endswith(_files.ARCHIVES) or not os.path.isfile(name):
             return False
         if os.path.exists(f"{name}.packio"):
             return False
@@ -131,6 +128,13 @@ class ArchiveSource(Source):
             _class_folders.refuse_splits(str(path), classes, functools.partial(_command, path, top))
             names = class_names(str(path), classes, context.classes)
             keys, labels = _class_folders.in_order(keys, names)
+            command = functools.partial(_command, path, top)
+            result.warnings.extend(
+                _class_folders.told_labels(keys, context.classes, names, command)
+            )
+            if top_folder is None:
+                with archive.opened() as descriptor:
+                    _refuse_masks(path, descriptor, top, keys, found)
         elif not has_list and top and top_folder is None:
             result.warnings.append(
                 f"all images are in the folder {os.fsdecode(top)!a}: packed without labels; if its "
@@ -157,9 +161,23 @@ SOURCE = ArchiveSource()
 
 
 def _command(path: Path, top: bytes, folder: str) -> str:
-    """The command that packs one folder of an archive."""
-    inner = shlex.quote(os.fsdecode(top) + folder)
-    return f"packio pack {shlex.quote(str(path))} {folder}.lmdb --folder {inner}"
+    """The command that packs one folder of an archive; "": the top itself."""
+    inner = shlex.quote((os.fsdecode(top) + folder).rstrip("/") or ".")
+    name = shlex.quote(folder or path.name.partition(".")[0])
+    return f"packio pack {shlex.quote(str(path))} {name}.lmdb --folder {inner}"
+
+
+def _refuse_masks(
+    path: Path, descriptor: int, top: bytes, keys: Sequence[bytes], found: _Extents
+) -> None:
+    masks = _class_folders.masks_among(
+        keys, lambda key: io.BytesIO(_members.read(descriptor, found[top + os.fsencode(key)]))
+    )
+    if masks:
+        raise SourceError(
+            f"{path}: {masks.told}; to pack pairs, unpack it and pack the folder; to pack two "
+            f"classes: {_command(path, top, '')}"
+        )
 
 
 def _is_zip(descriptor: int) -> bool:
@@ -226,10 +244,8 @@ def _found(
     there: _Extents = {}
     for member in _all_members(path, descriptor, result):
         base = os.fsdecode(member.name.rpartition(b"/")[2])
-        twin = base.startswith("._")  # macOS keeps a file's attributes in it
-        if twin or not (is_image(base) or is_field(base)):
-            if twin or not base.startswith("."):
-                result.others["._*" if twin else os.path.splitext(base)[1].lower()] += 1
+        inside, is_wanted = os.fsdecode(member.name), is_image(base) or is_field(base)
+        if not _files.is_taken(inside, result, context, is_wanted=is_wanted):
             continue
         name = _inner_name(member.name)
         problem = member.problem or ("" if name else "its name leads out of the archive")

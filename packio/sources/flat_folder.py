@@ -18,6 +18,7 @@ from typing import Any
 from packio.errors import SourceError
 from packio.sources import Context, Listing, Source, _beside, _files
 from packio.sources.tables import label_list
+from packio.system.files import is_hidden
 
 _LAYOUT = "a folder of images, as 1.jpg, 2.jpg"
 _OPTIONS = {**label_list.OPTIONS, **_files.OPTIONS}
@@ -38,9 +39,9 @@ class FlatFolder(Source):
             with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir():
-                        if not entry.name.startswith("."):
+                        if not is_hidden(entry.name):
                             return False
-                    elif entry.name.lower().endswith(_files.EXTENSIONS):
+                    elif _files.is_image(entry.name) and not is_hidden(entry.name):
                         images = True
         except OSError:  # the source that lists the folder says why
             return False
@@ -58,9 +59,10 @@ class FlatFolder(Source):
         path = Path(source)
         _files.entries(path, _LAYOUT)
         result = Listing(self.name, path, [], [], None, list(context.classes or []))
-        found = _files.images(path, "", result, context.found, _beside.image_test(context))
+        found = _files.images(path, "", result, context, _beside.image_test(context))
         if not found and not result.unlisted:
-            raise SourceError(f"{path}/: no images; {_files.EXPECTED}")
+            hint = _files.archive_hint(path)
+            raise SourceError(f"{path}/: no images; {_files.EXPECTED}{hint}")
         keys, sizes = [key for key, _ in found], [size for _, size in found]
         result = dataclasses.replace(result, keys=keys, sizes=sizes)
         result = _beside.with_fields(label_list.labelled(result, context), context)

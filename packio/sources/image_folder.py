@@ -13,6 +13,7 @@ Source: torchvision 0.28, ``torchvision.datasets.folder`` (``find_classes``, ``m
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from pathlib import Path
@@ -44,21 +45,31 @@ class ImageFolder(Source):
         """
         path, is_image = Path(source), _beside.image_test(context)
         entries = _files.entries(path, _class_folders.LAYOUT)
-        folders = [name for name, is_folder in entries if is_folder]
-        beside = sum(not is_folder and is_image(name) for name, is_folder in entries)
+        result = Listing(self.name, path, [], [], [], [])
+        folders = [
+            name for name, is_folder in entries
+            if is_folder and _files.is_taken(f"{name}/", result, context)
+        ]  # fmt: skip
+        beside = sum(
+            not is_folder and is_image(name) and _files.is_taken(name, result, context)
+            for name, is_folder in entries
+        )
         if not folders:
             what = f"{beside} images but no class folders" if beside else "no class folders"
-            raise SourceError(f"{path}/: {what}; expected {_class_folders.LAYOUT}")
-        _class_folders.refuse_splits(
-            f"{path}/", folders, lambda f: f"packio pack {shlex.quote(f'{path}/{f}')} {f}.lmdb"
-        )
+            hint = _files.archive_hint(path)
+            raise SourceError(f"{path}/: {what}; expected {_class_folders.LAYOUT}{hint}")
+
+        def command(name: str) -> str:
+            return f"packio pack {shlex.quote(f'{path}/{name}')} {shlex.quote(f'{name}.lmdb')}"
+
+        _class_folders.refuse_splits(f"{path}/", folders, command)
         names = class_names(f"{path}/", folders, context.classes)
         labels: list[int] = []
-        result = Listing(self.name, path, [], [], labels, names)
+        result = dataclasses.replace(result, labels=labels, classes=names)
         if beside:
             result.warnings.append(f"{beside} images beside the class folders belong to no class")
         for label in sorted(names.index(f) for f in folders):
-            found = _files.walk(os.fspath(path), names[label], result, context.found, is_image)
+            found = _files.walk(os.fspath(path), names[label], result, context, is_image)
             for folder, files in sorted(found, key=lambda f: f[0]):  # torchvision's order
                 result.keys.extend(os.fsencode(f"{folder}/{name}") for name, _ in files)
                 result.sizes.extend(size for _, size in files)
@@ -69,6 +80,10 @@ class ImageFolder(Source):
             return "leads back to the folder it is in" if back else "has no images"
 
         _class_folders.tell_empty(str(path), result, folders, context, why)
+        told = _class_folders.told_labels(result.keys, context.classes, names, command)
+        result.warnings.extend(told)
+        if masks := _class_folders.masks_among(result.keys, path.joinpath):
+            result.warnings.append(masks.told)
         result = _beside.with_fields(result, context)
         _beside.tell_others(result)
         return result

@@ -6,7 +6,9 @@ folder. A list selects and orders the pairs. A line of the list has a stem, as P
 have; or the paths of an image and its mask, relative to the source, with white space or a tab
 between them.
 
-These folders are recognised, if both have images:
+Two folders of which one seems to hold the masks of the other are recognised, too, so that these are
+not packed as two classes: listing them names the options. These folders are recognised and known,
+if both have images:
 
 * ``JPEGImages`` and ``SegmentationClass`` (Pascal VOC; lists in ``ImageSets/Segmentation``);
 * ``leftImg8bit`` and ``gtFine`` (Cityscapes; masks are ``_gtFine_labelIds.png``);
@@ -27,7 +29,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +51,7 @@ from packio.sources import (
 )
 from packio.sources._records import record_of
 from packio.sources._rows import ListedRows, each
+from packio.system.files import is_hidden
 
 _OPTIONS = {
     "images": "folder of the images in the source",
@@ -54,6 +59,7 @@ _OPTIONS = {
     "image_suffix": "what names of images end in, as _leftImg8bit.png (default: any ending)",
     "mask_suffix": "what names of masks end in, as _gtFine_labelIds.png (default: any ending)",
     "list": "file of the pairs to take: a stem a line, or an image and its mask",
+    **_files.HIDDEN,
 }
 _LAYOUTS = (
     ("JPEGImages", "SegmentationClass"),
@@ -102,9 +108,11 @@ class Pairs(Source):
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a folder with images in two folders of well-known names."""
-        return _files.is_plain_folder(path) and any(
-            all(_has_images(os.path.join(path, folder)) for folder in layout) for layout in _LAYOUTS
-        )
+        return _files.is_plain_folder(path) and (
+            any(all(_has_images(os.path.join(path, folder)) for folder in layout)
+                for layout in _LAYOUTS)
+            or bool(_seeming_masks(path))
+        )  # fmt: skip
 
     def listing(self, source: Any, context: Context) -> Listing:
         """List pairs of an image and a mask.
@@ -123,7 +131,8 @@ class Pairs(Source):
         result = Listing(self.name, path, [], [], None, [*(context.classes or ())])
         if sides is None and file is None:
             raise SourceError(
-                f"{path}/: no folders of images and masks that are known; say --images and "
+                _seeming_masks(path)
+                or f"{path}/: no folders of images and masks that are known; say --images and "
                 "--masks, or --image-suffix and --mask-suffix if both are in one folder"
             )
         boxes = ""
@@ -146,7 +155,8 @@ class Pairs(Source):
         else:
             pairs = _listed(path, Path(file), *found, result)
         if not pairs and not result.unlisted:
-            raise SourceError(f"{path}/: no images; expected {_EXPECTED}; {_files.EXPECTED}")
+            hint = _files.archive_hint(path)
+            raise SourceError(f"{path}/: no images; expected {_EXPECTED}; {_files.EXPECTED}{hint}")
         _files.tell_others(result)
         if pairs:
             _tell_colours(path, pairs[0][1][0], result)
@@ -186,7 +196,7 @@ def _by_stem(
     found: _ByStem = {}
     wanted = _files.ends_in(*([os.fsdecode(side.suffix)] if side.suffix else endings))
     noted = dataclasses.replace(result, others=type(result.others)())
-    for key, size in _files.images(path, side.folder, noted, context.found, wanted):
+    for key, size in _files.images(path, side.folder, noted, context, wanted):
         stem = None if any(side.leaves(key, other) for other in others) else side.stem(key)
         if stem is not None and found.setdefault(stem, (key, size))[0] != key:
             result.unlisted.append((key, f"has the stem of {found[stem][0]!a}"))
@@ -246,7 +256,47 @@ def _has_images(folder: str) -> bool:
     if not os.path.isdir(folder):
         return False
     nowhere = Listing("pairs", folder, [], [], None, [])
-    return any(files for _, files in _files.walk(folder, "", nowhere))
+    return any(files for _, files in _files.walk(folder, "", nowhere, Context()))
+
+
+def _seeming_masks(path: Path) -> str:
+    """Say how to pack a folder whose two folders seem to be images and masks; "" for others."""
+    folders = [f for f, is_folder in _files.entries(path, "") if is_folder and not is_hidden(f)]
+    if len(folders) != 2:
+        return ""
+    nowhere = Listing("pairs", path, [], [], None, [])
+    files = [_files.images(path, folder, nowhere, Context()) for folder in folders]
+    found = _class_folders.masks_among([key for part in files for key, _ in part], path.joinpath)
+    if found is None:
+        return ""
+    command = f"packio pack {shlex.quote(str(path))} {shlex.quote(path.absolute().name)}.lmdb"
+    names = {
+        folder: [os.fsdecode(key)[len(folder) + 1 :] for key, _ in part]
+        for folder, part in zip(folders, files, strict=True)
+    }
+    image_end, mask_end = _endings(names[found.images], names[found.masks])
+    options = f"--images {shlex.quote(found.images)} --masks {shlex.quote(found.masks)}"
+    options += f" --image-suffix={shlex.quote(image_end)}" if image_end else ""
+    options += f" --mask-suffix={shlex.quote(mask_end)}" if mask_end else ""
+    return (
+        f"{path}/: {found.told}; to pack pairs: {command} --source pairs {options}; to pack two "
+        f"classes: {command} --source image_folder"
+    )
+
+
+def _endings(images: list[str], masks: list[str]) -> tuple[str, str]:
+    """The ends of names by which most images and masks have a stem in common; "": any ending."""
+
+    def ends(names: list[str]) -> list[str]:
+        first = names[0]
+        tails = (first[found.start() :] for found in re.finditer(r"[._-]", first))
+        return ["", *(tail for tail in tails if all(name.endswith(tail) for name in names))]
+
+    def stems(names: list[str], end: str) -> set[str]:
+        return {n[: -len(end)] if end else n.rpartition(".")[0] for n in names}
+
+    each = itertools.product(ends(images), ends(masks))
+    return max(each, key=lambda e: len(stems(images, e[0]) & stems(masks, e[1])))
 
 
 def _sides(
@@ -289,8 +339,8 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side, boxes: str) -> None:
             for file in sorted(lists.glob("*.txt"))
         ]
     entries = _files.entries(path / images.folder, _EXPECTED)
-    folders = sorted(name for name, is_folder in entries if is_folder)
-    if not commands and _class_folders.are_splits(folders):
+    folders = _class_folders.splits_among(name for name, is_folder in entries if is_folder)
+    if not commands and folders:
         commands = [
             f"packio pack {source} {name}.lmdb"
             f" --images {shlex.quote(os.path.join(images.folder, name))}"

@@ -8,13 +8,15 @@ the time of its last change.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
-from packio.errors import BadImagesError, DecodeError, ReadError, SourceError
+from packio.errors import DecodeError, ReadError, SourceError
 from packio.sample.labelling import class_names
 from packio.sample.record import Field, Record, image_record
 from packio.sources import Context, Listing, Source, _class_folders, _files
@@ -44,11 +46,18 @@ class RemoteFolder(Source):
         url, is_image = urls.place(source), _files.image_test(context)
         with urls.errors_as(ReadError, url):
             found = urls.below(url)
-        images = [os.fsencode(key) for key in found if is_image(key)]
-        folders = {key.partition("/")[0] for key in found if "/" in key}
-        _class_folders.refuse_splits(
-            f"{url}/", folders, lambda f: f"packio pack {url}/{f} {f}.lmdb"
-        )
+        result = Listing(self.name, None, [], [], [], [])
+        images = [
+            os.fsencode(key) for key in found  # no place holders of folders
+            if key[-1] != "/" and _files.is_taken(key, result, context, is_wanted=is_image(key))
+        ]  # fmt: skip
+        tops = {key.partition("/")[0] for key in found if "/" in key}
+        folders = {name for name in tops if _files.is_taken(f"{name}/", result, context)}
+
+        def command(name: str) -> str:
+            return f"packio pack {shlex.quote(f'{url}/{name}')} {shlex.quote(f'{name}.lmdb')}"
+
+        _class_folders.refuse_splits(f"{url}/", folders, command)
         if not any(b"/" in key for key in images):
             what = f"{len(found)} objects, no images in class folders" if found else "nothing there"
             raise SourceError(
@@ -59,15 +68,16 @@ class RemoteFolder(Source):
         objects = [found[os.fsdecode(key)] for key in keys]
         sizes = [entry.get("size") for entry in objects]
         versions = "".join(f"{urls.version(entry)}\n" for entry in objects).encode()
-        result = Listing(
-            self.name, None, keys, [-1 if size is None else size for size in sizes], labels, names,
+        result = dataclasses.replace(
+            result, keys=keys, sizes=[-1 if size is None else size for size in sizes],
+            labels=labels, classes=names,
             rows=ListedRows({"key": keys, "size": sizes}, hashlib.sha256(versions).hexdigest()),
             open=functools.partial(each, _read, url),
         )  # fmt: skip
-        taken = {*map(os.fsdecode, keys)}
-        for key in found:  # neither place holders of folders nor hidden objects
-            if key not in taken and not key.endswith("/") and os.path.basename(key)[0] != ".":
-                result.others[os.path.splitext(key)[1].lower()] += 1
+        if beside := len(images) - len(keys):
+            result.warnings.append(f"{beside} images beside the class folders belong to no class")
+        told = _class_folders.told_labels(result.keys, context.classes, names, command)
+        result.warnings.extend(told)
         _class_folders.tell_empty(str(url), result, folders, context)
         _files.tell_others(result)
         return result
@@ -90,7 +100,7 @@ def _read(url: Path, rows: ListedRows, position: int) -> Record[Field]:
         raise  # this object's own trouble
     except Exception as error:
         # An error of the network is not the image's fault: no image is left out for it.
-        raise BadImagesError(
+        raise ReadError(
             f"{url / key}: cannot be read: {str(error) or type(error).__name__}; "
             "run it again to go on"
         ) from error

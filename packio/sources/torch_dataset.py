@@ -51,7 +51,7 @@ from packio.sources import (
 from packio.sources._listed_file import ScratchFile
 from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import columns
-from packio.system.files import read_at
+from packio.system.files import check_of_file, read_at
 
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 
@@ -182,6 +182,7 @@ def _items(source: Any) -> Iterator[tuple[int, Any]]:
     except PackioError:
         raise
     except Exception as error:
+        check_of_file(error, f"the item after item {i}")
         raise SourceError(
             f"{type(source).__name__}: {type(error).__name__} after item {i}: {error}"
         ) from error
@@ -265,6 +266,7 @@ class _ItemsAside:
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever the user's objects do)
+            check_of_file(error, f"item {position}")
             self._bad.append((b"%08d" % position, _values.described(error)))
             return
         if self._absent:

@@ -5,18 +5,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packio.errors import IntegrityError, ReadError
-from packio.system.files import read_at
+from packio.system.files import OF_ONE_FILE, read_at
 
-# Errors of this file, not of the disk or the process: it is gone, unreadable, or no file.
-_CHANGED = (
-    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ESPIPE, errno.ENXIO,
-)  # fmt: skip
 # without O_NONBLOCK, opening a FIFO would wait for its writer
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -67,7 +62,7 @@ class FolderFiles:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            if error.errno in _CHANGED:
+            if error.errno in OF_ONE_FILE:
                 raise IntegrityError(
                     f"{self.path(file)}: {error.strerror}; it was there when the folder was "
                     "listed; make the dataset anew"

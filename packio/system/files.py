@@ -11,10 +11,19 @@ import shutil
 import stat
 from pathlib import Path
 
-from packio.errors import CannotCreateError, ReadError
+from packio.errors import CannotCreateError, PackioError, ReadError
 from packio.system.pools import ThreadPool
 
+OF_ONE_FILE = frozenset({  # errors of a file that is gone, unreadable, or no file
+    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR,
+    errno.ESPIPE, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG,
+})  # fmt: skip
 _MANY = 1 << 16  # files, where there is no limit
+_OF_SYSTEMS = frozenset({  # of macOS, Windows, Linux, Synology and QNAP, in lower case
+    "__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler",
+    "system volume information", "lost+found", "@eadir", "#recycle", "#snapshot", "@recycle",
+    "@recently-snapshot", "@__thumb", "__pycache__",
+})  # fmt: skip
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
@@ -38,6 +47,33 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
             break
         data += more
     return data
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether a name is that of a hidden file or folder, or of one that a system makes."""
+    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+
+
+def check_of_file(error: Exception, where: object) -> None:
+    """Raise if an error tells of a disk, a network or this process: the file may be sound.
+
+    Any error is of the disk, unless it is known to be of one file, or has no number, as those that
+    libraries raise for bytes that they cannot decode.
+
+    Raises:
+        ReadError: the error is not of one file.
+    """
+    if not isinstance(error, OSError):
+        return
+    if isinstance(error, PackioError):
+        raise error
+    if isinstance(error, ConnectionError | TimeoutError) or not (
+        error.errno is None or error.errno in OF_ONE_FILE
+    ):
+        raise ReadError(
+            f"{where}: cannot be read: {error.strerror or error}; this is an error of the disk, "
+            "the network or the system, and no sample is left out for it; run it again to go on"
+        ) from error
 
 
 def spare_descriptors() -> int:

@@ -97,7 +97,7 @@ def nasty(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_listing_agrees_with_torchvision(nasty: pathlib.Path, torchvision: ModuleType) -> None:
     os.unlink(nasty / "itself")  # torchvision cannot list beside it
-    listing = image_folder.listing(nasty)
+    listing = image_folder.listing(nasty, include_hidden=True)
     assert _seen(listing) == _seen_by_torchvision(nasty, torchvision)
     assert listing.classes == torchvision.datasets.ImageFolder(nasty).classes
     assert listing.unlisted == []
@@ -119,7 +119,7 @@ def _reference(root: pathlib.Path) -> Iterator[tuple[bytes, int]]:
 
 
 def test_listing_agrees_with_a_walk(nasty: pathlib.Path) -> None:
-    assert _seen(image_folder.listing(nasty)) == list(_reference(nasty))
+    assert _seen(image_folder.listing(nasty, include_hidden=True)) == list(_reference(nasty))
 
 
 def test_listing_of_real_photographs_agrees_with_torchvision(
@@ -135,7 +135,7 @@ def test_listing_of_real_photographs_agrees_with_torchvision(
 def test_every_path_is_packed_or_listed_as_skipped(
     nasty: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    report = packio.pack(nasty, tmp_path / "x.lmdb", on_error="skip")
+    report = packio.pack(nasty, tmp_path / "x.lmdb", on_error="skip", include_hidden=True)
     with packio.open(tmp_path / "x.lmdb") as pack:
         packed = [pack.key_bytes(i) for i in range(len(pack))]
         assert pack.by_key(b"cats/link.jpg").data == pack.by_key("cats/1.jpg").data == PNG

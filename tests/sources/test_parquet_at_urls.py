@@ -9,7 +9,7 @@ import made
 import pytest
 
 import packio
-from packio.errors import BadImagesError, SourceError
+from packio.errors import ReadError, SourceError
 from packio.sources import Context
 from packio.sources.parquet import SOURCE
 from packio.storage import urls
@@ -77,7 +77,7 @@ def test_a_failing_network_leaves_out_no_image(
 
     with listing.opened() as read:
         monkeypatch.setattr(type(bucket), "cat_file", broken)
-        with pytest.raises(BadImagesError, match="the line is dead; run it again"):
+        with pytest.raises(ReadError, match="the line is dead; run it again"):
             read(3)
         monkeypatch.setattr(type(bucket), "cat_file", original)
         assert read(3).image.data == made.png(width=7, height=3)

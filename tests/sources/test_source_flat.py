@@ -39,7 +39,7 @@ def test_images_are_sorted_bytewise_at_any_depth(tmp_path: pathlib.Path) -> None
     names += ["\U0001f408.png".encode(), b"\xef\xbf\xbd.png", b"\xff.png", b".png", b".h/1.png"]
     random.Random(0).shuffle(names)
     root = _touch(tmp_path / "s", *names, b"notes.txt", b"a/x.gif", b".hidden")
-    found = flat_folder.listing(root)
+    found = flat_folder.listing(root, include_hidden=True)
     assert len(found.keys) > 211
     assert found.keys == sorted(names)
     assert found.sizes == [names.index(key) % 7 for key in found.keys]
@@ -207,7 +207,7 @@ def test_options_that_cannot_be_meant_are_refused(
     with pytest.raises(OptionError, match="a whole number"):
         flat_folder.listing(val, labels=labels, label_offset="x")
     assert set(flat_folder.source.options) == {
-        "labels", "label_offset", "label_regex", "endings"
+        "labels", "label_offset", "label_regex", "endings", "include_hidden",
     }  # fmt: skip
 
 

@@ -271,12 +271,12 @@ def test_odd_names_are_kept_byte_for_byte(tmp_path: pathlib.Path) -> None:
     stems += ["\u0130".encode(), b"n" * 250]
     for folder, ending in ((b"images/", b".jpg"), (b"masks/", b".png")):
         _tree(tmp_path, *(folder + stem + ending for stem in stems))
-    found = pairs.listing(tmp_path)
+    found = pairs.listing(tmp_path, include_hidden=True)
     assert len(stems) > 211
     expected = sorted((b"images/" + s + b".jpg", b"masks/" + s + b".png") for s in stems)
     assert (_pairs(found), found.unlisted) == (expected, [])
     assert all(item.data == JPEG and item.mask_data == MASK for item in _items(found))
-    again = pairs.listing(tmp_path, image_suffix=".jpg", mask_suffix=".PNG")
+    again = pairs.listing(tmp_path, image_suffix=".jpg", mask_suffix=".PNG", include_hidden=True)
     assert _pairs(again) == expected
     (tmp_path / "list").write_bytes(b"\n".join(s for s in stems if s.strip() == s != b""))
     listed = pairs.listing(tmp_path, list="list")

@@ -428,7 +428,7 @@ def test_a_source_behind_faults_is_packed_whole_or_not_at_all(
     assert _same(packio.open(tmp_path / "x.tar"), packio.open(tmp_path / "local.tar"))
     s3.reset()
     s3.outage = lambda request: "500" if "/people/" in request else None
-    with pytest.raises(BadImagesError, match="cannot be read"):
+    with pytest.raises(ReadError, match="cannot be read"):
         packio.pack(f"s3://{s3.bucket}/train", tmp_path / "y.tar", on_error="skip")
     assert not (tmp_path / "y.tar").exists()
 

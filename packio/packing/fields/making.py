@@ -16,6 +16,7 @@ from packio.packs import opening
 from packio.sample import fields
 from packio.sample.facts import check_mask
 from packio.sample.record import Field
+from packio.system.files import check_of_file
 
 _MOST_BYTES, _MOST_SECONDS = 16 << 20, 5.0  # of values that a kill may lose
 
@@ -157,6 +158,7 @@ class _Making:
         return field
 
     def _add_problem(self, row: int, value: Any, error: Exception) -> None:
+        check_of_file(error, f"{self._task.name} of {self._key(row)!r}")
         reason = f"{_what(error)}{values.source_of(value)}"
         problem = Problem(row, self._key(row), reason)
         self.problems.append(problem)

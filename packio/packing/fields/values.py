@@ -259,6 +259,7 @@ def _walked(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
 
 def _refuse_unreadable(error: OSError) -> None:
     name = os.fsdecode(error.filename)
+    files.check_of_file(error, name)
     raise SourceError(f"{name}: cannot be looked at: {error.strerror}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from packio.errors import DecodeError
 from packio.images import encodings, perceptual
 from packio.sources import Listing
 from packio.system import processors
+from packio.system.files import check_of_file
 from packio.system.pools import ThreadPool
 
 _THREADS = 8  # they wait for the disk
@@ -141,7 +143,8 @@ def _hashes(listing: Listing) -> list[int | None]:
                     found.append(
                         hasher(image.data, image.facts or encodings.read_facts(image.data))
                     )
-                except (OSError, DecodeError):
+                except (OSError, DecodeError) as error:
+                    check_of_file(error, os.fsdecode(listing.keys[i]))
                     found.append(None)
         return found
 
@@ -163,7 +166,8 @@ def _digests(listing: Listing, positions: list[int]) -> list[tuple[int, bytes]]:
             for i in positions[start : start + _CHUNK]:
                 try:
                     found.append((i, hashlib.blake2b(read(i).image.data, digest_size=16).digest()))
-                except (OSError, DecodeError):
+                except (OSError, DecodeError) as error:
+                    check_of_file(error, os.fsdecode(listing.keys[i]))
                     continue  # packing it will say why
         return found
 

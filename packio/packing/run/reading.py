@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -27,11 +27,11 @@ from packio.sample.record import IMAGE, Field, Record, image_record
 from packio.sources import Listing, ReadRecord
 from packio.sources._packs import DamagedLevel
 from packio.system import processors
+from packio.system.files import check_of_file
 from packio.system.pools import ThreadPool
 
 CHECKS = ("header", "decode")
 _NOTHING = image_record(b"")
-_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the file
 _CHUNK_FILES, _CHUNK_BYTES = 32, 4 << 20  # one task of a thread
 _PIXEL_FILES, _PIXEL_BYTES = 8, 1 << 20  # where it holds pixels, too
 
@@ -182,7 +182,8 @@ def read_ahead(
         stopped: Asked before each sample; once it is true, a chunk ends early.
 
     Raises:
-        OSError: descriptors or memory run out, or the source's folder is gone.
+        OSError: the source's folder is gone.
+        ReadError: see `read_one`.
     """
     chunks = _chunks(listing.sizes, positions, *_limits(threads, treatment, memory))
     pool = ThreadPool(threads, "packio-read")
@@ -243,7 +244,7 @@ def read_one(
         skip: Leave a damaged level out, and keep its image.
 
     Raises:
-        OSError: descriptors or memory run out.
+        ReadError: the disk, the network or this process fails, and not the sample.
     """
     size = damaged = 0
     try:
@@ -268,8 +269,7 @@ def read_one(
         with decoding():
             record = _with_facts(treatment(record))
     except OSError as error:
-        if error.errno in _OUT_OF:
-            raise
+        check_of_file(error, os.fsdecode(listing.keys[position]))
         problem = f"cannot be read: {error.strerror or error}"
         return Read(position, _NOTHING, problem, size)
     except DecodeError as error:

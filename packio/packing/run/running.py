@@ -112,13 +112,14 @@ class Run:
             journal.note_part(self.means.part)
         shop.built.mkdir(exist_ok=True)
         mine = self._mine()
+        if not self._skip and self.plan.listing.unlisted:  # told before images are read for hours
+            unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
+            raise _bad_images(self.out, unlisted, self._list_skipped(shop, unlisted))
         missing = self._missing(mine, shop, journal)
         preflight.check_space(self.plan, self.treatment, self.out, missing)
         bad = self._write_shards(journal, missing)
-        unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
-        if not self._skip and (bad or unlisted):
-            listed = self._list_skipped(shop, [*unlisted, *bad])
-            raise _bad_images(self.out, [*unlisted, *bad], listed)
+        if not self._skip and bad:
+            raise _bad_images(self.out, bad, self._list_skipped(shop, bad))
         finished = []
         for number in mine:
             shard = journal.find(number)

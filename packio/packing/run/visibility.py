@@ -105,7 +105,9 @@ def _some(listing: Listing) -> Listing:
 
 
 def _bare(listing: Listing) -> Listing:
-    return dataclasses.replace(listing, unlisted=[], dropped=[], warnings=[], others=Counter())
+    return dataclasses.replace(
+        listing, unlisted=[], dropped=[], warnings=[], hidden=set(), others=Counter()
+    )
 
 
 def _read(samples: Listing) -> list[int | str]:

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import registry
-from packio.errors import BadImagesError, DecodeError, SourceError
+from packio.errors import DecodeError, SourceError
 from packio.sources._listed_file import ListedFile
 from packio.sources.tables.url_file import UrlFile
+from packio.system.files import check_of_file
 
 _ARROW = ".arrow"
 _BUFFER = 1 << 20  # bytes, of each column; without a buffer pyarrow reads whole row groups
@@ -45,9 +46,8 @@ def _open(listed: ListedFile) -> Any:
             buffer_size=_BUFFER if url is None else _BUFFER_AT_URL, pre_buffer=False,
             page_checksum_verification=True,
         )  # fmt: skip
-    except BadImagesError:
-        raise
     except Exception as error:  # pyarrow raises whatever its parsers meet
+        check_of_file(error, path)
         raise SourceError(f"{path}: no such file that pyarrow can read: {error}") from error
 
 
@@ -136,9 +136,8 @@ class ParquetFile:
                 for batch in opened.iter_batches(columns=[column], use_threads=False):
                     count += batch.num_rows
                     yield from batch.column(0).to_pylist()
-            except BadImagesError:
-                raise
             except Exception as error:  # pyarrow raises whatever its parsers meet
+                check_of_file(error, self.path)
                 raise SourceError(f"{self.path}: column {column!r}: {error}") from error
         if count != self.rows:
             raise SourceError(f"{self.path}: {count} values in {column!r}; expected {self.rows}")
@@ -166,9 +165,8 @@ def footer(path: Path) -> Footer:
         try:
             schema, groups = opened.schema_arrow, _groups(opened)
             features = _features(schema)
-        except BadImagesError:
-            raise
         except Exception as error:  # pyarrow raises whatever its parsers meet
+            check_of_file(error, path)
             raise SourceError(f"{path}: the footer is damaged: {error}") from error
     rows, sizes = [number for number, _ in groups], [size for _, size in groups]
     if len(set(schema.names)) != len(schema.names):
@@ -269,12 +267,10 @@ class ParquetRows:
         while True:
             try:
                 start, batch = cursor.read()
-            except BadImagesError:  # of the network
-                del self._cursors[file]
-                raise
             except Exception as error:  # pyarrow raises whatever its parsers meet
-                self._broken[file, group] = (cursor.next, str(error))
                 del self._cursors[file]
+                check_of_file(error, where)
+                self._broken[file, group] = (cursor.next, str(error))
                 raise DecodeError(f"{where}: {error}") from error
             self._recent.append((file, start, batch))
             if row < start + batch.num_rows:

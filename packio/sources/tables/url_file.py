@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 
-from packio.errors import BadImagesError, ReadError
+from packio.errors import ReadError
 from packio.storage import urls
 from packio.storage.urls import Url
 
@@ -43,7 +43,7 @@ class UrlFile(io.RawIOBase):
         """Read some bytes, fewer at the end of the object.
 
         Raises:
-            BadImagesError: several attempts failed. No image is left out for an error of a network.
+            ReadError: several attempts failed. No image is left out for an error of a network.
         """
         left = max(0, self._size - self._at)
         length = left if size is None or size < 0 else min(size, left)
@@ -51,6 +51,6 @@ class UrlFile(io.RawIOBase):
             with urls.errors_as(ReadError, f"{self._url}, byte {self._at}"):
                 data = urls.read(*urls.filesystem(self._url), self._at, length)
         except ReadError as error:
-            raise BadImagesError(f"{error}; run it again to go on") from error
+            raise ReadError(f"{error}; run it again to go on") from error
         self._at += length
         return data

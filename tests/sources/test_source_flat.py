@@ -44,7 +44,7 @@ def test_images_are_sorted_bytewise_at_any_depth(tmp_path: pathlib.Path) -> None
     assert found.keys == sorted(names)
     assert found.sizes == [names.index(key) % 7 for key in found.keys]
     assert (found.labels, found.classes, found.unlisted) == (None, [], [])
-    assert found.others == {".txt": 1, ".gif": 1}
+    assert found.others == {".txt": 1, ".gif": 1, "": 1}
     with found.opened() as read:
         assert [len(read(i).image.data) for i in range(len(found.keys))] == found.sizes
     command = ["env", "LC_ALL=C", "sort", "-z"]

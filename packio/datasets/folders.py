@@ -29,7 +29,7 @@ from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
 from packio.packing.run.reading import Read, read_ahead
 from packio.sample.record import IMAGE
-from packio.sources import Context, Listing
+from packio.sources import Context, Listing, listed
 from packio.system import cache, locks
 from packio.system.files import absolute
 from packio.system.pools import ThreadPool
@@ -64,7 +64,7 @@ def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
     """
     root = absolute(path)
     source = registry.load("sources", "image_folder")
-    listing: Listing = source.listing(root, Context(allow_empty=skip))
+    listing = listed(source, root, Context(allow_empty=skip))
     state = _State.of(root, listing)
     name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()
     index = cache.folder("folders") / name[:32] / f"{state.fingerprint[:32]}{INDEX_SUFFIX}"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import os
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_SHOWN = 5  # names in a message
 
 
 class Flag(str):
@@ -291,12 +292,26 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
         raise SourceError(f"{str(what)!a}: a NUL byte is in it, which no path has")
     pattern = context.option("label_regex")
     if pattern is None:
-        return framed(source.listing(what, context), context.options)
+        return framed(_tell_hidden(source.listing(what, context)), context.options)
     if clashing := {"labels", "label_col"} & context.options.keys():
         raise OptionError(f"label_regex and {clashing.pop()}: both say what the labels are")
-    found = source.listing(what, dataclasses.replace(context, classes=None))
+    found = _tell_hidden(source.listing(what, dataclasses.replace(context, classes=None)))
     found = found.labelled(labels_of_keys(found.keys, pattern, context.classes))
     return framed(found, context.options)
+
+
+def _tell_hidden(found: Listing) -> Listing:
+    if names := sorted(found.hidden):
+        folders = sum(name.endswith("/") for name in names)
+        counts = [
+            f"{n} {what}{'s' * (n != 1)}" for n, what in
+            ((folders, "hidden or system folder"), (len(names) - folders, "hidden file")) if n
+        ]  # fmt: skip
+        shown = ", ".join(ascii(n)[1:-1] for n in names[:_SHOWN]) + ", …" * (len(names) > _SHOWN)
+        found.warnings.append(
+            f"left out: {' and '.join(counts)} ({shown}); to take them, say --include-hidden"
+        )
+    return found
 
 
 def framed(listing: L, options: Mapping[str, Any]) -> L:

@@ -7,15 +7,16 @@ by class, then by folder, then by name, compared as text.
 
 from __future__ import annotations
 
-import contextlib
+import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packio.errors import SourceError
 from packio.images import encodings
 from packio.sources import Context, Listing, _files
+from packio.system.files import check_of_file
 
 LAYOUT = "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
 
@@ -25,7 +26,6 @@ _OTHER = re.compile(
     r"([_-]?\d{2,4})?", re.IGNORECASE,
 )  # fmt: skip
 _MASKS = re.compile(r"mask|label|segm|annot|ground.?truth|(^|[^a-z])(gt|seg)([^a-z]|$)").search
-_MASK_ENDINGS = (".png", ".bmp", ".tif", ".tiff", ".gif")
 _LOOKED_AT = 16  # files of a folder
 
 
@@ -71,7 +71,7 @@ class Masks(NamedTuple):
     told: str  # what speaks for it
 
 
-def masks_among(keys: Sequence[bytes], opened: Callable[[str], Any]) -> Masks | None:
+def masks_among(keys: Sequence[bytes], read: Callable[[bytes], bytes]) -> Masks | None:
     """Tell whether two class folders are images and their masks.
 
     They are if all files of one have one channel or a palette, and the other has as many files,
@@ -79,46 +79,42 @@ def masks_among(keys: Sequence[bytes], opened: Callable[[str], Any]) -> Masks | 
 
     Args:
         keys: Of the images, sorted by class.
-        opened: Opens an image by its key, for Pillow.
-
-    Returns:
-        None for classes.
+        read: Reads an image by its key.
     """
-    files = {os.fsdecode(key.partition(b"/")[0]): list[str]() for key in (*keys[:1], *keys[-1:])}
-    for key in map(os.fsdecode, keys):
-        if (folder := key.partition("/")[0]) not in files:
-            return None
-        files[folder].append(key)
-    if len(files) != 2:
+    edge = next((i for i, key in enumerate(keys) if _top(key) != _top(keys[0])), 0)
+    if not edge or _top(keys[edge]) != _top(keys[-1]):
         return None
-
-    def are_masks(folder: str) -> bool:
-        names = files[folder]
-        chosen = names[:: max(len(names) // _LOOKED_AT, 1)]
-        ending = all(name.lower().endswith(_MASK_ENDINGS) for name in chosen)
-        return bool(chosen) and ending and all(_has_ids(opened, name) for name in chosen)
-
-    for masks in sorted(files, key=lambda name: not _MASKS(name.lower())):
-        (images,) = files.keys() - {masks}
+    folders = {os.fsdecode(_top(part[0])): part for part in (keys[:edge], keys[edge:])}
+    for masks in sorted(folders, key=lambda name: not _MASKS(name.lower())):
+        (images,) = folders.keys() - {masks}
         is_named = _MASKS(masks.lower()) and not _MASKS(images.lower())
-        if not is_named and len(files[masks]) != len(files[images]):
+        count, other = len(folders[masks]), len(folders[images])
+        if not (is_named or count == other) or not _are_masks(folders[masks], read):
             continue
-        if are_masks(masks) and (is_named or not are_masks(images)):
-            return Masks(
-                images, masks,
-                f"{masks}/ has {len(files[masks])} images, all of one channel or with a palette, "
-                f"and {images}/ has {len(files[images])} images: masks of these, it seems, and no "
-                "class",
-            )  # fmt: skip
+        if is_named or not _are_masks(folders[images], read):
+            told = (
+                f"{masks}/ has {count} images, all of one channel or with a palette, and "
+                f"{images}/ has {other} images: masks of these, it seems, and no class"
+            )
+            return Masks(images, masks, told)
     return None
 
 
-def _has_ids(opened: Callable[[str], Any], name: str) -> bool:
+def _top(key: bytes) -> bytes:
+    return key.partition(b"/")[0]
+
+
+def _are_masks(keys: Sequence[bytes], read: Callable[[bytes], bytes]) -> bool:
     from PIL import Image
 
-    with contextlib.suppress(Exception), Image.open(opened(name)) as image:  # packing tells errors
-        return encodings.has_class_ids(image)
-    return False
+    chosen = keys[:: max(len(keys) // _LOOKED_AT, 1)]
+    try:
+        return not any(key.lower().endswith((b".jpg", b".jpeg")) for key in chosen) and all(
+            encodings.has_class_ids(Image.open(io.BytesIO(read(key)))) for key in chosen
+        )
+    except Exception as error:  # noqa: BLE001 (whatever Pillow raises; packing tells it)
+        check_of_file(error, os.fsdecode(chosen[0]))
+        return False
 
 
 def told_labels(
@@ -131,7 +127,7 @@ def told_labels(
         keys: Of images in class folders.
         given: Classes that the user names.
         names: Of the classes.
-        command: Makes the shell command that packs one of the folders.
+        command: As of `refuse_splits`.
     """
     if len(names) == 1 and keys and all(key.count(b"/") > 1 for key in keys):
         yield (

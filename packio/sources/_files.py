@@ -35,7 +35,6 @@ _FURTHER = (  # endings of images that are taken only if the user asks for them
 )  # fmt: skip
 _STAT_FILES = 1024  # whose sizes one thread asks for in one go
 _STAT_THREADS = 16
-_SHOWN = 5  # names in a message
 _TOLD = 1000  # files found between two calls of the callback
 MAX_BYTES = (1 << 31) - 1  # of one sample
 HEAD_BYTES = 1 << 16  # that show whether a file can be an image
@@ -224,17 +223,7 @@ def _identity(folder: str) -> _Identity:
 
 
 def tell_others(result: Listing) -> None:
-    """Add warnings about files that are not taken, and say how to take them."""
-    if result.hidden:
-        names = sorted(result.hidden)
-        folders = sum(name.endswith("/") for name in names)
-        counts = [f"{n} {what}{'s' * (n != 1)}" for n, what in (
-            (folders, "hidden or system folder"), (len(names) - folders, "hidden file"),
-        ) if n]  # fmt: skip
-        result.warnings.append(
-            f"left out: {' and '.join(counts)} ({_shown(names)}); to take them, say "
-            "--include-hidden"
-        )
+    """Add a warning about files that are not taken as images, and say how to take them."""
     if not result.others:
         return
     from PIL import Image  # slow to import
@@ -250,10 +239,6 @@ def tell_others(result: Listing) -> None:
         f"{result.others.total()} files with other endings are not taken as images ({common}); "
         f"files counted as images end in {', '.join(EXTENSIONS)}{hint}"
     )
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(ascii(n)[1:-1] for n in names[:_SHOWN]) + ", …" * (len(names) > _SHOWN)
 
 
 def archive_hint(path: str | os.PathLike[str]) -> str:
@@ -303,6 +288,11 @@ def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[Read
         except OSError as error:
             raise ReadError(f"{os.fspath(root)}: {error.strerror}; it was listed before") from error
         yield lambda position: image_record(whole_file(descriptor, keys[position], is_image=True))
+
+
+def reader(root: str | os.PathLike[str]) -> Callable[[bytes], bytes]:
+    """Make a function that reads a file by its key."""
+    return lambda key: whole_file(None, os.path.join(os.fsencode(root), key))
 
 
 def check_head(head: bytes, size: int) -> None:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import io
 import itertools
 import os
 import re
@@ -171,7 +170,7 @@ def _refuse_masks(
     path: Path, descriptor: int, top: bytes, keys: Sequence[bytes], found: _Extents
 ) -> None:
     masks = _class_folders.masks_among(
-        keys, lambda key: io.BytesIO(_members.read(descriptor, found[top + os.fsencode(key)]))
+        keys, lambda key: _members.read(descriptor, found[top + key])
     )
     if masks:
         raise SourceError(

@@ -82,7 +82,7 @@ class ImageFolder(Source):
         _class_folders.tell_empty(str(path), result, folders, context, why)
         told = _class_folders.told_labels(result.keys, context.classes, names, command)
         result.warnings.extend(told)
-        if masks := _class_folders.masks_among(result.keys, path.joinpath):
+        if masks := _class_folders.masks_among(result.keys, _files.reader(path)):
             result.warnings.append(masks.told)
         result = _beside.with_fields(result, context)
         _beside.tell_others(result)

@@ -266,7 +266,9 @@ def _seeming_masks(path: Path) -> str:
         return ""
     nowhere = Listing("pairs", path, [], [], None, [])
     files = [_files.images(path, folder, nowhere, Context()) for folder in folders]
-    found = _class_folders.masks_among([key for part in files for key, _ in part], path.joinpath)
+    found = _class_folders.masks_among(
+        [key for part in files for key, _ in part], _files.reader(path)
+    )
     if found is None:
         return ""
     command = f"packio pack {shlex.quote(str(path))} {shlex.quote(path.absolute().name)}.lmdb"

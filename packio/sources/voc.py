@@ -63,7 +63,7 @@ class Voc(Source):
         """Tell whether the path is a folder with XML files of boxes, and without masks."""
         if not _files.is_plain_folder(path) or _has_masks(path):
             return False
-        splits = [name for name in _names(path) if _class_folders.are_splits([name])]
+        splits = [name for name in _names(path) if _class_folders.splits_among([name])]
         tried = [path, *(path / name for name in (*_XML, *splits))]
         return any(map(_has_annotation, tried)) or bool(_inner(path))
 
@@ -87,7 +87,7 @@ class Voc(Source):
         if _has_masks(path):
             result.warnings.append("took the boxes; for the masks, say --source pairs")
         top = next((name for name in _IMAGES if (path / name).is_dir()), "")
-        keys = _files.images(root, top, result, context.found, _files.image_test(context))
+        keys = _files.images(root, top, result, context, _files.image_test(context))
         images = [os.path.join(root, os.fsdecode(key)) for key, _ in keys]
         if not images:
             raise SourceError(f"{path}/: no images; {_files.EXPECTED}; expected {_EXPECTED}")

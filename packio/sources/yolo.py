@@ -70,7 +70,7 @@ class Yolo(Source):
         if not _files.is_plain_folder(path):
             return path.suffix.lower() in _SUFFIXES and _is_config(path)
         try:
-            folders = [path / n for n in os.listdir(path) if _class_folders.are_splits([n])]
+            folders = [path / n for n in os.listdir(path) if _class_folders.splits_among([n])]
             labels = [f / "labels" for f in (path, *folders) if (f / "images").is_dir()]
             flat = any((path / name).is_file() for name in _NAMES) and _holds_boxes(
                 path, alone=False
@@ -237,7 +237,7 @@ def _images(part: Path, result: Listing, context: Context) -> Iterator[str]:
     """Absolute paths of the images in a folder, or in a list of images."""
     if not part.is_file():
         folder = os.path.abspath(part)
-        found = _files.images(folder, "", result, context.found, _files.image_test(context))
+        found = _files.images(folder, "", result, context, _files.image_test(context))
         yield from (os.path.join(folder, os.fsdecode(key)) for key, _ in found)
         return
     for line in filter(None, map(str.strip, _text(small_file(part)).splitlines())):

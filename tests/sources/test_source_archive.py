@@ -656,7 +656,7 @@ def test_files_that_are_no_images_are_counted(tmp_path: pathlib.Path) -> None:
     found = archive.listing(tmp_path / "a.zip")
     assert found.keys == [b"a/1.png", b"b/1.png"]
     assert found.others == {"": 1, ".gif": 1}
-    hidden, others, beside = found.warnings
+    others, beside, hidden = found.warnings
     assert hidden.startswith("left out: 1 hidden or system folder (__MACOSX/)")
     assert others.startswith("2 files")
     assert "1 images beside the class folders" in beside

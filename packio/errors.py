@@ -34,9 +34,7 @@ terminal are escaped: messages quote names out of files that others made.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 
 _CONTROLS = re.compile(  # but line feed and tab; and what changes the direction of text
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
@@ -136,9 +134,8 @@ class ModeError(DecodeError):
     """An image's pixels do not fit the mode asked for, as 16 bits do not fit RGB."""
 
 
-@contextlib.contextmanager
-def decoding(where: str = "") -> Iterator[None]:
-    """Make a DecodeError of whatever a library raises about a sample's bytes.
+class Decoding:
+    """Makes a DecodeError of whatever a library raises about a sample's bytes.
 
     Libraries raise what their parsers meet: TypeError, struct.error, MemoryError, … packio's own
     errors pass, as do those of the system, which have an errno (too many open files, say), and
@@ -147,14 +144,24 @@ def decoding(where: str = "") -> Iterator[None]:
     Args:
         where: Begins the message, as "Pillow: ".
     """
-    try:
-        yield
-    except PackioError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DecodeError(f"{where}{type(error).__name__}: {error}") from error
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str = "") -> None:
+        self._where = where
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.tell(error)
+
+    def tell(self, error: BaseException) -> None:
+        """Raise a DecodeError if the error is about a sample's bytes."""
+        if isinstance(error, PackioError) or not isinstance(error, Exception):
+            return
+        if not isinstance(error, OSError) or error.errno is None:
+            raise DecodeError(f"{self._where}{type(error).__name__}: {error}") from error
 
 
 class OptionError(PackioError, ValueError):

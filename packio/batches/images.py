@@ -191,16 +191,21 @@ def _made(
     if rows is not None and _is_as_decoded(rows.facts, decoder):
         part = regions.of_pixels(rows.pixels(row.position))
         with pack.naming(row):
-            return [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
+            made = [regions.render(part, *pair) for pair in zip(needs, outs, strict=True)]
+        rows.pixels(row.position)  # looked at again, as they may have changed meanwhile
+        return made
     data = pack.read(row, name)
     if name != IMAGE or row.flags & SEEKABLE:
         points = b""
     elif points is None:
         points = pack.seek_points(row.position) if decoder.core_takes(row) else b""
-    with pack.naming(row, name):
+    try:  # with `pack.naming` it would take four calls more
         if len(needs) == 1:
             return [regions.make(decoder, data, row, needs[0], outs[0], points)]
         return several.make(decoder, data, row, needs, outs, points)
+    except Exception as error:
+        pack.naming(row, name).tell(error)
+        raise
 
 
 def make_raw(
@@ -242,7 +247,7 @@ def make_raw(
         vflip = u[:, 1] < settings.vflip if settings.vflip else None
         rows.crop(positions, box, batch, hflip=hflip, vflip=vflip)
         views.append(batch)
-    return Made(views, errors)
+    return Made(views, errors | rows.check(positions))
 
 
 def _is_as_decoded(facts: Facts, decoder: Decoder) -> bool:

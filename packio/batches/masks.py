@@ -16,7 +16,7 @@ import torch
 from packio.batches import columns
 from packio.batches.columns import FieldColumn, Made
 from packio.batches.framing import Framing, Settings
-from packio.errors import DecodeError, LimitError, decoding
+from packio.errors import DecodeError, Decoding, LimitError
 from packio.images import encodings, png
 from packio.images.decoders import pillow
 from packio.images.frames import Placement, oriented
@@ -58,7 +58,7 @@ def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode a mask with Pillow; as `decode`."""
     from PIL import Image
 
-    with decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
         _check(image, size)
         wide = image.mode not in _BYTES
         return pillow.pixels_of(image).astype(np.int32 if wide else np.uint8, copy=False)

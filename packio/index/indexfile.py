@@ -100,7 +100,7 @@ class Index:
         self._layout = layout.entries_of(header, len(self._map) - start, self.path)
         self.metadata: dict[str, Any] = metadata.parsed(header, self.path)
         arrays = {n: self._view(start, *entry) for n, entry in self._layout.items()}
-        checksums = arrays.pop("checksums", np.zeros(0, np.uint32))
+        checksums = arrays.pop("checksums", np.zeros(0, np.uint32)).copy()  # what may not change
         head = bytes(self._map[:start])
         self.digest: str = hashlib.sha256(head + checksums.tobytes()).hexdigest()
         begins = {name: start + begin for name, (_, _, begin) in self._layout.items()}
@@ -157,7 +157,7 @@ class Index:
         path.write_bytes(self._map)
 
     def check_length(self) -> None:
-        """Check that the file that is mapped has not been truncated: 0.7 µs.
+        """Check that the file that is mapped has not been truncated: 1.5 µs.
 
         Raises:
             IntegrityError: it has been truncated.

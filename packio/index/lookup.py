@@ -28,6 +28,8 @@ class _Lookup:
         self._check = index.check_length if index.is_mapped else None
         self._views = [column.unchecked() for column in columns]
         self._is_checked = bytearray(len(index) // _PART + 1)  # 1 for each part that was checked
+        if index.length is not None:
+            index.length.marks.append(self._is_checked)
 
     def _check_row(self, row: int) -> None:
         if self._check is not None:

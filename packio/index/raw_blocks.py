@@ -72,6 +72,9 @@ class Checks:
         index: Of the pack.
         counts: Samples of each shard.
         row_bytes: Of each sample.
+
+    Attributes:
+        marks: For `packio.system.lengths.Length`.
     """
 
     def __init__(self, index: Index, counts: Sequence[int], row_bytes: int) -> None:
@@ -82,8 +85,9 @@ class Checks:
         if row_bytes >= _LARGE or name not in index or index.column(name).shape != blocks:
             name, self._rows, self._first_blocks = "image/crc32c", 1, self._first_rows
         self._crc = index.column(name)
-        self._seen = np.frombuffer(mmap.mmap(-1, len(index)), np.uint8)  # shared by forks
-        self._all_seen = False
+        shared = mmap.mmap(-1, len(index))  # by forks
+        self.marks: memoryview = memoryview(shared)  # 1 for each row that was compared
+        self._seen = np.frombuffer(shared, np.uint8)
 
     def suspects(self, positions: np.ndarray, crc_of: Callable[[np.ndarray], int]) -> list[int]:
         """Check the blocks that some samples are in, those that have not been checked before.
@@ -95,8 +99,6 @@ class Checks:
         Returns:
             Slots in ``positions`` of the samples whose blocks differ from their checksums.
         """
-        if self._all_seen:
-            return []
         slots = np.flatnonzero(self._seen[positions] == 0)
         if not len(slots):
             return []
@@ -109,6 +111,5 @@ class Checks:
             crc = self._crc.item(int(self._first_blocks[s]) + number)
             if crc_of(np.arange(start, stop)) == crc:
                 self._seen[start:stop] = 1
-        self._all_seen = bool(self._seen.all())
         left: list[int] = slots[self._seen[new] == 0].tolist()
         return left

@@ -136,8 +136,10 @@ class RawRows:
         self.facts = facts
         self._index, self._files, self._checks, self._key = index, files, checks, key
         self._mapped, self._bytes = mapped, torch.from_numpy(mapped.bytes)
+        for length in mapped.lengths:
+            length.marks.append(checks.marks)
         self._local = threading.local()
-        self._file = index.column("image/file").array()
+        self._file = index.column("image/file").array().copy()
         self._starts = mapped.starts[self._file] + index.column("image/offset").array()
         self._planes, bgr = encodings.RAW[facts.encoding]
         self._swapped = bgr and facts.channels >= 3
@@ -159,7 +161,9 @@ class RawRows:
         return dtype
 
     def check(self, positions: np.ndarray) -> dict[int, Exception]:
-        """Compare checksums, where that has not been done before.
+        """Compare checksums, where that has not been done since a file was written to.
+
+        Call it before samples are read, and again afterwards: meanwhile a file may have changed.
 
         Args:
             positions: (N,) samples, 0..len-1.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ import numpy as np
 from packio import registry
 from packio.errors import (
     DecodeError,
+    Decoding,
     IntegrityError,
     LimitError,
     ModeError,
     NotAPackError,
     OptionError,
-    decoding,
 )
 from packio.formats import Format
 from packio.index.indexfile import PROGRESSIVE, SEEKABLE, Index, Keys
@@ -233,25 +232,14 @@ class PackTable:
             raise IndexError(f"index {index} is out of range: {self.path} has {size} samples")
         return index % size
 
-    @contextlib.contextmanager
-    def naming(self, row: Row, name: str = IMAGE) -> Iterator[None]:
+    def naming(self, row: Row, name: str = IMAGE) -> Naming:
         """Put the name of the sample before what is wrong with a value, whatever is raised.
 
         Args:
             row: Row of the value.
             name: Of its field.
-
-        Raises:
-            DecodeError: the value is bad.
         """
-        try:
-            with decoding():
-                yield
-        except DecodeError as error:
-            part = "sample" if name == IMAGE else f"{name} of sample"
-            where = f"{self.path}, {part} {row.position} ({self.key(row.position)!r})"
-            kind = type(error) if type(error) in (LimitError, ModeError) else DecodeError
-            raise kind(f"{where}: {error}") from (error.__cause__ or error)
+        return Naming(self, row, name)
 
     def keys(self) -> Sequence[str]:
         """All keys, in order, decoded lazily."""
@@ -282,8 +270,14 @@ class PackTable:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """All labels: (N,) int64 or (N, k) float32, a read-only view; None if there are none."""
-        return None if self._label is None else self._label.array()
+        """All labels: (N,) int64 or (N, k) float32, read-only; None if there are none."""
+        if self._label is None:
+            return None
+        labels = self._label.array()
+        if self.index_file.is_mapped:  # a view would show what is written there later
+            labels = labels.copy()
+            labels.flags.writeable = False
+        return labels
 
     def split(self, name: str) -> np.ndarray:
         """Positions of the samples of a split, (n,) int64, ascending.
@@ -316,6 +310,30 @@ class PackTable:
     def digest(self) -> str:
         """Hexadecimal SHA-256 that identifies the pack's contents."""
         return self.index_file.digest
+
+
+class Naming(Decoding):
+    """Puts the name of a sample before what is wrong with one of its values."""
+
+    __slots__ = ("_name", "_row", "_table")
+
+    def __init__(self, table: PackTable, row: Row, name: str) -> None:
+        self._where, self._table, self._row, self._name = "", table, row, name
+
+    def tell(self, error: BaseException) -> None:
+        """Raise the error with the name of the sample, if it is about the sample's bytes."""
+        try:
+            super().tell(error)
+            if not isinstance(error, DecodeError):
+                return
+            found = error
+        except DecodeError as other:
+            found = other
+        part = "sample" if self._name == IMAGE else f"{self._name} of sample"
+        number = self._row.position
+        where = f"{self._table.path}, {part} {number} ({self._table.key(number)!r})"
+        made = type(found) if type(found) in (LimitError, ModeError) else DecodeError
+        raise made(f"{where}: {found}") from (found.__cause__ or found)
 
 
 def _format(index: Index) -> Format:

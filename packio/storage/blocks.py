@@ -44,7 +44,7 @@ from packio.index.column import crc32c
 from packio.index.far import Span
 from packio.storage.remote_files import RemoteFiles
 from packio.storage.urls import Url
-from packio.system.lengths import Length
+from packio.system.lengths import Length, Status
 from packio.system.locks import ForkSafeLock
 from packio.system.mapping import mapped
 from packio.system.pools import ThreadPool
@@ -83,9 +83,9 @@ class FarIndex:
             here = self._opened(path)
             self._file, self._sums = self._made(path, size) if here is None else here
             self.content = mapped(self._file, size).data
-        file, least = self._file, self._marks + len(self._sums)
+        least = self._marks + len(self._sums)
         remedy = "open the pack anew: what is missing comes again"
-        self.length: Length = Length(path, least, lambda: os.fstat(file).st_size, remedy)
+        self.length: Length = Length(path, least, Status(self._file), remedy, is_ours=True)
 
     def __del__(self, close: Any = os.close) -> None:
         with contextlib.suppress(AttributeError):  # it was never opened

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from packio.system.lengths import Length, at_path
+from packio.system.lengths import Length, Status, at_path
 from packio.system.mapping import map_at, reserved
 
-_MOST_OPEN = 4  # files that stay open, as their sizes are then known in 0.3 instead of 2 µs
+_MOST_OPEN = 4  # files that stay open; others are asked for by their paths
 
 
 class MappedFiles:
@@ -45,14 +44,9 @@ class MappedFiles:
         self._taken = reserved(ends[-1])
         begin, count = self._taken.ctypes.data, len(self._taken)
         self.lengths: list[Length] = []
-        self._open: list[int] = []
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=True):
             self._add(path, size, begin + start)
         self.bytes: np.ndarray = np.ctypeslib.as_array((ctypes.c_ubyte * count).from_address(begin))
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        for descriptor in self.__dict__.get("_open", ()):
-            close(descriptor)  # at the end of Python the module os may be gone
 
     def _add(self, path: Path, size: int, address: int) -> None:
         """Map a file at an address, over the mapping that is there."""
@@ -62,13 +56,8 @@ class MappedFiles:
             if status.st_size != size:  # reading beyond the end is a signal, not an error
                 raise OSError(f"{path}: its size is not {size} any more")
             map_at(descriptor, size, address)
-        except BaseException:
+            few, inode = len(self.lengths) < _MOST_OPEN, (status.st_dev, status.st_ino)
+            now = Status(descriptor) if few else at_path(path, inode)
+            self.lengths.append(Length(path, size, now))
+        finally:
             os.close(descriptor)
-            raise
-        now = at_path(path, (status.st_dev, status.st_ino), size)
-        if len(self._open) < _MOST_OPEN:
-            self._open.append(descriptor)
-            now = functools.partial(os.lseek, descriptor, 0, os.SEEK_END)  # a third of fstat
-        else:
-            os.close(descriptor)
-        self.lengths.append(Length(path, size, now))

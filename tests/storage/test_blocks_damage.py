@@ -228,18 +228,6 @@ def test_checksums_that_do_not_fit_are_not_asked_for(
     assert sum(b - a for _, (a, b) in web.asked) < 200_000
 
 
-def test_a_column_that_another_thread_finishes_is_not_lacking(url: str) -> None:
-    column = packio.open(url).index_file.column("label")
-
-    class Finished(bytearray):
-        def __getitem__(self, block: Any) -> Any:
-            column._pending = None  # as `_check` of another thread does
-            return super().__getitem__(block)
-
-    column._pending = Finished(len(column._crcs))
-    assert len(column.lacking()) == len(column._crcs) > 1
-
-
 def test_wrong_bytes_do_not_reach_the_file_that_others_read(
     url: str, made: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
     cached: Callable[[], pathlib.Path],

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 from packio import registry
 from packio.errors import (
     DecodeError,
+    Decoding,
     LimitError,
     MissingPackageError,
     ModeError,
     OptionError,
-    decoding,
 )
 from packio.images import native
 from packio.images.decoders import _calibration, _raw, pillow
@@ -249,7 +249,7 @@ class Decoder:
             if pixels is not None:
                 return pixels
         elif stored.encoding in RAW:
-            with decoding():
+            with Decoding():
                 return _raw.decode(data, stored, self.mode)
         elif self.name not in ("auto", NATIVE, "pillow"):
             self._count_fallback()
@@ -257,7 +257,7 @@ class Decoder:
 
     def _tried(self, decode: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray | None:
         """Pixels that a plugin makes; None if it fails, whatever it raises: Pillow tells why."""
-        with contextlib.suppress(DecodeError), decoding():
+        with contextlib.suppress(DecodeError), Decoding():
             pixels = decode(*arguments)
             if pixels.ndim == 3 and pixels.dtype.isnative and pixels.dtype.name in DTYPES:
                 return pixels
@@ -328,7 +328,7 @@ class Decoder:
         """(height, width) of an image that `takes` allows; None if only Pillow should decode it."""
         if self._batching is None or self._batching.size is None:
             return None
-        with contextlib.suppress(DecodeError), decoding():
+        with contextlib.suppress(DecodeError), Decoding():
             return self._batching.size(data, self.mode)
         self._count_fallback()
         return None
@@ -347,7 +347,7 @@ class Decoder:
         """
         if self._batching is None or self._batching.decode_batch is None:
             return [None] * len(datas)
-        with contextlib.suppress(DecodeError), decoding():
+        with contextlib.suppress(DecodeError), Decoding():
             return list(self._batching.decode_batch(datas, self.mode, device))
         if len(datas) == 1:
             self._count_fallback()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from packio.errors import ModeError, decoding
+from packio.errors import Decoding, ModeError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
     import numpy as np
     from PIL import Image
 
-    with decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
         pixels = pixels_of(image, _target(image, mode, data))

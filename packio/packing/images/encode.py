@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import DecodeError, ModeError, OptionError, decoding
+from packio.errors import DecodeError, Decoding, ModeError, OptionError
 from packio.images.encodings import RAW, raw_facts, read_facts
 from packio.packing.images import coco_entries, colours, encoders, resizing
 from packio.packing.images.encoders import Metadata
@@ -250,7 +250,7 @@ class Encoding:
         Raises:
             DecodeError: see `__call__`.
         """
-        with decoding("cannot be encoded: "), _opened(data, facts) as image:
+        with Decoding("cannot be encoded: "), _opened(data, facts) as image:
             resizes = to != (facts.width, facts.height)
             converts = colours.asks_for_change(image, **self._policies)
             may_stay = not (resizes or converts or turn != 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packio.errors import DecodeError, OptionError, decoding
+from packio.errors import DecodeError, Decoding, OptionError
 from packio.images.encodings import RAW, read_facts
 from packio.images.frames import SPARE
 from packio.images.geometry import RandomResizedCrop
@@ -179,7 +179,7 @@ def _made(data: bytes, facts: Facts, divisors: list[int], quality: int) -> dict[
     """
     from PIL import Image
 
-    with decoding("levels: Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("levels: Pillow: "), Image.open(io.BytesIO(data)) as image:
         if image.mode not in ("L", "RGB") or image.has_transparency_data:
             return {}
         image.load()

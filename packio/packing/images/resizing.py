@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import DecodeError, LimitError, ModeError, OptionError, decoding
+from packio.errors import DecodeError, Decoding, LimitError, ModeError, OptionError
 from packio.images.decoders import MAX_PIXELS
 from packio.images.jpeg import header
 from packio.packing.images import colours, encoders
@@ -179,7 +179,7 @@ def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
     """
     from PIL import Image
 
-    with decoding("mask: Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("mask: Pillow: "), Image.open(io.BytesIO(data)) as image:
         if image.size != size:
             raise DecodeError(
                 f"mask: {image.width}x{image.height} pixels, its image has {size[0]}x{size[1]}"

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import NamedTuple
 
-from packio.errors import DecodeError, OptionError, decoding
+from packio.errors import DecodeError, Decoding, OptionError
 from packio.images import native
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.encodings import RAW, check_raw, read_facts
@@ -266,7 +266,7 @@ def read_one(
         for name, field in record.fields.items():
             with _named(name):
                 decode(field)  # text is UTF-8, an array is a .npy file
-        with decoding():
+        with Decoding():
             record = _with_facts(treatment(record))
     except OSError as error:
         check_of_file(error, os.fsdecode(listing.keys[position]))

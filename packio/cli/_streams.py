@@ -22,7 +22,7 @@ def prepare() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere(descriptor))
     codecs.register_error(_SHOWN, _shown)
-    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+    if type(sys.stdout) is io.TextIOWrapper and isinstance(sys.stdout.buffer, io.RawIOBase):
         # PYTHONUNBUFFERED: text that a full disk takes in part only would pass for written
         encoding, raw = sys.stdout.encoding, sys.stdout.detach()
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, line_buffering=True)

@@ -49,6 +49,9 @@ def run(
             help="Order of pixels that are not encoded: HWC or CHW, RGB or BGR, or HWC,BGR.",
         ),
     ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which of several databases in an LMDB.")
+    ] = None,
     seek_points: Annotated[
         bool | None,
         typer.Option(
@@ -111,7 +114,7 @@ def run(
     with bytes_bar(quiet=quiet) as progress:
         place = packio.reindex(
             path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
-            label=label, layout=layout, seek_points=seek_points, index=index,
+            label=label, layout=layout, database=database, seek_points=seek_points, index=index,
             headers_only=headers_only, num_workers=threads, engine=engine, progress=progress,
         )  # fmt: skip
     if quiet and not as_json:

@@ -92,6 +92,7 @@ class PackDataset(PackPart):
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
             opened.
         index: Path or URL of the index, if it is not beside the container; see `packio.reindex`.
+        trust_plain_pickle, database: Of an LMDB that others wrote; see `packio.reindex`.
         max_pixels: Refuse larger images.
         cache: "ram": keep the bytes of samples, once read, in memory that workers share. For packs
             at URLs and on slow disks. Raw pixels are mapped, and not kept.
@@ -170,6 +171,8 @@ class PackDataset(PackPart):
         seed: int | None = None,
         access: str | None = None,
         index: str | os.PathLike[str] | None = None,
+        trust_plain_pickle: bool = False,
+        database: str | None = None,
         max_pixels: int = MAX_PIXELS,
         cache: str | None = None,
         cache_bytes: int | None = None,
@@ -212,7 +215,8 @@ class PackDataset(PackPart):
         self._guesses = Guesses()
 
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
-        return opening.open(path, access=access, index=self._options["index"])
+        names = ("index", "trust_plain_pickle", "database")
+        return opening.open(path, access=access, **{n: self._options[n] for n in names})
 
     def _check_format(self) -> None:
         found = self.pack.metadata["format"]

@@ -79,6 +79,7 @@ class Reading:
         trust_plain_pickle: Read values that are pickles of plain data; nothing in them is run.
         image, label: Names within the container of images and labels; label "" takes none.
         layout: Order of pixels: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma.
+        database: Name of a database within an LMDB; "": the one without a name.
     """
 
     label_offset: int = 0
@@ -86,10 +87,11 @@ class Reading:
     image: str | None = None
     label: str | None = None
     layout: str | None = None
+    database: str | None = None
 
     def names(self) -> dict[str, str]:
         """The names and the order of pixels that the user gave."""
-        said = {"image": self.image, "label": self.label, "layout": self.layout}
+        said = {n: getattr(self, n) for n in ("image", "label", "layout", "database")}
         return {name: value for name, value in said.items() if value is not None}
 
 

@@ -20,7 +20,6 @@ from packio.index.raw_blocks import RawBlocks
 from packio.sample.facts import UNKNOWN, Facts
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, Field, Record
-from packio.sample.relabelling import NO_CLASS
 
 _CODES = {"u1": "B", "<u4": "I", "<i8": "q"}  # dtype → type code of `array`
 
@@ -116,6 +115,11 @@ class IndexBuilder:
         """What is unusual about the labels, or empty."""
         return self._labels.remark()
 
+    @property
+    def lacks_labels(self) -> bool:
+        """Whether some samples have a label, and some have none."""
+        return self._labels.are_missing
+
     def columns(self, places: Mapping[str, Ranges]) -> dict[str, np.ndarray]:
         """All columns but the table of files. They are views: no record can be added any more.
 
@@ -173,8 +177,6 @@ class _Labels:
     """The labels: all ints, or all vectors of one length. An int among single floats is a float.
 
     Vectors are integers until the first one that has floats.
-
-    Among ints, a sample without a label gets -1, which means no class.
     """
 
     def __init__(self) -> None:
@@ -205,22 +207,19 @@ class _Labels:
             mixed = np.empty((len(is_int), 1), np.float32)
             mixed[is_int, 0], mixed[~is_int, 0] = np.array(self._ints, np.float32), vectors
             return {"label": mixed}
-        if -1 in self._widths.keys() <= {-1, -2}:
-            ints = np.full(len(is_int), NO_CLASS, np.int64)
-            ints[is_int] = self._ints
-            return {"label": ints}
         if len(self._widths) != 1:
             return {}
         (width,) = self._widths
         return {"label": vectors.reshape(len(self._is_int), width)} if width >= 0 else {}
 
+    @property
+    def are_missing(self) -> bool:
+        return -2 in self._widths and len(self._widths) > 1
+
     def remark(self) -> str:
-        """What is unusual: labels that are in no column, or samples without one; or empty."""
+        """What is unusual: labels that are in no column; or empty."""
         if len(self._widths) < 2 or self._widths.keys() == {-1, 1}:
             return ""
-        if self._widths.keys() == {-1, -2}:
-            count = f"{self._widths[-2]} of {len(self._is_int)} samples"
-            return f"some samples have no label, so they get the label -1: {count}"
         names = {-2: "none", -1: "an int"}
         counts = (f"{n} have {names.get(w, f'{w} numbers')}" for w, n in self._widths.items())
         return f"labels are left out, as they are not alike: of the samples, {', '.join(counts)}"

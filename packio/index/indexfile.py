@@ -24,7 +24,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from packio.errors import IntegrityError, KeyNotFoundError
+from packio.errors import IntegrityError, KeyNotFoundError, PackioError
 from packio.index import layout, metadata, pieces
 from packio.index.column import BLOCK, Column, crc32c, crc32c_of
 from packio.index.columns import OF_FILES, RAGGED
@@ -307,6 +307,20 @@ class Keys(Sequence[str]):
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} keys")
         return os.fsdecode(self._index.key(row % len(self)))
+
+
+_CHECKED = 64 << 20  # bytes of an index that are checked in about 10 ms
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file is an index, and as far as a short look tells, undamaged."""
+    try:
+        index = Index(path)
+        if index.nbytes <= _CHECKED:
+            index.check()
+    except (PackioError, OSError):
+        return False
+    return True
 
 
 def write(

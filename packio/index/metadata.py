@@ -137,7 +137,7 @@ _EXPECTED: dict[str, tuple[_Check, str]] = {
     "counts": (_object_of(_is_count), "numbers of samples"),
     "source": (_object(kind=_is_text), "an object with the kind of the source"),
     "recipe": (_is_recipe, "a recipe"),
-    "options": (_object(image=_is_text, label=_is_text, layout=_is_text), "options"),
+    "options": (_object_of(_is_text), "options"),
     "labels": (_object(min=_is_int, offset=_is_int), "the least label and an offset"),
     "statistics": (
         _object("images", "bad", "seed", "mean", "std", images=_is_count, bad=_is_count,
@@ -153,6 +153,9 @@ _EXPECTED: dict[str, tuple[_Check, str]] = {
         _object_of(lambda name: name is None or _is_text(name)),
         "names of the source's fields, each with its name in the pack or null"),
     "remarks": (_list_of(_is_text), "lines of text"),
+    "left_out": (
+        _list_of(lambda pair: _list_of(_is_text)(pair) and len(pair) == 2),
+        "keys and reasons of records that are left out"),
     "selection": (
         _object("pack", "digest", "samples", pack=_is_text, digest=_is_text, samples=_is_count),
         "the pack that the samples were selected of, its digest and its number of samples"),

@@ -33,7 +33,7 @@ def convert(
         OptionError: the pack has no such split.
         PackioError: see `pack`.
     """
-    with opening.open(source, index=index) as opened:
+    with opening.open_silently(source, index=index) as opened:  # the report tells
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
             classes = sourcing.class_names(options.pop("classes_from", None))

@@ -71,7 +71,7 @@ def merge(
         count = f"{len(sources)} pack{'' if len(sources) == 1 else 's'}"
         raise OptionError(f"{count}: expected at least two to merge")
     with ExitStack() as stack:
-        opened = [stack.enter_context(opening.open(source)) for source in sources]
+        opened = [stack.enter_context(opening.open_silently(source)) for source in sources]
         _packs.check_alike(opened)
         prefixes = _prefixes(opened, prefix)
         _check_keys(opened, prefixes)
@@ -201,6 +201,8 @@ def _format(out: Path, opened: Sequence[opening.Pack]) -> Format:
 def _is_ours(one: opening.Pack) -> bool:
     """Tell whether packio wrote a pack. The index of a foreign container lies in the cache."""
     name = one.index_file.files()[0][0]
+    if one.metadata.get("left_out"):
+        return False
     return one.access == "range" and os.path.lexists(one.index_file.path.parent / name)
 
 

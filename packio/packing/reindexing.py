@@ -27,6 +27,7 @@ def reindex(
     image: str | None = None,
     label: str | None = None,
     layout: str | None = None,
+    database: str | None = None,
     seek_points: bool | None = None,
     index: str | os.PathLike[str] | None = None,
     headers_only: bool | None = None,
@@ -56,6 +57,7 @@ def reindex(
         label: The same of the labels; "" takes none.
         layout: Order of pixels that are not encoded: "HWC" or "CHW", "RGB" or "BGR", or one of each
             with a comma between; RGB, and by the shape, if nothing is said.
+        database: Name of a database within an LMDB that holds several; "": the one without a name.
         seek_points: Keep in the index where the decoding of a JPEG may begin; see `packio.pack`.
             None: for files. Seek points of objects at URLs need all of their bytes.
         index: Where the index goes, a path or a URL; None: beside the container. Open the container
@@ -85,7 +87,7 @@ def reindex(
         OSError: the index cannot be written.
         WorkerDiedError: workers of the engine died again and again.
     """
-    reading = Reading(label_offset, trust_plain_pickle, image, label, layout)
+    reading = Reading(label_offset, trust_plain_pickle, image, label, layout, database)
     place = None if index is None else urls.absolute(index)
     if isinstance(url := urls.place(path), Url):
         return remote_indexing.reindex(

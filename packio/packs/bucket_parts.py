@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from packio import __version__, registry
 from packio.errors import PackioError, WorkerDiedError
@@ -34,9 +34,6 @@ from packio.storage.objects import AnyObject, Facts, OpenUrl, SkippedObject, Str
 from packio.storage.urls import Url
 from packio.system import interrupts
 from packio.system.pools import ThreadPool
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _SENT = 1024  # objects that an engine has at a time
 _ATTEMPTS = 3  # of an engine, for an object whose worker dies
@@ -207,21 +204,28 @@ def _raise_cause(waiting: list[Any]) -> None:
 def _make(work: Work, path: Path, name: str, facts: Facts, stopped: threading.Event) -> None:
     """Make the part of one object."""
     url = urls.child(work.bucket.root, name)
-    found: AnyObject
-    if work.headers_only:
-        found = SkippedObject(url, facts.size, stopped)
-    else:
-        found = StreamedObject(url, facts.size, work.ahead, stopped)
-    with objects.opened_once(found) as opened:
-        part, fields, columns = _collected(work, name, facts, opened)
+    for only_labelled in (False, True):
+        found: AnyObject
+        if work.headers_only:
+            found = SkippedObject(url, facts.size, stopped)
+        else:
+            found = StreamedObject(url, facts.size, work.ahead, stopped)
+        with objects.opened_once(found) as opened:
+            samples, count = _collected(work, opened, only_labelled=only_labelled)
+            digest = opened.opened.digest()
+        if not samples.lacks_labels:
+            break
     objects.check_unchanged(url, facts)
-    parts.write(path, part, fields, columns)
+    part = Part(
+        name, facts.size, facts.version, count, samples.left_out.count, samples.left_out.listed,
+        samples.least_label, tuple(samples.remarks()),
+    )  # fmt: skip
+    columns = samples.columns(made.of_objects([name], [facts.size], [digest]))
+    parts.write(path, part, samples.fields, columns)
 
 
-def _collected(
-    work: Work, name: str, facts: Facts, url: OpenUrl
-) -> tuple[Part, dict[str, str], dict[str, np.ndarray]]:
-    """Scan an object, and collect its samples."""
+def _collected(work: Work, url: OpenUrl, *, only_labelled: bool) -> tuple[Collected, int]:
+    """Scan an object, and collect its samples; return how many they are."""
     form: Format = registry.load("formats", work.bucket.format)
     kind = CollectedHeads if work.headers_only else Collected
     text = os.fspath(url).removeprefix(
@@ -229,15 +233,9 @@ def _collected(
     )  # as the format calls the file
     samples = kind(
         work.bucket.root, [text], form, work.reading.label_offset, seek_points=work.seek_points,
-        storage=_OneObject(url.opened),
+        storage=_OneObject(url.opened), only_labelled=only_labelled,
     )  # fmt: skip
-    count = samples.add_shard(text, form.scan(url, work.reading), None)
-    columns = samples.columns(made.of_objects([name], [facts.size], [url.opened.digest()]))
-    part = Part(
-        name, facts.size, facts.version, count, samples.skipped, samples.first_problem,
-        samples.least_label, tuple(samples.remarks()),
-    )  # fmt: skip
-    return part, samples.fields, columns
+    return samples, samples.add_shard(text, form.scan(url, work.reading), None)
 
 
 class _OneObject:

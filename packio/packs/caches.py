@@ -11,13 +11,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from packio.errors import OptionError
+from packio.errors import CannotCreateError, OptionError
+from packio.index import indexfile
 from packio.storage.disk import SUFFIX as SAMPLES
-from packio.system import cache
+from packio.system import cache, locks
 
 # Folder of the cache → what lies there. Files in the cache itself have no folder.
 _KINDS = {
@@ -31,6 +32,41 @@ _KINDS = {
     "": "settings",
 }
 _KEPT = frozenset({"uploads"})
+
+
+def made_once(place: Path, path: Path, make: Callable[[], object]) -> Path:
+    """An index in the user's cache; made if it is not there, or damaged. Of many, one makes it.
+
+    Args:
+        place: Of the index.
+        path: What it is the index of.
+        make: Makes it.
+
+    Raises:
+        CannotCreateError: the cache cannot be written.
+    """
+    try:
+        if not _is_own(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with locks.file_lock(place.with_suffix(".lock")):
+                if not _is_own(place):  # again: another process may have made it
+                    make()
+    except OSError as error:
+        if error.filename is None or not str(error.filename).startswith(str(place.parent)):
+            raise
+        raise CannotCreateError(
+            f"{error.filename}: {error.strerror}; the index of {path} goes there; name another "
+            "folder by PACKIO_CACHE_DIR"
+        ) from error
+    return place
+
+
+def _is_own(place: Path) -> bool:
+    """Whether this user wrote an index, and it is whole."""
+    try:
+        return place.stat().st_uid == os.geteuid() and indexfile.is_whole(place)
+    except FileNotFoundError:
+        return False
 
 
 class Cached(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from packio.errors import DecodeError, IntegrityError, OptionError
+from packio.errors import DecodeError, IntegrityError, NotAPackError, OptionError
 from packio.formats import Format, Reader
 from packio.images import encodings, native
 from packio.index import columns as made
@@ -40,21 +40,10 @@ def check_label(label: int, offset: int, where: object) -> None:
 
 def folders_of(labels: Iterable[Any], keys: Iterable[bytes]) -> list[str]:
     """Names of int labels: the folders in the keys, if each label has a folder of its own."""
-    names: dict[int, str] = {}
+    folders = _Folders()
     for label, key in zip(labels, keys, strict=True):
-        if label is None or (isinstance(label, int) and label == NO_CLASS):
-            continue
-        folder = os.fsdecode(key).partition("/")
-        if not isinstance(label, int) or not folder[1]:
-            return []
-        if names.setdefault(label, folder[0]) != folder[0]:
-            return []
-    complete = (
-        sorted(names)
-        == list(range(len(names)))
-        == sorted({name: label for label, name in names.items()}.values())
-    )  # no folder holds two labels
-    return [names[i] for i in sorted(names)] if complete else []
+        folders.add(label, key)
+    return folders.names()
 
 
 def unique_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
@@ -66,6 +55,49 @@ def unique_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
 
 def _in_folder(root: Path, names: Sequence[str]) -> LocalFiles:
     return LocalFiles(root, names, [(root / name).stat().st_size for name in names])
+
+
+NO_LABEL = "no label, though others have one"
+
+
+class LeftOut:
+    """Records that are not in an index: how many, and key and reason of the first ones."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.listed: list[list[str]] = []
+
+    def add(self, count: int, listed: Sequence[Sequence[str]], shard: str = "") -> None:
+        """Note records, of one of several shards."""
+        self.count += count
+        where = f" (in {shard})" if shard else ""
+        for key, reason in listed[: _MOST_LISTED - len(self.listed)]:
+            self.listed.append([key, f"{reason}{where}"])
+
+    def metadata(self, packed: int) -> dict[str, Any]:
+        """What the metadata of an index say of them."""
+        counts = {"found": packed + self.count, "packed": packed, "skipped": self.count}
+        return {"counts": counts, "left_out": self.listed}
+
+    def no_images(self, path: Path, container: str) -> NotAPackError:
+        """The error for a container of which nothing is left."""
+        first = "; the first record: {!a}: {}".format(*self.listed[0]) if self.listed else ""
+        return NotAPackError(f"{path}: no images in this {container} container{first}")
+
+
+def remarks_of(metadata: Mapping[str, Any]) -> list[str]:
+    """What an index of a container of others says at each opening, one sentence each."""
+    remarks = list(metadata.get("remarks", ()))
+    if listed := metadata.get("left_out"):
+        counts = metadata["counts"]
+        remarks.append(
+            f"{counts['skipped']} of {counts['found']} records are left out; the first: "
+            "{!a}: {}".format(*listed[0])
+        )
+    return remarks
+
+
+_MOST_LISTED = 1000
 
 
 class Storage(Protocol):
@@ -87,10 +119,10 @@ class Collected:
         named: Class names that the labels in each shard stand for, if the shards differ in them.
         seek_points: Find where the decoding of a JPEG may begin.
         storage: Reads the files, if they are not in the folder.
+        only_labelled: Leave out samples without a label, as others have one.
 
     Attributes:
-        skipped: How many records had no image that packio knows.
-        first_problem: What the first of those is.
+        left_out: Records that are no good sample.
         least_label: The smallest label that is an int, as it was found.
         by_library: Whether some samples are no byte ranges; then the column ``offset`` has the
             record numbers of all, for the format's Reader.
@@ -99,11 +131,11 @@ class Collected:
     def __init__(
         self, root: Path, names: Sequence[str], form: Format, label_offset: int,
         named: ShardClasses | None = None, *, seek_points: bool = False,
-        storage: Storage | None = None,
+        storage: Storage | None = None, only_labelled: bool = False,
     ) -> None:  # fmt: skip
         self._root, self._names, self._format = root, names, form
         self._label_offset, self._named = label_offset, named
-        self._seek_points = seek_points
+        self._seek_points, self._only_labelled = seek_points, only_labelled
         self._numbers = {name: i for i, name in enumerate(names)}
         self._storage = storage or _in_folder(root, names)
         self._builder = IndexBuilder()
@@ -111,13 +143,17 @@ class Collected:
         self._records = array("q")  # number of each in its shard
         self._folders = _Folders()
         self._are_named = True  # whether the class names of the merged pack name all int labels
-        self.skipped = 0
-        self.first_problem = ""
+        self.left_out = LeftOut()
         self.least_label: int | None = None
         self.by_library = False
 
     def __len__(self) -> int:
         return len(self._records)
+
+    @property
+    def lacks_labels(self) -> bool:
+        """Whether some samples have a label and others have none: collect the labelled ones."""
+        return self._builder.lacks_labels
 
     def add_shard(self, shard: str, records: Iterable[Record[Place]], reader: Reader | None) -> int:
         """Collect one shard; return how many samples it has.
@@ -135,12 +171,16 @@ class Collected:
             try:
                 self._add(move.record(record) if move else record, number, prefix, reader)
             except DecodeError as error:
-                self.skipped += 1
-                self.first_problem = self.first_problem or f"{record.key!r}: {error}"
+                where = shard if len(self._names) > 1 and shard != "." else ""
+                self.left_out.add(1, [(os.fsdecode(record.key), str(error))], where)
         self._builder.end_shard()
         return len(self) - before
 
     def _add(self, record: Record[Place], number: int, prefix: str, reader: Reader | None) -> None:
+        if IMAGE not in record.fields:
+            raise DecodeError("a label, but no image with the same name beside it")
+        if self._only_labelled and record.label is None:
+            raise DecodeError(NO_LABEL)
         fields: dict[str, Field] = {}
         places: dict[str, tuple[int, int, int, bool]] = {}
         for name, place in record.fields.items():
@@ -223,15 +263,8 @@ class Collected:
         return columns | (files or made.of_files(self._root, self._names))
 
     def remarks(self) -> list[str]:
-        """What of the container is not in the index, one sentence each."""
-        remarks = [self._builder.remark()]
-        if self.skipped:
-            found = len(self) + self.skipped
-            remarks.append(
-                f"{self.skipped} of {found} records are left out, as their images cannot be read; "
-                f"the first: {self.first_problem}"
-            )
-        return [remark for remark in remarks if remark]
+        """What is unusual about the samples of the index, one sentence each."""
+        return [remark] if (remark := self._builder.remark()) else []
 
     @property
     def fields(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ inode, size and modification time of each. Only `reindex` writes beside the data
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import shlex
@@ -23,14 +24,13 @@ from packio.errors import (
     CannotCreateError,
     NotAPackError,
     OptionError,
-    PackioError,
     UnfinishedPackError,
 )
 from packio.formats import Format, Reading, _unread
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import restoring, seeking, shard_classes
-from packio.packs.collecting import Collected
+from packio.packs import caches, restoring, seeking, shard_classes
+from packio.packs.collecting import Collected, remarks_of
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
 from packio.system import cache, isolation, locks
@@ -63,30 +63,8 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
             f"one of images: packio pack {shlex.quote(str(path))} OUT"
         )
     index = cache.folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
-    try:
-        if not _is_own(index):
-            index.parent.mkdir(parents=True, exist_ok=True)
-            with locks.file_lock(index.with_suffix(".lock")):  # of many at once, one makes it
-                if not _is_own(index):
-                    make(path, container, reading, index)
-    except PackioError:
-        raise
-    except OSError as error:
-        if error.filename is None or not str(error.filename).startswith(str(index.parent)):
-            raise
-        raise CannotCreateError(
-            f"{error.filename}: {error.strerror}; the index of {path} goes there; name another "
-            "folder by PACKIO_CACHE_DIR"
-        ) from error
+    caches.made_once(index, path, functools.partial(make, path, container, reading, index))
     return index, container.root
-
-
-def _is_own(index: Path) -> bool:
-    """Whether an index is in the cache, and this user wrote it."""
-    try:
-        return index.stat().st_uid == os.geteuid()
-    except FileNotFoundError:
-        return False
 
 
 def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bool) -> Path:
@@ -138,6 +116,8 @@ def _made_anew(
         indexfile.write(index, *restored)
         return True
     make(path, container, reading, index, seek_points=seek_points)
+    for remark in remarks_of(Index(index).metadata):
+        warnings.warn(f"{path}: {remark}", stacklevel=4)
     if left_out := added_later(container):
         shown = ", ".join(left_out[:3]) + (" …" if len(left_out) > 3 else "")
         warnings.warn(
@@ -161,8 +141,6 @@ def make(
         indexfile.write(index, *_built(container, reading, seek_points=seek_points))
     else:
         _make_isolated(path, container, reading, index, seek_points=seek_points)
-    for remark in Index(index).metadata.get("remarks", ()):
-        warnings.warn(f"{path}: {remark}", stacklevel=5)
 
 
 def _make_isolated(
@@ -215,27 +193,26 @@ def _built(
     if named and reading.label_offset:
         raise OptionError(f"{root}: its labels have class names; label_offset would change them")
     files = [name for name, _ in files_of(container)]
-    samples = Collected(root, files, form, reading.label_offset, named, seek_points=seek_points)
-    counts = [
-        samples.add_shard(name, form.scan(root / name, reading), form.reader(root / name, reading))
-        for name in container.shards
-    ]
+    for only_labelled in (False, True):
+        samples = Collected(
+            root, files, form, reading.label_offset, named, seek_points=seek_points,
+            only_labelled=only_labelled,
+        )  # fmt: skip
+        counts = [
+            samples.add_shard(n, form.scan(root / n, reading), form.reader(root / n, reading))
+            for n in container.shards
+        ]
+        if not samples.lacks_labels:
+            break
     if not len(samples):
-        raise NotAPackError(
-            f"{_shown(container)}: no images in this {container.format} container"
-            + (f"; the first record: {samples.first_problem}" if samples.first_problem else "")
-        )
+        raise samples.left_out.no_images(_shown(container), container.format)
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION,
         "format": container.format,
         "access": container.format if samples.by_library else "range",
         "fields": samples.fields,
         "classes": samples.classes(),
-        "counts": {
-            "found": len(samples) + samples.skipped,
-            "packed": len(samples),
-            "skipped": samples.skipped,
-        },
+        **samples.left_out.metadata(len(samples)),
         "source": {"kind": "reindex"},
         "options": reading.names(),
         "shards": [

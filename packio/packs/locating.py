@@ -22,43 +22,43 @@ from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, 
 from packio.packs import braces, buckets, indexing, recognising
 from packio.storage import remote, urls
 from packio.storage.urls import Url
-from packio.system import files
 
+_AS_IT_IS = Reading()
 Again: TypeAlias = Callable[[], tuple[Path, Path] | None]  # locates an index once more
 
 
-def located(path: Path, reading: Reading | None = None) -> tuple[Path, Path]:
+def located(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
     """The index of a pack, and the folder that the paths in the index are relative to.
 
     Args:
         path: An absolute path, or a URL.
-        reading: How to read a container without an index; None: by the defaults.
+        reading: How to read a container without an index.
 
     Raises:
         NotAPackError, UnfinishedPackError, OptionError: see `packio.open`.
     """
     if isinstance(path, Url):
-        return _at_url(path)
+        return _at_url(path, reading)
     check_finished(path)
     kind = _file_kind(path)
     if kind is None and _has_braces(path):
-        return indexing.cached(path, reading or Reading())
+        return indexing.cached(path, reading)
     if kind is None:
         raise NoSuchPackError(f"{path}: does not exist; a pack was expected")
     index = path / INDEX_NAME if stat.S_ISDIR(kind) else path.with_name(path.name + INDEX_SUFFIX)
     if is_selection(path):
-        if reading is not None:
+        if reading.names():
             raise OptionError(f"{path}: a selection; its pack has an index already")
         return selection(path)
     if stat.S_ISREG(_file_kind(index) or 0):
-        if reading is not None:
+        if reading.names() and reading.names() != Index(index).metadata.get("options"):
             raise OptionError(f"{path}: has an index already; make it anew with packio.reindex")
         return index, index.parent
     if os.path.lexists(index):
         raise NotAPackError(f"{index}: not a file; the index of {path} was expected")
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
         raise NotAPackError(f"{path}: neither a file nor a folder; a pack was expected")
-    return indexing.cached(path, reading or Reading())
+    return indexing.cached(path, reading)
 
 
 def is_selection(path: Path) -> bool:
@@ -99,7 +99,7 @@ def asked(
     if pack is not None or by_key:
         return selection(urls.absolute(path), pack, by_key=by_key)
     if index is None:
-        return located(files.absolute(path), reading) if reading.names() else None
+        return None if reading == _AS_IT_IS else located(urls.absolute(path), reading)
     if reading.names():
         raise OptionError(f"{path}: index= and {', '.join(reading.names())}= exclude each other")
     return with_index(urls.absolute(path), urls.absolute(index))
@@ -126,7 +126,9 @@ def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[P
     return again()
 
 
-def _at_url(url: Url) -> tuple[Path, Url]:
+def _at_url(url: Url, reading: Reading) -> tuple[Path, Url]:
+    if said := reading.names():
+        raise OptionError(f"{url}: {', '.join(said)}= of objects at URLs are of packio.reindex")
     try:
         return remote.located(url)
     except UnfinishedPackError:

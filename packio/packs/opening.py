@@ -7,6 +7,7 @@ import functools
 import itertools
 import operator
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from packio.errors import IntegrityError, OptionError, ReadError
 from packio.formats import Reading
 from packio.index.indexfile import SPLIT_RECORD, UNCHECKED, crc32c
 from packio.packs import arriving, locating
+from packio.packs.collecting import remarks_of
 from packio.packs.files import check_identity, index_of_pack, of_pack, refuse_changed
 from packio.packs.rows import Row
 from packio.packs.table import PackTable
@@ -45,6 +47,8 @@ def open(  # noqa: A001 (public name)
     image: str | None = None,
     label: str | None = None,
     layout: str | None = None,
+    trust_plain_pickle: bool = False,
+    database: str | None = None,
     index: str | os.PathLike[str] | None = None,
     pack: str | os.PathLike[str] | None = None,
     by_key: bool = False,
@@ -58,22 +62,39 @@ def open(  # noqa: A001 (public name)
             format are one pack: a folder of them, or braces, as ``shards/{000..127}.tar``.
         access: "range" reads byte ranges of files; the name of the format, as "lmdb", reads by the
             library of the format. None takes the access that the index recommends.
-        image, label, layout: How to read a container without an index; see `packio.reindex`.
+        image, label, layout, trust_plain_pickle, database: How to read a container without an
+            index; see `packio.reindex`.
         index: Path or URL of an index that is not beside its container; see `packio.reindex`.
         pack: Of a selection (`packio.select`): the pack that it is of, if that was moved.
         by_key: Of a selection: if the pack has changed, take the samples with the same keys.
 
     Raises:
         NotAPackError: there is nothing at the path, or no pack.
-        OptionError: `image`, `label` or `layout` is given beside an index, or names nothing there.
+        OptionError: `image`, `label`, `layout` or `database` is given beside an index, or names
+            nothing there.
         UnfinishedPackError: packing into this path was interrupted or is going on.
         IntegrityError: index and files do not belong together, or are damaged, or have changed.
         VersionError: a newer packio wrote the index.
     """
-    reading = Reading(image=image, label=label, layout=layout)
-    found = locating.asked(path, index, reading, pack, by_key)
-    again = locating.asking_again(path, index, reading, pack, by_key)
-    return Pack(path, access=access, located=found, again=again)
+    opened = open_silently(
+        path, access=access, index=index, pack=pack, by_key=by_key, image=image, label=label,
+        layout=layout, trust_plain_pickle=trust_plain_pickle, database=database,
+    )  # fmt: skip
+    for remark in remarks_of(opened.metadata):
+        warnings.warn(f"{opened.path}: {remark}", stacklevel=2)
+    return opened
+
+
+def open_silently(
+    path: str | os.PathLike[str], *, access: str | None = None,
+    index: str | os.PathLike[str] | None = None, pack: str | os.PathLike[str] | None = None,
+    by_key: bool = False, **reading: Any,
+) -> Pack:  # fmt: skip
+    """`open` for a caller that itself tells what the index leaves out, as packing does."""
+    asked = path, index, Reading(**reading), pack, by_key
+    return Pack(
+        path, access=access, located=locating.asked(*asked), again=locating.asking_again(*asked)
+    )
 
 
 class Pack(PackTable, Sequence[Sample]):
@@ -132,7 +153,8 @@ class Pack(PackTable, Sequence[Sample]):
             known = repr(name) if self._by_record else f"'range' and {name!r}"
             raise OptionError(f"access={self.access!r}: a {name} pack has {known}")
         options = metadata.get("options", {})
-        reading = Reading(image=options.get("image"), layout=options.get("layout"))
+        names = {name: options.get(name) for name in ("image", "layout", "database")}
+        reading = Reading(**names)
         return [self.format.reader(root / name, reading) for name, _ in self._shards]
 
     def reopened(self, access: str) -> Pack:

@@ -17,8 +17,7 @@ from packio.errors import OptionError, PackioError
 from packio.index import columns as made
 from packio.index import indexfile, pieces, raw_blocks
 from packio.index.indexfile import Index
-from packio.packs.collecting import folders_of, unique_keys
-from packio.sample.relabelling import NO_CLASS
+from packio.packs.collecting import NO_LABEL, LeftOut, folders_of, unique_keys
 
 Table = dict[str, np.ndarray]
 
@@ -31,7 +30,8 @@ class Part:
         name: Of the shard, relative to the root.
         size, version: Of the object.
         samples: In the shard.
-        skipped: Records whose images cannot be read; `problem` tells the first.
+        skipped: Number of records that are no good sample.
+        left_out: Key and reason of the first of them.
         least_label: The smallest label as found; None: no label is an int.
         remarks: What is not in the index, one sentence each.
     """
@@ -41,7 +41,7 @@ class Part:
     version: str
     samples: int
     skipped: int
-    problem: str
+    left_out: list[list[str]]
     least_label: int | None
     remarks: tuple[str, ...]
 
@@ -78,6 +78,26 @@ def read(path: Path) -> Part | None:
         return None
 
 
+def labelled(paths: Sequence[Path], found: Sequence[Part]) -> list[Part]:
+    """The parts; if some have labels, the samples of those without labels are left out."""
+    tables = {path: Index(path) for path, part in zip(paths, found, strict=True) if part.samples}
+    if len({"label" in table for table in tables.values()}) < 2:
+        return list(found)
+    return [
+        _without_samples(part, tables[path])
+        if path in tables and "label" not in tables[path] else part
+        for path, part in zip(paths, found, strict=True)
+    ]  # fmt: skip
+
+
+def _without_samples(part: Part, index: Index) -> Part:
+    left_out = LeftOut()
+    left_out.add(part.skipped, part.left_out)
+    for key in index.every_key():
+        left_out.add(1, [(os.fsdecode(key), NO_LABEL)])
+    return dataclasses.replace(part, samples=0, skipped=left_out.count, left_out=left_out.listed)
+
+
 def joined(paths: Sequence[Path], where: object) -> tuple[Table, dict[str, str], list[str]]:
     """Columns of an index, kinds of its fields, and remarks, from parts that have samples.
 
@@ -95,9 +115,12 @@ def joined(paths: Sequence[Path], where: object) -> tuple[Table, dict[str, str],
     remarks = _alike_labels(tables)
     joint = made.joined(_completed(tables, where), [1] * len(tables))
     columns = {name: pieces.of(column).array() for name, column in joint.items()}
-    data, starts = columns["key_data"].tobytes(), columns["key_offsets"].tolist()
-    keys = [data[a:b] for a, b in itertools.pairwise(starts)]
-    return columns | unique_keys(keys), fields, remarks
+    return columns | unique_keys(_keys(columns)), fields, remarks
+
+
+def _keys(table: Mapping[str, np.ndarray]) -> list[bytes]:
+    data, starts = table["key_data"].tobytes(), table["key_offsets"].tolist()
+    return [data[a:b] for a, b in itertools.pairwise(starts)]
 
 
 def classes(columns: Mapping[str, np.ndarray]) -> list[str]:
@@ -105,8 +128,7 @@ def classes(columns: Mapping[str, np.ndarray]) -> list[str]:
     label = columns.get("label")
     if label is None or label.ndim != 1:
         return []
-    data, starts = columns["key_data"].tobytes(), columns["key_offsets"].tolist()
-    return folders_of(label.tolist(), (data[a:b] for a, b in itertools.pairwise(starts)))
+    return folders_of(label.tolist(), _keys(columns))
 
 
 def _alike_labels(tables: Sequence[Table]) -> list[str]:
@@ -114,11 +136,6 @@ def _alike_labels(tables: Sequence[Table]) -> list[str]:
     kinds = {t["label"].shape[1:] if "label" in t else None for t in tables}
     if len(kinds) < 2:
         return []
-    if kinds == {(), None}:
-        without = [t for t in tables if "label" not in t]
-        for table in without:
-            table["label"] = np.full(len(table["image/offset"]), NO_CLASS, np.int64)
-        return [f"{len(without)} of {len(tables)} shards have no labels; their samples get -1"]
     for table in tables:
         table.pop("label", None)
     return ["labels are left out, as they are not alike in all shards"]

@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packio import __version__, registry
-from packio.errors import CannotCreateError, NotAPackError, OptionError, ReadError
+from packio.errors import CannotCreateError, OptionError, ReadError
 from packio.formats import Format, Reading
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX
 from packio.packs import bucket_parts, buckets, parts
 from packio.packs.bucket_parts import Sight, Told, Work
 from packio.packs.buckets import EMPTY, OBJECTS, Bucket
+from packio.packs.collecting import LeftOut, remarks_of
 from packio.packs.parts import Part
 from packio.storage import objects, urls
 from packio.storage.objects import EnoughError, SkippedObject
@@ -147,22 +148,22 @@ def _publish(folder: Path, paths: list[Path], work: Work, place: Path, url: Url)
     found = [part for path in paths if (part := parts.read(path)) is not None]
     if len(found) != len(paths):
         raise ReadError(f"{folder}: parts of the index of {url} are gone; run it again")
+    found = parts.labelled(paths, found)
     full = [path for path, part in zip(paths, found, strict=True) if part.samples]
+    left_out = LeftOut()
+    for part in found:
+        left_out.add(part.skipped, part.left_out, part.name if len(found) > 1 else "")
     if not full:
-        problem = next((part.problem for part in found if part.problem), "")
-        raise NotAPackError(
-            f"{url}: no images in this {work.bucket.format} container"
-            + (f"; the first record: {problem}" if problem else "")
-        )
+        raise left_out.no_images(url, work.bucket.format)
     columns, fields, remarks = parts.joined(full, url)
-    metadata = _metadata(work, found, columns, fields)
+    metadata = _metadata(work, found, columns, fields, left_out)
     if remarks := [*remarks, *_remarks(found)]:
         metadata["remarks"] = remarks
     made_here = folder / f"index{INDEX_SUFFIX}"
     indexfile.write(made_here if isinstance(place, Url) else place, columns, metadata)
     if isinstance(place, Url):
         _send(made_here, place)
-    for remark in remarks:
+    for remark in remarks_of(metadata):
         warnings.warn(f"{url}: {remark}", stacklevel=4)
 
 
@@ -176,17 +177,17 @@ def _send(path: Path, place: Url) -> None:
 
 
 def _metadata(
-    work: Work, found: list[Part], columns: dict[str, np.ndarray], fields: dict[str, str]
-) -> dict[str, Any]:
+    work: Work, found: list[Part], columns: dict[str, np.ndarray], fields: dict[str, str],
+    left_out: LeftOut,
+) -> dict[str, Any]:  # fmt: skip
     bucket, label = work.bucket, columns.get("label")
-    skipped, packed = sum(part.skipped for part in found), sum(part.samples for part in found)
     metadata: dict[str, Any] = {
         "version": indexfile.VERSION,
         "format": bucket.format,
         "access": "range",
         "fields": fields,
         "classes": parts.classes(columns),
-        "counts": {"found": packed + skipped, "packed": packed, "skipped": skipped},
+        **left_out.metadata(sum(part.samples for part in found)),
         "source": {"kind": "reindex"},
         "options": work.reading.names(),
         "shards": [{"name": p.name, "samples": p.samples} for p in found if p.samples],

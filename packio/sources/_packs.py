@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -22,6 +23,8 @@ from packio.sample.record import Field, Record
 from packio.sample.relabelling import Relabelling, all_classes, check_named
 from packio.sources import Listing, ReadRecord
 from packio.sources._rows import ListedRows, each
+
+_MOST_UNLISTED = 1 << 24  # an index may be forged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +63,23 @@ def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> Pack
         [key for p in packs for key in p.index_file.every_key()],
         [size for p in packs for size in p.index_file.column("image/length").array().tolist()],
         _labels(packs, moves), names,
+        unlisted=[pair for p in packs for pair in _left_out(p)],
+        warnings=[f"{p.path}: {line}" for p in packs for line in p.metadata.get("remarks", ())],
         splits=splits, split_names=split_names,
         rows=ListedRows({"position": np.arange(edges[-1])}, digest),
         open=Reading(tuple(packs), tuple(moves), edges),
         packs=tuple(packs),
     )  # fmt: skip
+
+
+def _left_out(pack: Pack) -> list[tuple[bytes, str]]:
+    """Key and reason of each record of a container of others that is no good sample."""
+    listed = pack.metadata.get("left_out", [])
+    if not listed:
+        return []
+    more = min(pack.metadata["counts"]["skipped"] - len(listed), _MOST_UNLISTED)
+    found: list[tuple[bytes, str]] = [(os.fsencode(key), reason) for key, reason in listed]
+    return found + more * [(b"", f"bad, too; the index of {pack.path} lists the first ones only")]
 
 
 def prefixed(listing: PackListing, prefixes: Sequence[bytes]) -> PackListing:

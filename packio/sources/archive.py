@@ -69,6 +69,7 @@ _PARTS = (  # further endings of WebDataset's companions
 _ZIP = (b"PK\3\4", b"PK\5\6")  # the second begins an empty archive
 _PEEK = 256  # members that show what a tar archive is
 _SHOWN = 5  # names in a message
+_LABEL = "a label without an image beside it; tar the files sorted by name: tar --sort=name"
 
 _is_odd = re.compile(rb"(^|/)(\.{0,2}(/|$))|\0").search
 
@@ -202,7 +203,8 @@ def _companions(descriptor: int) -> tuple[set[str], bool]:
         suffixes = [name[len(stem) :].decode(errors="replace") for name in group]
         images = [suffix for suffix in suffixes if suffix.endswith(_files.EXTENSIONS)]
         further = [s for s in suffixes if s not in images or s.count(".") > 1]
-        if images and len(further) < len(suffixes) and stem.rpartition(b"/")[2]:
+        is_sample = len(further) < len(suffixes) or _is_webdataset(further)
+        if images and is_sample and stem.rpartition(b"/")[2]:
             found.update(s for s in further if s.endswith((*_PARTS, ".txt", ".npy", ".png")))
             in_folders = in_folders or b"/" in stem.removeprefix(b"./")
     return found, in_folders
@@ -244,7 +246,11 @@ def _found(
     for member in _all_members(path, descriptor, result):
         base = os.fsdecode(member.name.rpartition(b"/")[2])
         inside, is_wanted = os.fsdecode(member.name), is_image(base) or is_field(base)
-        if not _files.is_taken(inside, result, context, is_wanted=is_wanted):
+        is_label = base.lower().endswith(".cls") and not is_wanted
+        if not _files.is_taken(inside, result, context, is_wanted=is_wanted or is_label):
+            continue
+        if is_label:
+            result.unlisted.append((member.name, _LABEL))
             continue
         name = _inner_name(member.name)
         problem = member.problem or ("" if name else "its name leads out of the archive")

@@ -27,6 +27,7 @@ from packio.sample.relabelling import check_named
 from packio.sources import (
     Context,
     FieldOrigins,
+    Flag,
     L,
     Listing,
     Source,
@@ -35,12 +36,18 @@ from packio.sources import (
 )
 from packio.sources._rows import ListedRows, each
 
+_OPTIONS = {
+    "trust_plain_pickle": Flag("read LMDB values that are pickles; nothing in them is run"),
+    "database": "name of the database within an LMDB",
+}
+
 
 class PackSource(Source):
     """A pack, or a sequence of `Sample`."""
 
     priority = 0.5  # an archive of images is asked before, an image folder after
     takes_fields = True
+    options = _OPTIONS
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a pack, or a container that others wrote."""
@@ -61,7 +68,10 @@ class PackSource(Source):
                 field of a name that `Context.fields` asks for.
             SourceError: there are no samples, or a class is unknown to `Context.classes`.
         """
-        samples = opening.open(source) if isinstance(source, (str, os.PathLike)) else source
+        samples = source
+        if isinstance(source, (str, os.PathLike)):
+            reading = {name: context.options[name] for name in _OPTIONS if name in context.options}
+            samples = opening.open_silently(source, **reading)
         if not len(samples):
             raise SourceError("no samples; expected at least one")
         classes = None if context.classes is None else list(context.classes)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packio.errors import PackioError
+from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.system import cache
 
@@ -87,7 +88,7 @@ def nearby(index: Path) -> Path | None:
         name = f"{os.path.realpath(index)}\0{status.st_size} {status.st_mtime_ns} {status.st_ino}"
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
         copy = cache.folder("near") / f"{digest}{INDEX_SUFFIX}"
-        if not copy.is_file():
+        if not indexfile.is_whole(copy):
             store_index(copy, lambda temporary: shutil.copyfile(index, temporary))
     except (OSError, PackioError):  # no room, or a damaged index, which opening it will tell
         return None

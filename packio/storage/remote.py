@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError, UnfinishedPackError
+from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, UNFINISHED_SUFFIX, Index
 from packio.storage import filesystems, urls
 from packio.storage.blocks import FarIndex
@@ -128,7 +129,7 @@ def _asked(url: Url) -> Mapping[str, Any]:
 def _index(url: Url, found: Mapping[str, Any]) -> Path:
     """A copy of an index, made if it is not there, or the URL of one that is too long to copy."""
     has_version, size = bool(urls.version(found)), found.get("size")
-    if has_version and (path := cached_index(url, found)).is_file():
+    if has_version and indexfile.is_whole(path := cached_index(url, found)):
         return path
     if has_version and isinstance(size, int) and size > WHOLE:
         far = IndexUrl(url)

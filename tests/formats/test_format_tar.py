@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from packio import errors
-from packio.formats import Written
+from packio.formats import Reading, Written
 from packio.formats.tar import FORMAT
 
 if TYPE_CHECKING:
@@ -435,9 +435,8 @@ def test_members_are_samples_as_webdataset_has_it(
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["1.cls", "2.cls"], "the sample b'1' has 0 images"),
-        (["1.mask.png"], "has 0 images"),
-        (["1.left.jpg", "1.right.jpg", "1.cls"], "has 2 images .*and none is the main one"),
+        (["1.left.jpg", "1.right.jpg", "1.cls"], r"b'1\.cls' belongs to no single image"),
+        (["a/1.x.jpg", "a/1.y.jpg", "a/1.x.cls", "a/1.mask.png"], r"b'a/1\.mask\.png' belongs"),
     ],
 )
 def test_samples_without_a_main_image_are_refused(
@@ -473,7 +472,16 @@ def test_a_description_of_others_is_metadata(tmp_path: Path) -> None:
     text = b'{"key":"k","label":1}'
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.json", text)])
     (found,) = made.scanned(FORMAT, path)
-    assert (found.key, found.label, found.meta) == (b"k", None, text)
+    assert (found.key, found.label, found.meta) == (b"1", None, text)
+
+
+@pytest.mark.parametrize("name", ["1.cls", "1.mask.png"])
+def test_a_label_or_mask_without_image_is_a_record_without_fields(
+    tmp_path: Path, name: str
+) -> None:
+    path = _tar(tmp_path / "x.tar", [(name, b"1"), ("2.jpg", b"1"), ("2.cls", b"2")])
+    records = list(FORMAT.scan(path, Reading()))
+    assert [(r.key, bool(r.fields)) for r in records] == [(b"1", False), (b"2", True)]
 
 
 def test_a_member_that_is_there_twice_is_an_error(tmp_path: Path) -> None:

@@ -296,7 +296,28 @@ def test_a_damaged_image_is_left_out_with_its_reason(tmp_path: Path) -> None:
         place = tmp_path / f"{headers_only}.packio"
         with pytest.warns(UserWarning, match=r"1 of 2 records are left out.*1\.jpg"):
             packio.reindex("memory://bad/x.tar", index=place, headers_only=headers_only)
-        assert packio.open("memory://bad/x.tar", index=place).keys()[:] == ["0.jpg"]
+        with pytest.warns(UserWarning, match=r"1 of 2 records are left out.*1\.jpg"):
+            opened = packio.open("memory://bad/x.tar", index=place)
+        assert opened.keys()[:] == ["0.jpg"]
+
+
+@pytest.mark.filterwarnings("ignore:.*left out")
+@pytest.mark.parametrize("headers_only", [False, True])
+def test_samples_without_a_label_beside_labelled_ones_are_left_out(
+    tmp_path: Path, headers_only: bool
+) -> None:
+    """One within a shard, and a whole shard."""
+    fs = fsspec.filesystem("memory")
+    image = encoded(noise(0))
+    fs.pipe_file("/few/0.tar", tar_of([("a.jpg", image), ("b.cls", b"1"), ("b.jpg", image)]))
+    fs.pipe_file("/few/1.tar", tar_of([("c.jpg", image), ("c.txt", b"text")]))
+    index = tmp_path / "few.packio"
+    packio.reindex("memory://few/{0..1}.tar", index=index, headers_only=headers_only)
+    pack = packio.open("memory://few/{0..1}.tar", index=index)
+    assert pack.labels is not None
+    assert (pack.keys()[:], pack.labels.tolist()) == (["b"], [1])
+    assert pack.metadata["counts"] == {"found": 3, "packed": 1, "skipped": 2}
+    assert [key for key, _ in pack.metadata["left_out"]] == ["a.jpg", "c"]
 
 
 def test_a_web_server_needs_an_index_elsewhere(web: WebServer, tmp_path: Path) -> None:

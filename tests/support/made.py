@@ -121,8 +121,8 @@ class Found(NamedTuple):
 
 
 def scanned(form: Format, path: pathlib.Path, **reading: Any) -> Iterator[Found]:
-    """The samples of a container."""
-    for r in form.scan(path, Reading(**reading)):
+    """The samples of a container; records without an image are left out."""
+    for r in (r for r in form.scan(path, Reading(**reading)) if r.fields):
         label = r.label if r.label is None or isinstance(r.label, int) else tuple(r.label.tolist())
         yield Found(
             r.key, r.image.file, r.image.offset, r.image.length, label,

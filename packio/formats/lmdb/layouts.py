@@ -29,7 +29,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import shlex
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -39,7 +41,7 @@ from packio.formats import Reading, check_reading
 from packio.formats.blobs.ranges import Input
 from packio.formats.lmdb import datum, pixels
 from packio.formats.lmdb.meta import opened
-from packio.formats.lmdb.pages import Entry, entries
+from packio.formats.lmdb.pages import Database, Entry, entries
 from packio.formats.lmdb.values import FoundImage, msgpack, sample
 from packio.formats.wire import Malformed, arrow_stream, pickles
 from packio.images.encodings import is_image
@@ -60,7 +62,8 @@ def scan(path: Path, reading: Reading) -> Iterator[Entry]:
         path: The directory that holds ``data.mdb``, or a database that is a single file.
         reading: ``label`` is the position of the label in values that are lists, or its name.
     """
-    with opened(path) as file:
+    with opened(path) as whole:
+        file = whole if reading.database is None else Database(whole, reading.database)
         first = list(itertools.islice(entries(file), _LOOKED_AT))
         names = [entry.name for entry in first if entry.name not in _ABOUT]
         if names and all(map(_TEXT_KEY.fullmatch, names)):
@@ -77,7 +80,7 @@ def scan(path: Path, reading: Reading) -> Iterator[Entry]:
             if parse is not None:
                 yield from _parsed(file, path, parse, reading.label)
                 return
-            check_reading(path, reading)
+            check_reading(path, reading, "database")
             yield from _plain(file, listed)
 
 
@@ -139,8 +142,10 @@ def _parser(file: Input, samples: list[Entry], path: Path, reading: Reading) -> 
 
 def _asked(path: Path) -> str:
     return (
-        "packio reads plain data from pickles without running anything, if asked to: "
-        f"trust_plain_pickle=True, or `packio reindex {path} --trust-plain-pickle`"
+        "packio reads plain data from pickles by a parser of its own, which runs nothing, if you "
+        f"say so: packio pack {shlex.quote(str(path))} OUT --trust-plain-pickle, or "
+        f"packio.open({os.fspath(path)!r}, trust_plain_pickle=True), LmdbDataset(…, "
+        "trust_plain_pickle=True)"
     )
 
 

@@ -20,7 +20,7 @@ from packio.formats.lmdb import datum, layouts, meta
 from packio.formats.lmdb.writing import LABELS_NAME
 
 
-def find(path: Path, _: Reading) -> FoundSamples:
+def find(path: Path, reading: Reading) -> FoundSamples:
     """Open a database for reading images by their numbers, in the order of the keys.
 
     An image is a value, or the image in the value if that is a Datum.
@@ -30,6 +30,8 @@ def find(path: Path, _: Reading) -> FoundSamples:
         ReadError: the database cannot be opened or read.
         MissingPackageError: lmdb does not load.
     """
+    if reading.database is not None:
+        raise OptionError(f"{path}: a database with a name is read by access='range' alone")
     has_own_keys = meta.is_of_version_3(path) or (path / LABELS_NAME).exists()
     if not has_own_keys and not layouts.are_values(path):
         raise OptionError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ EMPTY = 2**64 - 1  # root page of an empty tree
 
 _MAGIC = 0xBEEFC0DE
 MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
+_TREE = struct.Struct("<IHHQQQQQ")
 _META = struct.Struct("<IIQQ" + "IHHQQQQQ" * 2 + "QQ")
 _META_PAGE = 8
 _DEEPEST = 32  # LMDB's CURSOR_STACK
@@ -128,7 +129,22 @@ def _meta(file: Input, version: Version, number: int, offset: int) -> Meta:
         raise IntegrityError(f"{where} should be a meta page of version {version.number}: it isn't")
     if page_size not in (512 << i for i in range(7)) or offset not in (0, page_size):
         raise IntegrityError(f"{where} says pages have {page_size} bytes, which cannot be")
-    _, flags, depth, _, _, _, count, root = records
+    return _checked(file, Meta(version, page_size, 0, 0, 0, 0, last_page, txnid), records)
+
+
+def of_tree(file: Input, meta: Meta, tree: bytes) -> Meta:
+    """The meta page in force, for the database whose tree has this record.
+
+    Raises:
+        IntegrityError: the tree cannot be.
+    """
+    if len(tree) != _TREE.size:
+        raise IntegrityError(f"{file.path}: a tree of {len(tree)} bytes cannot be")
+    return _checked(file, meta, _TREE.unpack(tree))
+
+
+def _checked(file: Input, meta: Meta, tree: Sequence[int]) -> Meta:
+    _, flags, depth, _, _, _, count, root = tree
     if depth > _DEEPEST or (depth == 0) != (root == EMPTY):
         raise IntegrityError(f"{file.path}: a tree of depth {depth}, root {root} cannot be")
-    return Meta(version, page_size, flags, depth, count, root, last_page, txnid)
+    return meta._replace(flags=flags, depth=depth, entries=count, root=root)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from packio.errors import IntegrityError, NotAPackError
+from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats.blobs.ranges import Input
-from packio.formats.lmdb.meta import Meta, newest, opened
+from packio.formats.lmdb.meta import Meta, newest, of_tree, opened
 from packio.sample.facts import Facts
 from packio.sample.record import IMAGE, Place, Record
 
@@ -17,7 +18,8 @@ _NODE = struct.Struct("<HHHH")
 
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _KINDS = 0x6F  # the bits of a page's kind that say something about a finished file
-_IN_OVERFLOW = 1  # flag of a node
+_IN_OVERFLOW, _IS_DATABASE = 1, 2  # flags of a node
+_SHOWN = 10  # names of databases in a message
 _UNORDERED = 0x02 | 0x08  # flags of a tree: keys compared backwards, or as native integers
 _DUPLICATES = 0x04  # flag of a tree
 
@@ -33,6 +35,7 @@ class Entry(NamedTuple):
     key: bytes | None = None  # path of the image, if the database tells it
     meta: bytes | None = None  # a JSON object
     facts: Facts | None = None  # of pixels
+    is_database: bool = False  # not a record: the value is a tree of its own
 
     def place(self, kind: str) -> Place:
         """Where the value lies, as the value of a field."""
@@ -57,9 +60,53 @@ def scan(path: Path) -> Iterator[Entry]:
         yield from entries(file)
 
 
+class Database(Input):
+    """A file of databases, for the records of one of them.
+
+    Args:
+        file: The open file.
+        name: Of the database; "": the one without a name, beside others.
+
+    Raises:
+        OptionError: there is no database of this name; the message lists those that are there.
+    """
+
+    def __init__(self, file: Input, name: str) -> None:
+        self.__dict__.update(file.__dict__)
+        self.meta: Meta = newest(file)
+        if name:
+            trees = _trees(file)
+            if name not in trees:
+                there = ", ".join(map(repr, trees)) or "none with a name"
+                raise OptionError(f"{file.path}: no database {name!r} in it; there are: {there}")
+            self.meta = of_tree(file, self.meta, trees[name])
+
+
+def _trees(file: Input) -> dict[str, bytes]:
+    """The databases with names, and the records of their trees."""
+    meta, found = newest(file), dict[str, bytes]()
+    for number, page in _leaves(file, meta):
+        for entry in _leaf(file, meta, number, page):
+            if entry.is_database:
+                tree = file.read(entry.length, entry.offset)
+                found[entry.name.decode("utf-8", "surrogateescape")] = tree
+    return found
+
+
+def _several(file: Input) -> NotAPackError:
+    names = list(_trees(file))
+    folder = file.path.parent if file.path.name == "data.mdb" else file.path
+    return NotAPackError(
+        f"{file.path}: holds {len(names)} databases with names: "
+        f"{', '.join(map(repr, names[:_SHOWN]))}{' …' if len(names) > _SHOWN else ''}; say which "
+        f"one: packio pack {shlex.quote(str(folder))} OUT --database {shlex.quote(names[0])}, or "
+        f"database={names[0]!r} of packio.open and the datasets"
+    )
+
+
 def entries(file: Input) -> Iterator[Entry]:
     """Yield every record of an open database; see `scan`."""
-    meta, path = newest(file), file.path
+    meta, path = file.meta if isinstance(file, Database) else newest(file), file.path
     if meta.flags & _DUPLICATES:
         raise NotAPackError(f"{path}: has duplicate keys, which packio does not read")
     count, last = 0, b""
@@ -69,6 +116,10 @@ def entries(file: Input) -> Iterator[Entry]:
         if not meta.flags & _UNORDERED and not all(map(bytes.__lt__, names, names[1:])):
             raise _damaged(file, number, "has keys out of order")
         count, last = count + len(found), names[-1]
+        if any(entry.is_database for entry in found):
+            if not isinstance(file, Database):
+                raise _several(file)
+            found = [entry for entry in found if not entry.is_database]
         yield from found
     if count != meta.entries:
         raise IntegrityError(f"{path}: has {count} records, the meta page says {meta.entries}")
@@ -131,23 +182,18 @@ def _leaf(file: Input, meta: Meta, number: int, page: bytes) -> list[Entry]:
         key, length = node + _NODE.size, low | high << 16
         after = key + key_size
         value = after + after % even
-        end = value + (length if flags == 0 else reference.size)
+        end = value + (reference.size if flags & _IN_OVERFLOW else length)
         if end > len(page):
             raise _damaged(file, number, f"has a node that ends at {end}, outside it")
-        if flags == 0:
+        if flags in (0, _IS_DATABASE):
             offset = start + value
         elif flags == _IN_OVERFLOW:
             first = reference.unpack_from(page, value)[0]
             offset = _overflow(file, meta, first, length, number)
-        elif flags & ~0x06:
-            raise _damaged(file, number, f"has a node of unknown flags {flags}")
         else:
-            raise NotAPackError(
-                f"{file.path}: {page[key:after]!r} is a database of its own, not a record (page "
-                f"{number}); packio reads databases of plain records: copy the values that you "
-                "want into a database without names"
-            )
-        found.append(Entry(page[key:after], name, offset, length))
+            raise _damaged(file, number, f"has a node of unknown flags {flags}")
+        is_database = flags == _IS_DATABASE
+        found.append(Entry(page[key:after], name, offset, length, is_database=is_database))
     return found
 
 

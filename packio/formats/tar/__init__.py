@@ -53,6 +53,7 @@ from packio.formats import Caps, Format, Reading, Written, check_reading
 from packio.formats.blobs import append_only
 from packio.formats.blobs.append_only import write_whole
 from packio.formats.blobs.ranges import opened
+from packio.formats.tar.members import OWNER, REST, TIME
 from packio.formats.tar.samples import ENDINGS, implied_kind, samples
 from packio.images import encodings
 from packio.index.indexfile import canonical_json
@@ -66,9 +67,6 @@ _END = bytes(2 * _BLOCK)
 _RECORD = 20 * _BLOCK  # archives are filled up to a multiple of it
 _MOST_BYTES = 1 << 33  # of one member, exclusive: 11 octal digits
 _MOST_NAME = 100  # bytes of a member's name in a USTAR header
-# mode, user, group; behind size, time and checksum: kind, link, magic, names, devices, prefix
-_OWNER = b"0000444\0" + b"0000000\0" * 2
-_FILE = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
 
 
 class Writer(append_only.Writer):
@@ -137,9 +135,9 @@ class Writer(append_only.Writer):
 
 
 def _header(name: bytes, size: int) -> bytes:
-    start = name.ljust(100, b"\0") + _OWNER + b"%011o\0" % size + b"%011o\0" % 0
-    checksum = sum(start) + sum(_FILE) + 8 * ord(" ")
-    return start + b"%06o\0 " % checksum + _FILE
+    start = name.ljust(100, b"\0") + OWNER + b"%011o\0" % size + TIME
+    checksum = sum(start) + sum(REST) + 8 * ord(" ")
+    return start + b"%06o\0 " % checksum + REST
 
 
 def _members(record: Record[Field]) -> list[tuple[str, bytes, str]]:

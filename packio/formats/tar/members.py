@@ -27,12 +27,20 @@ _OTHERS = {
 }
 
 
+# Of the headers that packio writes: mode, user, group; behind the size, the time; behind the
+# checksum, kind, link, magic, names, devices, prefix.
+OWNER = b"0000444\0" + b"0000000\0" * 2
+TIME = b"%011o\0" % 0
+REST = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
+
+
 class TarMember(NamedTuple):
     """An ordinary file in an archive."""
 
     name: bytes
     offset: int  # bytes, of the content
     size: int  # bytes
+    is_ours: bool = False  # its header is as packio writes it: owner, time, mode and so on
 
 
 def members(file: Input) -> Iterator[TarMember]:
@@ -70,7 +78,8 @@ def _walked(file: Input, stop: int | None = None) -> Generator[TarMember, None, 
         name = given.get(b"path") or _name(header)
         target, given = given.get(b"linkpath") or header[157:257].partition(b"\0")[0], {}
         if _is_file(file, kind, name, offset):
-            member = TarMember(name, offset, size)
+            is_ours = header[100:124] == OWNER and header[136:148] == TIME and header[156:] == REST
+            member = TarMember(name, offset, size, is_ours)
             if kind == _HARD_LINK:
                 earlier = earlier or {m.name: m for m in _walked(file, offset - _BLOCK)}
                 member = _linked(file, member, earlier.get(target), target)

@@ -2,16 +2,21 @@
 
 Members that follow each other form a group, if their names are equal up to the first dot after the
 last slash. A group is one sample, as in WebDataset, if a member is a label, a description, a mask,
-text or an array, or if exactly one member has only an image's suffix, as ``7.jpg``. In other groups
-each image is a sample, and its name is its key. Hidden files, and files with names like ``__so__``,
-belong to no sample.
+text or an array, or if exactly one image of it has no longer name than the others, as ``7.jpg``
+beside ``7.depth.png``. Hidden files, and files with names like ``__so__``, belong to no sample.
 
-The image of a sample is the first member that has only an image's suffix, as ``.jpg``. If there is
-none, the image is the member called image, img or rgb, as ``.rgb.png``; else the only image. All
-other members become fields. A field is named by the suffix without the ending: ``.depth.png`` is
-the field depth. A member that has only an ending is named by the ending: ``.txt`` is the field txt.
-The ending tells the kind: endings of images ``image``, ``npy`` ``array``, ``txt`` ``text``, other
-endings ``bytes``.
+Where the images of a group have several stems, as ``22.05.jpg`` and ``22.06.jpg``, a member that is
+called image, img or rgb is the image, as ``.rgb.png``, and the group is one sample. Else each stem
+is a sample, with the stem as its key, and takes the members whose names begin with the stem. A
+member of no stem, as ``a.cls`` beside ``a.left.jpg`` and ``a.right.jpg``, is an error. If there is
+no label and so on, each image is a sample, and its name is its key.
+
+All other members of a sample become fields. A field is named by the suffix without the ending:
+``.depth.png`` is the field depth. A member that has only an ending is named by the ending: ``.txt``
+is the field txt. The ending tells the kind: endings of images ``image``, ``npy`` ``array``, ``txt``
+``text``, other endings ``bytes``.
+
+A label of no image is a record without fields, so that it is counted as a bad sample.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +51,7 @@ _MASKS = (MASK, "seg", "segmentation")  # fields called so are masks
 _OURS = {"key", "key_base64", "label", "boxes", "box_labels", "box_columns", "kinds", "meta"}
 _MOST_JSON = 16 << 20  # bytes
 _MOST_LABEL = 32  # bytes
+_SHOWN = 5  # names in a message
 
 
 class _Part(NamedTuple):
@@ -57,12 +63,18 @@ class _Part(NamedTuple):
     member: TarMember
 
     @property
-    def is_bare_image(self) -> bool:
-        return not self.name and self.ending in _IMAGES
+    def is_mask(self) -> bool:
+        return self.ending in _IMAGES and implied_kind(self.name.rpartition(".")[2]) == "mask"
 
     @property
     def is_image(self) -> bool:
-        return self.ending in _IMAGES and implied_kind(self.name) == "image"
+        return self.ending in _IMAGES and not self.is_mask
+
+    def within(self, name: str) -> _Part:
+        """The member, named from behind the stem of a sample."""
+        if self.name != name and not self.name.startswith(f"{name}."):
+            return self
+        return self._replace(name=self.name[len(name) + 1 :])
 
 
 def implied_kind(name: str) -> str:
@@ -93,39 +105,75 @@ def _of_group(file: Input, group: list[_Part]) -> Iterator[Record[Place]]:
         raise IntegrityError(
             f"{file.path}: {twice.name!r} at {twice.offset} is there twice; tar the files again"
         )
-    bare = [part for part in group if part.is_bare_image]
-    endings = {part.ending for part in group if not part.name}
-    has_mask = any(part.ending in _IMAGES and part.name == MASK for part in group)
-    if has_mask or not endings.isdisjoint(_COMPANIONS):
-        images = bare or [part for part in group if part.is_image]
-        if images or has_mask or "cls" in endings:  # else it is a text that lies about
-            yield _sample(file, group, _main(file, group, images))
-    elif len(bare) == 1 and len(group) > 1:
-        yield _sample(file, group, bare[0])
+    stems = _stems(group)
+    if not stems and any(_is_label(file, part) for part in group):
+        yield Record(group[0].stem, {})
+        return
+    if len(stems) == 1:
+        group = [part.within(stems[0]) for part in group]
+    companions = stems and any(
+        part.is_mask or (part.ending in _COMPANIONS and part.name in ("", *stems)) for part in group
+    )
+    bare = [part for part in group if part.is_image and not part.name]
+    named = [p for name in _MAIN for p in group if p.is_image and p.name == name]
+    if companions and len(stems) > 1 and not named:
+        for stem, parts in _apart(file, group, stems).items():
+            image = next(part for part in parts if part.is_image and not part.name)
+            key = group[0].stem + b"." + stem.encode("utf-8", "surrogateescape")
+            yield _sample(file, parts, image, key)
+    elif companions or (len(bare) == 1 and len(group) > 1):
+        yield _sample(file, group, (bare or named)[0], group[0].stem)
     else:
         for part in group:
             if part.ending in _IMAGES:
                 yield Record(part.member.name, {IMAGE: _place(file, "image", part.member)})
 
 
-def _main(file: Input, group: list[_Part], images: list[_Part]) -> _Part:
-    """Choose the image of a sample that has several images."""
-    named = [part for name in _MAIN for part in images if part.name == name]
-    found = named or images
-    if not found or (len(found) > 1 and found[0].name and not named):
-        suffixes = " ".join(".".join(filter(None, (p.name, p.ending))) for p in group)
-        raise NotAPackError(
-            f"{file.path}: the sample {group[0].stem!r} has {len(images)} images (its suffixes: "
-            f"{suffixes}), and none is the main one; name that .jpg, .png … or .image.png"
-        )
-    return found[0]
+def _stems(group: list[_Part]) -> list[str]:
+    """The names of images that no shorter one begins: ``22.05`` and ``22.06``, or ""."""
+    names = dict.fromkeys(part.name for part in group if part.is_image)
+    return [n for n in names if not n or _stem_of(n.rpartition(".")[0], names) is None]
+
+
+def _stem_of(name: str, stems: Container[str]) -> str | None:
+    """The longest beginning of a name, up to a dot or its end, that is a stem."""
+    while name not in stems:
+        if not name:
+            return None
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _apart(file: Input, group: list[_Part], stems: list[str]) -> dict[str, list[_Part]]:
+    """The members of each stem, named from behind it."""
+    found: dict[str, list[_Part]] = {stem: [] for stem in stems}
+    for part in group:
+        stem = _stem_of(part.name, found)
+        if stem is None:
+            images = [p.member.name for p in group if p.is_image]
+            raise NotAPackError(
+                f"{file.path}: {part.member.name!r} belongs to no single image: there are "
+                f"{', '.join(map(repr, images[:_SHOWN]))}; give each image and its files one stem, "
+                "or name the main image .jpg, .png … or .image.png alone"
+            )
+        found[stem].append(part.within(stem))
+    return found
+
+
+def _is_label(file: Input, part: _Part) -> bool:
+    """Whether a member without an image tells of one that should be there."""
+    if part.ending == "json" and part.member.size <= _MOST_JSON:
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(file.read(part.member.size, part.member.offset).decode())
+            return isinstance(found, dict) and "label" in found
+    return part.ending == "cls" or (part.ending in _IMAGES and part.name == MASK)
 
 
 def _place(file: Input, kind: str, member: TarMember) -> Place:
     return Place(kind, file.path.name, member.offset, member.size)
 
 
-def _sample(file: Input, group: list[_Part], image: _Part) -> Record[Place]:
+def _sample(file: Input, group: list[_Part], image: _Part, key: bytes) -> Record[Place]:
     described: dict[str, Any] = {}
     fields = {IMAGE: _place(file, "image", image.member)}
     kinds: dict[str, str] = {}
@@ -146,8 +194,7 @@ def _sample(file: Input, group: list[_Part], image: _Part) -> Record[Place]:
         fields[name] = _place(file, kind or "bytes", part.member)
     if label is not None:
         described["label"] = label
-    key = described.pop("key", None)
-    return Record(image.stem if key is None else key, fields, **described)
+    return Record(described.pop("key", key), fields, **described)
 
 
 def _field_name(part: _Part, taken: dict[str, Place]) -> str:
@@ -183,18 +230,16 @@ def _described(file: Input, member: TarMember) -> dict[str, Any]:
         raise IntegrityError(f"{where} does not parse ({error}); restore or pack again") from error
     if not isinstance(found, dict):
         return {}
-    if found.keys() <= _OURS and not found.keys().isdisjoint(("key", "key_base64")):
-        with contextlib.suppress(ValueError, TypeError, OverflowError):  # else others wrote it
+    if member.is_ours and found.keys() <= _OURS:
+        with contextlib.suppress(LookupError, ValueError, TypeError, OverflowError):
             return _arguments(found, content.decode())
-    key = found.get("key")
-    key = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else None
-    return {"meta": content, "key": key}
+    return {"meta": content}  # others wrote it
 
 
 def _arguments(found: dict[str, Any], text: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     if "key" in found:
-        arguments["key"] = found["key"].encode() if isinstance(found["key"], str) else None
+        arguments["key"] = found["key"].encode()
     else:
         arguments["key"] = base64.b64decode(found["key_base64"], validate=True)
     if "label" in found:

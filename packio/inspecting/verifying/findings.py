@@ -196,7 +196,8 @@ def reading_of(index: Index) -> Reading:
     if index.metadata.get("source", {}).get("kind") != "reindex":
         return Reading(offset)
     said = index.metadata.get("options", {})
-    return Reading(offset, **{n: said[n] for n in ("image", "label", "layout") if n in said})
+    names = {n: said[n] for n in ("image", "label", "layout", "database") if n in said}
+    return Reading(offset, trust_plain_pickle=True, **names)  # as whoever indexed it did
 
 
 class Meter:

@@ -130,7 +130,7 @@ def _carried(listing: Listing, recipe: Recipe) -> Carried:
     same_pixels = whole and recipe.encoding == NO_ENCODING
     return Carried(
         merged([Recipe.of(m) for m in found]),
-        sum(m["counts"]["skipped"] for m in found),
+        sum(m["counts"]["skipped"] for m in found if not m.get("left_out")),  # those are listed
         pixel_statistics.joined(listing.packs) if same_pixels else None,
         {name: version for name, version in versions.items() if name != "packio"},
         origins.together([origins.renamed(origins_of(m), new_names(recipe)) for m in found]),

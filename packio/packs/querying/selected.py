@@ -7,6 +7,7 @@ the whole pack.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -17,30 +18,23 @@ from typing import Any
 import numpy as np
 
 from packio import __version__
-from packio.errors import (
-    CannotCreateError,
-    IntegrityError,
-    KeyNotFoundError,
-    NotAPackError,
-    OptionError,
-    PackioError,
-)
+from packio.errors import IntegrityError, KeyNotFoundError, NotAPackError, OptionError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.columns import OF_FILES, RAGGED
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.index.pieces import Content
 from packio.index.raw_blocks import COLUMN as RAW_BLOCKS
-from packio.packs import locating
+from packio.packs import caches, locating
 from packio.packs.files import index_of_pack
 from packio.packs.querying import keys, selections
 from packio.packs.querying.gathering import Gathered
 from packio.packs.querying.selections import MARK, SOURCE_COLUMN, Selection
 from packio.storage.urls import Url
-from packio.system import cache, locks
+from packio.system import cache
 
 # Metadata of a pack that are not true of some of its samples, or that only a manifest has.
-_OF_THE_WHOLE = ("plan", "merged", "statistics", "columns", "remarks")
+_OF_THE_WHOLE = ("plan", "merged", "statistics", "columns", "remarks", "left_out")
 _SHOWN = 12  # digits of a digest
 
 
@@ -85,20 +79,8 @@ def located(
     asked = f"{__version__}\0{selection.digest}\0{index.digest}\0{by_key}\0{name}"
     digest = hashlib.sha256(asked.encode("utf-8", "surrogateescape")).hexdigest()
     place = cache.folder("selections") / f"{digest}{INDEX_SUFFIX}"
-    try:
-        if not _is_own(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with locks.file_lock(place.with_suffix(".lock")):  # of many at once, one makes it
-                if not _is_own(place):  # again: another process may have made it
-                    _write(place, selection, index, whole, name, by_key=by_key)
-    except PackioError:
-        raise
-    except OSError as error:
-        raise CannotCreateError(
-            f"{error.filename or place}: {error.strerror}; the index of {path} goes there; name "
-            "another folder by PACKIO_CACHE_DIR"
-        ) from error
-    return place, root
+    write = functools.partial(_write, place, selection, index, whole, name, by_key=by_key)
+    return caches.made_once(place, path, write), root
 
 
 def _opened(whole: Path, path: Path) -> tuple[Index, Path]:
@@ -111,17 +93,6 @@ def _opened(whole: Path, path: Path) -> tuple[Index, Path]:
             f"{path.name!r}, pack=…)"
         ) from error
     return index_of_pack(found, root), root
-
-
-def _is_own(place: Path) -> bool:
-    """Whether the index is there and whole; a crash of the machine may have cut it off."""
-    try:
-        if place.stat().st_uid != os.geteuid():
-            return False
-        Index(place)
-    except (FileNotFoundError, PackioError):
-        return False
-    return True
 
 
 def _write(

@@ -14,6 +14,7 @@ import typer
 
 from packio.cli import _options as option
 from packio.cli._output import escaped, say
+from packio.errors import IntegrityError
 
 if TYPE_CHECKING:
     from packio.inspecting.listing import Line
@@ -118,6 +119,11 @@ def _entries(pack: Pack, lines: Iterator[Line]) -> Iterator[tuple[Line, dict[str
     classes, files = pack.classes, [name for name, _, _ in pack.index_file.files()]
     for line in lines:
         row, key, label = line
+        if row.file >= len(files):
+            raise IntegrityError(
+                f"{pack.index_file.path}: sample {row.position} lies in file {row.file}, of "
+                f"{len(files)}; restore the index, or make it anew: packio reindex"
+            )
         named = isinstance(label, int) and 0 <= label < len(classes)
         values = (row.position, os.fsdecode(key), classes[label] if named else None, label,
                   row.length, row.width, row.height, row.encoding, files[row.file],

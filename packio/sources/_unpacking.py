@@ -56,11 +56,12 @@ def _unpacked(
 ) -> ScratchFile:  # fmt: skip
     if unpack is None:
         raise SourceError(f"{path}: compressed by zstd; {advice}then pack that")
-    most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * os.fstat(file.fileno()).st_size)
     try:
         found = ScratchFile(scratch, f"{path} was unpacked there")
         with unpack(file) as stream:
             while chunk := _next_chunk(path, stream):
+                # of what has been read, so that a bomb is noticed before it fills the disk
+                most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * file.tell())
                 if found.size + len(chunk) > most:
                     raise SourceError(
                         f"{path}: {_MOST_EXPANSION} times as large unpacked, and more; if that is "

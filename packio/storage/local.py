@@ -18,6 +18,7 @@ from packio.errors import IntegrityError, ReadError
 from packio.system.files import read_at, spare_descriptors
 from packio.system.locks import ForkSafeLock
 
+MOST_BYTES = 1 << 33  # of a value, as of a member of a tar; an index may claim any number
 _LEAST_OPEN = 64  # files of a pack that may stay open, however many packs there are
 
 
@@ -109,6 +110,11 @@ class LocalFiles:
         """
         if file >= len(self._sizes) or not 0 <= offset <= offset + length <= self._sizes[file]:
             raise self._outside(file, offset, length)
+        if length > MOST_BYTES:
+            raise IntegrityError(
+                f"{self.path(file)}: the index asks for {length} bytes at {offset}; a value has "
+                f"{MOST_BYTES} at most; restore the index or pack again"
+            )
         handle = self._open.get(file) or self._opened(file)
         try:
             data = read_at(handle.number, length, offset)
@@ -136,7 +142,7 @@ class LocalFiles:
         known = sizes[np.minimum(files, len(sizes) - 1)] if len(sizes) else np.zeros_like(offsets)
         ends = offsets + lengths
         fits: np.ndarray = (files >= 0) & (files < len(sizes)) & (offsets >= 0)
-        fits &= (ends >= offsets) & (ends <= known)
+        fits &= (ends >= offsets) & (ends <= known) & (lengths <= MOST_BYTES)
         return fits
 
     def announce(self, ranges: Sequence[tuple[int, int, int]]) -> None:

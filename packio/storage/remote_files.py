@@ -113,7 +113,8 @@ class RemoteFiles:
 
     def _has(self, wanted: Range) -> bool:
         file, offset, length = wanted
-        return file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]
+        is_there = file < len(self._sizes) and 0 <= offset <= offset + length <= self._sizes[file]
+        return is_there and length <= local.MOST_BYTES
 
     def _nothing(self, wanted: Range) -> bytes:
         if self._has(wanted):

@@ -349,7 +349,7 @@ def test_plain_pickles_are_read_when_trusted(
     values = [pickle.dumps(kind(pair), protocol) for pair in _PAIRS]
     records = _numbered(values) | {b"__keys__": pickle.dumps(_KEYS), b"__len__": pickle.dumps(12)}
     path = _fill(tmp_path / "a", records)
-    with pytest.raises(errors.NotAPackError, match=r"trust_plain_pickle=True.*--trust-plain"):
+    with pytest.raises(errors.NotAPackError, match=r"--trust-plain.*trust_plain_pickle=True"):
         packio.open(path)
     _check(path, trust_plain_pickle=True)
 
@@ -733,3 +733,111 @@ def test_damaged_databases_raise_only_our_errors(
     size = (path / "data.mdb").stat().st_size
     assert all(0 <= e.offset <= e.offset + e.length <= size for e in entries)
     assert json.dumps([e.label for e in entries])
+
+
+# Whose values are pickles, and databases within
+
+
+def test_pickled_values_are_read_where_the_user_says_so(tmp_path: Path) -> None:
+    values = [pickle.dumps(pair, 4) for pair in zip(IMAGES, LABELS, strict=True)]
+    path = _fill(tmp_path / "theirs.lmdb", _numbered(values))
+    for refused in (packio.open, packio.LmdbDataset):
+        with pytest.raises(errors.NotAPackError) as caught:
+            refused(path)
+        assert f"packio pack {path} OUT --trust-plain-pickle" in str(caught.value)
+        assert f"packio.open({str(path)!r}, trust_plain_pickle=True)" in str(caught.value)
+    pack = packio.open(path, trust_plain_pickle=True)
+    assert [s.data for s in pack] == IMAGES
+    assert [s.label for s in pickle.loads(pickle.dumps(pack))] == LABELS
+    ds = packio.LmdbDataset(path, trust_plain_pickle=True, output="numpy", exif_orientation=False)
+    assert (len(ds), ds[0][1]) == (_COUNT, LABELS[0])
+    report = packio.pack(path, tmp_path / "o.tar", trust_plain_pickle=True)
+    assert report.packed == _COUNT
+    with pytest.raises(errors.NotAPackError):  # it is not remembered: each reader says so
+        packio.open(path)
+    assert sorted(p.name for p in path.iterdir()) == ["data.mdb"]
+    assert packio.open(tmp_path / "o.tar").labels.tolist() == LABELS
+
+
+def test_the_command_line_trusts_plain_pickles(tmp_path: Path) -> None:
+    values = [pickle.dumps(pair, 4) for pair in zip(IMAGES, LABELS, strict=True)]
+    path = _fill(tmp_path / "theirs.lmdb", _numbered(values))
+    arguments = ["pack", str(path), str(tmp_path / "o.tar"), "--trust-plain-pickle", "--quiet"]
+    assert CliRunner().invoke(cli.build(), arguments, catch_exceptions=False).exit_code == 0
+    assert len(packio.open(tmp_path / "o.tar")) == _COUNT
+
+
+def test_a_pickle_that_names_a_function_is_refused_also_if_trusted(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "run"),)
+
+    path = _fill(tmp_path / "theirs.lmdb", _numbered([pickle.dumps((Evil(), 1), 4)]))
+    with pytest.raises(errors.PackioError, match=r"does not load"):
+        packio.open(path, trust_plain_pickle=True)
+    assert not (tmp_path / "run").exists()
+
+
+def _fill_databases(path: Path, of: dict[bytes, dict[bytes, bytes]], **version: Any) -> Path:
+    with lmdb.open(str(path), map_size=1 << 26, lock=False, max_dbs=8, **version) as env:
+        for name, records in of.items():
+            database = env.open_db(name or None)
+            with env.begin(write=True, db=database) as transaction:
+                for key, value in records.items():
+                    transaction.put(key, value)
+    return path
+
+
+def _named(count: int, first: int = 0) -> dict[bytes, bytes]:
+    return {b"%04d" % i: _image(first + i, "PNG", 12) for i in range(count)}
+
+
+_EACH_VERSION = [{"lib_version": 0}, {"lib_version": 1}] if _VERSION_1 else [{}]
+
+
+@pytest.mark.parametrize("version", _EACH_VERSION)
+def test_a_database_within_is_read_by_its_name(tmp_path: Path, version: dict[str, int]) -> None:
+    train, val = _named(300), _named(3, 500)
+    path = _fill_databases(tmp_path / "t.lmdb", {b"train": train, b"val": val}, **version)
+    with pytest.raises(errors.NotAPackError, match=r"2 databases with names: 'train', 'val'") as no:
+        packio.open(path)
+    assert f"packio pack {path} OUT --database train" in str(no.value)
+    pack = packio.open(path, database="train")
+    assert [(os.fsencode(s.key), s.data) for s in pack] == list(train.items())
+    assert [s.data for s in packio.open(path, database="val")] == list(val.values())
+    assert len(packio.LmdbDataset(path, database="val")) == 3
+    assert packio.pack(path, tmp_path / "o.tar", database="val").packed == 3
+    with pytest.raises(errors.OptionError, match=r"no database 'test' in it; .*'train', 'val'"):
+        packio.open(path, database="test")
+    with pytest.raises(errors.OptionError, match="access='range'"):
+        _ = packio.open(path, database="val", access="lmdb")[0].data
+
+
+def test_the_records_beside_databases_are_read_by_an_empty_name(tmp_path: Path) -> None:
+    images = _named(4)
+    path = _fill_databases(tmp_path / "t.lmdb", {b"": images, b"0002-more": {b"a": b"b"}})
+    with pytest.raises(errors.NotAPackError, match=r"1 databases? with names?: '0002-more'"):
+        packio.open(path)
+    assert [s.data for s in packio.open(path, database="")] == list(images.values())
+
+
+def test_the_index_beside_keeps_which_database_it_is_of(tmp_path: Path) -> None:
+    path = _fill_databases(tmp_path / "t.lmdb", {b"train": _named(5), b"val": _named(2)})
+    arguments = ["reindex", str(path), "--database", "train", "--quiet"]
+    assert CliRunner().invoke(cli.build(), arguments, catch_exceptions=False).exit_code == 0
+    assert len(packio.open(path)) == len(packio.open(path, database="train")) == 5
+    with pytest.raises(errors.OptionError, match="has an index already"):
+        packio.open(path, database="val")
+    assert packio.verify(path, decode=True).ok
+
+
+def test_a_damaged_tree_of_a_database_is_an_error(tmp_path: Path) -> None:
+    path = _fill_databases(tmp_path / "t.lmdb", {b"train": _named(5)}, **_VERSION_1)
+    content = bytearray((path / "data.mdb").read_bytes())
+    at = content.index(b"train") + 5
+    for place in range(at, at + 48):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x7F
+        (path / "data.mdb").write_bytes(damaged)
+        with contextlib.suppress(errors.PackioError):
+            packio.open(path, database="train")

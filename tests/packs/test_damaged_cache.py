@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -61,35 +61,35 @@ def _tar(path: Path) -> Path:
 
 @each_damage
 def test_the_index_of_a_container_of_others(
-    tmp_path: Path, _cache: Path, damage: Callable[[bytes], bytes]
+    tmp_path: Path, cache: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     expected = [sample.data for sample in packio.open(_tar(tmp_path / "w.tar"))]
-    _damage(_cache / "indexes", damage)
+    _damage(cache / "indexes", damage)
     for _ in range(2):
         assert [sample.data for sample in packio.open(tmp_path / "w.tar")] == expected
 
 
 @each_damage
 def test_the_index_of_a_selection(
-    tmp_path: Path, _cache: Path, damage: Callable[[bytes], bytes]
+    tmp_path: Path, cache: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     packio.convert(_tar(tmp_path / "w.tar"), tmp_path / "p.tar")
     packio.select(tmp_path / "p.tar", "width > 3", out=tmp_path / "some.selection")
     expected = [sample.data for sample in packio.open(tmp_path / "some.selection")]
-    _damage(_cache / "selections", damage)
+    _damage(cache / "selections", damage)
     for _ in range(2):
         assert [s.data for s in packio.open(tmp_path / "some.selection")] == expected
 
 
 @each_damage
 def test_the_copy_of_an_index_at_a_url(
-    tmp_path: Path, _cache: Path, damage: Callable[[bytes], bytes]
+    tmp_path: Path, cache: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     packio.convert(_tar(tmp_path / "w.tar"), tmp_path / "p.tar")
     fs = fsspec.filesystem("memory")
     for name in ("p.tar", "p.tar.packio", "p.tar.idx"):
         fs.pipe_file(f"/damaged/{name}", (tmp_path / name).read_bytes())
     expected = [sample.data for sample in packio.open("memory://damaged/p.tar")]
-    _damage(_cache / "remote", damage)
+    _damage(cache / "remote", damage)
     for _ in range(2):
         assert [s.data for s in packio.open("memory://damaged/p.tar")] == expected

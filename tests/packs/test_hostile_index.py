@@ -6,6 +6,7 @@ Every mutant has right checksums: it is written as packio writes an index, only 
 from __future__ import annotations
 
 import copy
+import os
 import random
 import warnings
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import fielded
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import packio
+from packio import cli
 from packio.errors import IntegrityError, NotAPackError, PackioError
 from packio.index import indexfile
 from packio.index.indexfile import Index
@@ -209,3 +212,36 @@ def test_a_mutated_index_is_an_error_of_packios_or_is_read(
                 continue
             except BaseException as error:
                 raise AssertionError(f"mutant {number} of seed {seed}") from error
+
+
+@pytest.mark.parametrize("form", ["--json", "--tsv"])
+def test_listing_a_sample_in_a_file_that_is_none_is_an_error(tmp_path: Path, form: str) -> None:
+    pack = fielded.write(tmp_path / "p")
+    columns, metadata = content(pack)
+    columns["image/file"][3] = 9
+    indexfile.write(pack / "index.packio", columns, metadata)
+    done = CliRunner().invoke(cli.build(), ["ls", str(pack), form])
+    assert isinstance(done.exception, IntegrityError)
+    assert "sample 3 lies in file 9" in str(done.exception)
+
+
+def test_verify_tells_of_an_access_that_the_format_does_not_have(tmp_path: Path) -> None:
+    pack = fielded.write(tmp_path / "p")
+    columns, metadata = content(pack)
+    indexfile.write(pack / "index.packio", columns, {**metadata, "access": "tar"})
+    report = packio.verify(pack, decode=True)
+    assert "says access='tar'" in report.damages[0].problem
+
+
+def test_a_length_that_no_value_has_is_a_bad_sample(tmp_path: Path) -> None:
+    """The file is sparse, so that its size agrees."""
+    pack = fielded.write(tmp_path / "p")
+    columns, metadata = content(pack)
+    columns["image/length"][0], columns["file_bytes"][0] = 1 << 39, 1 << 40
+    indexfile.write(pack / "index.packio", columns, metadata)
+    os.truncate(pack / "data.tar", 1 << 40)
+    with packio.open(pack) as opened, pytest.raises(IntegrityError, match="a value has"):
+        opened[0]
+    ds = packio.PackDataset(pack, crop=packio.CenterCrop(4), on_error="skip", fields=("image",))
+    with pytest.warns(UserWarning, match="replaced by another sample"):
+        assert len(ds.__getitems__([0, 1])) == 2

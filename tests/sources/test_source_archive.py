@@ -705,3 +705,13 @@ def test_of_two_images_with_one_stem_the_first_has_the_fields(tmp_path: pathlib.
     with found.opened() as read:
         with_text = [key for i, key in enumerate(found.keys) if "txt" in read(i).fields]
     assert sorted(with_text) == sorted(b"%d.png" % i for i in range(12))
+
+
+def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: pathlib.Path) -> None:
+    """100 MB of zeros in 0.4 MB; the zeros behind them make the file large, and count nothing."""
+    with gzip.open(tmp_path / "a.tar.gz", "wb", compresslevel=1) as file:
+        for _ in range(100):
+            file.write(bytes(1 << 20))
+    os.truncate(tmp_path / "a.tar.gz", 14 << 20)
+    with pytest.raises(SourceError, match="200 times as large unpacked"):
+        archive.listing(tmp_path / "a.tar.gz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import struct
 from collections.abc import Iterator
@@ -89,7 +90,8 @@ def _trees(file: Input) -> dict[str, bytes]:
         for entry in _leaf(file, meta, number, page):
             if entry.is_database:
                 tree = file.read(entry.length, entry.offset)
-                found[entry.name.decode("utf-8", "surrogateescape")] = tree
+                name = entry.name.removesuffix(b"\0")  # LMDB 1.0 keeps C's end of the text
+                found[os.fsdecode(name)] = tree
     return found
 
 

@@ -96,6 +96,9 @@ def _check_metadata(found: Findings) -> None:
             found.shards.append((str(shard["name"]), positions))
             first = positions.stop
         found.format = registry.load("formats", str(metadata["format"]))
+        if found.by_record and not found.format.caps.reads_by_library:
+            access = metadata["access"]
+            found.tell_of_index(f"says access={access!r}; its format has 'range' only")
     except (KeyError, TypeError, ValueError, OptionError) as error:
         found.tell_of_index(f"its metadata does not parse ({error})")
     if first != len(found.index):

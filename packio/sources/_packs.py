@@ -77,7 +77,7 @@ def _left_out(pack: Pack) -> list[tuple[bytes, str]]:
     listed = pack.metadata.get("left_out", [])
     if not listed:
         return []
-    more = min(pack.metadata["counts"]["skipped"] - len(listed), _MOST_UNLISTED)
+    more: int = min(pack.metadata["counts"]["skipped"] - len(listed), _MOST_UNLISTED)
     found: list[tuple[bytes, str]] = [(os.fsencode(key), reason) for key, reason in listed]
     return found + more * [(b"", f"bad, too; the index of {pack.path} lists the first ones only")]
 

@@ -29,6 +29,7 @@ from typing import Any
 
 from packio import registry
 from packio.errors import KeyNotFoundError, OptionError
+from packio.packs import opening
 from packio.packs.opening import Pack
 
 _PathLike = str | os.PathLike[str]
@@ -66,7 +67,7 @@ class PackioBackend(_base()):  # type: ignore[misc]  # mmengine may be absent
         if (db_path is None) == (packs is None) or (packs is not None and prefix):
             raise OptionError("expected db_path=, with or without prefix=, or packs={prefix: path}")
         paths = {prefix: db_path} if db_path is not None else dict(packs or {})
-        opened = {_folder(name): Pack(path) for name, path in paths.items()}
+        opened = {_folder(name): opening.open(path) for name, path in paths.items()}
         self._packs = dict(sorted(opened.items(), key=lambda item: -len(item[0])))
 
     def get(self, filepath: _PathLike) -> bytes:

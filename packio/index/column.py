@@ -171,7 +171,8 @@ class Column:
                 what = "damaged" if self._place is None else "damaged, or of a later version"
                 raise IntegrityError(
                     f"{self._where}: bytes of rows {block * BLOCK // self._row_bytes} and "
-                    f"following are {what} (CRC32C differs); restore the index or pack again"
+                    f"following are {what} (CRC32C differs); restore the index or pack again "
+                    "(if it is in packio's cache: packio cache --clear)"
                 )
             self._checked[block] = 1
 

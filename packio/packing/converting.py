@@ -33,7 +33,8 @@ def convert(
         OptionError: the pack has no such split.
         PackioError: see `pack`.
     """
-    with opening.open_silently(source, index=index) as opened:  # the report tells
+    reading = {n: options.pop(n) for n in ("trust_plain_pickle", "database") if n in options}
+    with opening.open_silently(source, index=index, **reading) as opened:  # the report tells
         if isinstance(options.get("split"), str):
             positions = opened.split(options.pop("split")).tolist()
             classes = sourcing.class_names(options.pop("classes_from", None))

@@ -137,6 +137,7 @@ def _is_skipped(bucket: Bucket, form: Format, reading: Reading) -> bool:
             ends = [
                 max(place.offset + place.length for place in record.fields.values())
                 for record in itertools.islice(form.scan(url, reading), _LOOKED_AT)
+                if record.fields
             ]
         except EnoughError:  # what a request has skipped on average decides then
             return found.reached / found.requests >= SKIPPED_BYTES

@@ -176,7 +176,7 @@ class _Walk:
                 found.append(self._of_value(record, place, prefix, lambda *_: reader.get(number)))
             else:
                 found.append(self._of_value(record, place, prefix, self._read))
-        self._meter.step(1, record.image.length, 0)
+        self._meter.step(1, sum(place.length for place in record.fields.values()), 0)
         return [damage for damage in found if damage is not None]
 
     def _of_value(

@@ -26,7 +26,8 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
     assert found.format is not None  # noqa: S101 (the metadata were found good)
     prefix = f"{shard}/" if found.format.caps.is_directory and shard != "." else ""
     try:
-        records = found.format.scan(found.root / shard, found.reading)
+        every = found.format.scan(found.root / shard, found.reading)
+        records = (record for record in every if record.fields)  # else a label without image
         if classes := shard_classes.read(found.root, [shard]):
             records = map(classes.relabelling(shard).record, records)
         _compare(found, shard, positions, records, prefix)

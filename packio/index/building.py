@@ -58,11 +58,7 @@ class IndexBuilder:
         return len(self._key_lengths)
 
     def add(self, record: Record[Field]) -> None:
-        """Add one sample; its image has facts.
-
-        Raises:
-            OptionError: a field is of another kind than before, or a column of boxes is missing.
-        """
+        """Add one sample; its image has facts."""
         for name, field in record.fields.items():
             kind = self.fields.setdefault(name, field.kind)
             if kind != field.kind:
@@ -121,11 +117,7 @@ class IndexBuilder:
         return self._labels.are_missing
 
     def columns(self, places: Mapping[str, Ranges]) -> dict[str, np.ndarray]:
-        """All columns but the table of files. They are views: no record can be added any more.
-
-        Args:
-            places: Where the values of each field lie.
-        """
+        """All columns but the table of files. They are views: no record can be added any more."""
         table: dict[str, np.ndarray] = {}
         for name, values in self._values.items():
             table |= {f"{name}/{n}": c for n, c in values.columns(places[name]).items()}
@@ -226,12 +218,7 @@ class _Labels:
 
 
 class FactColumns:
-    """Facts and checksums of the values of one field.
-
-    Args:
-        kind: Of the field.
-        absent: Number of samples before the first value.
-    """
+    """Facts and checksums of the values of one field."""
 
     def __init__(self, kind: str, absent: int) -> None:
         codes = {n: c for n, c in OF_VALUES.items() if n in ("crc32c", "flags")}

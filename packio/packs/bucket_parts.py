@@ -77,13 +77,7 @@ def _is_there(path: Path, facts: Facts) -> bool:
 
 
 class Done:
-    """Tells the bytes of the objects that are done.
-
-    Args:
-        bucket: All objects.
-        missing: Those that are not done yet.
-        told: Called whenever an object is done.
-    """
+    """Tells the bytes of the objects that are done."""
 
     def __init__(self, bucket: Bucket, missing: Sequence[str], told: Told | None) -> None:
         self._facts, self._told, self._lock = bucket.facts, told, threading.Lock()

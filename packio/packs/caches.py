@@ -35,16 +35,7 @@ _KEPT = frozenset({"uploads"})
 
 
 def made_once(place: Path, path: Path, make: Callable[[], object]) -> Path:
-    """An index in the user's cache; made if it is not there, or damaged. Of many, one makes it.
-
-    Args:
-        place: Of the index.
-        path: What it is the index of.
-        make: Makes it.
-
-    Raises:
-        CannotCreateError: the cache cannot be written.
-    """
+    """An index in the user's cache; made if it is not there, or damaged. Of many, one makes it."""
     try:
         if not _is_own(place):
             place.parent.mkdir(parents=True, exist_ok=True)

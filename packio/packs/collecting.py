@@ -23,11 +23,7 @@ from packio.storage.local import LocalFiles
 
 
 def check_label(label: int, offset: int, where: object) -> None:
-    """Refuse an offset that makes a label negative, or takes it out of 64 bits.
-
-    Raises:
-        OptionError: it does.
-    """
+    """Refuse an offset that makes a label negative, or takes it out of 64 bits."""
     moved = label + offset
     if not -(1 << 63) <= moved < 1 << 63:
         raise OptionError(f"label {label} with label_offset={offset}: does not fit 64 bits")
@@ -156,13 +152,7 @@ class Collected:
         return self._builder.lacks_labels
 
     def add_shard(self, shard: str, records: Iterable[Record[Place]], reader: Reader | None) -> int:
-        """Collect one shard; return how many samples it has.
-
-        Args:
-            shard: Name of the shard, relative to the root.
-            records: Records of the shard.
-            reader: Reads the records that are no byte ranges.
-        """
+        """Collect one shard; return how many samples it has."""
         before = len(self)
         folder = Path(shard) if (self._root / shard).is_dir() else Path(shard).parent
         prefix = "" if folder == Path() else f"{folder}/"  # of the names of the shard's files
@@ -247,11 +237,7 @@ class Collected:
         return self._folders.names()
 
     def columns(self, files: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-        """The columns of the index.
-
-        Args:
-            files: The table of files, if they are not in the folder.
-        """
+        """The columns of the index."""
         if not len(self):
             self._places[IMAGE] = _PlaceColumns(0)
         places = {name: found.ranges() for name, found in self._places.items()}

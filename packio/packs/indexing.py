@@ -41,20 +41,7 @@ _SECONDS, _SECONDS_A_BYTE = 120, 1e-6
 
 
 def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
-    """The index of a bare container, from the user's cache, made if it is not there yet.
-
-    Args:
-        path: Of the container.
-        reading: How to take what it says.
-
-    Returns:
-        The index file, and the folder that its paths are relative to.
-
-    Raises:
-        NotAPackError: no container that packio knows.
-        PackioError: the container is damaged.
-        CannotCreateError: the cache cannot be written.
-    """
+    """The index of a bare container, from the user's cache, made if it is not there yet."""
     container = find(path)
     if container is None:
         _unread.refuse(path)
@@ -94,11 +81,7 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
 
 
 def _check_appended(path: Path) -> None:
-    """Check that no append was cut short: its shards may be there in part.
-
-    Raises:
-        UnfinishedPackError: one was.
-    """
+    """Check that no append was cut short: its shards may be there in part."""
     rest = path.with_name(f"{path.name}{indexfile.APPENDING_SUFFIX}")
     if os.path.lexists(rest):
         raise UnfinishedPackError(

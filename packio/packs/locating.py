@@ -28,15 +28,7 @@ Again: TypeAlias = Callable[[], tuple[Path, Path] | None]  # locates an index on
 
 
 def located(path: Path, reading: Reading = _AS_IT_IS) -> tuple[Path, Path]:
-    """The index of a pack, and the folder that the paths in the index are relative to.
-
-    Args:
-        path: An absolute path, or a URL.
-        reading: How to read a container without an index.
-
-    Raises:
-        NotAPackError, UnfinishedPackError, OptionError: see `packio.open`.
-    """
+    """The index of a pack, and the folder that the paths in the index are relative to."""
     if isinstance(path, Url):
         return _at_url(path, reading)
     check_finished(path)
@@ -71,11 +63,7 @@ def is_selection(path: Path) -> bool:
 def selection(
     path: Path, pack: str | os.PathLike[str] | None = None, *, by_key: bool = False
 ) -> tuple[Path, Path]:
-    """What `located` returns, of a selection; see `packio.packs.querying.selected`.
-
-    Raises:
-        OptionError: the file is no selection.
-    """
+    """What `located` returns, of a selection; see `packio.packs.querying.selected`."""
     from packio.packs.querying import selected
 
     if not is_selection(path):
@@ -87,15 +75,7 @@ def asked(
     path: str | os.PathLike[str], index: str | os.PathLike[str] | None, reading: Reading,
     pack: str | os.PathLike[str] | None = None, by_key: bool = False,
 ) -> tuple[Path, Path] | None:  # fmt: skip
-    """What `located` returns, if the user says where the index is or how to read; else None.
-
-    Args:
-        path, index, pack, by_key: As of `packio.open`.
-        reading: How to read a container without an index.
-
-    Raises:
-        OptionError: the user says both.
-    """
+    """What `located` returns, if the user says where the index is or how to read; else None."""
     if pack is not None or by_key:
         return selection(urls.absolute(path), pack, by_key=by_key)
     if index is None:
@@ -115,12 +95,7 @@ def asking_again(
 
 
 def still_there(found: tuple[Path, Path] | None, again: Again | None) -> tuple[Path, Path] | None:
-    """Where an index is that was located once; the user's cache may have been emptied since.
-
-    Args:
-        found: Where it was; None: `located` tells.
-        again: Locates the index anew; None: it is where it was.
-    """
+    """Where an index is that was located once; the user's cache may have been emptied since."""
     if found is None or again is None or isinstance(found[0], Url) or found[0].is_file():
         return found
     return again()
@@ -154,17 +129,7 @@ def _is_something(url: Url) -> bool:
 
 
 def with_index(path: Path, index: Path) -> tuple[Path, Path]:
-    """An index that is not beside its container, and the folder that its paths are relative to.
-
-    Args:
-        path: Of the container, absolute or a URL.
-        index: The index, absolute or a URL.
-
-    Raises:
-        NotAPackError: there is no such index.
-        OptionError: the index is of other containers.
-        ReadError: the service does not answer.
-    """
+    """An index that is not beside its container, and the folder that its paths are relative to."""
     if isinstance(path, Url):
         urls.refuse_query(path)
     command = f"make it: packio reindex {shlex.quote(os.fspath(path))} --index {index}"
@@ -212,11 +177,7 @@ def _has_braces(path: Path) -> bool:
 
 
 def check_finished(path: Path) -> None:
-    """Check that no packing into a path was interrupted or is going on.
-
-    Raises:
-        UnfinishedPackError: packing was interrupted, or is going on.
-    """
+    """Check that no packing into a path was interrupted or is going on."""
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX) if path.name else path
     if unfinished != path and os.path.exists(unfinished):
         raise UnfinishedPackError(

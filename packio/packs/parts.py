@@ -47,21 +47,13 @@ class Part:
 
 
 def write(path: Path, part: Part, fields: Mapping[str, str], columns: Table) -> None:
-    """Write a part, all of it or nothing.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a part, all of it or nothing."""
     metadata = {"version": indexfile.VERSION, "fields": fields, "part": dataclasses.asdict(part)}
     indexfile.write(path, columns, metadata)
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write the bytes of a part that was made elsewhere, all of them or nothing.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Write the bytes of a part that was made elsewhere, all of them or nothing."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_bytes(data)
     temporary.replace(path)
@@ -99,11 +91,7 @@ def _without_samples(part: Part, index: Index) -> Part:
 
 
 def joined(paths: Sequence[Path], where: object) -> tuple[Table, dict[str, str], list[str]]:
-    """Columns of an index, kinds of its fields, and remarks, from parts that have samples.
-
-    Raises:
-        OptionError: a field is of two kinds, or boxes have different columns.
-    """
+    """Columns of an index, kinds of its fields, and remarks, from parts that have samples."""
     tables: list[Table] = []
     fields: dict[str, str] = {}
     for index in map(Index, paths):

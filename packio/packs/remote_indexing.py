@@ -56,16 +56,7 @@ def reindex(
     url: Url, index: Path | None, reading: Reading, *, seek_points: bool, headers_only: bool | None,
     num_workers: int, told: Told | None = None, started: Started | None = None,
 ) -> Path:  # fmt: skip
-    """Index a container at a URL; see `packio.reindex`.
-
-    Args:
-        url: Of the container.
-        index: Where the index goes, a path or a URL; None: beside the container.
-        reading: How to take what the container says.
-        seek_points, headers_only, num_workers: As of `packio.reindex`.
-        told: Called whenever an object is done.
-        started: Starts an engine that reads the objects elsewhere; None: threads read them here.
-    """
+    """Index a container at a URL; see `packio.reindex`."""
     bucket = buckets.find(url)
     form: Format = registry.load("formats", bucket.format)
     if headers_only and not form.caps.skips:
@@ -105,11 +96,7 @@ def _ahead(workers: int, bucket: Bucket) -> int:
 
 
 def _try_out(place: Path, url: Url) -> None:
-    """Notice before the container is read that the index cannot be written.
-
-    Raises:
-        CannotCreateError: it cannot.
-    """
+    """Notice before the container is read that the index cannot be written."""
     advice = f"; put it elsewhere: packio reindex {url} --index FILE (index=)"
     if not isinstance(place, Url):
         folder = place.absolute().parent

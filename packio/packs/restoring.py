@@ -30,21 +30,7 @@ Content = tuple[dict[str, np.ndarray], dict[str, Any]]  # columns and metadata o
 
 
 def restored(path: Path, container: Container, reading: Reading) -> tuple[Content | None, str]:
-    """The content of an old index, brought up to date.
-
-    Args:
-        path: Of the old index, which need not be there.
-        container: The container beside it.
-        reading: What the user said of the container.
-
-    Returns:
-        The content, or None if the index must be made from the container alone; then a warning, if
-        that loses anything, or "".
-
-    Raises:
-        OptionError: labels with class names are to be moved.
-        IntegrityError: without the old index the labels of a merged pack cannot be told.
-    """
+    """The content of an old index, brought up to date."""
     if not path.is_file():
         return None, ""
     try:
@@ -119,11 +105,7 @@ def _new_names(old: Index, container: Container) -> dict[str, str] | None:
 
 
 def _moved(content: Content, offset: int, path: Path) -> Content:
-    """The content with an offset added to the container's labels, if they are ints.
-
-    Raises:
-        OptionError: the labels have class names.
-    """
+    """The content with an offset added to the container's labels, if they are ints."""
     table, metadata = content
     label, before = table.get("label"), (metadata.get("labels") or {}).get("offset", 0)
     if offset == before or label is None or label.ndim != 1:

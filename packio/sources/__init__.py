@@ -38,13 +38,6 @@ class Flag(str):
     __slots__ = ()
 
 
-
-class Flag(str):
-    """The line of help of an option that is on or off, and takes no value."""
-
-    __slots__ = ()
-
-
 # Name of a field → (the column, file ending or folder that its values come from, kind or None).
 FieldOrigins = Mapping[str, tuple[str, "str | None"]]
 

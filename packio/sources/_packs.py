@@ -29,27 +29,13 @@ _MOST_UNLISTED = 1 << 24  # an index may be forged
 
 @dataclasses.dataclass(frozen=True)
 class PackListing(Listing):
-    """The listing of packs.
-
-    Attributes:
-        packs: The packs, in order.
-    """
+    """The listing of packs."""
 
     packs: tuple[Pack, ...] = ()
 
 
 def listing(packs: Sequence[Pack], classes: Sequence[str] | None = None) -> PackListing:
-    """List the samples of packs, in the order of the packs.
-
-    Args:
-        packs: At least one.
-        classes: Class names that the new labels are positions in. None takes the names of all
-            packs: the first pack's names, then new names of the next pack.
-
-    Raises:
-        OptionError: packs whose labels, splits or fields do not go together; a label without a
-            name; a class that `classes` does not name.
-    """
+    """List the samples of packs, in the order of the packs."""
     check_alike(packs)
     names = list(all_classes(p.classes for p in packs) if classes is None else classes)
     moves = [_relabelling(p, names) for p in packs]
@@ -132,12 +118,7 @@ def _splits_of(pack: Pack) -> list[str]:
 
 
 def check_alike(packs: Sequence[Pack]) -> None:
-    """Refuse packs that cannot be merged into one pack.
-
-    Raises:
-        OptionError: labels of different kinds, splits in only some packs, or a named field of
-            different kinds.
-    """
+    """Refuse packs that cannot be merged into one pack."""
     first = packs[0]
     for other in packs[1:]:
         for what, of in (("labels", _label_kind), ("splits", _split_kind)):
@@ -177,14 +158,7 @@ class DamagedLevel(Field):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What reads the samples of packs: `Listing.open`.
-
-    Args:
-        packs: The packs.
-        moves: The change of labels of each.
-        edges: Where the samples of each pack begin, and the end.
-        with_levels: Whether to read the levels of images, which others may replace.
-    """
+    """What reads the samples of packs: `Listing.open`."""
 
     packs: tuple[Pack, ...]
     moves: tuple[Relabelling, ...]

@@ -29,14 +29,7 @@ _CHUNK = 1 << 20
 def readable(
     path: Path, scratch: str | os.PathLike[str] | None
 ) -> tuple[ListedFile | ScratchFile, str]:
-    """Unpack an archive if it is compressed.
-
-    Returns:
-        The archive, and advice on how to unpack it by hand; "" if it is not compressed.
-
-    Raises:
-        SourceError: the archive cannot be read or unpacked.
-    """
+    """Unpack an archive if it is compressed."""
     try:
         with open(path, "rb") as file:
             start = file.peek(8)

@@ -56,12 +56,7 @@ _MOST_DIGITS = 18  # of a key that is a number
 
 
 def scan(path: Path, reading: Reading) -> Iterator[Entry]:
-    """Yield an entry for every sample, by number if keys are numbers, else by key.
-
-    Args:
-        path: The directory that holds ``data.mdb``, or a database that is a single file.
-        reading: ``label`` is the position of the label in values that are lists, or its name.
-    """
+    """Yield an entry for every sample, by number if keys are numbers, else by key."""
     with opened(path) as whole:
         file = whole if reading.database is None else Database(whole, reading.database)
         first = list(itertools.islice(entries(file), _LOOKED_AT))

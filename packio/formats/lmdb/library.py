@@ -24,11 +24,6 @@ def find(path: Path, reading: Reading) -> FoundSamples:
     """Open a database for reading images by their numbers, in the order of the keys.
 
     An image is a value, or the image in the value if that is a Datum.
-
-    Raises:
-        OptionError: the images lie within values of others, or not in the order of the keys.
-        ReadError: the database cannot be opened or read.
-        MissingPackageError: lmdb does not load.
     """
     if reading.database is not None:
         raise OptionError(f"{path}: a database with a name is read by access='range' alone")

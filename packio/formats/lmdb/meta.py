@@ -133,11 +133,7 @@ def _meta(file: Input, version: Version, number: int, offset: int) -> Meta:
 
 
 def of_tree(file: Input, meta: Meta, tree: bytes) -> Meta:
-    """The meta page in force, for the database whose tree has this record.
-
-    Raises:
-        IntegrityError: the tree cannot be.
-    """
+    """The meta page in force, for the database whose tree has this record."""
     if len(tree) != _TREE.size:
         raise IntegrityError(f"{file.path}: a tree of {len(tree)} bytes cannot be")
     return _checked(file, meta, _TREE.unpack(tree))

@@ -62,15 +62,7 @@ def scan(path: Path) -> Iterator[Entry]:
 
 
 class Database(Input):
-    """A file of databases, for the records of one of them.
-
-    Args:
-        file: The open file.
-        name: Of the database; "": the one without a name, beside others.
-
-    Raises:
-        OptionError: there is no database of this name; the message lists those that are there.
-    """
+    """A file of databases, for the records of one of them."""
 
     def __init__(self, file: Input, name: str) -> None:
         self.__dict__.update(file.__dict__)

@@ -41,18 +41,7 @@ _SHOWN = 12  # digits of a digest
 def located(
     path: Path, pack: Path | None = None, *, by_key: bool = False
 ) -> tuple[Path, Path]:  # fmt: skip
-    """The index of a selection, and the folder that the paths in the index are relative to.
-
-    Args:
-        path: Of the selection, absolute.
-        pack: Path or URL of the pack, absolute; None: where the selection says.
-        by_key: Take the samples by their keys if the pack has changed.
-
-    Raises:
-        NotAPackError: the pack is not there, or is a selection itself.
-        IntegrityError: the pack has changed, and `by_key` is False; or the selection is damaged.
-        KeyNotFoundError: the pack has changed, and lacks some of the keys.
-    """
+    """The index of a selection, and the folder that the paths in the index are relative to."""
     selection = selections.read(path)
     whole = pack or selection.pack_path()
     if not isinstance(whole, Url) and selections.is_selection(whole):
@@ -127,11 +116,7 @@ def _by_key(selection: Selection, index: Index, whole: Path) -> np.ndarray:
 
 
 def _check_keys(selection: Selection, gathered: Gathered, whole: Path) -> None:
-    """Compare the keys of a selection with those of the pack.
-
-    Raises:
-        IntegrityError: they differ.
-    """
+    """Compare the keys of a selection with those of the pack."""
     data, ends = selection.keys()
     for expected, column in (
         (ends, gathered.offsets("key_offsets")), (data, gathered.data("key_data"))

@@ -27,7 +27,9 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
     prefix = f"{shard}/" if found.format.caps.is_directory and shard != "." else ""
     try:
         every = found.format.scan(found.root / shard, found.reading)
-        records = (record for record in every if record.fields)  # else a label without image
+        records: Iterable[Record[Place]] = (
+            r for r in every if r.fields
+        )  # else a label without image
         if classes := shard_classes.read(found.root, [shard]):
             records = map(classes.relabelling(shard).record, records)
         _compare(found, shard, positions, records, prefix)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import os
 import shlex
 from pathlib import Path
 from typing import Any

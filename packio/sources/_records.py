@@ -16,6 +16,7 @@ an array of one dimension or more. A number or a text becomes metadata.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from collections.abc import Hashable, Iterable, Mapping
@@ -28,6 +29,7 @@ from packio.sample.facts import Facts
 from packio.sample.record import IMAGE, MASK, Field, Frame, Record
 from packio.sources import FieldOrigins, _values
 from packio.sources.tables import columns as tables
+from packio.sources.tables.objects import ObjectColumn, column_of, frame_of
 
 _BOX_NAMES = ("boxes", "bboxes", "bbox")
 _BOX_LABEL_NAMES = ("box_labels", "box_label", "labels", "label")
@@ -45,12 +47,14 @@ class Roles(NamedTuple):
         others: Columns that are neither fields nor metadata, as the label.
         has_meta: Whether any column is metadata; each row then has some, perhaps empty.
         root: Folder that paths in cells are relative to.
+        objects: Column of boxes.
     """
 
     fields: FieldOrigins
     others: frozenset[str]
     has_meta: bool
     root: str
+    objects: ObjectColumn | None = None
 
     def record(self, cells: Mapping[str, Any]) -> Record[Field]:
         """Make the record of a row.
@@ -64,8 +68,17 @@ class Roles(NamedTuple):
         values = {name: cells.get(column) for name, (column, _) in self.fields.items()}
         taken = {column for column, _ in self.fields.values()} | self.others
         meta = {name: cell for name, cell in cells.items() if name not in taken}
-        text = tables.meta(meta) if self.has_meta else None
-        return record_of(values, self.fields, self.root, text)
+        if self.objects is None:
+            text = tables.meta(meta) if self.has_meta else None
+            return record_of(values, self.fields, self.root, text)
+        record = record_of(values, self.fields, self.root)
+        own = meta.pop(self.objects.name, None)
+        boxes, further, rest = self.objects.taken(own, record.image)
+        meta |= {self.objects.name: rest} if rest else {}
+        return dataclasses.replace(
+            record, boxes=boxes, box_columns=further, meta=tables.meta(meta),
+            frame=frame_of(meta),
+        )  # fmt: skip
 
 
 def record_of(
@@ -131,13 +144,16 @@ class Item(NamedTuple):
     path: str | None  # of the image's file, also if the image's bytes are in the item
 
 
-def item_of(item: Any, asked: FieldOrigins, label_col: str | None = None) -> Item:
+def item_of(
+    item: Any, asked: FieldOrigins, label_col: str | None = None, box_format: str | None = None
+) -> Item:
     """Take an item of a dataset apart.
 
     Args:
         item: An image, (image, label, …), or a mapping.
         asked: Fields that the user asks for, by the names of the item's values.
         label_col: Name of the label among the item's values, or in its metadata; "" takes none.
+        box_format: Of boxes in a column of objects; see `packio.sources.tables.objects`.
 
     Raises:
         DecodeError, SourceError, OSError: see `record_of`.
@@ -158,9 +174,8 @@ def item_of(item: Any, asked: FieldOrigins, label_col: str | None = None) -> Ite
     image = take(tables.IMAGE_NAMES)
     if image is None:
         raise DecodeError(f"no image among {', '.join(map(ascii, left))}; expected 'image'")
-    given = take(_BOX_NAMES)
-    height, width = getattr(given, "canvas_size", (0, 0))  # of torchvision's BoundingBoxes
-    boxes, box_columns = _boxes(given, left)
+    pixels = _image(image)
+    boxes, box_columns, frame = _boxes(take(_BOX_NAMES), left, pixels, box_format)
     mask_name = tables.guess(left, tables.MASK_NAMES)
     mask = left.pop(mask_name) if mask_name and _values.is_picture(left[mask_name]) else None
     usual = () if label_col is not None else tables.LABEL_NAMES
@@ -182,8 +197,8 @@ def item_of(item: Any, asked: FieldOrigins, label_col: str | None = None) -> Ite
         fields[MASK], values[MASK] = ("mask", "mask"), mask
     rest = {n: value for n, value in left.items() if not n.startswith("__")} | meta
     record = record_of(
-        {IMAGE: _image(image), **values}, fields, "", tables.meta(rest) if rest else None, boxes,
-        box_columns, Frame(width, height),
+        {IMAGE: pixels, **values}, fields, "", tables.meta(rest) if rest else None, boxes,
+        box_columns, frame,
     )  # fmt: skip
     return Item(record, _label(label), key, _values.path_of(image))
 
@@ -231,10 +246,17 @@ def _image(value: Any) -> Field:
     return Field("image", *_values.raw_planes(value))
 
 
-def _boxes(boxes: Any, left: dict[str, Any]) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """Boxes (k, 4) float32 XYXY, and their columns, which are taken out of an item."""
+def _boxes(
+    boxes: Any, left: dict[str, Any], image: Field, box_format: str | None
+) -> tuple[np.ndarray | None, dict[str, np.ndarray], Frame]:
+    """Boxes (k, 4) XYXY, their columns, and their frame, which are taken out of an item."""
     if boxes is None:
-        return None, {}
+        if (objects := column_of(left, box_format)) is None:
+            return None, {}, Frame()
+        own, columns, rest = objects.taken(left.pop(objects.name), image)
+        left |= {objects.name: rest} if rest else {}
+        return own, columns, frame_of(left)
+    height, width = getattr(boxes, "canvas_size", (0, 0))  # of torchvision's BoundingBoxes
     layout = getattr(boxes, "format", None)  # of torchvision's BoundingBoxes
     if layout is not None and str(getattr(layout, "value", layout)) != "XYXY":
         raise DecodeError(f"boxes are {layout}; expected XYXY, in pixels")
@@ -242,7 +264,7 @@ def _boxes(boxes: Any, left: dict[str, Any]) -> tuple[np.ndarray | None, dict[st
     if found.size % 4 or (found.ndim == 2 and found.shape[1] != 4 and found.size):
         raise DecodeError(f"boxes have the shape {found.shape}; expected (k, 4), XYXY in pixels")
     found = found.reshape(-1, 4)
-    columns: dict[str, np.ndarray] = {}
+    columns = {}
     name = tables.guess(left, _BOX_LABEL_NAMES)
     if name is not None and np.ndim(left[name]) == 1:
         ids = _values.array(left.pop(name))
@@ -255,7 +277,7 @@ def _boxes(boxes: Any, left: dict[str, Any]) -> tuple[np.ndarray | None, dict[st
         if name in left and np.shape(left[name]) == (len(found),):
             values = _values.array(left.pop(name))
             columns[column] = values.astype(np.float32 if column == "area" else np.int64)
-    return found, columns
+    return found, columns, Frame(width, height)
 
 
 def _label(value: Any) -> Hashable:

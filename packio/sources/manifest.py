@@ -25,11 +25,14 @@ all others                          as `packio.sample.labelling` says
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import functools
 import json
 import os
+import re
+import shlex
 from array import array
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -49,10 +52,18 @@ from packio.sample.labelling import (
     of_texts,
 )
 from packio.sample.record import Field, Record
-from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
+from packio.sources import (
+    Context,
+    FieldOrigins,
+    Listing,
+    Source,
+    _class_folders,
+    _files,
+    _values,
+)
 from packio.sources._records import Roles, resolved
 from packio.sources._rows import ListedRows, each_of
-from packio.sources.tables import columns, lines
+from packio.sources.tables import columns, lines, objects
 
 _OPTIONS = {
     "path_col": "column with the paths of the images",
@@ -63,6 +74,7 @@ _OPTIONS = {
     "ext": "what to append to paths that do not end as images do, as '.jpg'",
     "delimiter": "what separates the columns (default: found out)",
     "charset": "how the text of a list is encoded, as latin-1 (default: utf-8)",
+    **objects.OPTIONS,
 }
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 _PATH_NAMES = (
@@ -74,11 +86,14 @@ _PATH_NAMES = (
 class Manifest(Source):
     """A list of images in a text file."""
 
+    priority = -0.5  # before flat_folder, which takes each folder of images
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a file with one of `SUFFIXES`."""
+        """Tell whether the path is a file with one of `SUFFIXES`, or a folder with metadata."""
+        if _files.is_plain_folder(path):
+            return _metadata(path) is not None
         return os.fspath(path).lower().endswith(SUFFIXES) and os.path.isfile(path)
 
     def listing(self, source: Any, context: Context) -> Listing:
@@ -93,7 +108,7 @@ class Manifest(Source):
             SourceError: a line makes no sense, text is not in the charset, an image is listed
                 twice, or no image exists.
         """
-        path = Path(source)
+        path = _metadata(Path(source)) or Path(source)
         table = lines.table(path, context.option("delimiter"), context.option("charset"))
         seen = _TableContent(table, context)
         folder = os.fspath(context.option("root", path.parent))
@@ -112,10 +127,42 @@ class Manifest(Source):
                 f"{path}: none of its {len(keys):,} images exists; the first would be "
                 f"{ascii(first)[1:-1]}; say --root, --ext or --charset"
             )
+        if os.path.isdir(source):
+            _check_folder(path, result, has_labels=found.values is not None)
+        found = seen.numbered(found)
         return (seen.with_more(result, folder) if seen.has_more else result).labelled(found)
 
 
 SOURCE = Manifest()
+
+
+def _metadata(folder: Path) -> Path | None:
+    """The list in a folder of images, as of Hugging Face's: metadata.csv or .jsonl, file_name."""
+    for file in (folder / "metadata.csv", folder / "metadata.jsonl"):
+        with contextlib.suppress(OSError), open(file, "rb") as opened:
+            if re.search(rb'(^|[\s",{])file_name($|[\s",])', opened.readline(1 << 20)):
+                return file
+    return None
+
+
+def _check_folder(file: Path, result: Listing, *, has_labels: bool) -> None:
+    """Refuse splits, and images beside those of the list that the list does not name."""
+    tops = sorted({os.fsdecode(key.split(b"/")[0]) for key in result.keys if b"/" in key})
+    if len(tops) > 1 and _class_folders.are_splits(tops):
+        each = "; ".join(
+            f"packio pack {shlex.quote(str(file))} {top}.lmdb --include '{top}/*'" for top in tops
+        )
+        raise SourceError(f"{file}: images of several splits; pack each by itself: {each}")
+    if len(tops) > 1 and not has_labels:
+        result.warnings.append(
+            f"took the list {file.name}, without labels; for folders as classes, say --source "
+            "image_folder"
+        )
+    folders, named = {os.path.dirname(key) for key in result.keys}, {*result.keys}
+    nowhere = Listing(result.kind, file.parent, [], [], None, [])
+    for key, _ in _files.images(file.parent, "", nowhere):
+        if os.path.dirname(key) in folders and key not in named:
+            result.unlisted.append((key, f"not in {file.name}"))
 
 
 class _RowReader(NamedTuple):
@@ -160,6 +207,8 @@ class _TableContent:
         self._numbers = {*table.names} - self._used if table.delimiter else set()
         self._present = {*table.names}
         self._cells: dict[str, list[Any]] = {name: [] for name in self._asked}
+        self._context, self._categories = context, set[Any]()
+        self._objects: objects.ObjectColumn | None = None
         for row in table.rows():
             self._add(row)
         if not self.paths:
@@ -225,8 +274,18 @@ class _TableContent:
         if self._table.delimiter:
             wrong = {n for n in self._numbers if cells[n] and not is_number(cells[n])}
             self._numbers -= wrong
-        elif not cells.keys() <= self._present:
+        else:
+            self._add_members(cells)
+
+    def _add_members(self, cells: dict[str, Any]) -> None:
+        """Add the names of a JSON object's members, and the classes of its boxes."""
+        if not cells.keys() <= self._present:
             self._present |= cells.keys()
+        if self._objects is None:
+            left = {name: cell for name, cell in cells.items() if name not in self._used}
+            self._objects = objects.column_of(left, self._context.option("box_format"))
+        if self._objects is not None:
+            self._categories |= {*objects.categories(cells.get(self._objects.name))}
 
     def _check_charset(self, row: lines.TextRow, where: str) -> None:
         """Refuse text that is not in the charset, but in the path of a file."""
@@ -277,6 +336,15 @@ class _TableContent:
                    for i in np.flatnonzero(blank).tolist()}  # fmt: skip
         return Labels(vectors[~blank], known, missing)
 
+    def numbered(self, found: Labels) -> Labels:
+        """The labels, with the names of the classes of boxes."""
+        if self._objects is None:
+            return found
+        self._objects, found = objects.numbered(
+            self._objects, self._categories, None, self._context.classes, found, self._where
+        )
+        return found
+
     def label(self, position: int) -> Any:
         """The label of a sample as the list has it, for messages."""
         if self._is_vector:
@@ -302,11 +370,11 @@ class _TableContent:
         every = {"image": (self._path_col, "image"), **fields}
         roles = Roles(
             every, frozenset(self._label_cols), bool(self._present - self._used),
-            os.path.abspath(folder),
+            os.path.abspath(folder), self._objects,
         )  # fmt: skip
         root = os.path.abspath(os.fspath(result.root or ""))
         reader = _RowReader(self._table, frozenset(self._numbers), self._path_col, roles, root)
-        taken = (sorted(self._used), sorted(self._numbers), sorted(fields.items()))
+        taken = (sorted(self._used), sorted(self._numbers), sorted(fields.items()), self._objects)
         version = f"{self._table.file.digest()}{taken}"
         spans = np.array(self._spans, np.int64).reshape(-1, 2)
         files = _values.files_of(result.keys, self._cells, fields, folder) if fields else None

@@ -44,7 +44,7 @@ from packio.sources import Context, FieldOrigins, Listing, Source, _values
 from packio.sources._records import Roles, resolved
 from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns as tables
-from packio.sources.tables import parquet_files
+from packio.sources.tables import objects, parquet_files
 from packio.storage import urls
 from packio.storage.urls import Url
 
@@ -52,6 +52,7 @@ _OPTIONS = {
     "image_col": "column with the images",
     "label_col": "column with the labels; '' packs without",
     "files": "which files of the folder, as 'train-*'",
+    **objects.OPTIONS,
 }
 _PARQUET = ".parquet"
 _SUFFIXES = (_PARQUET, ".arrow")
@@ -89,7 +90,7 @@ class Parquet(Source):
         """
         path, asked = urls.place(source), (context.option("image_col"), context.option("label_col"))
         footers = [parquet_files.footer(p) for p in _chosen(path, context.option("files"))]
-        columns = _columns(footers[0], *asked, context.fields)
+        columns = _columns(footers[0], *asked, context.fields, context.option("box_format"))
         for footer in footers[1:]:
             _check_alike(footers[0], footer, columns)
         columns = columns._replace(fields=resolved(columns.fields, _texts(footers, columns)))
@@ -98,6 +99,13 @@ class Parquet(Source):
         if not sum(counts):
             raise SourceError(f"{path}: no rows")
         found = _labels(footers, columns, context.classes)
+        if (column := columns.objects) is not None:
+            cells = itertools.chain.from_iterable(place.values(column.name) for place in places)
+            column, found = objects.numbered(
+                column, (c for cell in cells for c in objects.categories(cell)),
+                _class_names(footers[0], column.name), context.classes, found, str(path),
+            )  # fmt: skip
+            columns = columns._replace(objects=column)
         sizes = [_sizes(footer) for footer in footers]
         means = [s.mean() if len(s) else 0 for s in sizes]
         reader = parquet_files.ParquetRows(places, columns.read, means)
@@ -191,6 +199,7 @@ class _ColumnRoles(NamedTuple):
     meta: tuple[str, ...]
     has_paths: bool  # the image is a struct with the member path
     left_out: list[str]  # warnings
+    objects: objects.ObjectColumn | None
 
     @property
     def read(self) -> list[str]:
@@ -203,6 +212,7 @@ def _columns(
     image_col: str | None,
     label_col: str | None,
     asked: FieldOrigins,
+    box_format: str | None,
 ) -> _ColumnRoles:
     """Find out the role of each column.
 
@@ -230,7 +240,9 @@ def _columns(
     masks = [name for name in free if name != image]
     mask = tables.guess(masks, tables.MASK_NAMES)
     mask = mask or tables.guess([n for n in masks if n in structs], tables.LABEL_NAMES)
-    label = _label_column(footer, label_col, others)
+    boxes = objects.column_of({name: types[name] for name in others}, box_format)
+    unboxed = [name for name in others if not objects.has_boxes(types[name])]
+    label = _label_column(footer, label_col, unboxed)
     fields: dict[str, tuple[str, str | None]] = {IMAGE: (image, "image")}
     if mask and MASK not in asked:
         fields[MASK] = (mask, "mask")
@@ -245,6 +257,7 @@ def _columns(
     return _ColumnRoles(
         {**fields, **further, **asked}, label, tuple(meta), "path" in _members(types[image]),
         [f"column {name!r} holds bytes in a list or a struct: left out" for name in sorted(left)],
+        boxes,
     )  # fmt: skip
 
 
@@ -297,17 +310,8 @@ def _members(kind: Any) -> set[str]:
 
 
 def _class_names(footer: parquet_files.Footer, column: str) -> list[str] | None:
-    """Names of a ClassLabel, or of a list of them."""
-    feature = footer.features.get(column)
-    while isinstance(feature, (dict, list)):
-        if isinstance(feature, list):
-            feature = feature[0] if feature else None
-            continue
-        names = feature.get("names")
-        if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
-            return names
-        feature = feature.get("feature")
-    return None
+    """Names of a ClassLabel, or of a list of them, or of those in a column of objects."""
+    return objects.category_names(footer.features.get(column))
 
 
 def _check_alike(
@@ -377,7 +381,8 @@ def _read(
     except ValueError as error:  # text that is no UTF-8
         raise DecodeError(f"row {row}: {error}") from error
     folder = os.path.dirname(reader.files[file].path)
-    return Roles(columns.fields, frozenset(), bool(columns.meta), folder).record(cells)
+    roles = Roles(columns.fields, frozenset(), bool(columns.meta), folder, columns.objects)
+    return roles.record(cells)
 
 
 def _cell(scalar: Any) -> Any:

@@ -50,9 +50,13 @@ from packio.sources import (
 )
 from packio.sources._listed_file import ScratchFile
 from packio.sources._rows import ListedRows, each_of
-from packio.sources.tables import columns
+from packio.sources.tables import columns, objects
 from packio.system.files import check_of_file, read_at
 
+_OPTIONS = {
+    "label_col": "member of the items, or of their metadata, that is the label",
+    **objects.OPTIONS,
+}
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 
 
@@ -60,7 +64,7 @@ class TorchDataset(Source):
     """A Python dataset."""
 
     priority = 2  # the last of all: this source takes nearly every object
-    options = {"label_col": "member of the items, or of their metadata, that is the label"}  # noqa: RUF012 (never changed)
+    options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
@@ -220,10 +224,8 @@ def _classes(source: Any, label_col: str | None) -> _Classes:
     found: Any = getattr(source, "classes", None)
     of_features = isinstance(features, Mapping)
     if of_features:
-        label = features.get(label_col or columns.guess(features, columns.LABEL_NAMES))
-        if isinstance(label, list):  # several labels: [ClassLabel(…)], or List(ClassLabel(…))
-            label = next(iter(label), None)
-        found = getattr(getattr(label, "feature", label), "names", None)
+        usual = (*columns.LABEL_NAMES, *objects.NAMES)
+        found = objects.category_names(features.get(label_col or columns.guess(features, usual)))
     elif found is None and (whole := getattr(source, "dataset", None)) is not None:
         return _classes(whole, label_col)
     is_other = label_col is not None and label_col not in columns.LABEL_NAMES and not of_features
@@ -245,6 +247,7 @@ class _ItemsAside:
     def __init__(self, what: str, context: Context) -> None:
         self._what, self._context, self._fields = what, context, context.fields
         self._label_col = context.option("label_col")
+        self._box_format = context.option("box_format")
         self._scratch = ScratchFile(context.scratch, "samples were put aside")
         self._digest = hashlib.sha256()
         self._positions, self._ends, self._sizes = array("q"), array("q", [0]), array("q")
@@ -262,7 +265,7 @@ class _ItemsAside:
             if isinstance(value, Exception):
                 raise value
             self._fields = _records.resolved_by(self._fields, value)
-            item = _records.item_of(value, self._fields, self._label_col)
+            item = _records.item_of(value, self._fields, self._label_col, self._box_format)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever the user's objects do)

@@ -63,7 +63,7 @@ class Yolo(Source):
     """Images, and a text file of boxes for each."""
 
     priority = -1  # before flat_folder, which takes each folder of images
-    options = _files.OPTIONS
+    options = {"endings": _files.OPTIONS["endings"]}  # noqa: RUF012 (never changed)
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a data.yaml, or a folder with one or with files of boxes."""

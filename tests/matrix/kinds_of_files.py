@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
+from described import upright
 from source_kinds import (
     ENDINGS,
     Written,
@@ -50,13 +51,6 @@ def label_list(samples: list[Sample], folder: pathlib.Path) -> Written:
     return Written([str(folder / "flat"), "--labels", labels], samples)
 
 
-def _turned(sample: Sample, box: list[float]) -> list[float]:
-    """A box of the stored image in the upright one, of an image with the orientation 1 or 6."""
-    x0, y0, x1, y1 = box
-    height = sample["size"][0]
-    return [height - y1, x0, height - y0, x1] if sample["orientation"] == 6 else box
-
-
 @kind("boxes=!all,some")
 def yolo(samples: list[Sample], folder: pathlib.Path) -> Written:
     """Images, and a text file of boxes for each, as fractions of the upright image."""
@@ -68,7 +62,7 @@ def yolo(samples: list[Sample], folder: pathlib.Path) -> Written:
         height, width = sample["size"][:: -1 if sample["orientation"] == 6 else 1]
         lines = []
         for box in sample.get("boxes", []):
-            x0, y0, x1, y1 = _turned(sample, box["box"])
+            x0, y0, x1, y1 = upright(sample, box)
             numbers = (x0 + x1) / 2 / width, (y0 + y1) / 2 / height, x1 - x0, y1 - y0
             size = f"{numbers[2] / width} {numbers[3] / height}"
             lines.append(f"{names.index(box['class'])} {numbers[0]} {numbers[1]} {size}\n")
@@ -88,13 +82,13 @@ def voc(samples: list[Sample], folder: pathlib.Path) -> Written:
     top, expected = folder / "VOC", copy.deepcopy(samples)
     for i, (sample, wanted) in enumerate(zip(samples, expected, strict=True)):
         height, width = sample["size"]
-        upright = sample["orientation"] == 6 and (i % 4 == 1 or width == height)
-        width, height = (height, width) if upright else (width, height)
+        is_upright = sample["orientation"] == 6 and (i % 4 == 1 or width == height)
+        width, height = (height, width) if is_upright else (width, height)
         size = {"width": str(width), "height": str(height)}
         text = f"<size><width>{width}</width><height>{height}</height></size>"
         wanted["boxes"] = []
         for box in sample.get("boxes", []):
-            x0, y0, x1, y1 = _turned(sample, box["box"]) if upright else box["box"]
+            x0, y0, x1, y1 = upright(sample, box) if is_upright else box["box"]
             text += (
                 f"<object><name>{box['class']}</name><pose>Left</pose><difficult>{box['crowd']}"
                 f"</difficult><bndbox><xmin>{x0 + 1}</xmin><ymin>{y0 + 1}</ymin><xmax>{x1}</xmax>"

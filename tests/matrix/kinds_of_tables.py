@@ -187,6 +187,35 @@ def parquet(samples: list[Sample], folder: pathlib.Path) -> Written:
     return Written([str(folder / "data.parquet"), *options], expected)
 
 
+@kind("boxes=!all,some")
+def objects(samples: list[Sample], folder: pathlib.Path) -> Written:
+    """A Parquet file with a column of objects, as Hugging Face's hub has them."""
+    import pyarrow as pa
+    from pyarrow import parquet as files
+
+    names = class_names(samples)
+    rows = []
+    for sample in samples:
+        boxes = sample.get("boxes", [])
+        corners = [upright(sample, box) for box in boxes]
+        rows.append({
+            "bbox": [[x0, y0, x1 - x0, y1 - y0] for x0, y0, x1, y1 in corners],
+            "category": [names.index(box["class"]) for box in boxes],
+            "area": [box["area"] for box in boxes], "iscrowd": [box["crowd"] for box in boxes],
+        })  # fmt: skip
+    label = {"category": {"feature": {"names": names, "_type": "ClassLabel"}, "_type": "List"}}
+    images = [{"bytes": s["image"], "path": s["key"]} for s in samples]
+    info = json.dumps({"info": {"features": {"objects": label}}})
+    table = pa.table({"image": images, "objects": rows})
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_table(
+        table.replace_schema_metadata({"huggingface": info}), folder / "data.parquet",
+        row_group_size=5,
+    )  # fmt: skip
+    put(folder / "data.parquet", (folder / "data.parquet").read_bytes())
+    return Written([str(folder / "data.parquet"), "--box-format", "xywh"], samples)
+
+
 @kind("label=class,many,number,vector", *ALL, "split=all")
 def extracted(samples: list[Sample], folder: pathlib.Path) -> Written:
     """A folder as `packio extract` writes it: images, fields, and a line of JSON for the rest."""

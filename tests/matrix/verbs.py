@@ -53,7 +53,18 @@ def verb(*without: str, only: tuple[str, ...] = ()) -> Callable[[Try], Try]:
 
 
 # Fields and boxes are resized, too; tests/packing tells how.
-RESIZED = ("boxes", "mask", "fields", "coco", "voc", "voc_masks", "yolo", "suffixes", "generator")
+RESIZED = (
+    "boxes",
+    "mask",
+    "fields",
+    "coco",
+    "voc",
+    "voc_masks",
+    "yolo",
+    "objects",
+    "suffixes",
+    "generator",
+)
 
 
 def twin(sample: Sample) -> Sample:

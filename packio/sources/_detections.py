@@ -35,11 +35,7 @@ class Objects(NamedTuple):
 
 
 def small_file(path: str | os.PathLike[str]) -> bytes:
-    """Read a file of annotations.
-
-    Raises:
-        SourceError: it cannot be read, or is larger than such files are.
-    """
+    """Read a file of annotations; SourceError: it cannot be read, or is larger than such files."""
     try:
         if (size := os.path.getsize(path)) > _LARGEST:
             raise SourceError(f"{path}: {size:,} bytes; the limit is {_LARGEST:,}")
@@ -52,13 +48,10 @@ def objects_of(
     files: Mapping[str, str], parse: Callable[[bytes | None], Objects], result: Listing,
     is_annotation: Callable[[str], bool],
 ) -> dict[str, Objects]:  # fmt: skip
-    """Parse the file of each image, and refuse files of boxes that belong to no image.
+    """Parse the file of each image, None if there is none; refuse files of boxes without image.
 
-    Args:
-        files: Path of an image → of its file, which may not be there: it is parsed as None.
-        parse: Raises DecodeError, whose text begins with the line if that is known.
-        result: Receives images and files that cannot be taken.
-        is_annotation: Tells whether a file beside those of the images is one of boxes.
+    `result` receives what cannot be taken; `is_annotation` tells whether a file that is no image's
+    has boxes.
     """
     found = {}
 
@@ -83,14 +76,10 @@ def listing_of(
     result: Listing, found: Mapping[str, Objects], context: Context, names: Iterable[str] | None,
     splits: Mapping[str, str] | None,
 ) -> Listing:  # fmt: skip
-    """The listing of images and their objects.
+    """The listing of images, by their absolute paths, and their objects.
 
-    Args:
-        result: Has warnings and what cannot be packed.
-        found: Absolute path of an image → its objects.
-        context: What the user says.
-        names: Of all classes, in their order; None: the names that the objects have, sorted.
-        splits: Absolute path of an image → its split; None: folders may say it.
+    `names` are those of all classes, None: those that objects have; `splits` those of the images,
+    None: folders may say it.
     """
     seen = sorted({n for o in found.values() for n in o.names}) if names is None else [*names]
     known = seen
@@ -102,7 +91,7 @@ def listing_of(
     parts = [os.fsdecode(key).split("/")[:-1] for key in keys]
     of_each = [next(filter(_split, folders), "") for folders in parts] if splits is None else [
         splits[path] for path in found]  # fmt: skip
-    order = sorted({*of_each}, key=lambda s: [*_SPLITS, s.lower()].index(s.lower()))
+    order = sorted({*of_each}, key=lambda s: ([*_SPLITS, s.lower()].index(s.lower()), s))
     with _files.folder_opened(folder) as descriptor:
         sizes = _files.sizes(descriptor, keys)
     has_meta = any(o.meta is not None for o in found.values())

@@ -57,14 +57,6 @@ class Roles(NamedTuple):
     objects: ObjectColumn | None = None
 
     def record(self, cells: Mapping[str, Any]) -> Record[Field]:
-        """Make the record of a row.
-
-        Args:
-            cells: Name of a column → cell; None and an absent column are the same.
-
-        Raises:
-            DecodeError, SourceError, OSError: see `record_of`.
-        """
         values = {name: cells.get(column) for name, (column, _) in self.fields.items()}
         taken = {column for column, _ in self.fields.values()} | self.others
         meta = {name: cell for name, cell in cells.items() if name not in taken}
@@ -111,12 +103,7 @@ def record_of(
 
 
 def resolved(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> FieldOrigins:
-    """Give each field of text a kind, as the column's first text says: ``a.png`` is a file.
-
-    Args:
-        fields: Name of a field → (column, kind or None).
-        cells: Name of a field → cells of its column.
-    """
+    """Give each field of text a kind, as the column's first text says: ``a.png`` is a file."""
     found = dict(fields)
     for name, (column, kind) in fields.items():
         if kind is not None:
@@ -128,7 +115,6 @@ def resolved(fields: FieldOrigins, cells: Mapping[str, Iterable[Any]]) -> FieldO
 
 
 def resolved_by(fields: FieldOrigins, item: Any) -> FieldOrigins:
-    """Give each field of text a kind, as `resolved`, by the next item of a dataset."""
     if all(kind is not None for _, kind in fields.values()):
         return fields
     members = {str(name): value for name, value in _members(item).items()}
@@ -136,8 +122,6 @@ def resolved_by(fields: FieldOrigins, item: Any) -> FieldOrigins:
 
 
 class Item(NamedTuple):
-    """The parts of one item of a dataset."""
-
     record: Record[Field]
     label: Hashable
     key: str | None
@@ -147,24 +131,13 @@ class Item(NamedTuple):
 def item_of(
     item: Any, asked: FieldOrigins, label_col: str | None = None, box_format: str | None = None
 ) -> Item:
-    """Take an item of a dataset apart.
-
-    Args:
-        item: An image, (image, label, …), or a mapping.
-        asked: Fields that the user asks for, by the names of the item's values.
-        label_col: Name of the label among the item's values, or in its metadata; "" takes none.
-        box_format: Of boxes in a column of objects; see `packio.sources.tables.objects`.
-
-    Raises:
-        DecodeError, SourceError, OSError: see `record_of`.
-    """
+    """Take an item of a dataset apart."""
     left = {str(name): value for name, value in _members(item).items() if value is not None}
     values = {name: left.get(column) for name, (column, _) in asked.items()}
     for column, _ in asked.values():
         left.pop(column, None)
 
     def take(names: tuple[str, ...], *kinds: type) -> Any:
-        """Take out the value with the first of the names, if its type is one of the kinds."""
         name = tables.guess(left, names)
         if name is None or (kinds and not isinstance(left[name], kinds)):
             return None
@@ -204,7 +177,6 @@ def item_of(
 
 
 def names_of(item: Any) -> set[str]:
-    """Names of the values of an item, also of values that are None."""
     return set(map(str, _members(item)))
 
 
@@ -216,7 +188,6 @@ def _key(value: str | bytes | None) -> str | None:
 
 
 def _members(item: Any) -> dict[Any, Any]:
-    """Names and values of an item."""
     if isinstance(item, Mapping) and not _values.is_file(item):
         return dict(item)
     if not isinstance(item, (tuple, list)):
@@ -249,7 +220,6 @@ def _image(value: Any) -> Field:
 def _boxes(
     boxes: Any, left: dict[str, Any], image: Field, box_format: str | None
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray], Frame]:
-    """Boxes (k, 4) XYXY, their columns, and their frame, which are taken out of an item."""
     if boxes is None:
         if (objects := column_of(left, box_format)) is None:
             return None, {}, Frame()
@@ -310,7 +280,6 @@ def to_bytes(record: Record[Field]) -> bytes:
 
 
 def from_bytes(data: bytes) -> Record[Field]:
-    """The record that `to_bytes` made these bytes of."""
     end = _SIZE.size + _SIZE.unpack_from(data)[0]
     described, meta, boxes, frame = json.loads(data[_SIZE.size : end])
     fields = {}

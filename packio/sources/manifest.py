@@ -146,7 +146,6 @@ def _metadata(folder: Path) -> Path | None:
 
 
 def _check_folder(file: Path, result: Listing, *, has_labels: bool) -> None:
-    """Refuse splits, and images beside those of the list that the list does not name."""
     tops = sorted({os.fsdecode(key.split(b"/")[0]) for key in result.keys if b"/" in key})
     if len(tops) > 1 and _class_folders.are_splits(tops):
         each = "; ".join(
@@ -166,8 +165,6 @@ def _check_folder(file: Path, result: Listing, *, has_labels: bool) -> None:
 
 
 class _RowReader(NamedTuple):
-    """Reads a row of a list again, and makes a record of it."""
-
     table: lines.TextTable
     numbers: frozenset[str]  # columns that have nothing but numbers
     path_column: str
@@ -175,13 +172,6 @@ class _RowReader(NamedTuple):
     root: str  # folder of the keys
 
     def record(self, descriptor: int, rows: ListedRows, position: int) -> Record[Field]:
-        """The record of a row, without key and label.
-
-        Args:
-            descriptor: Of the list.
-            rows: With key and span of each row.
-            position: Of the row.
-        """
         start, end = rows.columns["span"][position].tolist()
         cells = self.table.cells(os.pread(descriptor, end - start, start))
         for name in self.numbers:
@@ -232,7 +222,6 @@ class _TableContent:
         raise OptionError(f"{self._where}: {what}; expected path_col to be {_any_of(names)}")
 
     def _label_columns(self, asked: str | None, others: list[str]) -> tuple[list[str], bool]:
-        """Columns of labels, and whether they make a vector."""
         if asked is None:
             guess = columns.guess(others, columns.LABEL_NAMES)
             if self._table.image and len(others) == 1:
@@ -252,7 +241,6 @@ class _TableContent:
         return found, True
 
     def _add(self, row: lines.TextRow) -> None:
-        """Add a row."""
         cells, where = row.cells, f"{self._where}:{row.line}"
         path = cells.get(self._path_col)
         if not isinstance(path, str) or not path or "\0" in path:
@@ -288,7 +276,6 @@ class _TableContent:
             self._categories |= {*objects.categories(cells.get(self._objects.name))}
 
     def _check_charset(self, row: lines.TextRow, where: str) -> None:
-        """Refuse text that is not in the charset, but in the path of a file."""
         files = {self._path_col}
         for column, kind in self._asked.values():
             if (kind or _values.kind_of_text(str(row.cells.get(column)))) != "text":
@@ -311,7 +298,6 @@ class _TableContent:
         return float(found)
 
     def labels(self, classes: Sequence[str] | None, separator: str | None) -> Labels:
-        """The labels of all samples."""
         if not self._label_cols:
             return Labels()
         if not self._is_vector:
@@ -337,7 +323,6 @@ class _TableContent:
         return Labels(vectors[~blank], known, missing)
 
     def numbered(self, found: Labels) -> Labels:
-        """The labels, with the names of the classes of boxes."""
         if self._objects is None:
             return found
         self._objects, found = objects.numbered(
@@ -346,18 +331,15 @@ class _TableContent:
         return found
 
     def label(self, position: int) -> Any:
-        """The label of a sample as the list has it, for messages."""
         if self._is_vector:
             width = len(self._label_cols)
             return self._vector[position * width : (position + 1) * width].tolist()
         return self._values.values[self._values.codes[position]] if self._values.codes else None
 
     def place(self, position: int | None) -> str:
-        """The file and the line of a sample, for messages."""
         return self._where if position is None else f"{self._where}:{self._lines[position]}"
 
     def choice(self, found: Labels) -> str:
-        """Say which columns were taken."""
         left = sorted(set(self._table.names) - self._used)
         name = Path(self._where).name
         return columns.choice(
@@ -365,7 +347,6 @@ class _TableContent:
         )
 
     def with_more(self, result: Listing, folder: str) -> Listing:
-        """The listing of rows that have fields or metadata beside image and label."""
         fields = resolved(self._asked, self._cells)
         every = {"image": (self._path_col, "image"), **fields}
         roles = Roles(
@@ -397,7 +378,6 @@ def _with_endings(paths: list[str], ending: str | None) -> list[str]:
 
 
 def _sizes(root: str, keys: list[bytes]) -> list[int]:
-    """Bytes of each file, -1 where there is none."""
     try:
         with _files.folder_opened(root) as folder:
             return _files.sizes(folder, keys)
@@ -428,7 +408,6 @@ class JSONObject(str):
 
 
 def _hashable(value: Any) -> Hashable:
-    """A value of JSON, lists as tuples."""
     if isinstance(value, list):
         return tuple(map(_hashable, value))
     return JSONObject(json.dumps(value)) if isinstance(value, dict) else value

@@ -156,7 +156,6 @@ def _at_url(url: Url) -> list[Path]:
 
 
 def _found(path: Path) -> list[Path]:
-    """The files of a source: a file, or the files in a folder and in the folders in it."""
     if isinstance(path, Url):
         return _at_url(path)
     if os.path.isfile(path):
@@ -192,8 +191,6 @@ def _chosen(path: Path, pattern: str | None) -> list[Path]:
 
 
 class _ColumnRoles(NamedTuple):
-    """The roles of the columns. A column without a role is not read."""
-
     fields: FieldOrigins  # with image, and mask if there is one
     label: str | None
     meta: tuple[str, ...]
@@ -203,7 +200,6 @@ class _ColumnRoles(NamedTuple):
 
     @property
     def read(self) -> list[str]:
-        """The columns that samples are made of, each once."""
         return list(dict.fromkeys([*(column for column, _ in self.fields.values()), *self.meta]))
 
 
@@ -214,11 +210,6 @@ def _columns(
     asked: FieldOrigins,
     box_format: str | None,
 ) -> _ColumnRoles:
-    """Find out the role of each column.
-
-    Raises:
-        OptionError: there is no column of a name that the user gave, or none with images.
-    """
     types = {name: footer.schema.field(name).type for name in footer.schema.names}
     for name, (column, _) in asked.items():
         if column not in types:
@@ -262,7 +253,6 @@ def _columns(
 
 
 def _texts(footers: list[parquet_files.Footer], columns: _ColumnRoles) -> dict[str, Iterator[Any]]:
-    """Name of a field → cells of its column, of the columns of text."""
     schema = footers[0].schema
     return {
         name: itertools.chain.from_iterable(footer.file.values(column) for footer in footers)
@@ -353,7 +343,6 @@ def _labels(
 
 
 def _sizes(footer: parquet_files.Footer) -> np.ndarray:
-    """(rows,) bytes of each row, on the average of its row group."""
     rows = np.diff(footer.file.starts)
     return np.repeat(footer.sizes // np.maximum(rows, 1), rows)
 
@@ -373,7 +362,6 @@ def _keys(files: Sequence[parquet_files.ParquetFile], columns: _ColumnRoles) -> 
 def _read(
     reader: parquet_files.ParquetRows, columns: _ColumnRoles, rows: ListedRows, position: int
 ) -> Record[Field]:
-    """Read a row."""
     file, row = rows.columns["place"][position].tolist()
     found = reader.row(file, row)
     try:

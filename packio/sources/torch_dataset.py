@@ -141,10 +141,7 @@ def _has_items(source: object) -> bool:
 
 
 def _of_files(source: Any, context: Context) -> Listing | None:
-    """List the files of an ImageFolder of torchvision's, or of a subset; None for other datasets.
-
-    None, too, if the folder has transforms, or a loader that the user wrote.
-    """
+    """List the files of an ImageFolder of torchvision's, or of a subset; None: it is another."""
     folders, data = sys.modules.get("torchvision.datasets"), sys.modules.get("torch.utils.data")
     if folders is None or data is None:
         return None
@@ -193,13 +190,11 @@ def _items(source: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _iterates(source: Any) -> bool:
-    """Tell whether this is an IterableDataset of torch's, which has a __getitem__ that fails."""
     torch = sys.modules.get("torch.utils.data")
     return torch is not None and isinstance(source, torch.IterableDataset)
 
 
 def _undecoded(source: Any) -> Any:
-    """Make a dataset of Hugging Face's give its images as they are stored."""
     features, cast = getattr(source, "features", None), getattr(source, "cast_column", None)
     if not isinstance(features, Mapping) or cast is None:
         return source
@@ -212,14 +207,11 @@ def _undecoded(source: Any) -> Any:
 
 
 class _Classes(NamedTuple):
-    """Names of the classes of a dataset."""
-
     names: list[str] | None = None
     hot: bool = False  # lists of numbers as labels may have a number for each name
 
 
 def _classes(source: Any, label_col: str | None) -> _Classes:
-    """The classes of a dataset, or of the dataset that it is a subset of."""
     features: Any = getattr(source, "features", None)
     found: Any = getattr(source, "classes", None)
     of_features = isinstance(features, Mapping)
@@ -237,13 +229,6 @@ def _classes(source: Any, label_col: str | None) -> _Classes:
 
 
 class _ItemsAside:
-    """Items of a dataset, in a scratch file.
-
-    Args:
-        what: Name of the dataset, for messages.
-        context: What the user says.
-    """
-
     def __init__(self, what: str, context: Context) -> None:
         self._what, self._context, self._fields = what, context, context.fields
         self._label_col = context.option("label_col")
@@ -260,7 +245,6 @@ class _ItemsAside:
         self._has_meta = False
 
     def add(self, position: int, value: Any) -> None:
-        """Put an item aside, or keep the reason why that is impossible."""
         try:
             if isinstance(value, Exception):
                 raise value
@@ -318,12 +302,6 @@ class _ItemsAside:
         ).labelled(found)  # fmt: skip
 
     def _labelled(self, classes: _Classes, warnings: list[str]) -> tuple[Labels, np.ndarray | None]:
-        """Labels, and the new label of each label of boxes.
-
-        Args:
-            classes: Of the dataset.
-            warnings: Receives a warning if the labels do not fit the classes.
-        """
         values, names, asked = self._labels.values, classes.names, self._context.classes
         least, greatest = self._box_labels or (0, -1)
         is_bare = {*values} <= {None}

@@ -148,7 +148,11 @@ def _has_annotation(folder: Path) -> bool:
 
 def _inner(path: Path) -> list[str]:
     """Folders that are datasets of their own, as VOC2007 and VOC2012 in VOCdevkit."""
-    return [n for n in _names(path) if any(_has_annotation(path / n / xml) for xml in _XML)]
+    try:
+        folders = sorted(n for n, is_folder in _files.entries(path, _EXPECTED) if is_folder)
+    except SourceError:  # the source that lists the folder says why
+        return []
+    return [n for n in folders if any(_has_annotation(path / n / xml) for xml in _XML)]
 
 
 def _xml_file(image: str) -> str:

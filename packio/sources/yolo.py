@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packio import registry
-from packio.errors import DecodeError, SourceError
+from packio.errors import DecodeError, PackioError, SourceError
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, Source, _class_folders, _files
 from packio.sources._detections import Objects, listing_of, objects_of, small_file
@@ -72,11 +72,11 @@ class Yolo(Source):
         try:
             folders = [path / n for n in os.listdir(path) if _class_folders.splits_among([n])]
             labels = [f / "labels" for f in (path, *folders) if (f / "images").is_dir()]
-            flat = any((path / name).is_file() for name in _NAMES) and _holds_boxes(
-                path, alone=False
-            )
-            return bool(_configs(path)) or flat or any(map(_holds_boxes, labels))
-        except (OSError, SourceError):  # the source that lists the folder says why
+            if any(map(_holds_boxes, labels)) or _configs(path):
+                return True
+            flat = any((path / name).is_file() for name in _NAMES)
+            return flat and _holds_boxes(path, alone=False)
+        except (OSError, PackioError):  # the source that lists the folder says why
             return False
 
     def listing(self, source: Any, context: Context) -> Listing:
@@ -120,7 +120,7 @@ def _is_config(file: Path) -> bool:
     """Tell whether a file says where images are and what classes there are."""
     try:
         text = small_file(file)
-    except (SourceError, DecodeError):
+    except PackioError:
         return False
     keys = (rb"^(names|nc)\s*:", rb"^(train|val)\s*:")
     return all(re.search(key, text, re.MULTILINE) for key in keys)

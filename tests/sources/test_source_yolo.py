@@ -260,6 +260,11 @@ def test_a_line_without_sense_is_refused_by_file_and_line(
     assert (report.packed, len(report.skipped)) == (1, 1)
 
 
+def test_a_dataset_without_a_good_image_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(BadImagesError, match=r"labels/1\.txt:1: "):
+        packio.pack(one(tmp_path, "cat"), tmp_path / "o.lmdb")
+
+
 def test_rounding_and_whole_floats_are_taken(tmp_path: pathlib.Path) -> None:
     text = "\ufeff1.0\t1.00001 0.5  0.2 1.00002\r\n\r\n0.000000e+00 0.5 0.5 1 1\r\n"
     found = packed(one(tmp_path, text))["images/1.jpg"]

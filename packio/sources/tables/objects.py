@@ -10,6 +10,7 @@ Source: https://huggingface.co/docs/datasets/object_detection and /image_dataset
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,11 +45,7 @@ class ObjectColumn(NamedTuple):
     def taken(
         self, value: Any, image: Field
     ) -> tuple[np.ndarray | None, dict[str, np.ndarray], dict[str, Any]]:
-        """Boxes (k, 4) XYXY or None, their columns, and the other members of a value.
-
-        Raises:
-            DecodeError: the value makes no sense, or boxes cannot be of the usual format.
-        """
+        """Boxes (k, 4) XYXY or None, their columns, and the other members of a value."""
         members, found = _members(value), dict[str, np.ndarray]()
         try:
             boxes = np.array(_pop(members, _BOX) or [], np.float64).reshape(-1, 4)
@@ -86,14 +83,9 @@ class ObjectColumn(NamedTuple):
 
 
 def column_of(cells: Mapping[Any, Any], said: str | None) -> ObjectColumn | None:
-    """The column of objects; None if there is none or the user wants none.
+    """The column of objects among columns and their values, or types in Arrow; None: there is none.
 
-    Args:
-        cells: Name of a column → a value, or the column's type in Arrow.
-        said: The option ``box_format``.
-
-    Raises:
-        OptionError: there is no such ``box_format``.
+    `said` is the option ``box_format``.
     """
     if said not in (None, "xywh", "xyxy", "none"):
         raise OptionError(f"box_format={said!r}: expected 'xywh', 'xyxy' or 'none'")
@@ -126,7 +118,6 @@ def frame_of(cells: Mapping[str, Any]) -> Frame:
 
 
 def categories(value: Any) -> Sequence[Any]:
-    """The categories of a value."""
     return _pop(_members(value), _CATEGORY) or ()
 
 
@@ -134,11 +125,8 @@ def category_names(feature: Any) -> list[str] | None:
     """Names of categories in the feature of a column, of `datasets` or of its JSON."""
     if isinstance(feature, (list, tuple)):
         feature = feature[0] if feature else None
-    found = (
-        feature.get(name) if isinstance(feature, Mapping) else getattr(feature, name, None)
-        for name in ("names", *_CATEGORY, "feature")
-    )
-    names, *inner = found
+    get: Any = feature.get if isinstance(feature, Mapping) else functools.partial(getattr, feature)
+    names, *inner = (get(name, None) for name in ("names", *_CATEGORY, "feature"))
     if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) for name in names):
         return [*names]
     return next((category_names(part) for part in inner if part is not None), None)
@@ -150,17 +138,8 @@ def numbered(
 ) -> tuple[ObjectColumn, Labels]:  # fmt: skip
     """The column with its labels, and the labels of the samples with the names of its classes.
 
-    Args:
-        column: The column.
-        found: All categories that it has.
-        names: Of the categories 0, 1, …; None: the source has no names.
-        classes: Names that the user gives.
-        labels: Of the samples.
-        where: Begins an error's message.
-
-    Raises:
-        SourceError: a category has a name that the user does not give.
-        OptionError: labels of samples have other classes.
+    `found` are all categories of the column, `names` those of the categories 0, 1, … if there are
+    any, `classes` what the user says.
     """
     texts = {category for category in found if isinstance(category, str)}
     seen = texts or names or classes or ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,14 +13,14 @@ import numpy as np
 from packio.errors import DecodeError, SourceError
 from packio.sample.labelling import class_names
 from packio.sample.record import Field, Frame, Record
-from packio.sources import Context, Listing, _files
+from packio.sources import Context, Listing, _class_folders, _files
 from packio.sources._records import record_of
 from packio.sources._rows import ListedRows, each
 from packio.sources.tables import columns
+from packio.system.files import check_of_file
 
 _LARGEST = 1 << 26  # bytes of a file of annotations
-_SPLITS = "train", "training", "val", "valid", "validation", "dev", "test", "testing"
-_split = re.compile(rf"({'|'.join(_SPLITS)})(\d{{4}})?", re.IGNORECASE).fullmatch
+OPTIONS = {name: text for name, text in _files.OPTIONS.items() if name != "label_regex"}
 
 
 class Objects(NamedTuple):
@@ -41,6 +40,7 @@ def small_file(path: str | os.PathLike[str]) -> bytes:
             raise SourceError(f"{path}: {size:,} bytes; the limit is {_LARGEST:,}")
         return _files.whole_file(None, os.fsencode(path))
     except OSError as error:
+        check_of_file(error, path)
         raise SourceError(f"{path}: {error.strerror}") from error
 
 
@@ -88,10 +88,12 @@ def listing_of(
     number = {name: i for i, name in enumerate(known)}
     flags = sorted({flag for o in found.values() for entry in o.flags for flag in entry})
     folder, keys = columns.relative([*found], result.root or "")
+    is_split = functools.cache(lambda name: bool(_class_folders.splits_among([name])))
     parts = [os.fsdecode(key).split("/")[:-1] for key in keys]
-    of_each = [next(filter(_split, folders), "") for folders in parts] if splits is None else [
-        splits[path] for path in found]  # fmt: skip
-    order = sorted({*of_each}, key=lambda s: ([*_SPLITS, s.lower()].index(s.lower()), s))
+    of_each = [next(filter(is_split, folders), "") for folders in parts]
+    if splits is not None:
+        of_each = [splits[path] for path in found]
+    order = sorted({*of_each}, key=lambda name: (not name.lower().startswith("train"), name))
     with _files.folder_opened(folder) as descriptor:
         sizes = _files.sizes(descriptor, keys)
     has_meta = any(o.meta is not None for o in found.values())

@@ -128,7 +128,7 @@ class Manifest(Source):
                 f"{ascii(first)[1:-1]}; say --root, --ext or --charset"
             )
         if os.path.isdir(source):
-            _check_folder(path, result, has_labels=found.values is not None)
+            _check_folder(path, result, context, has_labels=found.values is not None)
         found = seen.numbered(found)
         return (seen.with_more(result, folder) if seen.has_more else result).labelled(found)
 
@@ -145,9 +145,9 @@ def _metadata(folder: Path) -> Path | None:
     return None
 
 
-def _check_folder(file: Path, result: Listing, *, has_labels: bool) -> None:
+def _check_folder(file: Path, result: Listing, context: Context, *, has_labels: bool) -> None:
     tops = sorted({os.fsdecode(key.split(b"/")[0]) for key in result.keys if b"/" in key})
-    if len(tops) > 1 and _class_folders.are_splits(tops):
+    if len(tops) > 1 and _class_folders.splits_among(tops):
         each = "; ".join(
             f"packio pack {shlex.quote(str(file))} {top}.lmdb --include '{top}/*'" for top in tops
         )
@@ -159,7 +159,7 @@ def _check_folder(file: Path, result: Listing, *, has_labels: bool) -> None:
         )
     folders, named = {os.path.dirname(key) for key in result.keys}, {*result.keys}
     nowhere = Listing(result.kind, file.parent, [], [], None, [])
-    for key, _ in _files.images(file.parent, "", nowhere):
+    for key, _ in _files.images(file.parent, "", nowhere, context):
         if os.path.dirname(key) in folders and key not in named:
             result.unlisted.append((key, f"not in {file.name}"))
 

@@ -34,10 +34,10 @@ import numpy as np
 from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, Source, _class_folders, _files
-from packio.sources._detections import Objects, listing_of, objects_of, small_file
+from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _OPTIONS = {
-    "endings": _files.OPTIONS["endings"],
+    **OPTIONS,
     "first_pixel": "number of an image's first pixel in XML files, 1 or 0 (default: 1, as in VOC)",
 }
 _EXPECTED = "a folder with Annotations/1.xml and JPEGImages/1.jpg, or with 1.xml beside 1.jpg"

@@ -37,7 +37,7 @@ from packio import registry
 from packio.errors import DecodeError, PackioError, SourceError
 from packio.sample.record import Frame
 from packio.sources import Context, Listing, Source, _class_folders, _files
-from packio.sources._detections import Objects, listing_of, objects_of, small_file
+from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _EXPECTED = "a data.yaml, or a folder with images/ and labels/"
 _SUFFIXES = (".yaml", ".yml")
@@ -63,7 +63,7 @@ class Yolo(Source):
     """Images, and a text file of boxes for each."""
 
     priority = -1  # before flat_folder, which takes each folder of images
-    options = {"endings": _files.OPTIONS["endings"]}  # noqa: RUF012 (never changed)
+    options = OPTIONS
 
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a data.yaml, or a folder with one or with files of boxes."""

@@ -20,7 +20,7 @@ class Batch(list[Any]):
     def __init__(self, samples: Sequence[Any], columns: Callable[[], Any]) -> None:
         super().__init__(samples)
         self._columns = columns
-        self._samples = [dict(s) if type(s) is dict else s for s in samples]  # dicts may be edited
+        self._samples = list(map(_copied, samples))
 
     def __reduce__(self) -> tuple[object, ...]:
         if not self.is_whole:
@@ -37,7 +37,16 @@ class Batch(list[Any]):
         return self._columns()
 
 
+def _copied(sample: Any) -> Any:
+    """A sample whose dicts are copies: dicts may be edited."""
+    if type(sample) is tuple and any(type(part) is dict for part in sample):
+        return tuple(map(_copied, sample))
+    return dict(sample) if type(sample) is dict else sample
+
+
 def _is_same(now: Any, then: Any) -> bool:
+    if type(then) is tuple and now is not then:
+        return type(now) is tuple and len(now) == len(then) and all(map(_is_same, now, then))
     if type(then) is not dict:
         return now is then
     return (

@@ -12,11 +12,12 @@ from packio.batches.samples import BOXES
 from packio.errors import OptionError
 from packio.packs.opening import Pack
 from packio.sample import levels
+from packio.sample.record import IMAGE
 
 NAMES = ("image", "mask", "label", "boxes", "box_labels", "key", "index", "split")
 _NEVER_META = NAMES[:-1]  # packs had metadata of the name "split" before they had splits
 
-Spec = str | Sequence[str] | Mapping[str, str]
+Spec = str | Sequence[str | Mapping[str, str]] | Mapping[str, str]
 
 
 class Fields:
@@ -24,7 +25,7 @@ class Fields:
 
     Args:
         spec: A field's name (the bare value), a sequence of names (a tuple), or a mapping of
-            output names to fields (a dict).
+            output names to fields (a dict). A sequence may have such mappings in it.
         kinds: Name → kind of the fields that `packio.batches` can make.
         described: Names of what the index says of each sample, as "key".
 
@@ -34,15 +35,26 @@ class Fields:
         meta: The fields that are keys of the samples' metadata.
 
     Raises:
-        OptionError: no field.
+        OptionError: no field, or something else than names.
     """
 
     def __init__(self, spec: Spec, kinds: Mapping[str, str], described: Sequence[str]) -> None:
         self._is_bare = isinstance(spec, str)
         self._outs: tuple[str, ...] | None = None  # the keys of a dict
-        self.names: tuple[str, ...] = (spec,) if isinstance(spec, str) else tuple(spec)
         if isinstance(spec, Mapping):
-            self._outs, self.names = tuple(spec), tuple(spec.values())
+            self._outs, spec = tuple(spec), tuple(spec.values())
+        self._parts = (spec,) if isinstance(spec, str) else tuple(spec)  # a name, or a dict
+        inner = [name for part in self._parts if isinstance(part, Mapping)
+                 for name in part.values()]  # fmt: skip
+        names = [name for part in self._parts
+                 for name in (part.values() if isinstance(part, Mapping) else [part])]  # fmt: skip
+        if not all(isinstance(name, str) for name in names) or IMAGE in inner:
+            raise OptionError(
+                f"fields={spec!r}: expected names of fields, or dicts of them without the image, "
+                'as ("image", {"boxes": "boxes", "labels": "box_labels"})'
+            )
+        self.names: tuple[str, ...] = tuple(names)
+        self._nests = bool(inner)
         self.kinds: dict[str, str] = {name: kinds[name] for name in self.names if name in kinds}
         known = {*self.kinds, *described}
         self.meta: tuple[str, ...] = tuple(name for name in self.names if name not in known)
@@ -58,13 +70,13 @@ class Fields:
         if self._is_bare:
             return None
         outs: Sequence[int | str] = range(len(self.names)) if self._outs is None else self._outs
-        return tuple(o for o, name in zip(outs, self.names, strict=True) if name == "image")
+        return tuple(o for o, part in zip(outs, self._parts, strict=True) if part == IMAGE)
 
     def assemble(self, values: Mapping[str, Any]) -> Any:
         """Put one value of each field into the shape asked for."""
         if self._is_bare:
             return values[self.names[0]]
-        each = [values[name] for name in self.names]
+        each = [self._of_part(part, values) for part in self._parts]
         return tuple(each) if self._outs is None else dict(zip(self._outs, each, strict=True))
 
     def take_apart(self, sample: Any) -> dict[str, Any]:
@@ -72,18 +84,33 @@ class Fields:
         if self._is_bare:
             return {self.names[0]: sample}
         each = sample if self._outs is None else sample.values()
-        return dict(zip(self.names, each, strict=True))
+        found: dict[str, Any] = {}
+        for part, value in zip(self._parts, each, strict=True):
+            found |= (
+                {part: value} if isinstance(part, str)
+                else {name: value[out] for out, name in part.items()}
+            )  # fmt: skip
+        return found
+
+    def _of_part(self, part: str | Mapping[str, str], values: Mapping[str, Any]) -> Any:
+        if isinstance(part, str):
+            return values[part]
+        return {out: values[name] for out, name in part.items()}
 
     def batch(self, values: Mapping[str, Any]) -> Any:
         """Put one batched value of each field into the shape that default_collate gives."""
         if self._is_bare or self._outs is not None:
             return self.assemble(values)
-        return [tuple(values[n]) if n == "key" else values[n] for n in self.names]
+        return [tuple(values[part]) if part == "key" else self._of_part(part, values)
+                for part in self._parts]  # fmt: skip
 
     def samples(self, columns: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Turn columns of N values each into N samples of the shape asked for."""
         if self._is_bare:
             return list(columns[self.names[0]])
+        if self._nests:
+            rows = zip(*(columns[name] for name in self.names), strict=True)
+            return [self.assemble(dict(zip(self.names, row, strict=True))) for row in rows]
         rows = zip(*(columns[name] for name in self.names), strict=True)
         if self._outs is None:
             return list(rows)

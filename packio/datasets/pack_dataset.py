@@ -22,7 +22,7 @@ from packio.datasets.outputs import Outputs
 from packio.datasets.pack_part import PackPart
 from packio.datasets.positions import Positions, checked
 from packio.datasets.tally import Tally
-from packio.datasets.transforms import Apply
+from packio.datasets.transforms import Apply, warn_of_moves
 from packio.errors import KeyNotFoundError, OptionError, TransformError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
@@ -198,6 +198,7 @@ class PackDataset(PackPart):
         self.target_transform: Callable[[Any], Any] | None = target_transform
         self.transforms: Callable[[Any, Any], Any] | None = transforms
         self._fields = sample_fields.of_pack(fields, self.pack)
+        warn_of_moves(transform, self._fields.kinds)
         settings = Settings(
             self._options["views"] or (self._options["crop"],), hflip, vflip,
             Decoder(decoder, mode, max_pixels=max_pixels), exif_orientation, fidelity == "fast",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,37 @@ from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK
 
 _BY_NAME = {"boxes": "bboxes"}  # albumentations' names, where they are not ours
+
+
+_MOVING = re.compile(
+    "Flip|Crop|Rotat|Affine|Perspective|Elastic|Resize|Zoom|Shear|Pad|Transpose|ScaleJitter|Shortest"
+    "Size|OpticalDistort|GridDistort|RandAugment|AutoAugment|TrivialAugment|AugMix"
+)
+
+
+def warn_of_moves(transform: Callable[..., Any] | None, kinds: Mapping[str, str]) -> None:
+    """Warn of a transform of the image alone that moves it, where masks or boxes belong to it."""
+    left = [n for n, kind in kinds.items() if n != IMAGE and (kind in PIXELS or n == "boxes")]
+    moving = [n for n in map(_name, _each(transform)) if _MOVING.search(n)] if left else []
+    if moving:
+        warnings.warn(
+            f"transform= gets the image alone: {', '.join(moving)} moves it, and {', '.join(left)} "
+            "do not follow; give it as transforms=, which gets all of them, or use crop=, hflip=, "
+            "vflip=",
+            stacklevel=3,
+        )
+
+
+def _each(transform: Any) -> Iterator[Any]:
+    """A transform and those that it is composed of."""
+    if transform is None:
+        return
+    parts = getattr(transform, "transforms", ())
+    if isinstance(transform, torch.nn.Sequential):
+        parts = transform.children()
+    yield transform
+    for part in parts if isinstance(parts, Iterable) else ():
+        yield from _each(part)
 
 
 class Apply:

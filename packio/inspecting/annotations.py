@@ -106,10 +106,12 @@ class TableLines:
         index, classes = pack.index_file, pack.classes
         self._class_of: Callable[[Any], Any] = lambda label: label
         self._box_class_of = self._class_of
+        self.has_boxes_of_classes = False
         if "label" in names and _are_classes(pack.labels, classes):
             self._class_of = lambda label: classes[label]
         if "boxes/labels" in index and _are_classes(index.column("boxes/labels").array(), classes):
             self._box_class_of = lambda label: classes[label]
+            self.has_boxes_of_classes = "boxes" in names
 
     @property
     def has_classes(self) -> bool:

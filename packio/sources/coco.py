@@ -2,10 +2,10 @@
 
 Each image is a sample, also an image without annotations. The order is that of the ids. Boxes are
 XYXY in pixels, float32, in the order of the file. Labels of boxes count the categories in the order
-of their ids, from 0; `classes` are the names of the categories. ``iscrowd`` and ``area`` of the
-annotations are the columns ``crowd`` (int64) and ``area`` (float32, square pixels) of the boxes, so
-that they follow a box that a crop drops. There are no boxes if no annotation has one, as in files
-of captions.
+of their ids, from 0; `classes` are the names of the categories. ``category_id``, ``iscrowd`` and
+``area`` of the annotations are the columns ``category_id`` (int64), ``crowd`` (int64) and ``area``
+(float32, square pixels) of the boxes, so that they follow a box that a crop drops. There are no
+boxes if no annotation has one, as in files of captions.
 
 Metadata of an image has the image's own members, and a list of each member that any annotation in
 the file has, in the order of the boxes, with null if an annotation lacks the member. ``id`` becomes
@@ -307,6 +307,8 @@ def _boxes(
     found = {"": np.array(corners, np.float32).reshape(-1, 4)}
     if labels:
         found["labels"] = column("category_id", np.int64, lambda v: labels[_id(v) or 0])
+        if all(isinstance(number, int) for number in labels):
+            found["category_id"] = column("category_id", np.int64, _id)
     if "iscrowd" in described:
         found["crowd"] = column("iscrowd", np.int64, lambda v: v in (1, True))
     if "area" in described:

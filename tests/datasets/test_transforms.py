@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -149,3 +150,37 @@ def test_a_failing_transform_names_the_sample(pack: Path, name: str) -> None:
         with pytest.raises(TransformError, match=sample) as raised:
             work()
         assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Path:
+    """A pack of one image with a mask and a box."""
+    pixels = np.zeros((20, 30, 3), np.uint8)
+    item = {"image": pixels, "mask": pixels[:, :, 0], "boxes": [[1, 2, 5, 9]]}
+    packio.pack([item], tmp_path / "street.tar")
+    return tmp_path / "street.tar"
+
+
+def test_a_transform_that_moves_the_image_alone_is_told_once(
+    street: Path, torchvision: ModuleType
+) -> None:
+    v2 = torchvision.transforms.v2
+    transform = v2.Compose([v2.ColorJitter(), torch.nn.Sequential(v2.RandomHorizontalFlip(1.0))])
+    with pytest.warns(UserWarning, match="RandomHorizontalFlip moves it, and mask, boxes do not"):
+        ds = packio.TarDataset(street, transform=transform, fields=("image", "mask", "boxes"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(ds[0]) == 3
+
+
+def test_transforms_that_move_nothing_or_all_are_not_told(
+    street: Path, torchvision: ModuleType
+) -> None:
+    v2 = torchvision.transforms.v2
+    flip = v2.RandomHorizontalFlip(1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        packio.TarDataset(street, transform=v2.Compose([v2.ColorJitter(), v2.RandomErasing()]))
+        packio.TarDataset(street, transform=v2.RandomPhotometricDistort())
+        packio.TarDataset(street, transform=flip, fields=("image", "key"))
+        packio.TarDataset(street, transforms=flip)

@@ -108,7 +108,7 @@ def coco(samples: list[Sample], folder: pathlib.Path) -> Written:
     for sample, wanted in zip(samples, expected, strict=True):
         number = int(stem_of(sample)[-2:])
         image: dict[str, object] = {"id": number, "file_name": sample["key"]}
-        wanted["boxes"] = sample.get("boxes", [])
+        wanted["boxes"] = [{**b, "category_id": _ID[b["class"]]} for b in sample.get("boxes", [])]
         entries: list[dict[str, object]] = []
         for box in wanted["boxes"]:
             x0, y0, x1, y1 = upright(sample, box)

@@ -30,6 +30,7 @@ from packio.sample.recipe import Recipe
 Table = dict[str, np.ndarray]  # name of a column of an index → the column
 
 _OF_ROWS = tuple(f"image/{n}" for n in ("encoding", "height", "width", "channels", "dtype"))
+_IDS = "boxes/category_id"  # packs of 0.1.0 have these ids in the metadata alone
 _FOR_ALL = ("label", "split")  # columns that all samples of a pack have, or none
 
 
@@ -217,6 +218,8 @@ def alike(tables: Sequence[Table], where: str) -> list[Table]:
     kinds = {tuple(table[n][:1].tobytes() for n in _OF_ROWS) for table in tables}
     if len(kinds) > 1 or not all(raw_blocks.COLUMN in table for table in tables):
         columns.pop(raw_blocks.COLUMN, None)
+    if any(len(t.get("boxes", ())) and _IDS not in t for t in tables):
+        columns.pop(_IDS, None)
     for name in [n for n in columns if n.startswith("boxes/")]:
         if any(t[name].dtype.kind == "f" for t in tables if name in t):
             columns[name] = np.zeros(0, np.float32)

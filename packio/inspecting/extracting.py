@@ -4,7 +4,7 @@ The image of a sample lies at the path that is the sample's key. Any other field
 image: ``cat/1.jpg`` has its mask in ``cat/1.mask.png``, its field ``caption`` in
 ``cat/1.caption.txt``. If two samples differ in their ending only, the later one has the whole key
 in the name: ``cat/1.png.mask.png``. Labels, splits, boxes and metadata are in ``packio.jsonl``; see
-`packio.inspecting.annotations`. Boxes with classes are in ``coco.json``, too.
+`packio.inspecting.annotations`. Boxes with classes are in ``packio.coco.json``, too.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class _Extraction:
         tree.write(head(self._pack, self._fields), os.fsencode(HEAD))
         if lines.has_boxes_of_classes:
             with tree.new(os.fsencode(coco_file.NAME)) as file:
-                file.writelines(coco_file.CocoFile(self._pack, self._chosen).pieces())
+                file.writelines(coco_file.pieces(self._pack, self._chosen))
         if lines.has_classes:
             names = b"".join(os.fsencode(name) + b"\n" for name in self._pack.classes)
             tree.write(names, os.fsencode(CLASS_NAMES))

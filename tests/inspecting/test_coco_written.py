@@ -42,7 +42,7 @@ def _coco(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _read(folder: pathlib.Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "coco.json").read_text())
+    found: dict[str, Any] = json.loads((folder / "packio.coco.json").read_text())
     return {name: sorted(entries, key=lambda entry: entry["id"])
             for name, entries in found.items()}  # fmt: skip
 
@@ -61,7 +61,7 @@ def test_the_coco_file_packs_again_to_the_same_boxes(tmp_path: pathlib.Path) -> 
     _coco(tmp_path / "s")
     packio.pack(tmp_path / "s/coco.json", tmp_path / "x.lmdb")
     extract(tmp_path / "x.lmdb", tmp_path / "out")
-    packio.pack(tmp_path / "out/coco.json", tmp_path / "y.lmdb")
+    packio.pack(tmp_path / "out/packio.coco.json", tmp_path / "y.lmdb")
     fields = ("key", "boxes", "box_labels", "category_id", "crowd", "area")
     first, again = (packio.LmdbDataset(tmp_path / f"{n}.lmdb", fields=fields) for n in "xy")
     for i in range(3):

@@ -204,7 +204,7 @@ def _coco(root: pathlib.Path) -> Case:
     samples = [
         Expected(
             f"{i}.png", data, boxes=[[0, 0, 1, i + 1]], fields={"caption": _text(i)},
-            columns={"labels": [0], "crowd": [i % 2], "area": [i + 1]},
+            columns={"labels": [0], "category_id": [7], "crowd": [i % 2], "area": [i + 1]},
             meta={"image_id": i, "file_name": f"{i}.png", "annotation_id": [i], "iscrowd": [i % 2],
                   "category_id": [7.0], "bbox": [[0, 0, 1, i + 1]], "area": [i + 1]},
         )

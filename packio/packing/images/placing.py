@@ -17,19 +17,17 @@ from packio.packing.images import coco_entries, resizing
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Frame, Record
 
-UNDECIDED, BEYOND = "undecided", "beyond"  # what is counted: images, boxes
+_TOLD = {  # what is counted → the line about it
+    "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "
+    "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
+    "beyond": "boxes reach beyond their image: kept; a dataset cuts them at its edges",
+}
 _BACK = {6: 8, 8: 6}  # orientation → the one that undoes it; each other one undoes itself
 _SLACK = 0.01  # pixels by which a box may reach beyond the image, from rounding
 
 
 def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
-    """Move boxes and masks of a record into the stored image.
-
-    Args:
-        record: With the facts of its image and of its masks.
-
-    Returns:
-        The record without ``frame``; and what is to be counted.
+    """Move boxes and masks into the stored image; also return what is to be counted.
 
     Raises:
         DecodeError: the annotations are of an image of another size, or a mask is damaged.
@@ -37,58 +35,41 @@ def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
     frame, facts, counts = record.frame, record.facts, Counter[str]()
     if frame is None:
         return record, counts
-    record = dataclasses.replace(record, frame=None)
-    turned, (stored, upright) = facts.orientation != 1, _sizes(facts)
+    stored, upright = _sizes(facts)
     masks = {name: field for name, field in record.fields.items() if field.kind == "mask"}
-    if turned and masks:
-        masks = {name: placed_mask(field, facts, frame) for name, field in masks.items()}
-        record = record.with_fields(**masks)
+    moved = {name: placed_mask(field, facts, frame) for name, field in masks.items()}
+    record = dataclasses.replace(record, frame=None, fields={**record.fields, **moved})
     is_upright = _is_upright(frame, stored, upright)
-    if turned and frame.is_upright is None:
+    if facts.orientation != 1 and frame.is_upright is None:
         of_boxes = record.boxes is not None and len(record.boxes) > 0 and is_upright is None
-        counts[UNDECIDED] = int(of_boxes or (stored == upright and bool(masks)))
+        counts["undecided"] = int(of_boxes or (stored == upright and bool(masks)))
     if record.boxes is not None:
         record, boxes = _with_boxes(record, frame, facts, is_upright=is_upright is not False)
         beyond = (boxes < -_SLACK) | (boxes > np.array([*stored, *stored]) + _SLACK)
-        counts[BEYOND] = int(beyond.any(1).sum())
+        counts["beyond"] = int(beyond.any(1).sum())
     return record, +counts
 
 
 def told(counts: Mapping[str, tuple[int, str]]) -> list[str]:
     """Lines about what was counted: name → number, and the key of the first sample."""
-    lines = {
-        UNDECIDED: "images are turned by Exif, and no size tells whether their boxes and masks are "
-        "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
-        BEYOND: "boxes reach beyond their image: kept; a dataset cuts them at its edges",
-    }
     return [f"{counts[n][0]:,} {line} (the first: {counts[n][1]!a})"
-            for n, line in lines.items() if n in counts]  # fmt: skip
+            for n, line in _TOLD.items() if n in counts]  # fmt: skip
 
 
 def placed_mask(mask: Field, facts: Facts, frame: Frame) -> Field:
-    """A mask as its image is stored: a mask of the upright size becomes a PNG that is turned back.
-
-    Args:
-        mask: With its facts, if they are known.
-        facts: Of the image.
-        frame: What the source and the user say.
-    """
+    """A mask as its image is stored: one of the upright size becomes a PNG that is turned back."""
     stored, upright = _sizes(facts)
     own = None if mask.facts is None else (mask.facts.width, mask.facts.height)
     if facts.orientation == 1 or own != upright or (own == stored and frame.is_upright is False):
         return mask
-    return Field("mask", resizing.moved_mask(mask.data, upright, upright, _back(facts)))
+    back = _BACK.get(facts.orientation, facts.orientation)
+    return Field("mask", resizing.moved_mask(mask.data, upright, upright, back))
 
 
 def _sizes(facts: Facts) -> tuple[resizing.Size, resizing.Size]:
     """Width and height of the stored image, and of the upright one."""
     stored = facts.width, facts.height
     return stored, stored[::-1] if facts.orientation >= 5 else stored
-
-
-def _back(facts: Facts) -> int:
-    """Orientation that turns the upright image into the stored one."""
-    return _BACK.get(facts.orientation, facts.orientation)
 
 
 def _is_upright(frame: Frame, stored: resizing.Size, upright: resizing.Size) -> bool | None:
@@ -104,11 +85,7 @@ def _is_upright(frame: Frame, stored: resizing.Size, upright: resizing.Size) -> 
 def _with_boxes(
     record: Record[Field], frame: Frame, facts: Facts, *, is_upright: bool
 ) -> tuple[Record[Field], np.ndarray]:
-    """The record with its boxes in the stored image; these boxes.
-
-    Raises:
-        DecodeError: the annotations are of an image of another size.
-    """
+    """The record with its boxes in the stored image; these boxes."""
     stored, upright = _sizes(facts)
     size = upright if is_upright else stored
     given = (frame.width, frame.height) if min(frame.width, frame.height) > 0 else size
@@ -119,15 +96,15 @@ def _with_boxes(
             f"its boxes are for {given[0]:g}x{given[1]:g} pixels, the image has "
             f"{upright[0]}x{upright[1]}; --rescale-boxes scales boxes to their images"
         )
-    area = size[0] * size[1] / (given[0] * given[1])
-    columns, meta = dict(record.box_columns), record.meta
-    if area != 1 and "area" in columns:
-        columns["area"] = columns["area"] * np.float32(area)
-    turn = 1 if is_upright else facts.orientation
-    if meta is not None and (turn != 1 or given != size):
-        meta = coco_entries.moved(meta, (int(given[0]), int(given[1])), size, turn)
-    assert record.boxes is not None  # noqa: S101 (the caller has looked)
+    columns, meta, turn = dict(record.box_columns), record.meta, facts.orientation
+    if given != size and "area" in columns:
+        scale = size[0] * size[1] / (given[0] * given[1])
+        columns["area"] = columns["area"] * np.float32(scale)
+    to_upright = 1 if is_upright else turn
+    if meta is not None and (to_upright != 1 or given != size):
+        meta = coco_entries.moved(meta, (int(given[0]), int(given[1])), size, to_upright)
     boxes = resizing.moved_boxes(
-        record.boxes, (1, 1) if frame.fractions else given, size, _back(facts) if is_upright else 1
-    ).astype(np.float32)
+        np.asarray(record.boxes), (1, 1) if frame.fractions else given, size,
+        _BACK.get(turn, turn) if is_upright else 1,
+    ).astype(np.float32)  # fmt: skip
     return dataclasses.replace(record, boxes=boxes, box_columns=columns, meta=meta), boxes

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,11 +16,6 @@ from packio.packing.images import coco_entries, resizing
 from packio.sample.facts import Facts
 from packio.sample.record import Field, Frame, Record
 
-_TOLD = {  # what is counted → the line about it
-    "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "
-    "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
-    "beyond": "boxes reach beyond their image: kept; a dataset cuts them at its edges",
-}
 _BACK = {6: 8, 8: 6}  # orientation → the one that undoes it; each other one undoes itself
 _SLACK = 0.01  # pixels by which a box may reach beyond the image, from rounding
 
@@ -48,12 +42,6 @@ def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
         beyond = (boxes < -_SLACK) | (boxes > np.array([*stored, *stored]) + _SLACK)
         counts["beyond"] = int(beyond.any(1).sum())
     return record, +counts
-
-
-def told(counts: Mapping[str, tuple[int, str]]) -> list[str]:
-    """Lines about what was counted: name → number, and the key of the first sample."""
-    return [f"{counts[n][0]:,} {line} (the first: {counts[n][1]!a})"
-            for n, line in _TOLD.items() if n in counts]  # fmt: skip
 
 
 def placed_mask(mask: Field, facts: Facts, frame: Frame) -> Field:

@@ -16,7 +16,6 @@ from packio.errors import OptionError
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.pieces import Content
-from packio.packing.images import placing
 from packio.packing.plan import seen
 from packio.packing.plan.growth import Growth
 from packio.packing.publish import assembly
@@ -85,7 +84,7 @@ def add(
         _publish(built, out, whole)
     seen.save(digest, identities)
     deep = assembly.deep_pixels([shard.column("image/dtype").array() for _, shard in full])
-    warnings = [*deep, *assembly.damaged_levels(shards), *placing.told(assembly.counts_of(shards))]
+    warnings = [*deep, *assembly.told(shards)]
     return Added(sum(s.metadata["samples"] for _, s in full), skipped, digest, warnings)
 
 

@@ -18,7 +18,7 @@ from packio.index import indexfile, raw_blocks
 from packio.index.columns import RAGGED
 from packio.index.indexfile import Index
 from packio.index.pieces import Content
-from packio.packing.images import encode, placing
+from packio.packing.images import encode
 from packio.packing.images.levels import Levels
 from packio.packing.plan import seen
 from packio.packing.plan.planning import Plan
@@ -98,7 +98,7 @@ def write_index(
     digest = indexfile.write(built / index, columns, found)
     warnings = [
         *deep_pixels([table["image/dtype"] for table in tables]),
-        *damaged_levels(shards), *placing.told(counts_of(shards)), *_no_levels(plan, shards),
+        *told(shards), *_no_levels(plan, shards),
     ]  # fmt: skip
     if plan.own.stats is not None:
         try:
@@ -132,30 +132,28 @@ def deep_pixels(dtypes: Sequence[np.ndarray]) -> list[str]:
     return warnings
 
 
-def damaged_levels(shards: Sequence[Index]) -> list[str]:
-    """Warn of levels that were damaged in the source.
+_TOLD = {  # what is counted while samples are read → the line about it
+    "damaged_levels": "levels of the source are damaged; their images are kept, and the pack has "
+    "these levels only where they were made anew from their images",
+    "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "
+    "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
+    "beyond": "boxes reach beyond their image: kept; a dataset cuts them at its edges",
+}
+
+
+def told(shards: Sequence[Index]) -> list[str]:
+    """Lines about what was counted, with the key of the first sample.
 
     Args:
         shards: Indexes of shards, as packing journals them.
     """
-    count = sum(shard.metadata.get("damaged_levels", 0) for shard in shards)
-    if not count:
-        return []
-    told = (
-        f"{count:,} levels of the source are damaged; their images are kept, and the pack has "
-        "these levels only where they were made anew from their images"
-    )
-    return [told]
-
-
-def counts_of(shards: Sequence[Index]) -> dict[str, tuple[int, str]]:
-    """What packing has counted in all shards: name → number, and the key of the first sample."""
-    found: dict[str, tuple[int, str]] = {}
-    for shard in shards:
-        for name, (more, key) in shard.metadata.get("placing", {}).items():
-            count, first = found.get(name, (0, key))
-            found[name] = count + more, first
-    return found
+    lines = []
+    for name, line in _TOLD.items():
+        found = [shard.metadata.get("told", {}) for shard in shards]
+        each = [counts[name] for counts in found if name in counts]
+        if count := sum(number for number, _ in each):
+            lines.append(f"{count:,} {line} (the first: {each[0][1]!a})")
+    return lines
 
 
 def _no_levels(plan: Plan, shards: Sequence[Index]) -> list[str]:
@@ -296,7 +294,7 @@ def _metadata(
         statistics=carried.statistics if plan.own.stats is None else None,
         identity=[s.metadata["identity"] for _, s in full if "identity" in s.metadata],
         origins=carried.origins,
-        remarks=placing.told(counts_of(shards)),
+        remarks=told(shards),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
@@ -43,8 +43,7 @@ class Read(NamedTuple):
     record: Record[Field]  # with the facts of its image
     problem: str | None
     size: int = 0  # source bytes
-    damaged_levels: int = 0  # that are not in the record
-    counts: Mapping[str, int] = MappingProxyType({})  # see `packio.packing.images.placing`
+    counts: Mapping[str, int] = MappingProxyType({})  # see `publish.assembly.told`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +273,7 @@ def read_one(
         return Read(position, _NOTHING, problem, size)
     except DecodeError as error:
         return Read(position, _NOTHING, str(error), size)
-    return Read(position, record, None, size, damaged, counts)
+    return Read(position, record, None, size, counts | Counter(damaged_levels=damaged))
 
 
 def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:

@@ -132,7 +132,6 @@ def _write(
             memory=task.memory, skip=task.skip, stopped=stopped,
         ):  # fmt: skip
             good = _sort_out(chunk, samples)
-            samples.damaged_levels += sum(r.damaged_levels for r in good)
             samples.count(good)
             bad = len(chunk) - len(good)
             tally.add(task.number, len(chunk), sum(r.size for r in good), bad)
@@ -173,8 +172,7 @@ def _finish(
         "samples": len(samples),
         "source_bytes": samples.source_bytes,
         "fields": samples.builder.fields,
-        "damaged_levels": samples.damaged_levels,
-        "placing": samples.counts,
+        "told": samples.counts,
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
     }
     names: list[str] = []
@@ -204,8 +202,7 @@ class Packed:
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self.skipped: list[Skip] = []
-        self.damaged_levels = 0
-        self.counts: dict[str, tuple[int, str]] = {}  # see `packio.packing.images.placing`
+        self.counts: dict[str, tuple[int, str]] = {}  # name → number, key of the first sample
         self.source_bytes = 0
         self.builder: IndexBuilder = IndexBuilder()
         self._identities = seen.identities(listing)  # before anything is read
@@ -215,7 +212,6 @@ class Packed:
         return len(self.builder)
 
     def count(self, reads: list[Read]) -> None:
-        """Add what was counted; keep the key of the first sample of each count."""
         for read in reads:
             for name, more in read.counts.items():
                 count, first = self.counts.get(name, (0, os.fsdecode(read.record.key)))

@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # A file of tests a process; more processes than two cores, since many tests wait for others.
 PYTEST_ARGS ?= -n 4 --dist loadfile
 # Readers of versions that people still have, each in a folder of its own: tests/formats/test_old_readers.py.

@@ -38,25 +38,9 @@ class Entry(NamedTuple):
 
 
 def contents(text: str) -> list[Entry]:
-    """Parse docs/contents.md; a pattern, as ``guides/*.md``, stands for pages not listed."""
+    """Parse docs/contents.md."""
     lines = re.findall(r"^( *)\* (?:\[(.+?)\]\((.+?)\)|(.+))$", text, re.MULTILINE)
-    listed = {path for _, _, path, _ in lines} | {"contents.md"}
-    found = []
-    for spaces, title, path, other in lines:
-        level = len(spaces) // 4
-        if "*" in other:
-            pages = sorted(str(p.relative_to(DOCS)) for p in DOCS.glob(other))
-            new = [page for page in pages if page not in listed]
-            found += [Entry(level, title_of(DOCS / page), page) for page in new]
-            listed.update(new)
-        else:
-            found.append(Entry(level, title or other, path))
-    return found
-
-
-def title_of(page: pathlib.Path) -> str:
-    """Title of a page."""
-    return page.read_text().partition("\n")[0].removeprefix("# ")
+    return [Entry(len(s) // 4, title or other, path) for s, title, path, other in lines]
 
 
 def about(page: pathlib.Path) -> str:

@@ -1,9 +1,8 @@
-"""What all benchmarks on the command line do: measure, print, write JSON, draw a plot."""
+"""What all benchmarks on the command line do: measure, print, write JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from packio.cli._output import print_json
@@ -19,32 +18,12 @@ def run_bench(
     *,
     as_json: bool,
     quiet: bool,
-    plot: Path | None = None,
-    draw: Callable[[Found, Path], None] | None = None,
 ) -> Found:
-    """Run a benchmark and report what it found.
-
-    Args:
-        measure: Measures, and tells how far it is.
-        show: Prints a result for people.
-        as_json: Print JSON, in place of what `show` prints.
-        quiet: Show no progress.
-        plot, draw: File of the plot, and the function that draws the plot.
-
-    Raises:
-        OptionError, MissingPackageError: no such plot can be drawn.
-        CannotCreateError: a file cannot be written.
-    """
-    if plot is not None:
-        from packio.measuring.bench.plots import check_plot
-
-        check_plot(plot)  # before minutes of measuring
+    """Run a benchmark, and print what it found, for people by `show`, or as JSON."""
     with ProgressLine(quiet=quiet) as progress:
         result = measure(progress)
     if as_json:
         print_json(result.as_dict())
     else:
         show(result)
-    if plot is not None and draw is not None:
-        draw(result, plot)
     return result

@@ -85,10 +85,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Split = Annotated[
     str | None, typer.Option(metavar="NAME", help="Take only samples of this split, as train.")
 ]
-Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Draw a plot: .png, .svg or .pdf (pip install matplotlib)."),
-]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress and no summary, only problems.")
 ]

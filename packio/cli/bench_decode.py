@@ -56,7 +56,6 @@ def run(
         int, typer.Option(min=1, help="Passes of each decoder over the images, in turns.")
     ] = 5,
     as_json: option.Json = False,
-    plot: option.Plot = None,
     save: Annotated[
         bool,
         typer.Option("--save", help="Keep the result: decoder='auto' takes the fastest exact one."),
@@ -82,11 +81,11 @@ def run(
 
     Example: packio bench-decode photos.lmdb --parity --limit 200
 
-    Example: packio bench-decode photos.lmdb --save --plot result.png
+    Example: packio bench-decode photos.lmdb --save
     """
     if parity:
-        if plot or save:
-            raise OptionError("--parity measures no speed to --plot or to --save")
+        if save:
+            raise OptionError("--parity measures no speed to --save")
         from packio.measuring.bench import fidelity
 
         run_bench(
@@ -96,7 +95,7 @@ def run(
             _print_parity, as_json=as_json, quiet=quiet,
         )  # fmt: skip
         return
-    from packio.measuring.bench import decode, plots
+    from packio.measuring.bench import decode
 
     result = run_bench(
         lambda progress: decode.measure(
@@ -104,7 +103,7 @@ def run(
             workers=[n for n in workers or [processors.usable()] if n],
             rounds=rounds, limit=limit, progress=progress,
         ),
-        _print, as_json=as_json, quiet=quiet, plot=plot, draw=plots.plot_decoders,
+        _print, as_json=as_json, quiet=quiet,
     )  # fmt: skip
     if save:
         tell(f"saved for decoder='auto': {result.save()}")

@@ -37,21 +37,20 @@ def run(
         float, typer.Option(help="Seconds to spend on the settings, roughly; images may be fewer.")
     ] = 120.0,
     as_json: option.Json = False,
-    plot: option.Plot = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
     """Load a pack with threads and with DataLoader workers, and say which setting is fastest.
 
-    Each image becomes a random resized crop; half of the crops are mirrored. The stages of one
-    image are timed on one core, with the images in the page cache. The "decode wall" is the speed
-    of decoding whole images on all CPUs, and nothing else: seekable JPEGs can beat it.
+    Each image becomes a random resized crop; half of the crops are mirrored. What one image costs,
+    and its stages, is timed on one core, with the images in the page cache: batches are made and
+    handed over as in the settings.
 
     Example: packio bench-load train.lmdb
 
-    Example: packio bench-load train.lmdb --fidelity fast --workers 4 --workers 8 --plot load.png
+    Example: packio bench-load train.lmdb --fidelity fast --workers 4 --workers 8
     """
     from packio.images.geometry import RandomResizedCrop
-    from packio.measuring.bench import load, plots
+    from packio.measuring.bench import load
 
     run_bench(
         lambda _: load.measure(
@@ -60,7 +59,7 @@ def run(
             seconds=seconds,
             say=None if quiet else tell,
         ),
-        _print, as_json=as_json, quiet=True, plot=plot, draw=plots.plot_load,
+        _print, as_json=as_json, quiet=True,
     )  # fmt: skip
 
 
@@ -75,11 +74,12 @@ def _print(result: LoadResult) -> None:
         say(f"  {setting!s:<24} {setting.images_per_second:>8,.0f} img/s "
               f"{setting.megabytes_per_second:>8,.1f} MB/s  ± {spread / 2:.0%}")  # fmt: skip
     total = sum(result.stages.values())
-    say(f"one image on one core: {total:,.0f} µs")
+    say(f"one image on one core: {total:,.0f} µs, {1e6 / total:,.0f} img/s")
     for name, micros in result.stages.items():
-        say(f"  {name:<8} {micros:>7,.0f} µs  {micros / total:>4.0%}")
-    say(f"decode wall: {result.wall:,.0f} img/s; the best setting reaches "
-          f"{result.share_of_wall:.0%}")  # fmt: skip
+        say(f"  {name:<16} {micros:>7,.0f} µs  {micros / total:>4.0%}")
+    share = result.best.images_per_second / result.ceiling
+    say(f"{counted(result.cpus, 'CPU')} at this rate: {result.ceiling:,.0f} img/s; the best "
+        f"setting reaches {share:.0%} of it")  # fmt: skip
     for gain in result.gains:
         if gain.factor > 1.05:
             say(f"{gain.what} would make it {gain.factor:.1f} times as fast: {gain.command}")

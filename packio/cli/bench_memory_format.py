@@ -35,7 +35,6 @@ def run(
     ] = None,
     rounds: Annotated[int, typer.Option(help="Times to measure everything, in turns.")] = 7,
     as_json: option.Json = False,
-    plot: option.Plot = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
     """Measure what a transposed batch, or a mix of memory formats, costs a model here.
@@ -47,16 +46,16 @@ def run(
 
     Example: packio bench-memory-format
 
-    Example: packio bench-memory-format --device cuda --dtype bfloat16 --plot formats.svg
+    Example: packio bench-memory-format --device cuda --dtype bfloat16
     """
-    from packio.measuring.bench import memory_format, plots
+    from packio.measuring.bench import memory_format
 
     run_bench(
         lambda progress: memory_format.measure(
             device=device, dtypes=dtype or None, batch_size=batch_size, size=size, rounds=rounds,
             progress=progress,
         ),
-        _print, as_json=as_json, quiet=quiet, plot=plot, draw=plots.plot_memory_formats,
+        _print, as_json=as_json, quiet=quiet,
     )  # fmt: skip
 
 

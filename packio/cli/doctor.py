@@ -36,18 +36,12 @@ def run(
     ] = None,
     index: option.Index = None,
     seconds: Annotated[float, typer.Option(help="Seconds to spend, roughly.")] = 25.0,
-    keep_cache: Annotated[
-        bool, typer.Option("--keep-cache", help="Keep files in the page cache: time no cold reads.")
-    ] = False,
     as_json: option.Json = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with plots into FILE.")
     ] = None,
     profile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Profile the main process with cProfile.")
-    ] = None,
-    py_spy: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Flame graph by py-spy, with workers.")
     ] = None,
     quiet: option.NoProgress = False,
 ) -> None:  # fmt: skip
@@ -70,8 +64,7 @@ def run(
         loader, size, batch_size, workers, index)  # fmt: skip
     diagnosis = doctor(
         found, naming.found(step, "--step ") if step is not None else None, seconds=seconds,
-        keep_cache=keep_cache, profile=profile, py_spy=py_spy,
-        say=None if quiet else tell,
+        profile=profile, say=None if quiet else tell,
     )  # fmt: skip
     if html is not None:
         write_page(html, diagnosis.html(shlex.join(["packio", *sys.argv[1:]])).encode())

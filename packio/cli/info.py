@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,11 +13,14 @@ from packio.cli import _options as option
 from packio.cli._output import as_size, counted, escaped, print_json, say
 from packio.errors import printable
 
-if TYPE_CHECKING:
-    from packio.packs.opening import Pack
-
 _CLASSES_SHOWN = 5
 _Lines = Iterator[tuple[str, str]]
+
+
+def _page(plot: Path | None) -> Path | None:
+    if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
+        raise typer.BadParameter(f"{plot}: a page is written, as info.html")
+    return plot
 
 
 def run(
@@ -44,8 +47,8 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draw classes, sizes, bytes and aspect ratios: a page, .html; or a picture, .png, "
-            ".svg or .pdf (pip install matplotlib).",
+            callback=_page,
+            help="Write a page that shows classes, sizes, bytes and aspect ratios, as info.html.",
         ),
     ] = None,
     system: Annotated[
@@ -71,6 +74,8 @@ def run(
     import packio
     from packio.inspecting import info
     from packio.inspecting.info import describe
+    from packio.inspecting.overview import write_overview
+    from packio.inspecting.pages import check_place
 
     if system:
         _print_system(info.system(), as_json=as_json)
@@ -78,7 +83,7 @@ def run(
     if pack is None:
         raise typer.BadParameter("name a pack, or ask for --system")
     if plot is not None:
-        _check_plot(plot)
+        check_place(plot)
     with packio.open(pack, index=index) as opened:
         summary = describe(opened)
         if stats is not None:
@@ -88,7 +93,7 @@ def run(
         if buckets is not None:
             summary["buckets"] = info.in_buckets(opened, buckets)
         if plot is not None:
-            _draw(opened, plot)
+            write_overview(opened, plot)
     if as_json:
         print_json(summary)
     elif sys.stdout.isatty():
@@ -96,33 +101,6 @@ def run(
     else:
         for title, entries in _sections(summary):
             say(title, *(f"  {name:<13} {text}" for name, text in entries))
-
-
-def _is_page(plot: Path) -> bool:
-    return plot.suffix.lower() in (".html", ".htm")
-
-
-def _check_plot(plot: Path) -> None:
-    """Check that a plot can be drawn, before a pack is opened."""
-    if _is_page(plot):
-        from packio.inspecting.pages import check_place
-
-        check_place(plot)
-    else:
-        from packio.measuring.bench.plots import check_plot
-
-        check_plot(plot, also=("html",))
-
-
-def _draw(pack: Pack, plot: Path) -> None:
-    if _is_page(plot):
-        from packio.inspecting.overview import write_overview
-
-        write_overview(pack, plot)
-    else:
-        from packio.measuring.bench.plots import plot_pack
-
-        plot_pack(pack, plot)
 
 
 def _print_system(found: dict[str, str], *, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -12,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import readme_tables
 import torch
-from PIL import Image
 
 from packio.errors import OptionError
 from packio.measuring.bench import layouts, memory_format
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Iterator
 
     from packio.system.progress import Progress
@@ -141,11 +138,8 @@ def test_networks_run_in_bfloat16() -> None:
         assert case.dtype == "bfloat16"
 
 
-def test_the_command_prints_a_table_or_json_that_the_readmes_is_made_of(
-    tmp_path: pathlib.Path,
-) -> None:
-    plot = tmp_path / "plot.png"
-    done = _cli("--plot", plot)
+def test_the_command_prints_a_table_or_json_that_the_readmes_is_made_of() -> None:
+    done = _cli()
     assert done.returncode == 0, done.stderr
     first, header, *lines, networks, views = done.stdout.splitlines()
     assert first.startswith("batches of 2 images of 16x16; ")
@@ -153,7 +147,6 @@ def test_the_command_prints_a_table_or_json_that_the_readmes_is_made_of(
     assert len(lines) == 2 * 2 * 6 + 3 * 4
     assert networks.startswith("float32: channels_last, for images and model, makes ")
     assert views.startswith("views that are not contiguous: ")
-    assert Image.open(io.BytesIO(plot.read_bytes())).width > 400
     table = readme_tables.memory_format(json.loads(_cli("--json").stdout))
     assert "| contiguous, contiguous |" in table
 

@@ -22,13 +22,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import packio
-from packio.errors import DiagnosisError, MissingPackageError, OptionError
+from packio.errors import DiagnosisError, OptionError
 from packio.measuring.doctor import (
     Cause,
     Diagnosis,
     Measurements,
     Trial,
-    cold,
     findings,
     naming,
     samples,
@@ -461,6 +460,66 @@ def test_reading_decoding_and_transforms_are_told_apart(
         assert max(share._fields, key=lambda name: getattr(share, name)) == part
 
 
+class Dim:
+    """A transform of the user's own; `Turn` is another one, and `Both` applies parts in turn."""
+
+    def __init__(self, sleep: Callable[[float], None], seconds: float) -> None:
+        self._sleep, self._seconds = sleep, seconds
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        self._sleep(self._seconds)
+        return value
+
+
+class Turn(torch.nn.Module):
+    def __init__(self, sleep: Callable[[float], None], seconds: float) -> None:
+        super().__init__()
+        self._sleep, self._seconds = sleep, seconds
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self._sleep(self._seconds)
+        return value
+
+
+class Both:
+    def __init__(self, *parts: Any) -> None:
+        self.transforms = list(parts)
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        for part in self.transforms:
+            value = part(value)
+        return value
+
+
+def test_each_transform_is_named_with_its_share_of_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleep = Clock(monkeypatch).sleep
+
+    def brighten(value: torch.Tensor) -> torch.Tensor:
+        sleep(10)
+        return value
+
+    parts = Both(Dim(sleep, 60), Turn(sleep, 30), brighten, torch.abs)
+    timer = samples.SampleTimer(Numbers(transform=parts))
+    timer.run(range(4), 1000)
+    shares = timer.shares()
+    assert list(shares) == ["Dim", "Turn", "brighten"]
+    assert list(shares.values()) == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
+
+
+def test_a_slow_transform_is_the_cause_and_workers_a_remedy() -> None:
+    slow = Stages(0.0, 0.0, 0.1, steps={"RandAugment": 0.93, "Flip": 0.02})
+    gain = Trial(Cause.WORKERS_TOO_FEW, "8 workers", "num_workers=8", exactly(4), 3, chance=0.0)
+    found = Diagnosis(measured(waiting=exactly(0.6), stages=slow, trials=(gain,)))
+    assert found.kinds[:2] == [Cause.TRANSFORM, Cause.WORKERS_TOO_FEW]
+    assert found.verdict == (
+        "The dataset's transforms take 60% of the loop's time: RandAugment is 93% of what a sample "
+        "costs; too few workers: 75% of the time could be saved."
+    )
+    assert "RandAugment 93% of a sample; Flip 2% of a sample" in str(found)
+
+
 def test_of_storage_the_first_look_at_a_sample_counts_of_computing_the_lesser() -> None:
     first = [samples.SampleTime(15, 2, 9), samples.SampleTime(13, 4, 5)]
     found = samples.least(first, [samples.SampleTime(0, 3, 3)])
@@ -510,12 +569,6 @@ def test_slow_first_reads_are_named(shuffle: bool, monkeypatch: pytest.MonkeyPat
     loader = DataLoader(Once(sleep), 4, shuffle=shuffle)
     found = packio.doctor(loader, lambda _: None, seconds=QUICK)
     assert (found.measured.stages.storage or 0) > 0.018
-
-
-def test_files_are_dropped_from_the_page_cache_or_said_not_to_be(pack: pathlib.Path) -> None:
-    setup = Setup(DataLoader(packio.PackDataset(pack, fields="image"), 4))
-    seconds = cold.time_cold(setup, [0, 1, 2], 1.0)
-    assert seconds is None or seconds > 0
 
 
 def test_the_flow_goes_on_over_the_epochs_and_regroups() -> None:
@@ -589,14 +642,6 @@ def test_what_fails_is_told_and_leaves_no_process(loader: Any, step: Any, words:
 def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         packio.doctor(**{"loader": [torch.zeros(1)], **options})
-
-
-def test_py_spy_is_asked_for_before_minutes_of_measuring(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(MissingPackageError, match="py-spy"):
-        packio.doctor([torch.zeros(1)], py_spy=tmp_path / "x.svg")
 
 
 @pytest.mark.parametrize(

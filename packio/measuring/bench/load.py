@@ -19,8 +19,9 @@ from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError
 from packio.images.geometry import Geometry, RandomResizedCrop
 from packio.index.indexfile import SEEKABLE
+from packio.measuring.bench import stages
 from packio.measuring.bench.rounds import in_turns
-from packio.measuring.bench.stages import Gain, StageTimer, time_collate
+from packio.measuring.bench.stages import Gain
 from packio.measuring.flow import Flow, Order
 from packio.system import processors
 
@@ -59,9 +60,8 @@ class LoadResult:
         batch_size, crop, fidelity, decoder: As asked for.
         cpus: CPUs that this process may use.
         settings: All settings that were tried.
-        stages: Name → microseconds an image, on one core, with files in the page cache.
-        wall: The decode wall: images per second that decoding whole images, and nothing else,
-            would reach on all CPUs.
+        stages: Name → microseconds an image, on one core, with files in the page cache. They add
+            up to what an image costs.
         gains: What changes of the pack would bring.
     """
 
@@ -76,7 +76,6 @@ class LoadResult:
     cpus: int
     settings: list[Setting]
     stages: dict[str, float]
-    wall: float
     gains: list[Gain]
 
     @property
@@ -101,12 +100,12 @@ class LoadResult:
         values["settings"] = [setting._asdict() for setting in self.settings]
         values["gains"] = [gain._asdict() for gain in self.gains]
         return values | {"best": self.best._asdict(), "noise": self.noise,
-                         "share_of_wall": self.share_of_wall}  # fmt: skip
+                         "ceiling": self.ceiling}  # fmt: skip
 
     @property
-    def share_of_wall(self) -> float:
-        """The best rate as a share of the decode wall."""
-        return self.best.images_per_second / self.wall if self.wall else 0.0
+    def ceiling(self) -> float:
+        """Images per second of all CPUs, if each made images as one does alone."""
+        return 1e6 * self.cpus / max(sum(self.stages.values()), 1e-9)
 
 
 def measure(
@@ -176,32 +175,17 @@ def measure(
         for candidate in candidates:
             candidate.close()
     say("stages of one image")
-    timer = StageTimer(dataset, crop, fidelity, decoder)
-    stages = timer.stages() | {"collate": time_collate(dataset, batch_size)}
-    wall = 1e6 / timer.whole_decode() * cpus
+    costs = stages.time_stages(dataset, batch_size)
     say("what a change of the pack would bring")
     pack = dataset.pack
     flags = pack.index_file.column("image/flags").array()
     return LoadResult(
-        path=str(path), format=str(pack.metadata["format"]), samples=len(pack),
+        path=str(pack.path), format=str(pack.metadata["format"]), samples=len(pack),
         seekable=float(np.mean((flags & SEEKABLE) > 0)) if len(flags) else 0.0,
         batch_size=batch_size, crop=repr(crop), fidelity=fidelity, decoder=decoder, cpus=cpus,
-        settings=[candidate.setting() for candidate in candidates], stages=stages, wall=wall,
-        gains=timer.gains(),
+        settings=[candidate.setting() for candidate in candidates], stages=costs,
+        gains=stages.gains(dataset),
     )  # fmt: skip
-
-
-def gains(dataset: PackDataset, images: int) -> list[Gain]:
-    """Measure, on so many images, what changes of a pack would bring to a dataset with a crop.
-
-    Raises:
-        OptionError: none of the images that were tried can be decoded.
-    """
-    options = dataset.options
-    timer = StageTimer(
-        dataset, options["crop"], options["fidelity"], options["decoder"], images
-    )  # fmt: skip
-    return timer.gains()
 
 
 def _counts(cpus: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 The diagnosis is made in four steps, each in modules of its own:
 
-1. Measure: samples (`samples`, `cold`), batches (`stages`), the loop (`loops`); `examination` leads
+1. Measure: samples (`samples`), batches (`stages`), the loop (`loops`); `examination` leads
    through this step and the trials. `setups` makes the loader again with one thing changed.
 2. Findings: `findings` turns the numbers (`measured`) into what bounds the loop.
 3. Remedies: `remedies` lists changes that might help, `trials` tries them; `estimates` are of what
@@ -24,11 +24,12 @@ import torch
 from packio.errors import OptionError
 from packio.inspecting.pages import make_page
 from packio.inspecting.pages.charts import Row, Scale
-from packio.measuring.doctor import findings, profiles, report
+from packio.measuring.doctor import findings, report
 from packio.measuring.doctor.examination import Examination
 from packio.measuring.doctor.findings import Finding
 from packio.measuring.doctor.loops import Step
 from packio.measuring.doctor.measured import Cause, Measurements, Trial
+from packio.system import files
 
 __all__ = ["Cause", "Diagnosis", "Finding", "Measurements", "Trial", "doctor"]
 
@@ -44,10 +45,8 @@ def doctor(
     step: Step | None = None,
     *,
     seconds: float = 25.0,
-    keep_cache: bool = False,
     say: Callable[[str], None] | None = None,
     profile: str | os.PathLike[str] | None = None,
-    py_spy: str | os.PathLike[str] | None = None,
 ) -> Diagnosis:
     """Find what bounds a training loop, and what would help.
 
@@ -63,15 +62,13 @@ def doctor(
             batch. None: only the loader is measured.
         seconds: Seconds to spend. Nothing is begun that can be expected to end later; a loader that
             takes seconds for a sample leaves no time to try changes.
-        keep_cache: Keep files in the page cache; else some are dropped, to time reading from disk.
         say: Called with a line that says what is measured next.
         profile: File for cProfile's profile of the loop in this process.
-        py_spy: File (.svg) for py-spy's flame graph of this process and its workers.
 
     Raises:
         DiagnosisError: loader or step raise an exception, or the loader gives no batches.
         OptionError: the loader is no iterable, the step no function, or `seconds` not above 0.
-        MissingPackageError: py-spy is not installed.
+        CannotCreateError: the folder of the profile does not exist.
     """
     if not isinstance(loader, Iterable):
         raise OptionError(
@@ -81,16 +78,17 @@ def doctor(
         raise OptionError(f"seconds={seconds}: expected more than 0")
     if step is not None and not callable(step):
         raise OptionError(f"step={step!r}: expected a function of a batch")
-    profiles.check(profile, py_spy)
+    if profile is not None:
+        files.check_folder_of(profile)  # before minutes of measuring
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # torch warns of more workers than processors; the doctor measures what they cost
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         with Examination(loader, step, seconds, say or (lambda _: None)) as examination:
-            examination.time_stages(keep_cache=keep_cache)
+            examination.time_stages()
             examination.run_loop()
             examination.try_changes()
-            if profile is not None or py_spy is not None:
-                examination.profile(profile, py_spy)
+            if profile is not None:
+                examination.profile(profile)
             return Diagnosis(examination.measured())
 
 

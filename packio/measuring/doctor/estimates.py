@@ -18,7 +18,7 @@ from packio.datasets.kinds import FolderDataset
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import PackioError
 from packio.images.bucket_crop import BucketCrop
-from packio.measuring.bench import load
+from packio.measuring.bench import stages
 from packio.measuring.bench.rounds import in_turns
 from packio.measuring.doctor.findings import shares
 from packio.measuring.doctor.measured import Cause, Measurements, Spread, Trial
@@ -73,7 +73,7 @@ def of_packing(
         images = _count(seconds, each, 64)
         return [
             _decoding(decoding, gain.what, gain.command, Spread(*gain[2:]))
-            for gain in load.gains(dataset, images)
+            for gain in stages.gains(dataset, images)
         ]
     root, files = image_files(dataset, indices)
     if not files:

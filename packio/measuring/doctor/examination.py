@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 import datetime as dt
 import os
@@ -14,10 +15,10 @@ from typing import Any
 import torch
 
 from packio.batches.collating import collate
-from packio.errors import DiagnosisError
+from packio.errors import DiagnosisError, OutputError
 from packio.images.decoders import _calibration
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
-from packio.measuring.doctor import cold, estimates, profiles, remedies, stages
+from packio.measuring.doctor import estimates, remedies, stages
 from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, explained, together
 from packio.measuring.doctor.measured import Cause, Measurements, Spread, Stages, Trial
 from packio.measuring.doctor.remedies import Change
@@ -72,11 +73,11 @@ class Examination:
 
     # Step 1: the cost of a sample, a batch and a step by themselves
 
-    def time_stages(self, *, keep_cache: bool) -> None:
+    def time_stages(self) -> None:
         """Time samples, batches and the step by themselves."""
         with explained("the loader failed"):
             if self._setup.is_map:
-                self._time_samples(keep_cache=keep_cache)
+                self._time_samples()
             else:
                 self._batch = next(iter(self._setup.make(None)), None)
                 if self._batch is None:
@@ -87,7 +88,7 @@ class Examination:
             self._time_step(self._step)
         self._choose_piece()
 
-    def _time_samples(self, *, keep_cache: bool) -> None:
+    def _time_samples(self) -> None:
         setup, budget = self._setup, self._seconds * 0.08
         self._say("samples, one by one")
         first = next(iter(setup.indices()), None)
@@ -98,11 +99,7 @@ class Examination:
         count = min(_LOOKED_AT, self._size * (setup.epoch_batches() or _LOOKED_AT))
         indices = self._order.regrouped(count) if whole else [
             self._order.batch() for _ in range(count)]  # fmt: skip
-        share, again, samples, self._indices = time_samples(setup, indices, budget)
-        chilled = None
-        if not keep_cache:
-            self._say("samples, from the disk")
-            chilled = cold.time_cold(setup, self._indices[:16], budget / 2)
+        share, again, samples, self._indices, steps = time_samples(setup, indices, budget)
         if not whole:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
             share = SampleTime(*(part / self._size for part in share))
@@ -115,7 +112,7 @@ class Examination:
         if setup.workers:
             handing = stages.time_hand_over(self._batch, budget, shared=setup.collate is collate)
         self._stages = Stages(
-            **share._asdict(), storage_again=again, storage_cold=chilled,
+            **share._asdict(), storage_again=again, steps=steps,
             collate=collating, hand_over=handing,
             copy=stages.time_copy(self._batch, budget / 2), batch_bytes=bytes_of(self._batch),
         )  # fmt: skip
@@ -251,16 +248,16 @@ class Examination:
         self._trials = trials.run(candidates, self._until) + found
         self._runs = trials.baseline_runs
 
-    def profile(
-        self,
-        profile: str | os.PathLike[str] | None,
-        py_spy: str | os.PathLike[str] | None,
-    ) -> None:
-        """Run the loop once more, under profilers."""
+    def profile(self, out: str | os.PathLike[str]) -> None:
+        """Run the loop once more, under cProfile."""
         self._say("the loop, profiled")
-        loop = self._made_loop()
-        profiles.record(lambda: loop.run(min(5.0, self._seconds / 5)), profile, py_spy)
+        loop, recorder = self._made_loop(), cProfile.Profile()
+        recorder.runcall(loop.run, min(5.0, self._seconds / 5))
         loop.close()
+        try:
+            recorder.dump_stats(out)
+        except OSError as error:
+            raise OutputError(f"{os.fspath(out)}: {error.strerror}") from error
 
     def measured(self) -> Measurements:
         """Give all numbers measured so far."""

@@ -112,7 +112,9 @@ def _slower_by_layout(measured: Measurements) -> float:
 
 
 def find(measured: Measurements) -> list[Finding]:
-    """Name what bounds the loop, the heaviest first; time that nothing explains comes last.
+    """Name what bounds the loop, the heaviest first, then what trials show of workers and batches.
+
+    Time that nothing explains comes last.
 
     There is always a finding: `Cause.STEP` if the step is the limit, `Cause.NONE` if nothing is.
     """
@@ -132,7 +134,7 @@ def find(measured: Measurements) -> list[Finding]:
             best = max(gains, key=lambda t: t.factor.median)
             saved = 1 - 1 / best.factor.median
             found.append(Finding(kind, saved, _of_trial(best)))
-    found.sort(key=lambda f: -f.share)
+    found.sort(key=lambda f: (f.kind in _OF_TRIALS, -f.share))  # causes first, then remedies
     if unexplained >= _LEAST:
         found.append(Finding(Cause.UNEXPLAINED, unexplained,
                              _evidence(measured, Cause.UNEXPLAINED)))  # fmt: skip
@@ -165,7 +167,7 @@ def _evidence(measured: Measurements, kind: Cause) -> dict[str, float]:
     stages = measured.stages
     found: dict[Cause, dict[str, float | None]] = {
         Cause.STORAGE: {"seconds_a_sample": stages.storage, "again": stages.storage_again,
-                       "cold": stages.storage_cold},
+                       },
         Cause.DECODE: {"seconds_a_sample": stages.decode},
         Cause.TRANSFORM: {"seconds_a_sample": stages.transform},
         Cause.COLLATE: {"seconds_a_batch": stages.collate},

@@ -31,12 +31,18 @@ _NAMED = 2  # findings in a verdict
 def verdict(measured: Measurements, found: list[Finding]) -> str:
     """Say the heaviest findings in a sentence, and how much time is unexplained."""
     named = found[:_NAMED] + [f for f in found[_NAMED:] if f.kind is Cause.UNEXPLAINED]
-    said = "; ".join(
-        _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}") for finding in named
-    )
+    said = "; ".join(_sentence(finding, measured) for finding in named)
     if found[0].kind in (Cause.STEP, Cause.NONE) and not measured.contiguous:
         said += "; batches are not contiguous, which costs nothing here"
     return said[0].upper() + said[1:] + "."
+
+
+def _sentence(finding: Finding, measured: Measurements) -> str:
+    said = _SENTENCES[finding.kind].format(share=f"{finding.share:.0%}")
+    slowest = max(measured.stages.steps.items(), key=lambda step: step[1], default=None)
+    if finding.kind is not Cause.TRANSFORM or slowest is None:
+        return said
+    return f"{said}: {slowest[0]} is {slowest[1]:.0%} of what a sample costs"
 
 
 def lines(measured: Measurements, found: list[Finding], remedies: list[Trial]) -> list[str]:
@@ -130,10 +136,12 @@ def _stages(measured: Measurements) -> list[tuple[str, str]]:
     for name in ("storage", "decode", "transform"):
         seconds = getattr(stages, name)
         if seconds is not None:
-            rows.append((name, f"{_time(seconds)} a sample on one core"))
+            named = stages.steps.items() if name == "transform" else ()
+            most = "".join(f"; {step} {share:.0%} of a sample" for step, share in [*named][:3])
+            rows.append((name, f"{_time(seconds)} a sample on one core{most}"))
     if stages.storage is not None:
-        later = [("again", stages.storage_again), ("from the disk", stages.storage_cold)]
-        after = "".join(f"; {_time(took)} {when}" for when, took in later if took is not None)
+        again = stages.storage_again
+        after = "" if again is None else f"; {_time(again)} again"
         rows[0] = ("storage", f"{_time(stages.storage)} a sample at first{after}")
     if stages.collate is not None:
         rows.append(("collate", f"{_time(stages.collate)} a batch"))

@@ -82,12 +82,14 @@ class Samples(NamedTuple):
         time: The mean of their first fetches.
         again: Mean seconds of storage when they were fetched again.
         values, indices: The samples, and their indices.
+        steps: Name of a transform → its share of the time of a sample.
     """
 
     time: SampleTime
     again: float
     values: list[Any]
     indices: list[Any]
+    steps: dict[str, float]
 
 
 def time_samples(setup: Setup, indices: Sequence[Any], seconds: float) -> Samples:
@@ -117,7 +119,7 @@ def time_samples(setup: Setup, indices: Sequence[Any], seconds: float) -> Sample
         values = setup.fetch(chosen) if setup.has_batches else [dataset[chosen[0]]]
         rounds.append((clock() - before) / len(values))
     taken = statistics.median(rounds) if rounds else second.total
-    return Samples(*unhooked(parts, second, taken), values, chosen)
+    return Samples(*unhooked(parts, second, taken), values, chosen, timer.shares())
 
 
 def unhooked(first: SampleTime, again: SampleTime, taken: float) -> tuple[SampleTime, float]:
@@ -155,6 +157,10 @@ class SampleTimer:
         self._stack: list[str | None] = []
         self._now, self._seconds = "", dict.fromkeys(("", *SampleTime._fields), 0.0)
         self._at, self._delay, self._slept = (0.0, 0.0), 0.0, 0.0
+        self._named = dict(_named_codes(dataset))
+        self._step: tuple[int, str, float] | None = None  # depth of its call, name, since when
+        self._steps: dict[str, float] = {}
+        self._all = 0.0  # seconds of all samples
 
     def run(self, indices: Sequence[Any], seconds: float) -> list[SampleTime]:
         """Fetch samples one by one, one at least, until the time is over; time each of them."""
@@ -164,16 +170,23 @@ class SampleTimer:
             self._seconds, self._slept = dict.fromkeys(self._seconds, 0.0), 0.0
             self._stack, self._now, self._delay = [], "", run_delay()
             self._at = (time.perf_counter(), time.thread_time())
+            began, self._step = clock(), None
             sys.setprofile(self._hook)
             try:
                 self.values.append(self._dataset[index])
             finally:
                 sys.setprofile(before)
+            self._all += clock() - began
             self._switch("")
             found.append(self._share())
             if time.perf_counter() > until:
                 break
         return found
+
+    def shares(self) -> dict[str, float]:
+        """Tell the share of each transform in the time of all samples so far, the largest first."""
+        ordered = sorted(self._steps.items(), key=lambda step: -step[1])
+        return {name: seconds / self._all for name, seconds in ordered}
 
     def _share(self) -> SampleTime:
         spent, slept = self._seconds, self._slept
@@ -196,6 +209,8 @@ class SampleTimer:
     def _hook(self, frame: FrameType, event: str, argument: Any) -> None:
         if event in ("call", "c_call"):
             stage = self._of_code(frame.f_code) if event == "call" else self._of_c(argument)
+            if self._step is None and event == "call" and frame.f_code in self._named:
+                self._step = len(self._stack), self._name(frame), clock()
             if stage == self._now or (stage == "storage" and self._now == "transform"):
                 stage = None  # a transform that sleeps is a slow transform
             self._stack.append(None if stage is None else self._now)
@@ -203,8 +218,17 @@ class SampleTimer:
                 self._switch(stage)
         elif self._stack:
             back = self._stack.pop()
+            if self._step is not None and len(self._stack) == self._step[0]:
+                _, name, began = self._step
+                self._steps[name] = self._steps.get(name, 0.0) + clock() - began
+                self._step = None
             if back is not None:
                 self._switch(back)
+
+    def _name(self, frame: FrameType) -> str:
+        """Name the transform that is called: the class of a method, or the function."""
+        own = frame.f_code.co_varnames[:1] == ("self",)
+        return type(frame.f_locals["self"]).__name__ if own else self._named[frame.f_code]
 
     def _of_code(self, code: CodeType) -> str | None:
         if code not in self._known:
@@ -248,17 +272,37 @@ def clock() -> float:
     return time.perf_counter() - run_delay()
 
 
-def _codes(dataset: Any, depth: int = 0) -> Iterator[CodeType]:
+def _codes(dataset: Any) -> Iterator[CodeType]:
     """Find the code of the transforms of a dataset, and of the datasets that it wraps."""
+    for transform in _transforms(dataset):
+        yield from _code_of(transform)
+
+
+def _named_codes(dataset: Any) -> Iterator[tuple[CodeType, str]]:
+    """Find the code of the single transforms: those within a Compose, in its place."""
+    found = list(_transforms(dataset))
+    while found:
+        transform = found.pop()
+        if isinstance(parts := getattr(transform, "transforms", None), (list, tuple)):
+            found += filter(callable, parts)
+            continue
+        for code in _code_of(transform):
+            yield code, code.co_name
+        forward = getattr(type(transform), "forward", None)  # of a torch.nn.Module
+        if isinstance(inner := getattr(forward, "__code__", None), CodeType):
+            yield inner, inner.co_name
+
+
+def _transforms(dataset: Any, depth: int = 0) -> Iterator[Any]:
     for name in _TRANSFORMS:
         transform = getattr(dataset, name, None)
         if callable(transform):
-            yield from _code_of(transform)
+            yield transform
     inner = [getattr(dataset, name, None) for name in ("dataset", "ds", "inner", "_dataset")]
     inner += list(getattr(dataset, "datasets", None) or [])[:4]
     for other in inner:
         if other is not None and depth < 4:
-            yield from _codes(other, depth + 1)
+            yield from _transforms(other, depth + 1)
 
 
 def _code_of(transform: Any) -> Iterator[CodeType]:

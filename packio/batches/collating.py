@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from packio.errors import OptionError
 
 
 class Batch(list[Any]):
@@ -44,6 +46,10 @@ def _copied(sample: Any) -> Any:
     return dict(sample) if type(sample) is dict else sample
 
 
+class Batched(list[Any]):
+    """Fields that are batched already, as a dataset gives them for a list of indices."""
+
+
 def _is_same(now: Any, then: Any) -> bool:
     if type(then) is tuple and now is not then:
         return type(now) is tuple and len(now) == len(then) and all(map(_is_same, now, then))
@@ -73,7 +79,34 @@ def collate(samples: list[Any]) -> Any:
         As `torch.utils.data.default_collate`: images (N, C, H, W), labels (N,) int64, …. Images,
         masks and arrays that differ in shape, or that a sample lacks, are lists; boxes, text,
         bytes, keys and metadata always are.
+
+    Raises:
+        OptionError: tensors of plain samples differ in shape.
     """
     if isinstance(samples, Batch) and samples.is_whole:
         return samples.columns()
-    return torch.utils.data.default_collate(list(samples))
+    if isinstance(samples, (Batched, Mapping, torch.Tensor)):  # of ``ds[[3, 5]]``
+        return samples
+    try:
+        return torch.utils.data.default_collate(list(samples))
+    except RuntimeError as error:
+        for values in _columns(samples):
+            shapes = list(dict.fromkeys(tuple(getattr(value, "shape", ())) for value in values))
+            if len(shapes) > 1:
+                raise OptionError(
+                    f"a batch of tensors of several sizes, {shapes[0]} and {shapes[1]}: give the "
+                    "dataset a crop that makes one size, as crop=packio.RandomResizedCrop(224), or "
+                    "packio.ResizeCenterCrop(224) in evaluation"
+                ) from error
+        raise
+
+
+def _columns(samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The values of each field of some samples."""
+    if all(isinstance(sample, Mapping) for sample in samples):
+        yield from zip(*(sample.values() for sample in samples), strict=False)
+    elif all(isinstance(sample, (tuple, list)) for sample in samples):
+        for values in zip(*samples, strict=False):
+            yield from _columns(values)
+    else:
+        yield samples

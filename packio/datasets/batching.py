@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import operator
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from packio.batches import draws, framing
-from packio.batches.collating import Batch
+from packio.batches.collating import Batch, Batched, collate
 from packio.batches.draws import Drawn
 from packio.batches.framing import Draw
 from packio.batches.samples import FieldColumns
@@ -22,9 +23,10 @@ from packio.datasets.coming import Coming
 from packio.datasets.drawn import DrawnDataset
 from packio.datasets.fields import Fields
 from packio.datasets.guesses import Guesses
+from packio.datasets.options import check_settable
 from packio.datasets.outputs import Outputs
-from packio.datasets.positions import checked
-from packio.datasets.tally import Tally
+from packio.datasets.positions import checked, several
+from packio.datasets.tally import Seeded, Tally
 from packio.errors import OptionError, PackioError
 from packio.images.decoders._cuda import side_stream
 from packio.system import workers
@@ -60,20 +62,26 @@ class Gathered(NamedTuple):
     owners: np.ndarray | None = None
 
 
-class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
+class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
     """A map-style dataset that makes whole batches.
 
     Attributes:
-        seed, seeded: Of the random numbers, and whether it was given.
-        classes: Class names; a label is a position in this list.
+        seeded: Whether a seed of the random numbers was given.
     """
 
-    seed: int
     seeded: bool
-    classes: Any  # list[str]: an attribute, or a property
     _fields: Fields
     _outputs: Outputs
     _guesses: Guesses
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_settable(self, name, self._option_names)
+        super().__setattr__(name, value)
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names; a label is a position in this list."""
+        raise NotImplementedError
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -121,6 +129,27 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
     def __len__(self) -> int:
         raise NotImplementedError
 
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the random numbers of another epoch, also in workers that are running.
+
+        Needed under ``seed=`` with a sampler that is not packio's: see ``seed``. A `Loader` counts
+        epochs itself; its next epoch is then this one.
+        """
+        self._begin_epoch(epoch)
+        self._tally.asked = [epoch]
+
+    def __getitem__(self, index: Any) -> Any:
+        """One sample; of a slice, a list or an array of indices, the batch that `gather` makes."""
+        if type(index) is int or isinstance(index, Drawn):
+            return self._sample(index)
+        indices = several(len(self), index)
+        if indices is None:
+            return self._sample(operator.index(index))
+        if len(indices):
+            self._warn_if_again(indices)
+        batch = self._batch(indices, None, None)
+        return Batched(batch) if type(batch) is list else batch
+
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Samples of a batch; the images are views of one tensor where they are all alike.
 
@@ -133,6 +162,8 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
         Raises:
             DecodeError, IntegrityError: a sample is bad, and on_error is "raise", or all are bad.
         """
+        if self._overrides("__getitem__"):
+            return [self[index] for index in indices]
         if len(indices):
             self._warn_if_again(indices)
         return self._samples(self._made(indices, None, None))
@@ -154,6 +185,13 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
             DecodeError, IntegrityError: see `__getitems__`.
             OptionError: ``out`` or ``device`` does not fit, or the images are no one tensor.
         """
+        if self._overrides("__getitem__", "__getitems__"):
+            if out is not None or device is not None:
+                raise OptionError(
+                    f"{type(self).__name__} has a __getitem__ or __getitems__ of its own, which "
+                    "knows no out= and no device="
+                )
+            return collate(self.__getitems__(list(indices)))
         if out is not None and not (self._outputs.has_one_tensor and self._is_plain):
             raise OptionError("out=: expected tensors, without views or transforms")
         if device is None:
@@ -223,7 +261,44 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
             return self._part(self._tabled(tables.Wanted.of(indices)))
         return self._part(checked(len(self), indices))
 
+    def _overrides(self, *names: str) -> bool:
+        """Whether a class derived from packio's defines some methods of datasets anew."""
+        return any(getattr(type(self), n) is not getattr(BatchedDataset, n) for n in names)
+
+    def _check_class(self) -> None:
+        """Check what a class that is derived from packio's overrides; say what that costs.
+
+        Raises:
+            OptionError: it overrides what only torchvision's ImageFolder asks.
+        """
+        kind = type(self).__name__
+        for name in ("loader", "find_classes", "make_dataset"):
+            if hasattr(type(self), name):
+                raise OptionError(
+                    f"{kind} has {name}, as for ImageFolder; packio does not call it: a pack has "
+                    "its classes and samples, and transform= gets each image"
+                )
+        if self._overrides("__getitem__") and not self._overrides("__getitems__"):
+            warnings.warn(
+                f"{kind} has a __getitem__ of its own: batches are made by it, sample by sample, "
+                "which takes longer than whole batches; fields=('image', 'index') gives the index "
+                "of each sample, transform= and target_transform= change its values",
+                stacklevel=4,
+            )
+
     # ---- what each kind of dataset does in its own way ----
+
+    @property
+    def _option_names(self) -> Container[str]:
+        """Names of the options that it was made with; none before it is made."""
+        raise NotImplementedError
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Draw the random numbers of another epoch, of which a loader has taken note."""
+        raise NotImplementedError
+
+    def _sample(self, index: int) -> Any:
+        raise NotImplementedError
 
     @property
     def description(self) -> dict[str, Any]:
@@ -334,7 +409,7 @@ class BatchedDataset(DrawnDataset, torch.utils.data.Dataset[Any]):
         drawn = framing.by_position(self.seed, known[0].epoch, [i.position for i in known])
         return drawn if size is None else drawn._replace(size=size)
 
-    def _warn_if_again(self, indices: Sequence[int]) -> None:
+    def _warn_if_again(self, indices: Sequence[int] | np.ndarray) -> None:
         """Warn if a batch comes again in one epoch, and draws the same because of a seed."""
         if not (self.seeded and self._is_random) or isinstance(indices[0], Drawn):
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import copy
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,8 @@ from packio.datasets.joining import JoinedPacks, Portion
 from packio.datasets.outputs import Outputs
 from packio.datasets.pack_dataset import PackDataset
 from packio.datasets.positions import Positions, checked
-from packio.datasets.tally import Tally
+from packio.datasets.tally import Seed, Tally
+from packio.datasets.targets import Targets
 from packio.errors import OptionError
 from packio.packs.querying import expressions
 from packio.system.threads import Threads
@@ -27,6 +29,16 @@ if TYPE_CHECKING:
     import torch
 
 Self = TypeVar("Self", bound="ConcatPacks")
+
+
+def _of_all(name: str) -> Any:
+    """A transform of several datasets: that of the first, set for all."""
+
+    def set_all(self: ConcatPacks, transform: Any) -> None:
+        for dataset in self.datasets:
+            setattr(dataset, name, transform)
+
+    return property(lambda self: getattr(self.datasets[0], name), set_all)
 
 
 class ConcatPacks(BatchedDataset):
@@ -50,10 +62,9 @@ class ConcatPacks(BatchedDataset):
         seed: Of the random numbers; None: that of the first dataset.
 
     Attributes:
-        datasets: As given, a tuple; their `transform`, `target_transform` and `transforms` may be
-            set later.
-        classes: Class names; a label is a position in this list.
-        seed, seeded: Of the random numbers, and whether it was given.
+        datasets: As given, a tuple.
+        transform, target_transform, transforms: Of the first dataset. May be set later: of all.
+        seeded: Whether a seed was given.
 
     Raises:
         OptionError: datasets that differ, with what differs; or no dataset.
@@ -62,19 +73,20 @@ class ConcatPacks(BatchedDataset):
     def __init__(
         self, datasets: Iterable[PackDataset], *, labels: str = "same", seed: int | None = None
     ) -> None:
+        self._check_class()
         self.datasets: tuple[PackDataset, ...] = tuple(datasets)
         _check_kinds(self.datasets)
         first, self._labels = self.datasets[0], labels
         packs = [d.pack for d in self.datasets]
         self._fields = first._fields
         wanted = bool({"label", "box_labels"} & {*self._fields.names})
-        self.classes, moves = classnames.joined(packs, labels, needed=wanted)
+        self._classes, moves = classnames.joined(packs, labels, needed=wanted)
         self._packs = JoinedPacks(packs, moves)
         output = first.options["output"]
         self._outputs = Outputs(self._packs, self._fields, output, several=first._several)
         self._ends = np.cumsum([len(d) for d in self.datasets])
         self._order: Positions | None = None  # of the samples, where it is not the datasets'
-        self.seed = first.seed if seed is None else seed
+        self._seed = first._seed if seed is None else Seed(seed)
         self.seeded = first.seeded or seed is not None
         self._guesses = Guesses()
         self._waiting: Threads | None = None  # for the samples of one dataset each
@@ -87,7 +99,20 @@ class ConcatPacks(BatchedDataset):
         return f"{type(self).__name__}([{', '.join(map(repr, self.datasets))}]{labels})"
 
     @property
-    def targets(self) -> np.ndarray | None:
+    def classes(self) -> list[str]:
+        """Class names; a label is a position in this list."""
+        return self._classes
+
+    @property
+    def _option_names(self) -> Container[str]:
+        return self.datasets[0]._option_names if "datasets" in vars(self) else ()
+
+    transform = _of_all("transform")
+    target_transform = _of_all("target_transform")
+    transforms = _of_all("transforms")
+
+    @property
+    def targets(self) -> Targets | None:
         """All labels: (N,) int64 or (N, k) float32; None if a dataset has none."""
         each = [d.targets for d in self.datasets]
         if any(labels is None for labels in each):
@@ -95,7 +120,7 @@ class ConcatPacks(BatchedDataset):
         named = [
             self._packs.named(i, labels) for i, labels in enumerate(each) if labels is not None
         ]
-        targets = np.concatenate(named)
+        targets = np.concatenate(named).view(Targets)
         return targets if self.places is None else targets[self.places]
 
     @property
@@ -124,10 +149,9 @@ class ConcatPacks(BatchedDataset):
         dataset = self.datasets[number]
         return dataset._origin(place - (int(self._ends[number]) - len(dataset)))
 
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the random numbers of another epoch; see `PackDataset.set_epoch`."""
+    def _begin_epoch(self, epoch: int) -> None:
         for dataset in self.datasets:
-            dataset.set_epoch(epoch)
+            dataset._begin_epoch(epoch)
 
     @property
     def looks_ahead(self) -> bool:
@@ -154,11 +178,13 @@ class ConcatPacks(BatchedDataset):
         Raises:
             OptionError: there is no such option.
         """
-        seeded = self.seeded or "seed" in options
-        seed = options.pop("seed", self.seed)
-        datasets = [d.with_options(**options) for d in self.datasets]
-        made = type(self)(datasets, labels=self._labels, seed=seed)
-        made.seeded, made._order = seeded, self._order
+        each = {name: value for name, value in options.items() if name != "seed"}
+        made = copy.copy(self)
+        datasets = [d.with_options(**each) for d in self.datasets]
+        ConcatPacks.__init__(made, datasets, labels=self._labels, seed=options.get("seed"))
+        if "seed" not in options:
+            made._seed, made.seeded = self._seed, self.seeded
+        made._order = self._order
         return made
 
     def _matching(
@@ -196,8 +222,9 @@ class ConcatPacks(BatchedDataset):
             dataset.subset(places[owners == number] - (self._ends[number] - len(dataset)))
             for number, dataset in enumerate(self.datasets)
         ]
-        made = type(self)(parts, labels=self._labels, seed=self.seed)
-        made.seeded = self.seeded
+        made = copy.copy(self)
+        ConcatPacks.__init__(made, parts, labels=self._labels)
+        made._seed, made.seeded = self._seed, self.seeded
         if np.any(owners[1:] < owners[:-1]):
             made._order = Positions(np.argsort(np.argsort(owners, kind="stable")))
         return made
@@ -206,7 +233,7 @@ class ConcatPacks(BatchedDataset):
         """Places of samples among all of the datasets, one behind the other."""
         return indices if self.places is None else self.places[indices]
 
-    def __getitem__(self, index: int) -> Any:
+    def _sample(self, index: int) -> Any:
         key, lane, size = self._draw_one(index)
         draw = Draw(key, np.array([lane]), size)
         return self._samples(self._gathered([index], draw, None, None))[0]
@@ -292,6 +319,13 @@ def _check_kinds(datasets: Sequence[PackDataset]) -> None:
             raise OptionError(
                 f"datasets: {type(dataset).__name__}; expected LmdbDataset and its kind, all in "
                 "one list"
+            )
+        if dataset._overrides("__getitem__", "__getitems__") or (
+            type(dataset).__len__ is not PackDataset.__len__
+        ):
+            raise OptionError(
+                f"datasets: {type(dataset).__name__} has a __getitem__, __getitems__ or __len__ of "
+                "its own, which ConcatPacks would not call; torch.utils.data.ConcatDataset does"
             )
     first = _kind(datasets[0])
     for dataset in datasets[1:]:

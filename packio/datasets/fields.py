@@ -121,8 +121,9 @@ def of_pack(spec: Spec | None, pack: Pack) -> Fields:
     """The fields asked for, or the usual fields of a pack.
 
     Args:
-        spec: As `Fields` takes it; None: image, mask and label as far as the pack has them, or the
-            bare image.
+        spec: As `Fields` takes it; None: image, mask and label as far as the pack has them. That is
+            a tuple of the image alone where there is nothing else, so that a loop over images and
+            labels fails, and does not take a batch of two images for both.
         pack: The pack.
 
     Raises:
@@ -133,7 +134,7 @@ def of_pack(spec: Spec | None, pack: Pack) -> Fields:
     there += [name for name in levels.others(kinds) if name not in there]
     if spec is None:
         usual = tuple(name for name in ("image", "mask", "label") if name in there)
-        return Fields(usual if len(usual) > 1 else "image", kinds, _described(pack))
+        return Fields(usual, kinds, _described(pack))
     fields = Fields(spec, kinds, _described(pack))
     meta = (pack.meta(0) if len(pack) else None) or {}
     for name in fields.meta:

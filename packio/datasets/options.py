@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +13,61 @@ from packio.batches import draws
 from packio.errors import OptionError
 from packio.images import regions
 from packio.images.accepting import accepted
+from packio.packs.opening import Pack
 from packio.storage import urls
+from packio.system.signatures import BY_POSITION
 
 OUTPUTS = ("tensor", "numpy", "pil")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+SETTABLE = ("transform", "target_transform", "transforms", "seed")  # of options, later on
+
+_INSTEAD_OF_LOADER = (
+    "packio decodes images itself: transform= is called with each, and output='pil' gives it "
+    "Pillow's"
+)
+_OF_A_LOADER = (
+    "it is an argument of what loads the dataset: packio.Loader(dataset, …), or DataLoader"
+)
+HINTS = {  # arguments of ImageFolder and of loaders → what to write instead
+    BY_POSITION: "{kind}(path, transform=…): all but the path by name; the transform gets uint8 "
+    "tensors, or Pillow's images with output='pil'",
+    "root": "the path of the pack is the first argument: {kind}('train.lmdb', transform=…)",
+    "loader": _INSTEAD_OF_LOADER,
+    "is_valid_file": "packio pack --include GLOB chooses files, where(key=…) samples",
+    "allow_empty": "packio pack --allow-empty packs folders without images",
+    **dict.fromkeys(("num_workers", "workers", "batch_size", "shuffle"), _OF_A_LOADER),
+}
+_LABELS = "target_transform= changes labels; packio reindex mends those of a pack"
+_OF_IMAGE_FOLDER = {  # attributes of ImageFolder → what has the effect of setting them
+    "samples": "subset() and where() choose samples",
+    "imgs": "subset() and where() choose samples",
+    "loader": _INSTEAD_OF_LOADER,
+    **dict.fromkeys(("targets", "classes", "class_to_idx"), _LABELS),
+}
+
+
+def check_settable(dataset: object, name: str, names: Container[str]) -> None:
+    """Refuse to set what has an effect only when a dataset is made.
+
+    Args:
+        dataset: The dataset.
+        name: Of the attribute.
+        names: Of its options.
+
+    Raises:
+        OptionError: the attribute cannot be set.
+    """
+    if name in _OF_IMAGE_FOLDER:
+        instead = _OF_IMAGE_FOLDER[name]
+    elif name in names and name not in SETTABLE:
+        instead = f"make another dataset: ds = ds.with_options({name}=…)"
+        if name == "path":
+            instead = f"make another dataset: {type(dataset).__name__}(path, …)"
+    else:
+        return
+    raise OptionError(
+        f"{type(dataset).__name__}.{name} cannot be set, it would do nothing; {instead}"
+    )
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,24 +79,25 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         OptionError: a value is not allowed, or two options exclude each other.
     """
+    _check_path(options["path"])
     choices = {"output": OUTPUTS, "on_error": ("raise", "skip"), "cache": (None, "ram"),
                "fidelity": regions.FIDELITIES, "dtype": (torch.uint8, *FLOATS)}  # fmt: skip
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise OptionError(f"{name}={options[name]!r}: expected one of {allowed}")
     for name in ("hflip", "vflip"):
-        if not 0 <= options[name] <= 1:
-            raise OptionError(f"{name}={options[name]!r}: expected a probability, 0..1")
+        share = options[name]
+        is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
+        if not is_number or not 0 <= float(share) <= 1:
+            raise OptionError(
+                f"{name}={share!r}: expected a probability, 0..1; {name}=0.5 mirrors half of the "
+                "images"
+            )
     if options["output"] != "tensor" and options["dtype"] != torch.uint8:
         raise OptionError(
             f"dtype={options['dtype']} needs output='tensor'; output is {options['output']!r}"
         )
-    threads = options["threads"]
-    if threads != "auto" and (not isinstance(threads, int) or threads < 1):
-        raise OptionError(f"threads={threads!r}: expected 'auto' or an int of at least 1")
-    ignored = options["ignore_index"]
-    if type(ignored) is not int or not -(1 << 31) <= ignored < 1 << 31:
-        raise OptionError(f"ignore_index={ignored!r}: expected an int of 32 bits")
+    _check_numbers(options)
     _check_bytes(options, "cache_bytes", "cache", "cache='ram'")
     _check_bytes(options, "local_bytes", "local_copy", "a folder as local_copy=")
     if options["cache"] is not None and options["local_bytes"] is not None:
@@ -61,8 +114,35 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _check_numbers(options: Mapping[str, Any]) -> None:
+    threads = options["threads"]
+    if threads != "auto" and (type(threads) is not int or threads < 1):
+        raise OptionError(f"threads={threads!r}: expected 'auto' or an int of at least 1")
+    ignored = options["ignore_index"]
+    if type(ignored) is not int or not -(1 << 31) <= ignored < 1 << 31:
+        raise OptionError(f"ignore_index={ignored!r}: expected an int of 32 bits")
+    if type(options["exif_orientation"]) is not bool:
+        raise OptionError(
+            f"exif_orientation={options['exif_orientation']!r}: expected True or False"
+        )
+    seed = options["seed"]
+    if isinstance(seed, bool) or not isinstance(seed, (numbers.Integral, type(None))):
+        raise OptionError(f"seed={seed!r}: expected an int, or None")
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
+
+
+def _check_path(path: object) -> None:
+    if isinstance(path, (str, os.PathLike, Pack)):
+        return
+    what = "with_options() changes the options of a dataset"
+    if isinstance(path, (list, tuple)):
+        what = "several packs: packio.ConcatPacks([packio.PackDataset(path) for path in paths])"
+    raise OptionError(
+        f"path={path!r}: expected the path of a pack, or what packio.open gave; {what}"
+    )
 
 
 def _check_bytes(options: Mapping[str, Any], name: str, needed: str, expected: str) -> None:
@@ -81,11 +161,24 @@ def _check_views(options: Mapping[str, Any]) -> None:
         return
     if options["crop"] is not None:
         raise OptionError("crop= and views= exclude each other; put the crop into views")
-    if not 1 <= len(options["views"]) <= draws.VIEWS:
-        raise OptionError(f"views=: expected 1 to {draws.VIEWS} geometries")
+    if not isinstance(options["views"], Sequence) or not 1 <= len(options["views"]) <= draws.VIEWS:
+        raise OptionError(
+            f"views={options['views']!r}: expected a list of 1 to {draws.VIEWS} crops, as "
+            "[packio.RandomResizedCrop(224)] * 2"
+        )
 
 
 def _check_transforms(options: Mapping[str, Any]) -> None:
+    transform, views = options["transform"], options["views"]
+    if isinstance(transform, (list, tuple)) and len(transform) != len(views or ()):
+        raise OptionError(
+            f"transform={transform!r}: a list has a transform for each of views=, here "
+            f"{len(views or ())}; torchvision's Compose makes one of several"
+        )
+    for name in SETTABLE[:3]:
+        each = options[name] if isinstance(options[name], (list, tuple)) else [options[name]]
+        if not all(one is None or callable(one) for one in each):
+            raise OptionError(f"{name}={options[name]!r}: expected a function, or another callable")
     if options["transforms"] is None:
         return
     for name in ("transform", "target_transform", "views"):

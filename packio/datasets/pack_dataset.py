@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -21,8 +22,9 @@ from packio.datasets.making import Maker
 from packio.datasets.outputs import Outputs
 from packio.datasets.pack_part import PackPart
 from packio.datasets.positions import Positions, checked
-from packio.datasets.tally import Tally
-from packio.datasets.transforms import Apply, warn_of_moves
+from packio.datasets.tally import Seed, Tally
+from packio.datasets.targets import Targets
+from packio.datasets.transforms import to_sample, warn_of_moves
 from packio.errors import KeyNotFoundError, OptionError, TransformError
 from packio.images.decoders import MAX_PIXELS, Decoder
 from packio.images.geometry import Geometry
@@ -30,7 +32,7 @@ from packio.packs import local_copy as copies
 from packio.packs import opening
 from packio.packs.rows import Row
 from packio.storage.ram import RamCache
-from packio.system import workers
+from packio.system import signatures, workers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,11 +67,12 @@ class PackDataset(PackPart):
             "box_labels", "key", "index", "split", any other named field of the pack
             (`Pack.fields`), a column of the boxes (as "crowd"), or a key of the samples' metadata.
             The first of these that the pack has is taken. Default: image, mask and label, as far
-            as the pack has them; the bare image if the pack has neither. See below.
+            as the pack has them, a tuple: ``(image,)`` if the pack has neither. See below.
         output: "tensor": (C, H, W), contiguous; "numpy": (H, W, C), contiguous; "pil". Under
             "pil", boxes and arrays are NumPy arrays.
         dtype: Of tensors: torch.uint8 (as decoded), or a float type, scaled to 0..1.
-        transform: Called with each image of the field "image"; albumentations' too.
+        transform: Called with each image of the field "image"; albumentations' too. With `views`
+            also a list of them, one for each view.
         target_transform: Called with each label.
         transforms: Called with image, mask, further images and masks (in the order of `fields`),
             boxes, box_labels, further columns of the boxes, and label, as far as they are among the
@@ -88,7 +91,7 @@ class PackDataset(PackPart):
             then seed, epoch and number decide a draw, for any number of workers. With another
             sampler, draws come from torch's generator (``torch.manual_seed``), or under a seed from
             the seed, the epoch and the batch's indices: call `set_epoch` before each epoch.
-            ``ds[i]`` draws from torch's generator.
+            ``ds[i]`` draws from torch's generator. Making a dataset draws nothing.
         access: "range", or the container's library, as "lmdb"; None: as the pack recommends, or was
             opened.
         index: Path or URL of the index, if it is not beside the container; see `packio.reindex`.
@@ -134,8 +137,9 @@ class PackDataset(PackPart):
 
     Attributes:
         pack: The `packio.Pack`.
-        seed, seeded: Of the random numbers, and whether it was given.
-        transform, target_transform, transforms: As given; may be set later.
+        seeded: Whether a seed was given.
+        transform, target_transform, transforms: As given; may be set later. All other options are
+            changed by `with_options`.
 
     Raises:
         NotAPackError, UnfinishedPackError, IntegrityError: see `packio.open`.
@@ -145,7 +149,9 @@ class PackDataset(PackPart):
     """
 
     format: str | None = None  # the only container format accepted
+    seeded: bool
 
+    @signatures.refuse_others(options.HINTS)
     def __init__(
         self,
         path: str | os.PathLike[str] | opening.Pack,
@@ -160,7 +166,7 @@ class PackDataset(PackPart):
         fields: Spec | None = None,
         output: str = "tensor",
         dtype: torch.dtype = torch.uint8,
-        transform: Callable[[Any], Any] | None = None,
+        transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         transforms: Callable[..., Any] | None = None,
         ignore_index: int = 255,
@@ -180,7 +186,10 @@ class PackDataset(PackPart):
         local_bytes: int | None = None,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        is_new = "_options" not in vars(self)  # and no copy that `with_options` makes
         self._options = options.checked(given)
+        if is_new:
+            self._check_class()
         if isinstance(path, opening.Pack):
             path = path if access in (None, path.access) else path.reopened(str(access))
         self.pack = path if isinstance(path, opening.Pack) else self._opened(path, access)
@@ -190,11 +199,12 @@ class PackDataset(PackPart):
         if cache is not None:
             self.pack.keep_in_ram(cache_bytes)
         self._chosen = None if split is None else Positions(self.pack.split(split))
-        self._targets: np.ndarray | None = None  # a copy, made when asked for
+        self._targets: Targets | None = None  # a copy, made when asked for
+        self._samples_told: tuple[tuple[str, Any], ...] | None = None
         self._is_part = False  # whether of what was chosen only some are left
         # mapped here, so that forked workers share the map, and what has been checked in it
         _ = self.pack.raw_rows
-        self.transform: Callable[[Any], Any] | None = transform
+        self.transform = transform
         self.target_transform: Callable[[Any], Any] | None = target_transform
         self.transforms: Callable[[Any, Any], Any] | None = transforms
         self._fields = sample_fields.of_pack(fields, self.pack)
@@ -210,9 +220,8 @@ class PackDataset(PackPart):
         )  # fmt: skip
         self._several = views is not None
         self._outputs = Outputs(self.pack, self._fields, output, several=self._several)
-        self.seed = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
+        self._seed = Seed(seed)
         self.seeded = seed is not None
-        self._apply = Apply()
         self._guesses = Guesses()
 
     def _opened(self, path: str | os.PathLike[str], access: str | None) -> opening.Pack:
@@ -254,20 +263,36 @@ class PackDataset(PackPart):
         return self.pack.classes
 
     @property
-    def targets(self) -> np.ndarray | None:
-        """All labels: (N,) int64 or (N, k) float32, a copy; None if there are none."""
+    def targets(self) -> Targets | None:
+        """All labels: (N,) int64 or (N, k) float32, a copy; None if there are none.
+
+        An array that also does what scripts do with the list of torchvision's ImageFolder.
+        """
         if self._targets is None and (labels := self.pack.labels) is not None:
-            self._targets = labels.copy() if self._chosen is None else labels[self._chosen.array]
+            chosen = labels.copy() if self._chosen is None else labels[self._chosen.array]
+            self._targets = chosen.view(Targets)
         return self._targets
 
+    @property
+    def samples(self) -> tuple[tuple[str, Any], ...]:
+        """(key, label) of each sample, as ImageFolder has (path, label); None for no label."""
+        if self._samples_told is None:
+            names, chosen = self.pack.keys(), self._chosen
+            keys = names if chosen is None else [names[i] for i in chosen.array.tolist()]
+            labels = [None] * len(keys) if self.targets is None else self.targets
+            self._samples_told = tuple(zip(keys, labels, strict=True))
+        return self._samples_told
+
+    imgs = samples  # ImageFolder's other name of it
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_targets": None}
+        return {**vars(self), **_FORGOTTEN}
 
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the random numbers of another epoch, also in workers that are running.
+    @property
+    def _option_names(self) -> Container[str]:
+        return cast("Container[str]", vars(self).get("_options", ()))
 
-        Only needed under ``seed=`` with a sampler that is not packio's: see ``seed``.
-        """
+    def _begin_epoch(self, epoch: int) -> None:
         self._tally.epoch = epoch
 
     @property
@@ -310,23 +335,24 @@ class PackDataset(PackPart):
         split = self._options["split"]
         if self._is_part and options.get("split", split) != split:
             raise OptionError("split=: this is a part of a dataset; take the split first")
-        same = {"path": self.pack, "seed": self.seed, **current}
-        made = type(self)(**{**self._options, **same, **options})
-        made.seeded = made.seeded and (self.seeded or "seed" in options)
-        maker: Maker = vars(made)["_maker"]
-        maker.tally = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
+        made = copy.copy(self)  # a derived class may have attributes, and an __init__ of its own
+        PackDataset.__init__(made, **{**self._options, "path": self.pack, **current, **options})
+        own = vars(made)
+        if "seed" not in options:
+            own.update(_seed=self._seed, seeded=self.seeded)
+        own["_maker"].tally = self._tally if set(options) <= {"threads"} else Tally(self.epoch)
         if self._is_part:
-            vars(made).update(_chosen=self._chosen, _is_part=True, _targets=None)
+            own.update(_chosen=self._chosen, _is_part=True)
         return made
 
     def _part(self: Self, indices: np.ndarray) -> Self:
         made = copy.copy(self)
         chosen = Positions(self._positions(indices))
-        vars(made).update(_chosen=chosen, _is_part=True, _targets=None, _guesses=Guesses())
+        vars(made).update(_FORGOTTEN, _chosen=chosen, _is_part=True, _guesses=Guesses())
         vars(made)["_maker"] = self._maker.copied()
         return made
 
-    def __getitem__(self, index: int) -> Any:
+    def _sample(self, index: int) -> Any:
         position = index
         if self._chosen is not None:
             if not -len(self) <= index < len(self):
@@ -396,7 +422,7 @@ class PackDataset(PackPart):
 
     def _transformed(self, values: dict[str, Any], position: int, owner: int = 0) -> dict[str, Any]:
         try:
-            return self._apply.to_sample(
+            return to_sample(
                 values, self._fields.kinds, self.transforms, self.transform, self.target_transform
             )
         except TransformError as error:
@@ -404,4 +430,5 @@ class PackDataset(PackPart):
             raise TransformError(f"{where}: {error}") from error.__cause__
 
 
-_DEFAULTS: dict[str, Any] = PackDataset.__init__.__kwdefaults__ or {}
+_FORGOTTEN = {"_targets": None, "_samples_told": None}  # by copies: made when asked for
+_DEFAULTS = {p.name: p.default for p in inspect.signature(PackDataset).parameters.values()}

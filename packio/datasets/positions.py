@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,3 +64,26 @@ def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np
     chosen: np.ndarray = wanted.astype(np.int64)
     chosen[chosen < 0] += size
     return chosen
+
+
+def several(size: int, index: Any) -> Sequence[int] | np.ndarray | None:
+    """The indices that stand between brackets: of a slice, a list or an array; None: of one sample.
+
+    Args:
+        size: Number of samples.
+        index: What stands there.
+
+    Raises:
+        OptionError: it is a bool, or an array of something else than indices.
+    """
+    if isinstance(index, slice):
+        return range(size)[index]
+    if isinstance(index, (list, range)):
+        return (
+            checked(size, index) if any(isinstance(i, (bool, np.bool_)) for i in index) else index
+        )
+    if isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim:
+        return checked(size, index)
+    if isinstance(index, (bool, np.bool_)) or getattr(index, "dtype", None) == torch.bool:
+        raise OptionError(f"index {index}: a bool; expected an int, or a list of ints or of bools")
+    return None

@@ -1,4 +1,4 @@
-"""The epoch of a dataset and its counts, in memory that all processes share."""
+"""The epoch of a dataset, its counts and its seed, in memory that all processes share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,59 @@ _WORKERS = 128  # DataLoader workers with a column of their own
 _EPOCH, _REPLACED, _FALLBACKS, _FIRST, _LATER, _WARNED, _DECLINED = range(7)  # rows
 
 
+class Seed:
+    """A seed that is given, or drawn from torch's generator when it is first needed.
+
+    Nothing is drawn before, so that a model that is made after a dataset gets the weights that it
+    would get without. All processes have the same seed: one that needs it first in a DataLoader's
+    worker takes what the loader drew for all of its workers.
+    """
+
+    def __init__(self, given: int | None = None) -> None:
+        self._given = None if given is None else int(given)
+        if given is None:
+            self._cell = torch.full((), -1, dtype=torch.int64)
+            self._cell.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+
+    @property
+    def value(self) -> int:
+        """The seed."""
+        if self._given is not None:
+            return self._given
+        if self._cell < 0:
+            info = torch.utils.data.get_worker_info()
+            mine = torch.randint(1 << 62, ()) if info is None else (info.seed - info.id) % (1 << 62)
+            self._cell.fill_(mine)
+        return int(self._cell)
+
+
+class Seeded:
+    """What has a seed of random numbers: a given one, or one that is drawn when it is needed."""
+
+    _seed: Seed
+
+    @property
+    def seed(self) -> int:
+        """Seed of the random numbers; one that was not given is drawn when it is first needed."""
+        return self._seed.value
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed = Seed(seed)
+
+
 class Tally:
     """An epoch and counts of one dataset.
 
     Live workers see an epoch that is set, and the parent sees what workers count. Each worker
     writes to a column of its own, so nothing is lost.
+
+    Attributes:
+        asked: The epoch that the user has set last; another list each time.
     """
 
     def __init__(self, epoch: int = 0) -> None:
+        self.asked: list[int] = []
         self._cells = torch.zeros(_DECLINED + len(REASONS), _WORKERS + 1, dtype=torch.int64)
         self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
         self._cells[_EPOCH, 0] = epoch

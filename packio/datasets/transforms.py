@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from packio.batches.boxes import LABELS
 from packio.batches.samples import BOXES
 from packio.errors import TransformError
-from packio.images.tensors import ensure_contiguous, is_contiguous_batch
+from packio.images.tensors import ensure_contiguous
 from packio.sample.fields import PIXELS
 from packio.sample.record import IMAGE, MASK
 
@@ -25,7 +25,7 @@ _MOVING = re.compile(
 )
 
 
-def warn_of_moves(transform: Callable[..., Any] | None, kinds: Mapping[str, str]) -> None:
+def warn_of_moves(transform: Any, kinds: Mapping[str, str]) -> None:
     """Warn of a transform of the image alone that moves it, where masks or boxes belong to it."""
     left = [n for n, kind in kinds.items() if n != IMAGE and (kind in PIXELS or n == "boxes")]
     moving = [n for n in map(_name, _each(transform)) if _MOVING.search(n)] if left else []
@@ -40,133 +40,91 @@ def warn_of_moves(transform: Callable[..., Any] | None, kinds: Mapping[str, str]
 
 def _each(transform: Any) -> Iterator[Any]:
     """A transform and those that it is composed of."""
-    if transform is None:
-        return
-    parts = getattr(transform, "transforms", ())
-    if isinstance(transform, torch.nn.Sequential):
-        parts = transform.children()
-    yield transform
+    parts: Any = getattr(transform, "transforms", ())
+    if isinstance(transform, (torch.nn.Sequential, list, tuple)):
+        parts = list(transform)
+    if callable(transform):
+        yield transform
     for part in parts if isinstance(parts, Iterable) else ():
         yield from _each(part)
 
 
-class Apply:
-    """Applies transforms; warns once if a transform returns a tensor that is not contiguous."""
+def to_sample(
+    values: dict[str, Any],
+    kinds: Mapping[str, str],
+    transforms: Callable[..., Any] | None,
+    transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None,
+    target_transform: Callable[[Any], Any] | None,
+) -> dict[str, Any]:
+    """Apply the transforms of a dataset to one sample, the joint ones first.
 
-    def __init__(self) -> None:
-        self._warned = False
+    Raises:
+        TransformError: one of them failed.
+    """
+    if transforms is not None:
+        values |= _joint(transforms, values, kinds)
+    if transform is not None and IMAGE in values:
+        image = values[IMAGE]
+        views = image if isinstance(image, tuple) else (image,)
+        each = transform if isinstance(transform, (list, tuple)) else [transform] * len(views)
+        if len(each) != len(views):
+            raise TransformError(f"{len(each)} transforms for {len(views)} views of an image")
+        made = tuple([_applied(one, view) for one, view in zip(each, views, strict=True)])
+        values[IMAGE] = made if isinstance(image, tuple) else made[0]
+    if target_transform is not None and "label" in values:
+        values["label"] = _of_label(target_transform, values["label"])
+    return values
 
-    def __call__(self, transform: Callable[..., Any], image: Any) -> Any:
-        """Apply a transform to an image; the result is contiguous.
 
-        Args:
-            transform: Called with the image; albumentations' with ``image=image``.
-            image: A (C, H, W) tensor, an (H, W, C) array, or a Pillow image.
+def _applied(transform: Callable[..., Any], image: Any) -> Any:
+    """Apply a transform, albumentations' too, to an image; the result is contiguous."""
+    try:
+        if _is_albumentations(transform):
+            return ensure_contiguous(transform(image=image)["image"])
+        return ensure_contiguous(transform(image))
+    except Exception as error:
+        raise TransformError(_explanation(transform, image, error)) from error
 
-        Raises:
-            TransformError: the transform failed.
-        """
-        try:
-            if _is_albumentations(transform):
-                value = transform(image=image)["image"]
-            else:
-                value = transform(image)
-        except Exception as error:
-            raise TransformError(_explanation(transform, image, error)) from error
-        return self._contiguous(transform, value)
 
-    def to_sample(
-        self,
-        values: dict[str, Any],
-        kinds: Mapping[str, str],
-        transforms: Callable[..., Any] | None,
-        transform: Callable[[Any], Any] | None,
-        target_transform: Callable[[Any], Any] | None,
-    ) -> dict[str, Any]:
-        """Apply the transforms of a dataset to one sample, the joint ones first.
+def _of_label(transform: Callable[[Any], Any], label: Any) -> Any:
+    try:
+        return transform(label)
+    except Exception as error:
+        raise TransformError(
+            f"the target_transform {_name(transform)} failed on the label {label!r}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
-        Args:
-            values: The sample's fields; a tuple of images where there are several views.
-            kinds: Kinds of the fields.
-            transforms: Of images, masks, boxes and labels together; None: nothing is done.
-            transform: Of the image, or of each view.
-            target_transform: Of the label.
 
-        Raises:
-            TransformError: one of them failed.
-        """
-        if transforms is not None:
-            values |= self.joint(transforms, values, kinds)
-        if transform is not None and IMAGE in values:
-            image = values[IMAGE]
-            if isinstance(image, tuple):
-                values[IMAGE] = tuple([self(transform, view) for view in image])
-            else:
-                values[IMAGE] = self(transform, image)
-        if target_transform is not None and "label" in values:
-            values["label"] = self.to_label(target_transform, values["label"])
-        return values
+def _joint(
+    transforms: Callable[..., Any], values: Mapping[str, Any], kinds: Mapping[str, str]
+) -> dict[str, Any]:
+    """Apply transforms to the values of `joint_names`; results are contiguous.
 
-    def to_label(self, transform: Callable[[Any], Any], label: Any) -> Any:
-        """Apply a transform to a label.
+    Albumentations' are called with keywords, boxes as ``bboxes``.
 
-        Raises:
-            TransformError: the transform failed.
-        """
-        try:
-            return transform(label)
-        except Exception as error:
-            raise TransformError(
-                f"the target_transform {_name(transform)} failed on the label {label!r}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-
-    def joint(
-        self, transforms: Callable[..., Any], values: Mapping[str, Any], kinds: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """Apply transforms to images, masks, boxes and labels; results are contiguous.
-
-        Args:
-            transforms: Called with the values of `joint_names`, in that order; returns as many
-                values. Albumentations' are called with keywords, boxes as ``bboxes``.
-            values: The sample's fields.
-            kinds: Kinds of the fields.
-
-        Raises:
-            TransformError: the transforms failed, or returned something else.
-        """
-        names = joint_names(values, kinds)
-        made: Any
-        given = _as_tv_tensors({name: values[name] for name in names}, kinds)
-        try:
-            if _is_albumentations(transforms):
-                found = transforms(**{_BY_NAME.get(name, name): given[name] for name in names})
-                made = [found[_BY_NAME.get(name, name)] for name in names]
-            else:
-                found = transforms(*given.values())
-                made = [found] if len(names) == 1 else found
-        except Exception as error:
-            raise TransformError(_explanation(transforms, given[names[0]], error)) from error
-        if not isinstance(made, (tuple, list)) or len(made) != len(names):
-            raise TransformError(
-                f"the transforms {_name(transforms)} returned {type(made).__name__}; "
-                f"expected a tuple of {', '.join(names)}"
-            )
-        done = self._contiguous(transforms, [_plain(value) for value in made])
-        return dict(zip(names, done, strict=True))
-
-    def _contiguous(self, transform: Callable[..., Any], value: Any) -> Any:
-        if is_contiguous_batch(value):
-            return value
-        if not self._warned and not _is_albumentations(transform):  # ToTensorV2 gives views
-            self._warned = True
-            warnings.warn(
-                f"the transform {_name(transform)} returned a tensor that is not contiguous, "
-                "a view with other strides; packio copies it, since training on it can be many "
-                "times slower. End the transform with .contiguous() to silence this.",
-                stacklevel=4,
-            )
-        return ensure_contiguous(value)
+    Raises:
+        TransformError: the transforms failed, or returned something else than as many values.
+    """
+    names = joint_names(values, kinds)
+    made: Any
+    given = _as_tv_tensors({name: values[name] for name in names}, kinds)
+    try:
+        if _is_albumentations(transforms):
+            found = transforms(**{_BY_NAME.get(name, name): given[name] for name in names})
+            made = [found[_BY_NAME.get(name, name)] for name in names]
+        else:
+            found = transforms(*given.values())
+            made = [found] if len(names) == 1 else found
+    except Exception as error:
+        raise TransformError(_explanation(transforms, given[names[0]], error)) from error
+    if not isinstance(made, (tuple, list)) or len(made) != len(names):
+        raise TransformError(
+            f"the transforms {_name(transforms)} returned {type(made).__name__}; "
+            f"expected a tuple of {', '.join(names)}"
+        )
+    done = ensure_contiguous([_plain(value) for value in made])
+    return dict(zip(names, done, strict=True))
 
 
 def _is_albumentations(transform: Any) -> bool:
@@ -174,14 +132,10 @@ def _is_albumentations(transform: Any) -> bool:
 
 
 def joint_names(values: Iterable[str], kinds: Mapping[str, str]) -> list[str]:
-    """What joint transforms are called with, in order.
+    """What joint transforms are called with, in order, as far as a sample has it.
 
     The image, the mask, further images and masks, the boxes, their labels, further columns of the
-    boxes, the label: as far as a sample has them.
-
-    Args:
-        values: Names of the sample's fields, in the order asked for.
-        kinds: Kinds of the fields.
+    boxes, the label.
     """
     names = list(values)
     pixels = [name for name in names if kinds.get(name) in PIXELS]

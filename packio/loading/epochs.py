@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Sequence, Sized
 from typing import Any, cast
 
+from packio.datasets.batching import BatchedDataset
 from packio.errors import OptionError
 from packio.loading import ranks, steps
 from packio.loading.foreign import ForeignOrder
@@ -47,6 +48,7 @@ class Epochs:
             self._order = _Own(batches, batches, steps.read_spans(skip))
         else:
             self._order = ForeignOrder(inner, batches, steps.read_spans(skip))
+        self._asked: Any = None  # what `_asked_now` said last
         self._latest: Epoch | None = None  # that handed out a batch last, or ended last
         self._seed: int | None = None  # of the draws, loaded
 
@@ -61,7 +63,12 @@ class Epochs:
     def set(self, epoch: int) -> None:
         """Set the next epoch. The epoch that was just loaded keeps its position."""
         self._order.set(epoch)
-        self._latest = None
+        self._asked, self._latest = self._asked_now(), None
+
+    def _asked_now(self) -> Any:
+        """The epoch that the user set in the dataset last, in a list; another list each time."""
+        ours = isinstance(self._dataset, BatchedDataset)
+        return self._dataset._tally.asked if ours else None  # noqa: SLF001 (no business of a dataset's user)
 
     def begin(self) -> Epoch:
         """Begin the next epoch, or the rest of the epoch that was loaded.
@@ -71,8 +78,14 @@ class Epochs:
         """
         if self._seed is not None and not getattr(self._dataset, "seeded", False):
             self._dataset.seed = self._seed
+        ours = isinstance(self._dataset, BatchedDataset)
+        if ours:
+            before, self._asked = self._asked, self._asked_now()
+            for number in self._asked if self._asked is not before else ():
+                self._order.set(number)
+        _ = getattr(self._dataset, "seed", None)  # drawn here, not in a thread or worker
         epoch = self._order.begin()
-        set_epoch = getattr(self._dataset, "set_epoch", None)
+        set_epoch = getattr(self._dataset, "_begin_epoch" if ours else "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch.number)
         return epoch
@@ -111,6 +124,7 @@ class Epochs:
             raise OptionError(f"the state is of seed={seed}; the dataset has seed={ours}")
         self._order.load(state)
         self._seed, self._latest = None if given else seed, None
+        self._asked = self._asked_now()
 
 
 class _Own:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Integral
 from typing import Any, cast
 
 import torch
@@ -24,9 +27,23 @@ from packio.loading.prefetching import prefetch
 from packio.loading.processes import Workers
 from packio.loading.running import Epoch, EpochBatches
 from packio.loading.sampling import LoaderOrder
-from packio.system import workers
+from packio.packs.opening import Pack
+from packio.system import signatures, workers
 
 _AHEAD = 2  # batches, as of DataLoader
+_OF_THE_DATASET = "it is an argument of the dataset: packio.PackDataset(path, …)"
+_HINTS = {  # arguments of other loaders → what to write instead
+    signatures.BY_POSITION: "{kind}(dataset, batch_size, shuffle=…): all but two by name",
+    "workers": "num_workers= are worker processes",
+    "seed": "order_seed= is that of the order; crops and flips have the dataset's: "
+    "packio.LmdbDataset(…, seed=…)",
+    "in_order": "batches always come in order; leave it out",
+    "pin_memory_device": "device= is where batches go, through pinned memory",
+    **dict.fromkeys(
+        ("crop", "hflip", "vflip", "views", "transform", "target_transform", "transforms",
+         "decoder", "fidelity", "fields", "mode", "output", "on_error", "split"), _OF_THE_DATASET,
+    ),
+}  # fmt: skip
 
 
 class Loader:
@@ -61,6 +78,10 @@ class Loader:
         num_workers: Worker processes; 0 makes batches in threads of this process.
         threads: Threads that decode a batch of a packio dataset; None leaves it to the dataset.
         drop_last: Leave out a last batch that is smaller than the others.
+        even: Of several ranks. True: all take as many steps, as training needs it; some samples
+            come twice for that. False: every sample comes once, as evaluation needs it; ranks may
+            get a sample, or a batch, less than others. None: True, with a warning where samples
+            come twice without ``shuffle``.
         collate_fn: Makes a batch of a list of samples; None: `packio.collate`.
         prefetch_factor: Batches made ahead, by each worker if there are any. None: 2, or 0 where
             functions of yours run in the calling thread.
@@ -90,6 +111,7 @@ class Loader:
             for a dataset of another length.
     """
 
+    @signatures.refuse_others(_HINTS)
     def __init__(
         self,
         dataset: Any,
@@ -101,6 +123,7 @@ class Loader:
         num_workers: int = 0,
         threads: int | str | None = None,
         drop_last: bool = False,
+        even: bool | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         prefetch_factor: int | None = None,
         pin_memory: bool | str = "auto",
@@ -129,8 +152,10 @@ class Loader:
         self.batch_size: int = batch_size
         self.num_workers: int = num_workers
         if sampler is None and batch_sampler is None:
-            alone = _seed(dataset, generator)
-            sampler = LoaderOrder(dataset, order_seed, alone, shuffle=shuffle, window=window)
+            alone = functools.partial(_seed, dataset, generator)
+            sampler = LoaderOrder(
+                dataset, order_seed, alone, shuffle=shuffle, even=even, window=window
+            )
         if batch_sampler is None:
             batch_sampler = EpochBatches(cast("Any", sampler), batch_size, drop_last)
         self.sampler: Iterable[int] | None = sampler
@@ -166,9 +191,27 @@ class Loader:
             Workers, dataset, num_workers=num_workers, pin_memory=self.pin_memory,
             collate_fn=self.collate_fn, prefetch_factor=self._ahead,
             persistent_workers=persistent_workers, timeout=timeout,
-            worker_init_fn=functools.partial(workers.begin, worker_init_fn),
             multiprocessing_context=multiprocessing_context,
         )  # fmt: skip
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_made = "_is_made" in vars(self) and name != "worker_init_fn"  # Lightning sets that one
+        if is_made and (name in self.options or name == "options"):
+            raise OptionError(
+                f"Loader.{name} cannot be set, it would do nothing; make another loader: "
+                f"packio.Loader(…, {name}=…)"
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        said = {
+            n: v for n, v in self.options.items() if n != "dataset" and v != defaults[n].default
+        }
+        return (
+            f"Loader({', '.join([repr(self.dataset), *(f'{n}={v!r}' for n, v in said.items())])})"
+        )
 
     def __len__(self) -> int:
         """Batches of a whole epoch, those that ``skip`` leaves out included."""
@@ -215,7 +258,8 @@ class Loader:
         lent, self._idle = self._idle, None  # another iteration meanwhile starts others
         seed = getattr(drawing(self.dataset), "seed", None)
         if lent is None or lent.seed != seed:  # the workers' copies of the dataset have a seed, too
-            lent = self._new_workers(seed=seed, base=base)
+            begin = functools.partial(workers.begin, self.worker_init_fn)
+            lent = self._new_workers(seed=seed, base=base, worker_init_fn=begin)
         try:
             yield lent.started(self._told(epoch))
         finally:
@@ -264,7 +308,10 @@ def _seed(dataset: Any, generator: torch.Generator | None) -> int:
 def _runs_only_packio(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> bool:
     """Tell whether batches are made without functions of the user's, which may draw numbers."""
     source = drawing(dataset)
-    return collate is None and isinstance(source, BatchedDataset) and source._is_plain  # noqa: SLF001 (no business of a dataset's user)
+    if collate is not None or not isinstance(source, BatchedDataset):
+        return False
+    own = source._overrides("__getitem__", "__getitems__")  # noqa: SLF001 (no business of a dataset's user)
+    return source._is_plain and not own  # noqa: SLF001 (as above)
 
 
 def _made(
@@ -305,6 +352,28 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
     Raises:
         OptionError: arguments exclude each other, or a value makes no sense.
     """
+    dataset = given["dataset"]
+    if (
+        isinstance(dataset, (str, bytes, os.PathLike, Pack, type, torch.utils.data.IterableDataset))
+        or not hasattr(dataset, "__getitem__")
+    ):  # fmt: skip
+        raise OptionError(
+            f"dataset={dataset!r}: expected a map-style dataset: "
+            "packio.Loader(packio.PackDataset('train.lmdb', crop=…), …)"
+        )
+    for name, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1)):
+        number = given[name]
+        if number is None and name == "batch_size":
+            raise OptionError(
+                "batch_size=None: packio.Loader makes batches; a sampler that yields batches is "
+                "batch_sampler="
+            )
+        if number is not None and (type(number) is bool or not isinstance(number, Integral)
+                                   or number < least):  # fmt: skip
+            raise OptionError(f"{name}={number!r}: expected an int of at least {least}")
+    for name in ("shuffle", "drop_last", "persistent_workers"):
+        if type(given[name]) is not bool:
+            raise OptionError(f"{name}={given[name]!r}: expected True or False")
     problems = {
         "batch_sampler= excludes batch_size, shuffle, sampler and drop_last": (
             given["batch_sampler"] is not None
@@ -314,14 +383,10 @@ def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
         "sampler= yields batches: give it as batch_sampler=": (
             isinstance(given["sampler"], BucketSampler)
         ),
-        "sampler= and batch_sampler= exclude shuffle=, order_seed= and window=": (
+        "sampler= and batch_sampler= exclude shuffle=, order_seed=, window= and even=": (
             (given["sampler"] is not None or given["batch_sampler"] is not None)
-            and (given["shuffle"] or given["order_seed"] is not None or given["window"] is not None)
-        ),
-        f"batch_size={given['batch_size']}: expected at least 1": given["batch_size"] < 1,
-        f"num_workers={given['num_workers']}: expected at least 0": given["num_workers"] < 0,
-        f"prefetch_factor={given['prefetch_factor']}: expected at least 1": (
-            given["prefetch_factor"] is not None and given["prefetch_factor"] < 1
+            and (given["shuffle"]
+                 or any(given[n] is not None for n in ("order_seed", "window", "even")))
         ),
         "a decoder of batches, as 'nvjpeg', works in this process only; expected num_workers=0": (
             decodes and given["num_workers"]

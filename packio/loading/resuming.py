@@ -19,6 +19,7 @@ from packio.batches.draws import Drawn
 from packio.errors import OptionError
 from packio.loading import ranks
 from packio.loading.course import Course
+from packio.loading.places import drawing
 
 _FIRST, _CHUNK = 16, 4096  # positions computed together: at the beginning, and at most
 
@@ -85,6 +86,7 @@ class Resumable(DistributedSampler[Taken_co]):
         self.seed: int = seed
         self.epoch: int = epoch
         self.drop_last: bool = drop_last
+        self.even: bool = True  # whether all ranks take as many steps
         self._given = rank, world_size
         self._begun: int | None = None  # first position of the next pass; None: of its epoch
         self._told = 0  # world size when the length was asked for last; 0: it was not
@@ -153,11 +155,13 @@ class Resumable(DistributedSampler[Taken_co]):
     def __len__(self) -> int:
         """Positions that this rank takes in a whole epoch."""
         self._told = self.world_size
-        return self._steps(self.epoch, self._first(self.epoch, self._told), self._told)
+        return self._steps(self.epoch, self._first(self.epoch, self._told), self._told, self.rank)
 
-    def _steps(self, epoch: int, begun: int, world_size: int) -> int:
+    def _steps(self, epoch: int, begun: int, world_size: int, rank: int = 0) -> int:
         left = max(0, self._positions_of(epoch) - begun)
-        return left // world_size if self.drop_last else -(-left // world_size)
+        if self.drop_last:
+            return left // world_size
+        return -(-left // world_size) if self.even else len(range(rank, left, world_size))
 
     def __iter__(self) -> Iteration[Taken_co]:
         """Go through the next epoch; or through the rest of an epoch that was loaded."""
@@ -167,7 +171,7 @@ class Resumable(DistributedSampler[Taken_co]):
         """Describe the pass from a position of an epoch on; ranks are as of now."""
         rank, world_size = self._ranks()
         start = self._first(epoch, world_size) if begun is None else begun
-        return Pass(epoch, start, rank, world_size, self._steps(epoch, start, world_size))
+        return Pass(epoch, start, rank, world_size, self._steps(epoch, start, world_size, rank))
 
     def _upcoming(self) -> Pass:
         part = self.pass_from(self.epoch, self._begun)
@@ -325,6 +329,14 @@ class ResumableSampler(Resumable[Drawn]):
             count, seed, epoch=epoch, rank=rank, world_size=world_size, drop_last=drop_last
         )
         self._is_far = bool(getattr(data, "looks_ahead", False))
+        # of the crops: drawn before workers need it, or each would draw another
+        self._draws: Any = getattr(drawing(data), "_seed", None)
+
+    def begin(self, part: Pass | None = None) -> Pass:
+        """Begin a pass; see `Resumable.begin`."""
+        if self._draws is not None:
+            _ = self._draws.value
+        return super().begin(part)
 
     def _indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         """The index at each of some ascending positions, 0..count-1, of an epoch."""
@@ -356,7 +368,7 @@ class ResumableSampler(Resumable[Drawn]):
         drop_last: bool = False,
     ) -> Iterator[list[Drawn]]:  # fmt: skip
         """Yield the batches that a rank gets; see `Resumable.batches_from`."""
-        steps = self._steps(epoch, position, world_size)
+        steps = self._steps(epoch, position, world_size, rank)
         indices = self.walk(Pass(epoch, position, rank, world_size, steps))
         while batch := list(itertools.islice(indices, batch_size)):
             if len(batch) < batch_size and drop_last:

@@ -6,7 +6,9 @@ thousand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 from packio.batches import draws
@@ -36,6 +38,8 @@ class ShuffleSampler(ResumableSampler):
             out once.
         drop_last: Leave out samples at the end that do not suffice for all ranks; otherwise the
             first samples fill up the last step.
+        even: False fills up nothing, so that every sample comes once, on one rank, as evaluation
+            needs it. Some ranks then get a sample less than others, perhaps a batch less.
         shuffle: False keeps the order of the pack.
         window: Shards that are read at a time, for packs whose shards are far away; see below.
             None: all samples are shuffled together.
@@ -69,6 +73,7 @@ class ShuffleSampler(ResumableSampler):
         rank: int | None = None,
         world_size: int | None = None,
         drop_last: bool = False,
+        even: bool = True,
         shuffle: bool = True,
         window: int | None = None,
     ) -> None:
@@ -76,6 +81,7 @@ class ShuffleSampler(ResumableSampler):
             data, length(data), seed, epoch=epoch, rank=rank, world_size=world_size,
             drop_last=drop_last,
         )  # fmt: skip
+        self.even = even
         self.data_length: int = self.count  # of the dataset
         self.shuffle: bool = shuffle
         self.window: int | None = window
@@ -93,7 +99,7 @@ class ShuffleSampler(ResumableSampler):
         """What the order depends on, beside the epoch."""
         shards = None if self._windows is None else self._windows.digest
         mine = {"shuffle": self.shuffle, "window": self.window, "shards": shards}
-        order = {**super().order, **mine}
+        order = {**super().order, **mine, **({} if self.even else {"even": False})}
         return order if self.shuffle else {n: order[n] for n in order if n != "seed"}
 
     @classmethod
@@ -104,6 +110,7 @@ class ShuffleSampler(ResumableSampler):
         made = ShuffleSampler(
             data, order.get("seed", 0), shuffle=order.get("shuffle", True),
             window=order.get("window"), rank=0, world_size=1, drop_last=drop_last,
+            even=order.get("even", True),
         )  # fmt: skip
         made.check(order)
         return made
@@ -124,20 +131,23 @@ class LoaderOrder(ShuffleSampler):
         data: The dataset, or its length.
         seed: Seed of the order. None: ``alone`` if there is one process; 0 if there are several, as
             torch's DistributedSampler has it: what one process draws the others do not know.
-        alone: Seed of a single process.
+        alone: Gives the seed of a single process, when an epoch needs it first.
+        even: As in `ShuffleSampler`. None: True, with a warning where an epoch in the order of the
+            pack, as in evaluation, has samples twice.
         rank, world_size, drop_last, shuffle, window: As in `ShuffleSampler`.
     """
 
     def __init__(
-        self, data: Sized | int, seed: int | None, alone: int, *, shuffle: bool,
-        rank: int | None = None, world_size: int | None = None, drop_last: bool = False,
-        window: int | None = None,
+        self, data: Sized | int, seed: int | None, alone: Callable[[], int], *, shuffle: bool,
+        even: bool | None = True, rank: int | None = None, world_size: int | None = None,
+        drop_last: bool = False, window: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            data, alone if seed is None else seed,
+            data, seed or 0, even=even is not False,
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle, window=window,
         )  # fmt: skip
-        self._alone = alone if seed is None else None
+        self._alone = alone if seed is None and shuffle else None
+        self._warns = even is None and not shuffle
         self._is_far = False  # the loader itself tells what comes next
 
     @property
@@ -149,11 +159,26 @@ class LoaderOrder(ShuffleSampler):
     def begin(self, part: Pass | None = None) -> Pass:
         """Begin a pass; the number of processes is known now, and so is the seed."""
         self._settle()
-        return super().begin(part)
+        part = super().begin(part)
+        twice = -self.count % part.world_size
+        if self._warns and twice and not part.rank:
+            self._warns = False
+            warnings.warn(
+                f"Loader: {self.count} samples for {part.world_size} ranks: {twice} come twice, so "
+                "that all ranks take as many steps. In evaluation count each once: "
+                "packio.Loader(…, even=False); even=True says that they may come twice",
+                stacklevel=5,
+            )
+        return part
 
     def _settle(self) -> None:
-        if self._alone is not None:
-            self.seed = 0 if self.world_size > 1 else self._alone
+        if self._alone is None:
+            return
+        if self.world_size > 1:
+            self.seed = 0
+        else:
+            seed = self.seed = self._alone()
+            self._alone = lambda: seed
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; its seed is taken if the loader's user gave none."""
@@ -244,7 +269,13 @@ class RepeatAugSampler(ResumableSampler):
 
 
 def length(data: Sized | int) -> int:
-    """Number of samples of a dataset, which is given as a dataset or as that number."""
+    """Number of samples of a dataset, which is given as a dataset or as that number.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if isinstance(data, (bool, str, bytes, os.PathLike)):
+        raise OptionError(f"data={data!r}: expected a dataset, or its length")
     return data if isinstance(data, int) else len(data)
 
 

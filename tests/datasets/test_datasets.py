@@ -316,7 +316,7 @@ def test_a_dataset_pickles_small_and_refuses_a_changed_pack(pack: Path, tmp_path
     ds = packio.LmdbDataset(copy, crop=packio.CenterCrop(24), hflip=0.5)
     ds[0]
     dumped = pickle.dumps(ds)
-    assert len(dumped) < 16_000
+    assert len(dumped) < 16_500
     assert torch.equal(pickle.loads(dumped)[3][0].sort().values, ds[3][0].sort().values)
     index = Index(copy / "index.packio")
     columns = {name: index.column(name).array() for name in index.column_names}

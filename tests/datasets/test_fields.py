@@ -35,7 +35,7 @@ def _without(path: Path, *names: str) -> Path:
         ((), ("image", "mask", "label")),
         (("label",), ("image", "mask")),
         (("mask",), ("image", "label")),
-        (("mask", "label"), "image"),
+        (("mask", "label"), ("image",)),
     ],
 )
 def test_default_fields_are_those_that_there_are(

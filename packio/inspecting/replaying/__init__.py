@@ -247,7 +247,7 @@ def _order(
     if seed is None and order_seed is None:
         raise OptionError("seed=None: without a state, say seed= or order_seed=")
     return LoaderOrder(
-        dataset, order_seed, seed or 0, shuffle=shuffle, window=window, rank=0,
+        dataset, order_seed, lambda: seed or 0, shuffle=shuffle, window=window, rank=0,
         world_size=size.world_size,
     )  # fmt: skip
 

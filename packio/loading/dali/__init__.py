@@ -34,9 +34,9 @@ __all__ = ["DaliLoader"]
 class DaliLoader:
     """Batches of a pack, decoded, cropped, resized and mirrored by NVIDIA DALI.
 
-    A batch is images (N, C, H, W), RGB, on the device. If the pack has labels, a batch is a pair of
-    images and labels, (N,) int64 or (N, k) float32. The last batch of an epoch has the samples that
-    are left. Each iteration is another epoch. A batch stays as it is when the next one is made.
+    A batch is a tuple: images (N, C, H, W), RGB, on the device, and labels if the pack has them,
+    (N,) int64 or (N, k) float32. The last batch of an epoch has the samples that are left. Each
+    iteration is another epoch. A batch stays as it is when the next one is made.
 
     Order, boxes and flips are those of ``packio.Loader`` over a ``packio.PackDataset`` with the
     same seed, crop, hflip and vflip. Pixels are equal too if they are decoded on the processor and
@@ -112,7 +112,6 @@ class DaliLoader:
         _check_options({**locals(), "device": self.device})
         graphs.module("")  # raises now if DALI is not installed
         self.pack: Pack = pack if isinstance(pack, Pack) else opening.open(pack)
-        drawn = seed if seed is not None else int(torch.randint(1 << 62, ()).item())
         self.replaced = 0
         count = processors.share() if threads == "auto" else int(threads)
         last = memory_format == torch.channels_last
@@ -125,15 +124,15 @@ class DaliLoader:
         )
         chosen = None if split is None else self.pack.split(split)
         sampler = LoaderOrder(
-            len(self.pack) if chosen is None else len(chosen), order_seed, drawn,
+            len(self.pack) if chosen is None else len(chosen), order_seed, lambda: self.seed,
             rank=rank, world_size=world_size, drop_last=drop_last, shuffle=shuffle,
         )  # fmt: skip
         recipe = Settings(
             (crop,), hflip, vflip, Decoder("auto", "RGB", max_pixels=max_pixels), exif_orientation
         )
         self._feeder = Feeder(
-            self.pack, recipe, chosen, drawn, Threads(count) if count > 1 else None,
-            skip=on_error == "skip", seeded=seed is not None,
+            self.pack, recipe, chosen, seed, Threads(count) if count > 1 else None,
+            skip=on_error == "skip",
         )  # fmt: skip
         batches = torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
         self._epochs = Epochs(self._feeder, sampler, batches)

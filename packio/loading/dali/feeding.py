@@ -14,6 +14,7 @@ import numpy as np
 
 from packio.batches.columns import make_each
 from packio.batches.framing import Framing, Settings, by_position
+from packio.datasets.tally import Seed, Seeded
 from packio.images import regions
 from packio.images.encodings import PNG_MAGIC
 from packio.images.frames import oriented
@@ -52,28 +53,27 @@ class Fed(NamedTuple):
     settled: bool
 
 
-class Feeder:
+class Feeder(Seeded):
     """Makes batches for DALI.
 
     Args:
         pack: Where samples are read from.
         recipe: How to crop, flip and decode; one view.
         chosen: Positions of the samples to take; None takes the whole pack.
-        seed: Of the crops and flips.
+        seed: Of the crops and flips; None: drawn when an epoch begins.
         threads: Threads that read; None reads in the calling thread.
         skip: Replace a bad sample by another one of the batch, instead of raising the error.
-        seeded: Whether the user gave the seed.
 
     Attributes:
-        seed, seeded: As above; the seed may be set.
+        seeded: Whether the user gave the seed.
     """
 
     def __init__(
-        self, pack: Pack, recipe: Settings, chosen: np.ndarray | None, seed: int,
-        threads: Threads | None, *, skip: bool, seeded: bool,
+        self, pack: Pack, recipe: Settings, chosen: np.ndarray | None, seed: int | None,
+        threads: Threads | None, *, skip: bool,
     ) -> None:  # fmt: skip
-        self.seeded = seeded
-        self._pack, self._recipe, self._chosen, self.seed = pack, recipe, chosen, seed
+        self.seeded = seed is not None
+        self._pack, self._recipe, self._chosen, self._seed = pack, recipe, chosen, Seed(seed)
         self._threads, self._skip = threads, skip
         self._ours: set[int] = set()  # samples that DALI failed on, which packio decodes
 

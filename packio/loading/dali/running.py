@@ -133,10 +133,10 @@ class Handover:
         self._stream: Any = None  # a torch.cuda.Stream, once there is one
 
     def __call__(self, size: int, images: Any, labels: torch.Tensor | None) -> Any:
-        """Return the first images of a batch, (size, C, H, W), with labels if there are any."""
+        """Return the first images of a batch, (size, C, H, W), and labels if there are any."""
         if self._device.type == "cpu":
             made = self._prepared(size, images)
-            return made if labels is None else (made, labels)
+            return (made,) if labels is None else (made, labels)
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's own
         current = torch.cuda.current_stream(self._device)
@@ -144,7 +144,7 @@ class Handover:
             made = self._prepared(size, images).clone()
             made.record_stream(current)
         self._stream.synchronize()
-        return made if labels is None else (made, labels.to(self._device))
+        return (made,) if labels is None else (made, labels.to(self._device))
 
     def _prepared(self, size: int, images: Any) -> torch.Tensor:
         made = torch.utils.dlpack.from_dlpack(images.as_tensor())[:size]

@@ -22,11 +22,6 @@ LABELS = "box_labels"  # what datasets call the column "labels"
 def make(pack: Pack, framing: Framing, view: int) -> dict[str, list[torch.Tensor]]:
     """Move the boxes of some samples by one view of each; leave out boxes that are not seen.
 
-    Args:
-        pack: The samples' pack.
-        framing: Of the samples' images.
-        view: Number of the view.
-
     Returns:
         "boxes": (k, 4) float32 of each sample, clipped to what the view shows of the image. Each
         column of the boxes by its name, (k,) int64 or float32; "box_labels" are the labels. A box

@@ -86,12 +86,7 @@ def make(
 
 
 def together(values: list[Any], bad: Collection[int] = ()) -> FieldColumn:
-    """One tensor of some values if all are tensors of one shape and type, else a list of them.
-
-    Args:
-        values: Of the samples.
-        bad: Slots whose values do not matter.
-    """
+    """One tensor of some values if all are tensors of one shape and type, else a list of them."""
     good = [value for slot, value in enumerate(values) if slot not in bad]
     if not good or not all(isinstance(value, torch.Tensor) for value in good):
         return values

@@ -102,13 +102,7 @@ class Draw(NamedTuple):
 
 
 def by_position(seed: int, epoch: int, positions: Sequence[int]) -> Draw:
-    """What samples draw by their positions in the order of an epoch, whatever batches they are in.
-
-    Args:
-        seed: Of the dataset.
-        epoch: Number of the epoch.
-        positions: Of the samples, counted over all ranks.
-    """
+    """What samples draw by their positions in the order of an epoch, in whatever batches."""
     return Draw(draws.mix(seed, epoch, _BY_POSITION), np.array(positions, np.int64))
 
 
@@ -140,13 +134,7 @@ class Framing:
 
     @classmethod
     def drawn(cls, settings: Settings, rows: RowList, draw: Draw) -> Framing:
-        """The framing of the images of a batch.
-
-        Args:
-            settings: What to make of the samples.
-            rows: The samples' images.
-            draw: Of the random numbers.
-        """
+        """The framing of the images of a batch."""
         if len(rows) < FEW:
             key, lanes = draw.key, draw.lanes.tolist()
             pairs = zip(rows, lanes, strict=True)
@@ -218,11 +206,6 @@ def placements_of_further(
     both, and makes outputs of the same size; without a crop, the further image is taken whole. An
     Exif orientation of the further image turns it. Where it has none, it is stored in the same
     position as the image, and turned with the image, as masks are.
-
-    Args:
-        settings: What to make.
-        placements: Of the sample's image.
-        image, further: What the index says of both.
     """
     size = image.height, image.width, image.orientation
     return _placements_of_further(

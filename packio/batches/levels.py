@@ -45,12 +45,7 @@ def are_used(pack: Pack, settings: Settings) -> bool:
 
 
 def of_batch(pack: Pack, framing: Framing) -> list[Taken] | None:
-    """The levels that each sample's views take; None if no level is used.
-
-    Args:
-        pack: Where the samples are.
-        framing: Of their images.
-    """
+    """The levels that each sample's views take; None if no level is used."""
     settings, rows = framing.settings, framing.rows
     if not are_used(pack, settings):
         return None

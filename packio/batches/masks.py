@@ -157,13 +157,6 @@ def make_one(
 ) -> list[torch.Tensor]:
     """Make the masks of one sample, (H, W), one a view; all border if the sample has none.
 
-    Args:
-        pack: Where the mask is read from.
-        settings: What to make.
-        image, row: The image and the mask of the sample.
-        name: Of the field.
-        placements: Of the image, one a view.
-
     Raises:
         DecodeError, IntegrityError: the mask is bad; the message names the sample.
     """

@@ -30,12 +30,7 @@ _A_THREAD = 8  # slices for each thread, at least: all threads end at about the 
 
 
 def fits(pack: Pack, framing: Framing) -> bool:
-    """Whether the core may read the images of a batch by itself.
-
-    Args:
-        pack: Of the samples.
-        framing: Of their images.
-    """
+    """Whether the core may read the images of a batch by itself."""
     return (
         native.makes_slices()
         and framing.settings.decoder.has_core

@@ -153,6 +153,7 @@ _EXPECTED: dict[str, tuple[_Check, str]] = {
         _object_of(lambda name: name is None or _is_text(name)),
         "names of the source's fields, each with its name in the pack or null"),
     "remarks": (_list_of(_is_text), "lines of text"),
+    "told": (_list_of(_is_text), "lines of text"),  # by packing
     "left_out": (
         _list_of(lambda pair: _list_of(_is_text)(pair) and len(pair) == 2),
         "keys and reasons of records that are left out"),

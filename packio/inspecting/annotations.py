@@ -119,12 +119,7 @@ class TableLines:
         return bool(self._pack.classes) and bool({"label", "boxes"} & set(self._names))
 
     def line(self, position: int, files: Mapping[str, bytes]) -> bytes:
-        """The line of one sample.
-
-        Args:
-            position: Of the sample.
-            files: Name of a field → path of its file, for all fields but the image.
-        """
+        """The line of one sample."""
         pack, names = self._pack, self._names
         told: dict[str, Any] = {"key": pack.key(position)}
         if "label" in names:
@@ -166,12 +161,7 @@ def _are_classes(labels: np.ndarray | None, classes: list[str]) -> bool:
 
 
 def head(pack: Pack, fields: Collection[str]) -> bytes:
-    """What ``packio.json`` says of a pack.
-
-    Args:
-        pack: That is extracted.
-        fields: Names of the fields that are written.
-    """
+    """What ``packio.json`` says of a pack."""
     told = {
         "classes": pack.classes,
         "fields": {name: pack.fields[name] for name in fields},

@@ -21,13 +21,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
 
 
 class Tree:
-    """A folder that is being filled; a context manager.
-
-    Args:
-        folder: The folder, which does not exist yet.
-        out: Where the folder will be, for messages.
-        pack: Where the keys come from, for messages.
-    """
+    """A folder that is being filled; a context manager."""
 
     def __init__(self, folder: Path, out: Path, pack: Path | str) -> None:
         folder.mkdir()

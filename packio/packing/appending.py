@@ -253,14 +253,7 @@ def _listed(
 def _fields_asked(
     before: Mapping[str, Any], reader: str, fields: Mapping[str, Any] | None, pack: opening.Pack
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Fields to ask a source for; and those that may be asked for, too, to be left out.
-
-    Args:
-        before: Fields that the recipe asks for.
-        reader: Name of the source's module.
-        fields: What the user says.
-        pack: The pack.
-    """
+    """Fields to ask a source for; and those that may be asked for, too, to be left out."""
     if reader == "pack":  # the recipe's names are those of another pack, or of a list
         return (fields, {}) if fields is not None else ({}, before)
     became = origins_of(pack.metadata)

@@ -228,12 +228,6 @@ def _found(
 ) -> tuple[_Extents, dict[str, _Extents], dict[str, str]]:
     """Find the images that can be read, and the named fields with the same stems.
 
-    Args:
-        path: Of the archive.
-        descriptor: Of its file.
-        context: Says which fields the user asks for, and what counts as an image.
-        result: Receives members that are neither image nor field, or cannot be read.
-
     Returns:
         Inner path → place of the images; name of a field → path of the image → place; and name of
         a field → its kind.

@@ -209,17 +209,7 @@ def _beside(
     path: Path, keys: list[bytes], images: _Side, name: str, side: _Side, result: Listing,
     context: Context,
 ) -> list[bytes]:  # fmt: skip
-    """Path of each image's file of a field; b"" for an image that has none.
-
-    Args:
-        path: The source.
-        keys: Paths of the images.
-        images: Folder and suffix of the images.
-        name: Of the field.
-        side: Folder and suffix of the files of the field.
-        result: Receives a warning of missing files.
-        context: What the user says.
-    """
+    """Path of each image's file of a field; b"" for an image that has none."""
     nowhere = Listing(result.kind, path, [], [], None, [])
     there = _by_stem(path, side, [], nowhere, context, _FIELD_ENDINGS)
     found = [there.get(images.stem(key) or b"", (b"", 0))[0] for key in keys]

@@ -322,3 +322,14 @@ def test_sizes_in_files_of_captions_are_no_sizes_of_boxes(tmp_path: pathlib.Path
     told["annotations"] = [{"id": 1, "image_id": 1, "caption": "red"}]
     path.write_text(json.dumps(told))
     packio.pack(path, tmp_path / "x.lmdb")
+
+
+def test_an_upright_mask_that_is_added_to_a_pack_lies_as_its_image(tmp_path: pathlib.Path) -> None:
+    turned = items(range(5, 9))
+    given = [{name: item[name] for name in ("image", "key", "boxes")} for item in turned]
+    packio.pack(given, tmp_path / "x.tar")
+    file = io.BytesIO()
+    Image.fromarray(mask_of(upright())).save(file, "PNG")
+    masks = {item["key"]: file.getvalue() for item in turned}
+    packio.add_field(tmp_path / "x.tar", "mask", masks, kind="mask")
+    check(tmp_path / "x.tar", count=4)

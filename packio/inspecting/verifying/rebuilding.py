@@ -60,12 +60,6 @@ class Rebuilt:
 def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt:
     """Make a new index if the index is missing or damaged and the container is sound.
 
-    Args:
-        path: Of the pack; absolute.
-        index_path: Of the index.
-        threads: Number of threads that decode.
-        meter: Counts what is done.
-
     Raises:
         ReadError: the index cannot be read.
         OSError: the new index cannot be written.

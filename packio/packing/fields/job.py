@@ -27,13 +27,7 @@ _TASKS = 4  # of each worker, at least: workers end at about the same time
 
 
 class Job:
-    """One field that is added.
-
-    Args:
-        shop: The workshop.
-        pack: The pack, locked.
-        asked: What is asked for.
-    """
+    """One field that is added."""
 
     def __init__(self, shop: Workshop, pack: opening.Pack, asked: Asked) -> None:
         self._shop, self._pack, self._asked = shop, pack, asked

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from packio.errors import BadImagesError, DecodeError, PackioError
 from packio.packing.fields import parts, values
+from packio.packing.images.placing import placed_mask
 from packio.packs import opening
 from packio.sample import fields
-from packio.sample.facts import check_mask
-from packio.sample.record import Field
+from packio.sample.facts import UNKNOWN, check_mask
+from packio.sample.record import IMAGE, Field, Frame
 from packio.system.files import check_of_file
 
 _MOST_BYTES, _MOST_SECONDS = 16 << 20, 5.0  # of values that a kill may lose
@@ -87,10 +88,6 @@ def close() -> None:
 def make(task: Task, stopped: Callable[[], bool] = bool) -> Made:
     """Make the values of some rows, and write them as parts.
 
-    Args:
-        task: Says which rows.
-        stopped: Asked before each batch whether to leave the rest, as after a Ctrl-C.
-
     Raises:
         BadImagesError: the function cannot be meant; what was made before is kept.
     """
@@ -153,8 +150,9 @@ class _Making:
         if field is not None and self._kind not in (None, field.kind):
             raise DecodeError(f"is of kind {field.kind}, the one before of kind {self._kind}")
         if field is not None and field.kind == "mask" and field.facts is not None:
-            image = _opened(task.pack, task.digest).row(row)
-            check_mask(task.name, field.facts, image.height, image.width)
+            image = _opened(task.pack, task.digest).facts(IMAGE, row)
+            field = placed_mask(field, image, Frame(is_upright=False))  # unless its size differs
+            check_mask(task.name, field.facts or UNKNOWN, image.height, image.width)
         return field
 
     def _add_problem(self, row: int, value: Any, error: Exception) -> None:

@@ -120,11 +120,7 @@ def there(folder: Path) -> list[tuple[int, int, Path]]:
 
 
 class Counter:
-    """Counts the rows whose parts are there, at most once a second: tasks may take hours.
-
-    Args:
-        folder: Of the journal.
-    """
+    """Counts the rows whose parts are there, at most once a second: tasks may take hours."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._rows, self._counted = folder, 0, -math.inf

@@ -37,11 +37,6 @@ class Stock:
 def taken(folder: Path, where: str, keys: Sequence[bytes]) -> Stock:
     """Look through the parts.
 
-    Args:
-        folder: Of the journal.
-        where: Pack and field, for messages.
-        keys: Of all samples of the pack.
-
     Raises:
         SourceError: values are of several kinds.
         OSError: a part is damaged.
@@ -98,14 +93,7 @@ def lacking(
 def bad(
     path: Path, name: str, problems: Iterable[Problem], limit: int | None
 ) -> BadImagesError:  # fmt: skip
-    """The error for bad values, with all of them.
-
-    Args:
-        path: Of the pack.
-        name: Of the field.
-        problems: The bad values.
-        limit: Say that the run stopped, as more than so many are bad.
-    """
+    """The error for bad values, with all of them."""
     listed = sorted(problems)
     lines = "".join(f"\n  {ascii(one.key)[1:-1]}: {one.reason}" for one in listed[:_SHOWN])
     more = f"\n  and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""

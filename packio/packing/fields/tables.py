@@ -30,10 +30,6 @@ class _Cell(NamedTuple):
 def values(path: Path, name: str) -> dict[bytes, Any]:
     """Key → value of each row of a table.
 
-    Args:
-        path: Of the table.
-        name: Of the field, and of its column, in any case.
-
     Raises:
         SourceError: a column is missing or there twice, a key is there twice, a list is no array
             of numbers, or the file is no table.

@@ -60,9 +60,6 @@ class _Output(NamedTuple):
 def refuse_unused(options: Mapping[str, Any]) -> None:
     """Refuse options of an encoder where no image is encoded.
 
-    Args:
-        options: As the user gave them; those of other parts of packing may be among them.
-
     Raises:
         OptionError: there is such an option.
     """
@@ -151,9 +148,6 @@ class Encoding:
 
     def __call__(self, record: Record[Field]) -> Record[Field]:
         """Encode one sample.
-
-        Args:
-            record: The sample of the source, with the facts of its image.
 
         Returns:
             The sample for the pack; the argument itself if nothing has to be done. Masks follow the
@@ -307,11 +301,7 @@ class Encoding:
 
 
 def versions(recipe: Recipe) -> dict[str, str]:
-    """Versions of the libraries that encoded images or levels; none if all images were kept.
-
-    Args:
-        recipe: Of the run.
-    """
+    """Versions of the libraries that encoded images or levels; none if all images were kept."""
     if Encoding(**recipe.encoding) == Encoding() and not (recipe.levels or {}).get("count"):
         return {}
     import PIL

@@ -126,10 +126,6 @@ class Choice:
         with the bytes of an earlier sample, and samples beyond the limit; a warning counts the
         latter. New samples get their splits by a threshold on a hash of their keys, so that one
         more sample moves no other.
-
-        Args:
-            listing: All samples of the source.
-            known: Keys of the samples that the pack has.
         """
         listing = self._matching(listing)
         old_first = sorted(range(len(listing.keys)), key=lambda i: listing.keys[i] not in known)

@@ -42,15 +42,7 @@ def changed(
     *,
     labels: bool = True,
 ) -> list[bytes]:
-    """Keys of samples whose bytes or annotations are not those that were packed.
-
-    Args:
-        listing: The samples, with labels as the index numbers them, and fields as it names them.
-        index: Index of the pack, or of a shard, that was made of the samples.
-        known: Identities of the rows of the index. Samples that still have them are not read.
-        treatment: What was done to the samples when they were packed.
-        labels: Compare the labels, too.
-    """
+    """Keys of samples whose bytes or annotations are not those that were packed."""
     return list(_differing(listing, index, known, treatment, compare_labels=labels))
 
 
@@ -94,11 +86,7 @@ def _same_label(label: Any, labels: np.ndarray | None, row: int) -> bool:
 def _as_packed(
     record: Record[Field], row: int, index: indexfile.Index, own: Collection[str]
 ) -> bool:
-    """Tell whether a sample, treated as it was then, has the bytes and annotations of a row.
-
-    Args:
-        own: Fields that the source does not give.
-    """
+    """Tell whether a sample, treated as it was then, has the bytes and annotations of a row."""
     for name in set(levels.others(index.fields.keys() | record.fields.keys())).difference(own):
         field = record.fields.get(name)
         has = f"{name}/offset" in index and index.column(f"{name}/offset").item(row) >= 0

@@ -133,7 +133,7 @@ def of_pack(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
         seconds=time.monotonic() - began,
         digest=pack.digest,
         up_to_date=True,
-        warnings=(*plan.listing.warnings, *pack.metadata.get("remarks", ())),
+        warnings=(*plan.listing.warnings, *pack.metadata.get("told", ())),
         skipped_file=listed if counts["skipped"] and listed.exists() else None,
     )
 

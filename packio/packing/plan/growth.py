@@ -43,11 +43,6 @@ class Growth(NamedTuple):
 def compared(pack: opening.Pack, listing: Listing, recipe: Recipe) -> Growth:
     """Compare a source with a pack: by keys, then by bytes and annotations where both have a key.
 
-    Args:
-        pack: The pack.
-        listing: All samples of the source.
-        recipe: The pack's recipe.
-
     Raises:
         OptionError: the source has labels or splits of another kind than the pack.
     """

@@ -63,11 +63,6 @@ class _Crop(NamedTuple):
 def advice(records: Sequence[Record[Field]], asked: Levels, images: int) -> LevelsAdvice | None:
     """Measure levels on some images.
 
-    Args:
-        records: With the levels that packing would store.
-        asked: How they were made.
-        images: Number of all images.
-
     Returns:
         None if there are no images of 8 bits.
     """

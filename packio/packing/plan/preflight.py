@@ -47,12 +47,6 @@ def check_space(plan: Plan, treatment: Treatment, out: Path, shards: Sequence[in
 
     Bytes are not counted if images are encoded anew, as their new size is not known.
 
-    Args:
-        plan: The plan of the pack.
-        treatment: What is done to each sample.
-        out: The output.
-        shards: Numbers of the shards that are still to be written.
-
     Raises:
         OutputError: the disk has too little room.
     """

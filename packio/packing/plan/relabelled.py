@@ -16,11 +16,6 @@ from packio.sources import Listing
 def relabelled(listing: Listing, classes: Sequence[str], where: str) -> Listing:
     """Move the labels and the box labels of a listing.
 
-    Args:
-        listing: The samples.
-        classes: Class names that the labels shall be positions in.
-        where: Begins error messages.
-
     Raises:
         OptionError: a label has no name.
     """

@@ -17,13 +17,7 @@ from packio.sources._packs import PackListing
 
 
 def as_in_pack(listing: Listing, became: Origins, asked: Collection[str] = ()) -> Listing:
-    """The listing of a source, with the fields that a pack has, under the pack's names.
-
-    Args:
-        listing: Of the source.
-        became: What became of its fields; of the pack.
-        asked: Fields that the user asks for, whatever became of them.
-    """
+    """The listing of a source, with the fields that a pack has, under the pack's names."""
     if not became:
         return listing
     return listing.changed(functools.partial(_taken, became, frozenset(asked)))
@@ -35,11 +29,6 @@ def became_of(listing: Listing, reader: str, pack: Pack) -> Origins:
     If the pack was made of this source, or of what the source was made of, its samples have common
     keys with it. A source of the same kind with other keys is taken for one like it: what the
     recipe asks for gets the names of before. All others have the names that the user sees.
-
-    Args:
-        listing: Of the source.
-        reader: Name of the source's module.
-        pack: The pack.
     """
     recipe, became = Recipe.of(pack.metadata), origins_of(pack.metadata)
     keys = {*listing.keys}

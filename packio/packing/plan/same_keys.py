@@ -43,11 +43,6 @@ def aligned(
 ) -> Listing:
     """Give samples that the pack has under other keys the keys of the pack.
 
-    Args:
-        listing: All samples of the source.
-        known: Keys of the samples of the pack.
-        changed: Tells which keys of a listing have other contents in the pack.
-
     Raises:
         OptionError: two samples would have the same key.
     """

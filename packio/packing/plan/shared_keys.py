@@ -26,12 +26,7 @@ class Shared(NamedTuple):
 
 
 def first(indexes: Sequence[Index], prefixes: Sequence[bytes]) -> Shared | None:
-    """A key that two packs share; None if there is none.
-
-    Args:
-        indexes: Of the packs. No pack has a key twice.
-        prefixes: What goes before the keys of each pack.
-    """
+    """A key that two packs share; None if there is none."""
     hashes = np.empty(sum(map(len, indexes)), np.int64)
     for at, (_, key) in enumerate(_keys(indexes, prefixes)):
         hashes[at] = hash(key)

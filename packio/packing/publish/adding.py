@@ -63,15 +63,7 @@ def add(
     growth: Growth,
     built: Path,
 ) -> Added:
-    """Write an index over old and new shards, and move index and new shards into the pack.
-
-    Args:
-        pack: The pack.
-        names: Names of the new shards.
-        shards: Their indexes.
-        growth: What is new in the source.
-        built: Folder with the files of the new shards.
-    """
+    """Write an index over old and new shards, and move index and new shards into the pack."""
     out = pack.index_file.path.parent
     full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
     skipped = len(assembly.skipped(shards)) + len(growth.new.unlisted)
@@ -89,12 +81,7 @@ def add(
 
 
 def undo_killed(pack: opening.Pack, built: Path) -> None:
-    """Take back what an append that was killed before its new index came has moved into a pack.
-
-    Args:
-        pack: The pack, with its old index.
-        built: Folder for the files of new shards: the files that are there already come back.
-    """
+    """Take back what an append that was killed before its new index came has moved into a pack."""
     out = pack.index_file.path.parent
     built.mkdir(exist_ok=True)
     first, numbered = first_number(pack), re.compile(rf"{re.escape(out.stem)}-(\d+)(\.|$)")

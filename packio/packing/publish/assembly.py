@@ -77,16 +77,7 @@ def write_index(
     plan: Plan, names: Sequence[str], shards: Sequence[Index], container: Format, built: Path,
     out: Path,
 ) -> Assembled:  # fmt: skip
-    """Write the index of a pack, and the sidecars that concern the whole pack.
-
-    Args:
-        plan: The plan of the pack.
-        names: Names of the shards, relative to the pack.
-        shards: Indexes of the shards.
-        container: The container's format.
-        built: Folder with the files of the shards.
-        out: Place where the pack will be.
-    """
+    """Write the index of a pack, and the sidecars that concern the whole pack."""
     full = [(n, s) for n, s in zip(names, shards, strict=True) if s.metadata["samples"]]
     tables, identities = without_identities([columns_of(shard) for _, shard in full])
     counts = [shard.metadata["files"] for _, shard in full]
@@ -142,14 +133,10 @@ _TOLD = {  # what is counted while samples are read → the line about it
 
 
 def told(shards: Sequence[Index]) -> list[str]:
-    """Lines about what was counted, with the key of the first sample.
-
-    Args:
-        shards: Indexes of shards, as packing journals them.
-    """
+    """Lines about what was counted, with the key of the first sample."""
     lines = []
     for name, line in _TOLD.items():
-        found = [shard.metadata.get("told", {}) for shard in shards]
+        found = [shard.metadata.get("noted", {}) for shard in shards]
         each = [counts[name] for counts in found if name in counts]
         if count := sum(number for number, _ in each):
             lines.append(f"{count:,} {line} (the first: {each[0][1]!a})")
@@ -294,7 +281,7 @@ def _metadata(
         statistics=carried.statistics if plan.own.stats is None else None,
         identity=[s.metadata["identity"] for _, s in full if "identity" in s.metadata],
         origins=carried.origins,
-        remarks=told(shards),
+        told=told(shards),
     )  # fmt: skip
 
 

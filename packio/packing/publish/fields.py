@@ -210,11 +210,6 @@ def _remove_empty(folder: Path, root: Path, leaves: Sequence[str]) -> None:
 def check_free(pack: opening.Pack, name: str, paths: Sequence[str]) -> None:
     """Refuse to write where something is that does not leave the pack with an old field.
 
-    Args:
-        pack: The pack.
-        name: Of the field.
-        paths: Files and folders that will be written, relative to the pack's index.
-
     Raises:
         OutputExistsError: something is there.
     """

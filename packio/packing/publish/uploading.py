@@ -34,12 +34,7 @@ _Stamp = tuple[int, str]  # size of an object in bytes, and its version, or ""
 
 
 class Upload:
-    """The upload of one pack.
-
-    Args:
-        url: Place of the new pack.
-        staged: The built pack.
-    """
+    """The upload of one pack."""
 
     def __init__(self, url: Url, staged: Path) -> None:
         self._url, self._marker = url, remote.marker(url)

@@ -80,9 +80,6 @@ def connected(address: str | None) -> Iterator[Cluster]:
 class Cluster(Executor):
     """Tasks on a Ray cluster.
 
-    Args:
-        ray: The module, connected to a cluster.
-
     Attributes:
         headless: Whether the head of the cluster is gone, so that Ray must not be asked any more.
     """
@@ -106,9 +103,6 @@ class Cluster(Executor):
 
     def show(self, sight: Sight) -> None:
         """Have the nodes compare what they see with what this process sees.
-
-        Args:
-            sight: What this process sees. Later tasks compare it, too.
 
         Raises:
             ReadError: a node sees something else; the message names the node.
@@ -245,11 +239,7 @@ def _last(error: BaseException) -> str:
 
 
 def _trouble(sights: Sequence[Any]) -> str:
-    """Tell what this process, on a node, does not see; "" if it sees all.
-
-    Args:
-        sights: Ray's reference to what the driver sees.
-    """
+    """Tell what this process, on a node, does not see; "" if it sees all."""
     import ray
 
     try:

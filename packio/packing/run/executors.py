@@ -187,12 +187,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """Run tasks in a process of `Processes`, until the pipe is closed.
-
-    Args:
-        descriptor: File descriptor of the pipe.
-        parent: Process id of the parent, which this process must not outlive.
-    """
+    """Run tasks in a process of `Processes`, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -59,10 +59,6 @@ class Journal:
     def begin(self, *, alone: bool) -> None:
         """Make the folder; keep the finished shards of the same plan.
 
-        Args:
-            alone: Remove the shards of another plan. Else refuse them: other processes may still be
-                writing them.
-
         Raises:
             OutputExistsError: shards of another plan are there.
         """
@@ -79,9 +75,6 @@ class Journal:
 
     def check(self, *, skip: bool = True) -> None:
         """Refuse shards of another plan; delete nothing.
-
-        Args:
-            skip: Accept shards that were written without their bad samples.
 
         Raises:
             OutputExistsError: such shards are there; the message says what differs.
@@ -136,11 +129,7 @@ class Journal:
         self.folder.joinpath(_PART.format(*part)).touch()
 
     def parts_of(self, missing: Sequence[int]) -> tuple[list[int], int] | None:
-        """Parts that shards belong to, and the number of all parts; None if nobody noted it.
-
-        Args:
-            missing: Numbers of the shards.
-        """
+        """Parts that shards belong to, and the number of all parts; None if nobody noted it."""
         noted = {int(path.name.rpartition("-")[2]) for path in self.folder.glob(_PART[:5] + "*")}
         if len(noted) != 1:  # none, or several divisions
             return None

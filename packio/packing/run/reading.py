@@ -90,9 +90,6 @@ class Treatment:
     def __call__(self, record: Record[Field]) -> Record[Field]:
         """Make the sample that goes into the pack.
 
-        Args:
-            record: The sample of the source, with the facts of its image.
-
         Raises:
             DecodeError: the image is damaged, or cannot be encoded so.
             MissingPackageError: JPEGs cannot be made seekable without the native core.
@@ -234,13 +231,6 @@ def read_one(
     skip: bool = False,
 ) -> Read:  # fmt: skip
     """Read and check one sample.
-
-    Args:
-        listing: The samples.
-        read: Reads a sample by its position.
-        position: Position in the listing.
-        treatment: What is done to the sample.
-        skip: Leave a damaged level out, and keep its image.
 
     Raises:
         ReadError: the disk, the network or this process fails, and not the sample.

@@ -172,7 +172,7 @@ def _finish(
         "samples": len(samples),
         "source_bytes": samples.source_bytes,
         "fields": samples.builder.fields,
-        "told": samples.counts,
+        "noted": samples.counts,
         "skipped": [[os.fsdecode(s.key), s.reason] for s in samples.skipped],
     }
     names: list[str] = []
@@ -193,11 +193,7 @@ def _finish(
 
 
 class Packed:
-    """The samples packed so far, in order: they become columns of the shard's index.
-
-    Args:
-        listing: The shard's samples.
-    """
+    """The samples packed so far, in order: they become columns of the shard's index."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing

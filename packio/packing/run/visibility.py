@@ -135,10 +135,6 @@ def _versions(recipe: Recipe) -> dict[str, str]:
 def scratch_in(folder: Path, listing: Listing) -> Iterator[None]:
     """Give the scratch files of a listing names in a folder that other machines see, for a time.
 
-    Args:
-        folder: Of the files.
-        listing: Of a source that put its samples aside, as a dataset or a compressed archive.
-
     Raises:
         OutputError: the files cannot be written, as on a full disk.
     """

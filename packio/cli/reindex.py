@@ -40,7 +40,12 @@ def run(
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Where the labels are; an empty name: no labels."),
+        typer.Option(
+            "--label",
+            "--label-col",
+            metavar="NAME",
+            help="Where the labels are, also a member of the metadata; an empty name: no labels.",
+        ),
     ] = None,
     layout: Annotated[
         str | None,
@@ -104,6 +109,8 @@ def run(
     Example: packio reindex theirs.lmdb --label-offset -1
 
     Example: packio reindex train.h5 --image train/frames --label train/target --layout BGR
+
+    Example: packio reindex theirs.tar --label-col caption
 
     Example: packio reindex 's3://theirs/train-{000..127}.tar' --index train.packio
 

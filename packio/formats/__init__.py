@@ -77,7 +77,8 @@ class Reading:
     Attributes:
         label_offset: Added to labels that are ints.
         trust_plain_pickle: Read values that are pickles of plain data; nothing in them is run.
-        image, label: Names within the container of images and labels; label "" takes none.
+        image, label: Names within the container of images and labels; label "" takes none. Where a
+            record has metadata, the label is the member of this name.
         layout: Order of pixels: "HWC" or "CHW", "RGB" or "BGR", or one of each with a comma.
         database: Name of a database within an LMDB; "": the one without a name.
     """
@@ -107,7 +108,7 @@ def check_reading(path: Path, reading: Reading, *takes: str) -> None:
         OptionError: the user gave an attribute that the format does not use.
     """
     for name, value in reading.names().items():
-        if name not in takes:
+        if name not in takes and (name, value) != ("label", ""):  # "": no labels
             raise OptionError(
                 f"{path}: {name}={value!r} is of no use: containers of this format have nothing "
                 "to choose from"

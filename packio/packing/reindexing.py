@@ -26,6 +26,7 @@ def reindex(
     trust_plain_pickle: bool = False,
     image: str | None = None,
     label: str | None = None,
+    label_col: str | None = None,
     layout: str | None = None,
     database: str | None = None,
     seek_points: bool | None = None,
@@ -54,7 +55,9 @@ def reindex(
         image: Where the images are, if not under a usual name: the path of a dataset in an HDF5
             file or of an array in N5 and Zarr, the key or position in what ``torch.save`` saved, a
             feature of TFRecords.
-        label: The same of the labels; "" takes none.
+        label, label_col: The same of the labels, by either name: also a column of MDS and of FFCV,
+            and a member of the metadata, as of a WebDataset's ``.json``; "" takes none. All labels
+            are then read as those of a table: text names a class.
         layout: Order of pixels that are not encoded: "HWC" or "CHW", "RGB" or "BGR", or one of each
             with a comma between; RGB, and by the shape, if nothing is said.
         database: Name of a database within an LMDB that holds several; "": the one without a name.
@@ -87,6 +90,9 @@ def reindex(
         OSError: the index cannot be written.
         WorkerDiedError: workers of the engine died again and again.
     """
+    if label is not None and label_col is not None:
+        raise OptionError("label and label_col are one option: give one of them")
+    label = label_col if label is None else label
     reading = Reading(label_offset, trust_plain_pickle, image, label, layout, database)
     place = None if index is None else urls.absolute(index)
     if isinstance(url := urls.place(path), Url):

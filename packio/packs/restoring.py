@@ -7,7 +7,10 @@ describes, byte for byte, everything in the old index is still true.
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from packio.index.indexfile import Index
 from packio.packs import shard_classes
 from packio.packs.collecting import check_label
 from packio.packs.recognising import Container
+from packio.sample import labelling
 from packio.sample.recipe import Recipe
 
 _OF_PACKING = ("plan", "recipe", "merged")  # metadata that an index made from files alone lacks
@@ -40,7 +44,7 @@ def restored(path: Path, container: Container, reading: Reading) -> tuple[Conten
     except PackioError as error:
         return None, f"{path}: nothing of the old index is kept: {error}"
     why = f"{', '.join(reading.names())} was given"
-    if not reading.names():
+    if reading.names().keys() <= {"label"}:
         try:
             content = _content(old, container)
         except IntegrityError as error:
@@ -48,6 +52,8 @@ def restored(path: Path, container: Container, reading: Reading) -> tuple[Conten
         else:
             why = "the files are not those that the old index describes"
         if content is not None:
+            if reading.label is not None:
+                content = _relabelled(content, reading.label, path)
             return _moved(content, reading.label_offset, path), ""
     _check_labels_are_known(old, container)
     return None, (
@@ -102,6 +108,34 @@ def _new_names(old: Index, container: Container) -> dict[str, str] | None:
         for name, _, _ in old.files()
         if name.startswith((before, stems[0]))
     }
+
+
+def _relabelled(content: Content, name: str, path: Path) -> Content:
+    """The content with labels that are a member of the metadata; "" takes none.
+
+    Raises:
+        OptionError: some samples have no such member, or the boxes have class names already.
+    """
+    table, metadata = content
+    table = {column: values for column, values in table.items() if column != "label"}
+    if metadata.get("classes") and "boxes/labels" in table:
+        raise OptionError(f"{path}: label={name!r}: its boxes have classes already")
+    data, starts = (table.get(f"meta_{part}", np.zeros(0, "u1")) for part in ("data", "offsets"))
+    texts = (data[a:b].tobytes() for a, b in itertools.pairwise(starts.tolist()))
+    found = labelling.labels_of_meta(
+        (json.loads(text) if text else {} for text in texts), name,
+        lambda i: f"{path}" if i is None else f"{path}: sample {i}",
+    )  # fmt: skip
+    if found.missing:
+        raise OptionError(
+            f"{next(iter(found.missing.values()))} ({len(found.missing)} in all); to leave these "
+            f"out: packio pack PACK OUT --label-col {shlex.quote(name)} --on-error skip"
+        )
+    if found.values is not None:
+        table["label"] = np.asarray(found.values)
+    metadata = {n: value for n, value in metadata.items() if n != "labels"}
+    options = {**metadata.get("options", {}), "label": name}
+    return table, {**metadata, "classes": [*found.classes], "options": options}
 
 
 def _moved(content: Content, offset: int, path: Path) -> Content:

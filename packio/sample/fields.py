@@ -121,13 +121,14 @@ def decode(field: Field) -> Any:
 
 
 def decode_text(data: bytes) -> str:
-    """Text of the bytes of a field of kind ``text``.
+    """Text of the bytes of a field of kind ``text``: without a byte order mark, lines end in LF.
 
     Raises:
         DecodeError: the bytes are not UTF-8.
     """
     try:
-        return bytes(data).decode("utf-8", "surrogatepass")
+        text = bytes(data).decode("utf-8", "surrogatepass")
+        return text.removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise DecodeError(
             f"text that is not UTF-8 ({error.reason} at byte {error.start})"

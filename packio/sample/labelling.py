@@ -21,7 +21,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -372,6 +372,49 @@ def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | N
         return f"label_regex={regex!r}" + ("" if position is None else f" on {keys[position]!a}")
 
     return labels(column, of_texts(column, place, classes), place, classes=classes)
+
+
+def labels_of_meta(
+    metas: Iterable[Mapping[str, Any] | None],
+    name: str,
+    place: Where,
+    classes: Sequence[str] | None = None,
+) -> Labels:
+    """Make labels of a member of metadata.
+
+    Args:
+        metas: Metadata of each sample.
+        name: Of the member; "": no labels.
+        place: Names the place of a sample.
+        classes: Names that the user gives, or None.
+
+    Raises:
+        OptionError: no sample has such a member.
+        SourceError: see `labels`.
+    """
+    if not name:
+        return Labels()
+    column, known = Distinct(), set[str]()
+    for meta in metas:
+        known.update(meta or ())
+        column.extend([hashable((meta or {}).get(name))])
+    if name not in known:
+        shown = f"there are {', '.join(sorted(known)[:20])}" if known else "there is no metadata"
+        raise OptionError(f"{place(None)}: label_col={name!r} is not in the metadata; {shown}")
+    return labels(column, column.values, place, classes=classes)
+
+
+class JSONObject(str):
+    """A value that is no label: its kind says so in the error."""
+
+    __slots__ = ()
+
+
+def hashable(value: Any) -> Hashable:
+    """A value of JSON, lists as tuples."""
+    if isinstance(value, list):
+        return tuple(map(hashable, value))
+    return JSONObject(json.dumps(value)) if isinstance(value, dict) else value
 
 
 def check_fits(value: float, where: str) -> None:

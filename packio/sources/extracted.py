@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from packio.errors import DecodeError, SourceError
+from packio.errors import DecodeError, OptionError, SourceError
 from packio.sample.facts import Facts
 from packio.sample.fields import check_kind, check_name
-from packio.sample.labelling import class_names
+from packio.sample.labelling import class_names, labels_of_meta
 from packio.sample.levels import divisor_of
 from packio.sample.record import IMAGE, Field, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
@@ -28,9 +28,13 @@ from packio.sources.tables import columns
 TABLE, HEAD = "packio.jsonl", "packio.json"
 
 
+_OPTIONS = {"label_col": "member of the metadata that is the label"}
+
+
 class Extracted(Source):
     """A folder that ``packio extract`` wrote."""
 
+    options = _OPTIONS
     priority = -1  # the folder is an image folder too, and the table is a list of images
 
     def recognise(self, path: Path) -> bool:
@@ -43,12 +47,13 @@ class Extracted(Source):
 
         Raises:
             SourceError: the table does not parse, or a class is unknown to `Context.classes`.
+            OptionError: the metadata has no member ``label_col``.
         """
         path = Path(source)
         folder = path.parent if path.name == TABLE else path
         head, lines = _parsed(folder)
-        classes = head["classes"]
-        if context.classes is not None:
+        classes, label_col = head["classes"], context.option("label_col")
+        if context.classes is not None and label_col is None:
             classes = class_names(f"{folder}/", classes, context.classes)
         keys = [os.fsencode(line["key"]) for line in lines]
         with _files.folder_opened(folder) as opened:
@@ -57,16 +62,28 @@ class Extracted(Source):
         origins = {name: (name, kind) for name, kind in head["fields"].items() if name != IMAGE}
         cells = {name: [line.get(name) for line in lines] for name in origins}
         root = os.path.abspath(folder)
-        return Listing(
-            self.name, root, keys, sizes, _labels(lines, classes, folder), classes,
+        labels = _labels(lines, classes, folder) if label_col is None else None
+        result = Listing(
+            self.name, root, keys, sizes, labels, classes,
             splits=splits and [splits.index(line["split"]) for line in lines],
             split_names=splits or [], files=_values.files_of(keys, cells, origins, root),
             rows=ListedRows({"line": [json.dumps(line) for line in lines]}),
             open=functools.partial(each, _read, root, origins, classes),
         )  # fmt: skip
+        if label_col is None:
+            return result
+        if classes and any("boxes/labels" in line for line in lines):
+            raise OptionError(f"{folder}: label_col={label_col!r}: its boxes have classes already")
+        metas = (line.get("meta") for line in lines)
+        place = functools.partial(_place, folder / TABLE)
+        return result.labelled(labels_of_meta(metas, label_col, place, context.classes))
 
 
 SOURCE = Extracted()
+
+
+def _place(table: Path, position: int | None) -> str:
+    return f"{table}" + ("" if position is None else f":{position + 1}")
 
 
 def _parsed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

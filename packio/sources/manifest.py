@@ -34,7 +34,7 @@ import os
 import re
 import shlex
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ from packio.sample.labelling import (
     Distinct,
     Labels,
     check_fits,
+    hashable,
     is_missing,
     is_number,
     labels,
@@ -77,6 +78,7 @@ _OPTIONS = {
     **objects.OPTIONS,
 }
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
+_TRIED = 100  # paths whose files are looked for, to find out how a list writes them
 _PATH_NAMES = (
     "path", "file_path", "filepath", "file", "file_name", "filename", "image_path", "img_path",
     "image_file", "image", "img", "image_name", "image_id", "id_code", "name", "id",
@@ -112,10 +114,11 @@ class Manifest(Source):
         table = lines.table(path, context.option("delimiter"), context.option("charset"))
         seen = _TableContent(table, context)
         folder = os.fspath(context.option("root", path.parent))
-        root, keys = columns.relative(_with_endings(seen.paths, context.option("ext")), folder)
+        paths, remarks = seen.with_files(folder, context.option("ext"))
+        root, keys = columns.relative(paths, folder)
         found = seen.labels(context.classes, context.option("label_sep"))
         sizes = _sizes(root, keys)
-        result = Listing(self.name, root, keys, sizes, None, [])
+        result = Listing(self.name, root, keys, sizes, None, [], warnings=remarks)
         if None in (context.option("path_col"), context.option("label_col")):
             result.warnings.append(seen.choice(found))
         if root not in (folder, os.path.abspath(folder)):
@@ -170,12 +173,15 @@ class _RowReader(NamedTuple):
     path_column: str
     roles: Roles
     root: str  # folder of the keys
+    files: frozenset[str]  # columns of paths with back-slashes
 
     def record(self, descriptor: int, rows: ListedRows, position: int) -> Record[Field]:
         start, end = rows.columns["span"][position].tolist()
         cells = self.table.cells(os.pread(descriptor, end - start, start))
         for name in self.numbers:
             cells[name] = json.loads(cells[name]) if cells[name] else None
+        for name in self.files:
+            cells[name] = _with_slashes(cells.get(name))
         key = os.fsdecode(rows.columns["key"][position])
         return self.roles.record(cells | {self.path_column: os.path.join(self.root, key)})
 
@@ -210,6 +216,7 @@ class _TableContent:
                     f"{_any_of(sorted(self._present))}"
                 )
         self.has_more = bool(self._present - self._used or self._asked)
+        self._has_backslashes = False
 
     def _path_column(self, asked: str | None) -> str:
         names = self._table.names
@@ -258,7 +265,7 @@ class _TableContent:
         if self._is_vector:
             self._vector.extend([self._float(cells.get(name), where) for name in self._label_cols])
         elif self._label_cols:
-            self._values.extend([_hashable(cells.get(self._label_cols[0]))])
+            self._values.extend([hashable(cells.get(self._label_cols[0]))])
         if self._table.delimiter:
             wrong = {n for n in self._numbers if cells[n] and not is_number(cells[n])}
             self._numbers -= wrong
@@ -291,7 +298,7 @@ class _TableContent:
 
     @staticmethod
     def _float(cell: Any, where: str) -> float:
-        found = number(_hashable(cell))
+        found = number(hashable(cell))
         if found is None:
             raise SourceError(f"{where}: {cell!a} as label; expected a number")
         check_fits(found, f"{where}: the label {cell!a}")
@@ -336,6 +343,24 @@ class _TableContent:
             return self._vector[position * width : (position + 1) * width].tolist()
         return self._values.values[self._values.codes[position]] if self._values.codes else None
 
+    def with_files(self, folder: str, ending: str | None) -> tuple[list[str], list[str]]:
+        """The paths, changed so that some of the first are files, and a line that says how."""
+        paths = _with_endings(self.paths, ending)
+        tried = [(paths, "")]
+        if any("\\" in path for path in paths):
+            slashes = [*map(_with_slashes, paths)]
+            tried.append((slashes, f"{self._where}: back-slashes in paths are taken as /; "))
+        if ending is None and not any(path.lower().endswith(lines.IMAGES) for path in paths):
+            tried += [
+                ([path + end for path in known], f"{remark}{self._where}: took --ext {end}")
+                for known, remark in tried for end in _files.EXTENSIONS
+            ]  # fmt: skip
+        for known, remark in tried:
+            if any(os.path.exists(os.path.join(folder, path)) for path in known[:_TRIED]):
+                self._has_backslashes = "back-slashes" in remark
+                return known, [remark.removesuffix("; ")] if remark else []
+        return paths, []
+
     def place(self, position: int | None) -> str:
         return self._where if position is None else f"{self._where}:{self._lines[position]}"
 
@@ -349,12 +374,19 @@ class _TableContent:
     def with_more(self, result: Listing, folder: str) -> Listing:
         fields = resolved(self._asked, self._cells)
         every = {"image": (self._path_col, "image"), **fields}
+        odd = frozenset[str]()
+        if self._has_backslashes:
+            odd = frozenset(column for column, kind in fields.values() if kind != "text")
+            for name in fields:
+                self._cells[name] = [*map(_with_slashes, self._cells[name])]
         roles = Roles(
             every, frozenset(self._label_cols), bool(self._present - self._used),
             os.path.abspath(folder), self._objects,
         )  # fmt: skip
         root = os.path.abspath(os.fspath(result.root or ""))
-        reader = _RowReader(self._table, frozenset(self._numbers), self._path_col, roles, root)
+        reader = _RowReader(
+            self._table, frozenset(self._numbers), self._path_col, roles, root, odd
+        )
         taken = (sorted(self._used), sorted(self._numbers), sorted(fields.items()), self._objects)
         version = f"{self._table.file.digest()}{taken}"
         spans = np.array(self._spans, np.int64).reshape(-1, 2)
@@ -367,6 +399,10 @@ class _TableContent:
 
 def _any_of(names: Sequence[str]) -> str:
     return ", ".join(map(ascii, names[:20])) + (", …" if len(names) > 20 else "")
+
+
+def _with_slashes(path: Any) -> Any:
+    return path.replace("\\", "/") if isinstance(path, str) else path
 
 
 def _with_endings(paths: list[str], ending: str | None) -> list[str]:
@@ -399,18 +435,6 @@ def _refuse_repeated(seen: _TableContent, keys: list[bytes]) -> None:
         f"{seen.place(b)}: {os.fsdecode(keys[b])!a} again{differ}, as in {seen.place(a)}; "
         f"{len(pairs)} lines repeat an image; expected each once"
     )
-
-
-class JSONObject(str):
-    """A value that is no label: its kind says so in the error."""
-
-    __slots__ = ()
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, list):
-        return tuple(map(_hashable, value))
-    return JSONObject(json.dumps(value)) if isinstance(value, dict) else value
 
 
 def _separated(value: Any, separator: str, classes: Sequence[str]) -> Any:

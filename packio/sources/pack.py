@@ -21,6 +21,7 @@ from packio.errors import OptionError, SourceError
 from packio.images import encodings
 from packio.packs import locating, opening
 from packio.sample.facts import Facts
+from packio.sample.labelling import labels_of_meta
 from packio.sample.packed import Sample
 from packio.sample.record import IMAGE, MASK, Field, Record
 from packio.sample.relabelling import check_named
@@ -36,10 +37,11 @@ from packio.sources import (
 )
 from packio.sources._rows import ListedRows, each
 
-_OPTIONS = {
+_READING = {
     "trust_plain_pickle": Flag("read LMDB values that are pickles; nothing in them is run"),
     "database": "name of the database within an LMDB",
 }
+_OPTIONS = {**_READING, "label_col": "member of the metadata that is the label"}
 
 
 class PackSource(Source):
@@ -68,15 +70,19 @@ class PackSource(Source):
                 field of a name that `Context.fields` asks for.
             SourceError: there are no samples, or a class is unknown to `Context.classes`.
         """
-        samples = source
+        label_col, samples = context.option("label_col"), source
         if isinstance(source, (str, os.PathLike)):
-            reading = {name: context.options[name] for name in _OPTIONS if name in context.options}
+            reading = {name: context.options[name] for name in _READING if name in context.options}
+            if label_col is not None and not locating.has_index(Path(source)):
+                reading["label"], label_col = label_col, None
             samples = opening.open_silently(source, **reading)
         if not len(samples):
             raise SourceError("no samples; expected at least one")
         classes = None if context.classes is None else list(context.classes)
         if isinstance(samples, opening.Pack):
-            found: Listing = _packs.listing([samples], classes)
+            found: Listing = _packs.listing([samples], None if label_col is not None else classes)
+            if label_col is not None:
+                found = _relabelled(found, samples, label_col, classes)
         else:
             found = _of_samples(samples, classes or [])
         if len(set(found.keys)) != len(found.keys):
@@ -85,6 +91,18 @@ class PackSource(Source):
 
 
 SOURCE = PackSource()
+
+
+def _relabelled(listing: L, pack: opening.Pack, label_col: str, classes: Sequence[str] | None) -> L:
+    """The listing of a pack, whose labels are a member of the metadata."""
+    if pack.classes and "boxes/labels" in pack.index_file:
+        raise OptionError(f"{pack.path}: label_col={label_col!r}: its boxes have classes already")
+
+    def place(position: int | None) -> str:
+        return f"{pack.path}" + ("" if position is None else f": {pack.key(position)!a}")
+
+    metas = map(pack.meta, range(len(pack)))
+    return listing.labelled(labels_of_meta(metas, label_col, place, classes))
 
 
 def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, Any] | None) -> L:

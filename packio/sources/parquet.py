@@ -311,10 +311,18 @@ def _check_alike(
         index = other.schema.get_field_index(name)
         kind = other.schema.field(index).type if index >= 0 else "not there"
         expected = first.schema.field(name).type
-        if kind != expected or _class_names(first, name) != _class_names(other, name):
+        named = [_class_names(footer, name) for footer in (first, other)]
+        if kind == expected and named[0] != named[1]:
+            shown = [f"{len(n)} classes ({', '.join(n[:5])})" if n else "no classes" for n in named]
+            raise SourceError(
+                f"{other.file.path}: column {name!r} names {shown[1]}; in "
+                f"{Path(first.file.path).name} it names {shown[0]}; expected the same in all "
+                "files: pack those apart that differ, with --files, and packio merge the packs"
+            )
+        if kind != expected:
             raise SourceError(
                 f"{other.file.path}: column {name!r} is {kind}; in {Path(first.file.path).name} it "
-                f"is {expected}, or has other classes; expected the same columns in all files"
+                f"is {expected}; expected the same columns in all files"
             )
 
 

@@ -28,7 +28,7 @@ type of the user's own) make rows that packio cannot read.
 
 The image is the image field that has a usual name, as ``image``, else the first image field; packio
 ignores other image fields. The label is the int or float field that has a usual name, as ``label``,
-else the first int field, else the first float field. A float is a vector of one number. All other
+else the first int field, else the first float field. All other
 fields are metadata under their names: bytes as text (surrogate-escaped if not UTF-8), arrays as
 lists. packio ignores a field with a value of more than 64 KiB, and arrays that hold no numbers.
 Samples have no keys.
@@ -46,7 +46,7 @@ from typing import Any
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError
+from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Caps, Format, Reading, check_reading
 from packio.formats.beton.file import ARRAYS, RAW, BetonField, Dataset, Type
 from packio.formats.blobs.ranges import Input, opened
@@ -71,27 +71,27 @@ class Beton(Format):
             IntegrityError: the file is damaged.
             ReadError: it cannot be read.
         """
-        check_reading(path, reading)
+        check_reading(path, reading, "label")
         with opened(path) as file:
-            yield from _records(file)
+            yield from _records(file, reading.label)
 
 
 FORMAT = Beton()
 
 
-def _records(file: Input) -> Iterator[Record[Place]]:
+def _records(file: Input, wanted: str | None) -> Iterator[Record[Place]]:
     data = Dataset(file)
     image = _chosen(data.fields, _IMAGES, Type.IMAGE)
     if image is None:
         shown = ", ".join(field.name for field in data.fields)
         raise NotAPackError(f"{file.path}: no field of images: {shown}; expected an RGBImageField")
-    label = _chosen(data.fields, _LABELS, Type.INT, Type.FLOAT)
+    label = _label_field(data, wanted, file)
     others = {
         field.name: values
         for field in data.fields
         if field not in (image, label) and (values := _values(data, field, file)) is not None
     }
-    labels = None if label is None else data.rows[f"f{label.position}"].tolist()
+    label_of = None if label is None else _values(data, label, file)
     pictures = data.rows[f"f{image.position}"]
     modes, widths, heights = (pictures[n].tolist() for n in ("mode", "width", "height"))
     places = zip(*(array.tolist() for array in data.places(image)), strict=True)
@@ -101,7 +101,7 @@ def _records(file: Input) -> Iterator[Record[Place]]:
         yield Record(
             b"%d" % i,
             {IMAGE: Place("image", file.path.name, offset, length, facts=facts)},
-            None if labels is None else _label(labels[i]),
+            None if label_of is None else label_of(i),
             meta=_meta(others, i) if others else None,
         )
 
@@ -113,8 +113,14 @@ def _chosen(fields: Sequence[BetonField], names: Sequence[str], *types: Type) ->
     return next(iter((*named, *fitting)), None)
 
 
-def _label(value: float) -> int | np.ndarray:
-    return value if isinstance(value, int) else np.array([value], np.float32)
+def _label_field(data: Dataset, wanted: str | None, file: Input) -> BetonField | None:
+    if wanted is None:
+        return _chosen(data.fields, _LABELS, Type.INT, Type.FLOAT)
+    found = next((field for field in data.fields if field.name == wanted), None)
+    if wanted and (found is None or found.type is Type.IMAGE):
+        shown = ", ".join(field.name for field in data.fields if field.type is not Type.IMAGE)
+        raise OptionError(f"{file.path}: label={wanted!r} is not in it; there are: {shown}")
+    return found
 
 
 def _values(data: Dataset, field: BetonField, file: Input) -> Callable[[int], Any] | None:

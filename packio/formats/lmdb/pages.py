@@ -7,7 +7,7 @@ import shlex
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats.blobs.ranges import Input
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     file: str
     offset: int  # bytes
     length: int  # bytes
-    label: int | None = None
+    label: Any = None
     key: bytes | None = None  # path of the image, if the database tells it
     meta: bytes | None = None  # a JSON object
     facts: Facts | None = None  # of pixels

@@ -30,7 +30,7 @@ class FoundImage(NamedTuple):
 
     start: int  # of the image, in bytes
     stop: int
-    label: int | None
+    label: Any
     facts: Facts | None = None  # of pixels
 
 
@@ -46,7 +46,9 @@ def sample(value: Any, data: bytes, label: str | None = None) -> FoundImage:
     image, named, others = _image(value, data, 0)
     if label:
         items = dict(enumerate(value)) if isinstance(value, (list, tuple)) else value
-        found = {str(key): item for key, item in items.items() if _is_label(item)}
+        found = {
+            str(key): item for key, item in items.items() if _is_label(item) or type(item) is str
+        }
         if label not in found:
             raise NotAPackError(f"label={label!r} is not in the values; there are: {found}")
         return FoundImage(image.start, image.stop, found[label])

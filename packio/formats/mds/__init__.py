@@ -69,17 +69,17 @@ class Mds(Format):
         Args:
             path: A shard, or a folder with ``index.json``. Names of files are relative to the
                 folder.
-            reading: Must name nothing: there is nothing to choose.
+            reading: ``label`` is the column of the labels.
 
         Raises:
             NotAPackError: no MDS shard, a compressed one, or one without images.
             IntegrityError: the file is damaged, or not what ``index.json`` says.
             ReadError: a file cannot be read.
         """
-        check_reading(path, reading)
+        check_reading(path, reading, "label")
         if not path.is_dir():
             refuse_compressed(path)
-            yield from _records(path, path.name, 0, None)
+            yield from _records(path, path.name, 0, None, reading.label)
             return
         first = 0
         for number, listed in enumerate(_listed(path)):
@@ -88,7 +88,7 @@ class Mds(Format):
             shard = path / name
             if not shard.exists():
                 _refuse_zipped(path, listed, shard)
-            yield from _records(shard, name, first, (size, count))
+            yield from _records(shard, name, first, (size, count), reading.label)
             first += count
 
 
@@ -96,10 +96,10 @@ FORMAT = Mds()
 
 
 def _records(
-    path: Path, name: str, first: int, expected: tuple[int, int] | None
+    path: Path, name: str, first: int, expected: tuple[int, int] | None, label: str | None
 ) -> Iterator[Record[Place]]:
     with opened(path) as file:
-        shard = Shard(file)
+        shard = Shard(file, label)
         found = file.size, shard.count
         if expected is not None and found != expected:
             raise IntegrityError(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packio.errors import IntegrityError, NotAPackError
+from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats.blobs.ranges import Input
 from packio.images.encodings import is_image
 from packio.sample.fields import RESERVED
@@ -31,6 +31,7 @@ _INTEGERS = {
     "int": "<q", "uint8": "<B", "uint16": "<H", "uint32": "<I", "uint64": "<Q",
     "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q",
 }  # fmt: skip
+_FLOATS = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _ENCODED = ("jpeg", "png")
 _KINDS = {  # of fields by the encoding of their column; of all others: bytes
     "jpeg": "image", "png": "image", "str": "text", "json": "text", "str_int": "text",
@@ -50,11 +51,14 @@ class MdsColumn(NamedTuple):
 class Shard:
     """An open shard: offsets and columns, checked.
 
+    Args:
+        label: Name of the column with the labels; "" takes none; None: the one of a usual name.
+
     Attributes:
         count: Number of samples.
     """
 
-    def __init__(self, file: Input) -> None:
+    def __init__(self, file: Input, label: str | None = None) -> None:
         self._file, self._path = file, file.path
         self._offsets = self._read_offsets()
         self.count: int = len(self._offsets) - 1
@@ -64,7 +68,7 @@ class Shard:
         self._head = struct.Struct(f"<{len(self._variable)}I")
         self._mask = self._named(_MASKS, (*_ENCODED, "bytes"))
         self._image = self._find_image()
-        self._label = self._named(_LABELS, (*_INTEGERS, "str_int"))
+        self._label = self._find_label(label)
         self._key = self._named(_KEYS, ("str", "bytes"))
         self._meta = self._named(_METAS, ("json",))
         self._others = self._name_others()
@@ -126,7 +130,7 @@ class Shard:
             fields[field] = Place(
                 _KINDS.get(column.encoding, "bytes"), file, *ranges[column.position]
             )
-        key, label = value(self._key), _integer(value(self._label), self._label, where)
+        key, label = value(self._key), _label(value(self._label), self._label, where)
         meta = _object(value(self._meta), where)
         return Record(name if key is None else key, fields, label, meta=meta)
 
@@ -172,6 +176,15 @@ class Shard:
                 found[name] = column
         return found
 
+    def _find_label(self, wanted: str | None) -> MdsColumn | None:
+        if wanted is None:
+            return self._named(_LABELS, (*_INTEGERS, "str_int"))
+        found = [c for c in self._columns if c.encoding in (*_INTEGERS, *_FLOATS, "str_int", "str")]
+        if wanted and wanted not in [column.name for column in found]:
+            shown = ", ".join(column.name for column in found)
+            raise OptionError(f"{self._path}: label={wanted!r} is not in it; there are: {shown}")
+        return next((column for column in found if column.name == wanted), None)
+
     def _find_image(self) -> MdsColumn:
         rest = [column for column in self._columns if column != self._mask]
         column = (
@@ -205,16 +218,17 @@ def _is_plausible(name: Any, encoding: Any, size: Any) -> bool:
     return encoding not in _INTEGERS or size == struct.calcsize(_INTEGERS[encoding])
 
 
-def _integer(value: bytes | None, column: MdsColumn | None, where: str) -> int | None:
+def _label(value: bytes | None, column: MdsColumn | None, where: str) -> Any:
     if value is None or column is None:
         return None
     try:
         if column.encoding == "str_int":
             return int(value[:100])
-        number: int = struct.unpack(_INTEGERS[column.encoding], value)[0]
+        if column.encoding == "str":
+            return value.decode()
+        return struct.unpack((_INTEGERS | _FLOATS)[column.encoding], value)[0]
     except (ValueError, struct.error) as error:
-        raise IntegrityError(f"{where}: {column.name!r} is no integer: {value[:100]!r}") from error
-    return number
+        raise IntegrityError(f"{where}: {column.name!r} is no label: {value[:100]!r}") from error
 
 
 def _object(value: bytes | None, where: str) -> bytes | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +71,7 @@ def record_of(frame: Framed, file: str, where: str, reading: Reading) -> Record[
         raise NotAPackError(_no_image(example, images, where))
     label = _label(example, labels)
     if label is None and reading.label:
-        raise NotAPackError(f"{where}: label={reading.label!r} has no numbers; name another")
+        raise NotAPackError(f"{where}: label={reading.label!r} has no value; name another")
     fields = {
         name: Place(kind, file, frame.offset + start, stop - start)
         for name, kind, (start, stop) in _fields(example, image)
@@ -132,8 +134,11 @@ def _features(example: Example) -> str:
     return (", ".join(keys[:20]) + (" …" if len(keys) > 20 else "")) or "none"
 
 
-def _label(example: Example, names: Sequence[bytes]) -> int | np.ndarray | None:
+def _label(example: Example, names: Sequence[bytes]) -> Any:
     for name in names:
+        if name in example.features and (text := example.single(name)) is not None:
+            with contextlib.suppress(UnicodeDecodeError):
+                return example.data[text[0] : text[1]].decode()
         numbers = example.numbers(name) if name in example.features else None
         if numbers:
             number = numbers[0]

@@ -83,7 +83,8 @@ def _differences(
     index, keeps = found.index, found.format.caps.keeps if found.format else frozenset()
     if not reindexed and "key" in keeps and record.key != index.key(position):
         yield f"the container's key is {os.fsdecode(record.key)!r}"
-    if record.label is not None and "label" in index:
+    is_named = index.metadata.get("options", {}).get("label") is not None
+    if record.label is not None and "label" in index and not is_named:
         said, label = record.label, index.column("label").take(np.array([position]))[0]
         said = said + found.reading.label_offset if isinstance(said, int) else said
         if not np.array_equal(np.asarray(said, label.dtype), label, equal_nan=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import io
 import itertools
 import json
 import os
@@ -26,6 +27,7 @@ from packio.sources._listed_file import ListedFile
 IMAGES = (*_files.EXTENSIONS, ".gif")
 _JSON = (".jsonl", ".ndjson")
 _DELIMITERS = (",", "\t", ";", "|", " ")
+_START = 1 << 16  # bytes that tell how lines end
 _HEAD_LINES = 20  # by which the delimiter is found out
 
 
@@ -50,6 +52,7 @@ class TextTable:
         is_padded: Whether blanks after a delimiter belong to no cell.
         names: Of the columns; of JSON objects, of the first one's members.
         image: Column of images, if the first line is no header.
+        line_end: CR, as Excel for Mac writes it, or LF.
     """
 
     file: ListedFile
@@ -58,6 +61,7 @@ class TextTable:
     is_padded: bool = False
     names: tuple[str, ...] = ()
     image: str | None = None
+    line_end: str = "\n"
 
     def rows(self) -> Iterator[TextRow]:
         """Read the file from its beginning.
@@ -84,7 +88,7 @@ class TextTable:
     def _records(self) -> Iterator[tuple[Any, int, int, int, bool]]:
         """Lists of cells, or objects; line, start, end, and whether the text is odd."""
         with open(self.file.path, "rb") as file:
-            text = _Text(file, self.charset)
+            text = _Text(_lines(file, self.line_end), self.charset)
             parsed = (
                 csv.reader(text, strict=True, delimiter=self.delimiter,
                            skipinitialspace=self.is_padded)
@@ -114,10 +118,17 @@ class TextTable:
         return dict(zip(self.names, row, strict=True))
 
 
+def _lines(file: BinaryIO, end: str) -> Iterator[bytes]:
+    """Lines of a file, with their ends."""
+    if end == "\n":
+        return iter(file)
+    return (line.encode("latin-1") for line in io.TextIOWrapper(file, "latin-1", newline=end))
+
+
 class _Text:
     """Lines of a file as text; counts lines and bytes."""
 
-    def __init__(self, file: BinaryIO, charset: str) -> None:
+    def __init__(self, file: Iterator[bytes], charset: str) -> None:
         self._file, self._charset = file, charset
         self.line, self.end, self.is_odd = 0, 0, False
 
@@ -168,13 +179,15 @@ def table(path: str | os.PathLike[str], delimiter: str | None, charset: str | No
     charset, ending = _checked(charset or "utf-8"), os.path.splitext(path)[1].lower()
     try:
         with open(path, "rb") as file:
-            head = list(itertools.islice(file, _HEAD_LINES))
+            start = file.read(_START)
+            line_end = "\r" if b"\r" in start and b"\n" not in start else "\n"
+            file.seek(0)
+            head = list(itertools.islice(_lines(file, line_end), _HEAD_LINES))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise SourceError(
             f"{path}: {error.strerror}; expected a list of images: .csv, .tsv or .jsonl"
         ) from error
-    start = b"".join(head)[:1024]
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start:
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:1024]:
         raise SourceError(f"{path}: no UTF-8 text, it begins {start[:4].hex(' ')}; save it as such")
     lines = [line.decode(charset, "surrogateescape").removeprefix("\ufeff") for line in head]
     if delimiter is None:
@@ -182,7 +195,7 @@ def table(path: str | os.PathLike[str], delimiter: str | None, charset: str | No
     first_line = next((line for line in lines if line.strip()), "")
     cuts = first_line.count(delimiter) if delimiter else 0
     is_padded = delimiter == " " or (cuts > 0 and first_line.count(f"{delimiter} ") == cuts)
-    whole = TextTable(ListedFile.of(path), charset, delimiter, is_padded)
+    whole = TextTable(ListedFile.of(path), charset, delimiter, is_padded, line_end=line_end)
     first = next(whole._records(), None)  # noqa: SLF001 (of the same module)
     if first is None:
         raise SourceError(f"{path}: nothing in it; expected a line for each image")

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
-import io
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -122,7 +122,7 @@ def _lines(file: BinaryIO, end: str) -> Iterator[bytes]:
     """Lines of a file, with their ends."""
     if end == "\n":
         return iter(file)
-    return (line.encode("latin-1") for line in io.TextIOWrapper(file, "latin-1", newline=end))
+    return iter(re.findall(rb"[^\r]*\r|[^\r]+", file.read()))
 
 
 class _Text:

@@ -79,7 +79,8 @@ def test_parquet_shards_that_name_classes_otherwise_are_told_apart(tmp_path: pat
         features = {"label": {"names": names, "_type": "ClassLabel"}} if names else {}
         text = json.dumps({"info": {"features": features}})
         parquet.write_table(
-            table.replace_schema_metadata({"huggingface": text}), tmp_path / f"in/data-{name}.parquet"
+            table.replace_schema_metadata({"huggingface": text}),
+            tmp_path / f"in/data-{name}.parquet",
         )
     with pytest.raises(SourceError, match=r"data-b.parquet: column 'label' names no classes; in "
                        r"data-a.parquet it names 2 classes \(cat, dog\)"):  # fmt: skip

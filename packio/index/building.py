@@ -166,18 +166,17 @@ class _BoxColumn:
 
 
 class _Labels:
-    """The labels: all ints, or all vectors of one length. An int among single floats is a float.
+    """The labels: all ints, or all vectors of one length.
 
     Vectors are integers until the first one that has floats.
     """
 
     def __init__(self) -> None:
-        self._ints, self._is_int = array("q"), array("B")
+        self._ints = array("q")
         self._vectors: array[int] | array[float] = array("q")
         self._widths: Counter[int] = Counter()  # -1: an int, -2: none
 
     def add(self, label: int | np.ndarray | None) -> None:
-        self._is_int.append(isinstance(label, (int, np.integer)))
         if label is None:
             self._widths[-2] += 1
         elif isinstance(label, (int, np.integer)):
@@ -194,15 +193,10 @@ class _Labels:
         if self._widths.keys() == {-1}:
             return {"label": np.frombuffer(self._ints, np.int64)}
         vectors = np.frombuffer(self._vectors, self._vectors.typecode)
-        is_int = np.array(self._is_int, bool)
-        if self._widths.keys() == {-1, 1}:
-            mixed = np.empty((len(is_int), 1), np.float32)
-            mixed[is_int, 0], mixed[~is_int, 0] = np.array(self._ints, np.float32), vectors
-            return {"label": mixed}
         if len(self._widths) != 1:
             return {}
         (width,) = self._widths
-        return {"label": vectors.reshape(len(self._is_int), width)} if width >= 0 else {}
+        return {"label": vectors.reshape(-1, width)} if width >= 0 else {}
 
     @property
     def are_missing(self) -> bool:
@@ -210,7 +204,7 @@ class _Labels:
 
     def remark(self) -> str:
         """What is unusual: labels that are in no column; or empty."""
-        if len(self._widths) < 2 or self._widths.keys() == {-1, 1}:
+        if len(self._widths) < 2:
             return ""
         names = {-2: "none", -1: "an int"}
         counts = (f"{n} have {names.get(w, f'{w} numbers')}" for w, n in self._widths.items())

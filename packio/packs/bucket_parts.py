@@ -210,11 +210,11 @@ def _make(work: Work, path: Path, name: str, facts: Facts, stopped: threading.Ev
         if not samples.lacks_labels:
             break
     objects.check_unchanged(url, facts)
+    columns = samples.columns(made.of_objects([name], [facts.size], [digest]))
     part = Part(
         name, facts.size, facts.version, count, samples.left_out.count, samples.left_out.listed,
-        samples.least_label, tuple(samples.remarks()),
+        samples.least_label, tuple(samples.remarks()), samples.names,
     )  # fmt: skip
-    columns = samples.columns(made.of_objects([name], [facts.size], [digest]))
     parts.write(path, part, samples.fields, columns)
 
 

@@ -17,9 +17,11 @@ from packio.index import columns as made
 from packio.index.building import IndexBuilder, Ranges
 from packio.packs.shard_classes import ShardClasses
 from packio.sample.facts import Facts
+from packio.sample.labelling import Distinct, Labels, is_missing, labels
 from packio.sample.record import IMAGE, Field, Place, Record
 from packio.sample.relabelling import NO_CLASS
 from packio.storage.local import LocalFiles
+from packio.system.caching import cached_property
 
 
 def check_label(label: int, offset: int, where: object) -> None:
@@ -138,6 +140,8 @@ class Collected:
         self._places: dict[str, _PlaceColumns] = {}
         self._records = array("q")  # number of each in its shard
         self._folders = _Folders()
+        self._ints = array("q")  # labels as found, until one is no int
+        self._scalars: Distinct | None = None  # from then on: labels that are no vectors
         self._are_named = True  # whether the class names of the merged pack name all int labels
         self.left_out = LeftOut()
         self.least_label: int | None = None
@@ -169,7 +173,7 @@ class Collected:
     def _add(self, record: Record[Place], number: int, prefix: str, reader: Reader | None) -> None:
         if IMAGE not in record.fields:
             raise DecodeError("a label, but no image with the same name beside it")
-        if self._only_labelled and record.label is None:
+        if self._only_labelled and _plain(record.label) is None:
             raise DecodeError(NO_LABEL)
         fields: dict[str, Field] = {}
         places: dict[str, tuple[int, int, int, bool]] = {}
@@ -182,7 +186,7 @@ class Collected:
                 points = native.seek_points(data)
             fields[name] = Field(place.kind, data, facts, points)
             places[name] = file, place.offset, length, place.split
-        label = self._moved(record.label)
+        label = self._label(_plain(record.label))
         self._builder.add(Record(
             record.key, fields, label, record.split, record.boxes, record.box_columns, record.meta
         ))  # fmt: skip
@@ -218,14 +222,36 @@ class Collected:
         self.by_library = True
         return reader.get(number)
 
-    def _moved(self, label: Any) -> Any:
-        """A label, plus the offset that the user asked for if the label is an int."""
-        if not isinstance(label, int):
+    def _label(self, label: Any) -> int | np.ndarray | None:
+        """What the index takes of a label for now: an int, a vector, or nothing."""
+        if label is None or isinstance(label, np.ndarray):
             return label
-        self.least_label = label if self.least_label is None else min(label, self.least_label)
-        moved = label + self._label_offset
-        check_label(label, self._label_offset, self._root)
-        return moved
+        if self._scalars is None and isinstance(label, int):
+            self._ints.append(label)
+            self.least_label = label if self.least_label is None else min(label, self.least_label)
+            check_label(label, self._label_offset, self._root)
+            return label + self._label_offset
+        if self._scalars is None:
+            self._scalars = Distinct()
+            self._scalars.extend(self._ints)
+        self._scalars.extend([label])
+        return 0
+
+    @cached_property
+    def _labels(self) -> Labels:
+        """The labels that are no vectors, if some are no ints."""
+        if self._scalars is None:
+            return Labels()
+        found = labels(self._scalars, self._scalars.values, self._place)
+        if isinstance(found.values, list) and not found.classes:
+            self.least_label = min(found.values)
+            for label in {self.least_label, max(found.values)}:
+                check_label(label, self._label_offset, self._root)
+            return found._replace(values=[n + self._label_offset for n in found.values])
+        return found
+
+    def _place(self, number: int | None) -> str:
+        return f"{self._root}" + ("" if number is None else f": record {number}")
 
     def classes(self) -> list[str]:
         """Names of int labels: those of the merged pack, if the container is one.
@@ -234,7 +260,12 @@ class Collected:
         """
         if self._named is not None:
             return self._named.classes if self._are_named else []
-        return self._folders.names()
+        return self.names or self._folders.names()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the classes, if labels are texts."""
+        return list(self._labels.classes)
 
     def columns(self, files: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """The columns of the index."""
@@ -244,6 +275,8 @@ class Collected:
         if self.by_library:
             places[IMAGE] = places[IMAGE]._replace(offset=np.array(self._records, np.int64))
         columns = self._builder.columns(places)
+        if self._labels.values is not None and "label" in columns:
+            columns["label"] = np.asarray(self._labels.values)
         if not self._builder.keys_differ:  # the position makes them so
             columns |= made.of_numbered_keys(columns["key_data"], columns["key_offsets"])
         return columns | (files or made.of_files(self._root, self._names))
@@ -256,6 +289,15 @@ class Collected:
     def fields(self) -> dict[str, str]:
         """Kind of each named field."""
         return dict(self._builder.fields)
+
+
+def _plain(label: Any) -> Any:
+    """A label as a vector or a value of Python; None if it is missing."""
+    if isinstance(label, np.ndarray):
+        label = label.item() if label.size == 1 else label
+    if isinstance(label, np.ndarray):
+        return None if label.dtype.kind == "f" and np.isnan(label).any() else label
+    return None if is_missing(label) else label
 
 
 class _Folders:

@@ -18,6 +18,7 @@ from packio.index import columns as made
 from packio.index import indexfile, pieces, raw_blocks
 from packio.index.indexfile import Index
 from packio.packs.collecting import NO_LABEL, LeftOut, folders_of, unique_keys
+from packio.sample.relabelling import Relabelling
 
 Table = dict[str, np.ndarray]
 
@@ -34,6 +35,7 @@ class Part:
         left_out: Key and reason of the first of them.
         least_label: The smallest label as found; None: no label is an int.
         remarks: What is not in the index, one sentence each.
+        names: Of the classes, if labels are texts.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Part:
     left_out: list[list[str]]
     least_label: int | None
     remarks: tuple[str, ...]
+    names: list[str]
 
 
 def write(path: Path, part: Part, fields: Mapping[str, str], columns: Table) -> None:
@@ -90,20 +93,31 @@ def _without_samples(part: Part, index: Index) -> Part:
     return dataclasses.replace(part, samples=0, skipped=left_out.count, left_out=left_out.listed)
 
 
-def joined(paths: Sequence[Path], where: object) -> tuple[Table, dict[str, str], list[str]]:
-    """Columns of an index, kinds of its fields, and remarks, from parts that have samples."""
+def joined(
+    paths: Sequence[Path], where: object
+) -> tuple[Table, dict[str, str], list[str], list[str]]:
+    """Columns of an index, kinds of its fields, remarks, and classes, of parts that have samples."""
     tables: list[Table] = []
     fields: dict[str, str] = {}
-    for index in map(Index, paths):
+    indexes = [*map(Index, paths)]
+    each = [index.metadata["part"]["names"] for index in indexes]
+    every = sorted({name for names in each for name in names})
+    if every and not all(each):
+        raise OptionError(f"{where}: labels are texts in some shards, and numbers in others")
+    for index, own in zip(indexes, each, strict=True):
         for name, kind in index.fields.items():
             if fields.setdefault(name, kind) != kind:
                 raise OptionError(f"{where}: field {name!r} is of kind {fields[name]} and {kind}")
         names = [n for n in index.column_names if n != raw_blocks.COLUMN]
-        tables.append({name: index.column(name).array() for name in names})
+        table = {name: index.column(name).array() for name in names}
+        if own:
+            table["label"] = Relabelling(own, every, str(where)).labels(table["label"])
+        tables.append(table)
     remarks = _alike_labels(tables)
     joint = made.joined(_completed(tables, where), [1] * len(tables))
     columns = {name: pieces.of(column).array() for name, column in joint.items()}
-    return columns | unique_keys(_keys(columns)), fields, remarks
+    columns |= unique_keys(_keys(columns))
+    return columns, fields, remarks, every or _folders(columns)
 
 
 def _keys(table: Mapping[str, np.ndarray]) -> list[bytes]:
@@ -111,7 +125,7 @@ def _keys(table: Mapping[str, np.ndarray]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(starts)]
 
 
-def classes(columns: Mapping[str, np.ndarray]) -> list[str]:
+def _folders(columns: Mapping[str, np.ndarray]) -> list[str]:
     """Names of int labels, as far as the folders in the keys tell them."""
     label = columns.get("label")
     if label is None or label.ndim != 1:

@@ -143,8 +143,8 @@ def _publish(folder: Path, paths: list[Path], work: Work, place: Path, url: Url)
         left_out.add(part.skipped, part.left_out, part.name if len(found) > 1 else "")
     if not full:
         raise left_out.no_images(url, work.bucket.format)
-    columns, fields, remarks = parts.joined(full, url)
-    metadata = _metadata(work, found, columns, fields, left_out)
+    columns, fields, remarks, classes = parts.joined(full, url)
+    metadata = {**_metadata(work, found, columns, fields, left_out), "classes": classes}
     if remarks := [*remarks, *_remarks(found)]:
         metadata["remarks"] = remarks
     made_here = folder / f"index{INDEX_SUFFIX}"
@@ -174,7 +174,6 @@ def _metadata(
         "format": bucket.format,
         "access": "range",
         "fields": fields,
-        "classes": parts.classes(columns),
         **left_out.metadata(sum(part.samples for part in found)),
         "source": {"kind": "reindex"},
         "options": work.reading.names(),

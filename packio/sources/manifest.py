@@ -384,10 +384,9 @@ class _TableContent:
             os.path.abspath(folder), self._objects,
         )  # fmt: skip
         root = os.path.abspath(os.fspath(result.root or ""))
-        reader = _RowReader(
-            self._table, frozenset(self._numbers), self._path_col, roles, root, odd
-        )
-        taken = (sorted(self._used), sorted(self._numbers), sorted(fields.items()), self._objects)
+        numbers = frozenset(self._numbers)
+        reader = _RowReader(self._table, numbers, self._path_col, roles, root, odd)
+        taken = (sorted(self._used), sorted(numbers), sorted(fields.items()), self._objects)
         version = f"{self._table.file.digest()}{taken}"
         spans = np.array(self._spans, np.int64).reshape(-1, 2)
         files = _values.files_of(result.keys, self._cells, fields, folder) if fields else None

@@ -23,6 +23,7 @@ from packio.formats.blobs.columns import BlobValues, Header, columns_of, records
 from packio.images import encodings
 from packio.images.encodings import raw_facts
 from packio.sample.facts import Facts
+from packio.sample.labelling import check_fits
 from packio.sample.record import IMAGE, Place, Record
 
 # Usual names of images, labels, and positions in a blob; the first that is there is taken.
@@ -38,7 +39,7 @@ CHANNELS = (1, 3, 4)
 _COLOURS = ("RGB", "BGR")
 _ENDS = (b"\xff\xd9", b"\xaeB`\x82")  # of a JPEG and a PNG
 
-Label = int | np.ndarray  # (k,) float32
+Label = int | float | np.ndarray  # (k,) float32 or int64
 
 
 class Order(NamedTuple):
@@ -144,11 +145,15 @@ def check_labels(shape: Sequence[int], dtype: np.dtype, count: int, where: str) 
 
 
 def labels_of(values: np.ndarray, where: str) -> list[Label]:
-    """Labels of images: ints as they are; floats, and several numbers an image, as vectors."""
+    """Labels of images: numbers as they are; several numbers an image as vectors."""
     count = len(values)
-    if values.dtype.kind == "f" or values.shape[1:] not in ((), (1,)):
-        dtype = np.float32 if values.dtype.kind == "f" else np.int64
-        return list(values.reshape(count, -1).astype(dtype))
+    if values.shape[1:] not in ((), (1,)):
+        made = values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
+        for value in values[(made != values) & (np.abs(values) > 1 << 24)].tolist():
+            check_fits(value, where)
+        return list(made)
+    if values.dtype.kind == "f":
+        return values.reshape(count).tolist()  # type: ignore[no-any-return]  # floats
     if values.size and int(values.max()) >= 1 << 63:
         raise NotAPackError(f"{where} has labels up to {values.max()}, which do not fit 64 bits")
     return values.reshape(count).astype(np.int64).tolist()  # type: ignore[no-any-return]  # ints

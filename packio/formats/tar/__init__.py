@@ -41,6 +41,7 @@ Sources: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ from typing import Any
 
 import numpy as np
 
-from packio.errors import OutputError
+from packio.errors import OptionError, OutputError
 from packio.formats import Caps, Format, Reading, Written, check_reading
 from packio.formats.blobs import append_only
 from packio.formats.blobs.append_only import write_whole
@@ -57,6 +58,7 @@ from packio.formats.tar.members import OWNER, REST, TIME
 from packio.formats.tar.samples import ENDINGS, implied_kind, samples
 from packio.images import encodings
 from packio.index.indexfile import canonical_json
+from packio.sample.labelling import hashable
 from packio.sample.record import IMAGE, Field, Place, Record
 
 WIDS_NAME = "shardindex.json"
@@ -214,11 +216,12 @@ class Tar(Format):
             IntegrityError: the archive is damaged or cut off; a member is there twice; a label or
                 description does not parse.
             ReadError: the file cannot be read.
-            OptionError: `reading` names something.
+            OptionError: the label that `reading` names is in no description.
         """
-        check_reading(path, reading)
+        check_reading(path, reading, "label")
         with opened(path) as file:
-            yield from samples(file)
+            found = samples(file)
+            yield from found if reading.label is None else _labelled(found, reading.label, path)
 
     def writer(
         self, path: Path, *, count: int, size: int, classes: Sequence[str], **options: Any
@@ -253,3 +256,16 @@ class Tar(Format):
 
 
 FORMAT = Tar()
+
+
+def _labelled(found: Iterator[Record[Place]], name: str, path: Path) -> Iterator[Record[Place]]:
+    """The samples with a member of their metadata as label; "": without labels."""
+    known: set[str] = set()
+    for record in found:
+        members = json.loads(record.meta) if name and record.meta else {}
+        known.update(members)
+        label: Any = hashable(members.get(name))
+        yield dataclasses.replace(record, label=label)
+    if name and name not in known:
+        shown = ", ".join(sorted(known)[:20]) or "nothing"
+        raise OptionError(f"{path}: label={name!r} is in no metadata; there is {shown}")

@@ -84,10 +84,11 @@ def _differences(
     if not reindexed and "key" in keeps and record.key != index.key(position):
         yield f"the container's key is {os.fsdecode(record.key)!r}"
     is_named = index.metadata.get("options", {}).get("label") is not None
-    if record.label is not None and "label" in index and not is_named:
-        said, label = record.label, index.column("label").take(np.array([position]))[0]
-        said = said + found.reading.label_offset if isinstance(said, int) else said
-        if not np.array_equal(np.asarray(said, label.dtype), label, equal_nan=True):
+    said = None if is_named or isinstance(record.label, str) else record.label
+    if said is not None and "label" in index:
+        label = index.column("label").take(np.array([position]))[0]
+        said = np.asarray(said).reshape(-1) + (found.reading.label_offset if not label.ndim else 0)
+        if not np.array_equal(said.astype(label.dtype), np.atleast_1d(label), equal_nan=True):
             yield f"the container's label is {said}, the index's {label}"
     for number, kind in enumerate(found.kinds):
         place = record.fields.get(kind.name)

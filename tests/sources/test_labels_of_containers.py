@@ -1,0 +1,256 @@
+"""Labels of containers that others wrote, and of metadata: by the same rules as those of tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import made
+import numpy as np
+import pytest
+
+import packio
+from packio.errors import BadImagesError, OptionError
+from packio.formats.wire.protobuf import varint
+from packio.inspecting.extracting import extract
+from packio.inspecting.verifying import verify
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Sequence
+
+    from packio.sample.packed import Sample
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def _tar(path: pathlib.Path, *metas: Any, **cls: int) -> pathlib.Path:
+    """A WebDataset: 0.png and 0.json, …; `cls` are labels of some, as ``_0=7``."""
+    with tarfile.open(path, "w") as file:
+        for i, meta in enumerate(metas):
+            members = {f"{i}.png": made.png(), f"{i}.json": json.dumps(meta).encode()}
+            if f"_{i}" in cls:
+                members[f"{i}.cls"] = b"%d" % cls[f"_{i}"]
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                file.addfile(info, io.BytesIO(data))
+    return path
+
+
+_METAS = {"author": "eve", "n": 7}, {"author": "bob", "n": 16777217}, {"author": "eve", "n": 7}
+
+
+def _said(pack: Sequence[Sample]) -> list[Any]:
+    return [s.label.tolist() if isinstance(s.label, np.ndarray) else s.label for s in pack]
+
+
+def test_a_member_of_the_json_becomes_the_label(tmp_path: pathlib.Path) -> None:
+    tar = _tar(tmp_path / "w.tar", *_METAS, _0=1, _1=1, _2=1)
+    packio.pack(tar, tmp_path / "out.lmdb", label_col="author")
+    pack = packio.open(tmp_path / "out.lmdb")
+    assert (pack.classes, _said(pack)) == (["bob", "eve"], [1, 0, 1])
+    packio.pack(tar, tmp_path / "n.lmdb", label_col="n")
+    assert _said(packio.open(tmp_path / "n.lmdb")) == [7, 16777217, 7]
+
+
+def test_open_and_reindex_take_a_member_of_the_json(tmp_path: pathlib.Path) -> None:
+    tar = _tar(tmp_path / "w.tar", *_METAS)
+    pack = packio.open(tar, label="author")
+    assert (pack.classes, _said(pack)) == (["bob", "eve"], [1, 0, 1])
+    packio.reindex(tar, label_col="author")
+    pack = packio.open(tar)
+    assert (pack.classes, _said(pack)) == (["bob", "eve"], [1, 0, 1])
+    assert not verify(tar).damages
+    packio.reindex(tar, label="n")
+    assert _said(packio.open(tar)) == [7, 16777217, 7]
+    packio.pack(tar, tmp_path / "out.tar", label_col="author")
+    assert packio.open(tmp_path / "out.tar").classes == ["bob", "eve"]
+
+
+def test_an_empty_name_takes_no_labels(tmp_path: pathlib.Path) -> None:
+    tar = _tar(tmp_path / "w.tar", *_METAS, _0=1, _1=1, _2=1)
+    assert packio.open(tar, label="").labels is None
+    packio.pack(tar, tmp_path / "out.tar", label_col="")
+    assert packio.open(tmp_path / "out.tar").labels is None
+
+
+def test_a_member_that_is_in_no_json_is_refused_with_those_that_are(tmp_path: pathlib.Path) -> None:
+    tar = _tar(tmp_path / "w.tar", *_METAS)
+    with pytest.raises(OptionError, match="label='x' is in no metadata; there is author, n"):
+        packio.pack(tar, tmp_path / "out.tar", label_col="x")
+    with pytest.raises(OptionError, match="one option"):
+        packio.reindex(tar, label="n", label_col="n")
+
+
+def test_metadata_of_a_pack_become_its_labels(tmp_path: pathlib.Path) -> None:
+    items = [{"image": made.png(), "label": i, **meta} for i, meta in enumerate(_METAS)]
+    packio.pack(items, tmp_path / "a.lmdb")
+    packio.pack(tmp_path / "a.lmdb", tmp_path / "b.tar", label_col="author")
+    pack = packio.open(tmp_path / "b.tar")
+    assert (pack.classes, _said(pack)) == (["bob", "eve"], [1, 0, 1])
+    packio.pack(tmp_path / "a.lmdb", tmp_path / "c.tar", label_col="author",
+                classes_from=["eve", "bob"])  # fmt: skip
+    assert _said(packio.open(tmp_path / "c.tar")) == [0, 1, 0]
+    with pytest.raises(OptionError, match="label_col='x' is not in the metadata"):
+        packio.pack(tmp_path / "a.lmdb", tmp_path / "d.tar", label_col="x")
+
+
+def test_reindex_makes_metadata_of_a_pack_its_labels(tmp_path: pathlib.Path) -> None:
+    items = [{"image": made.png(), "label": i, "key": f"k{i}", **m} for i, m in enumerate(_METAS)]
+    packio.pack(items, tmp_path / "a.lmdb")
+    packio.reindex(tmp_path / "a.lmdb", label="author")
+    pack = packio.open(tmp_path / "a.lmdb")
+    assert (pack.classes, _said(pack)) == (["bob", "eve"], [1, 0, 1])
+    assert [sample.key for sample in pack] == ["k0", "k1", "k2"]
+    assert not verify(tmp_path / "a.lmdb").damages
+    packio.reindex(tmp_path / "a.lmdb")
+    assert _said(packio.open(tmp_path / "a.lmdb")) == [1, 0, 1]
+
+
+def test_reindex_refuses_a_pack_that_lacks_some_labels(tmp_path: pathlib.Path) -> None:
+    items = [{"image": made.png(), "author": a} for a in ("eve", None, "bob")]
+    packio.pack(items, tmp_path / "a.lmdb")
+    with pytest.raises(OptionError, match=r"no label.*--label-col author --on-error skip"):
+        packio.reindex(tmp_path / "a.lmdb", label="author")
+
+
+def test_metadata_of_an_extracted_folder_become_labels(tmp_path: pathlib.Path) -> None:
+    items = [{"image": made.png(), "label": i, **meta} for i, meta in enumerate(_METAS)]
+    packio.pack(items, tmp_path / "a.tar")
+    extract(tmp_path / "a.tar", tmp_path / "files")
+    packio.pack(tmp_path / "files", tmp_path / "b.tar", label_col="author")
+    pack = packio.open(tmp_path / "b.tar")
+    assert (pack.classes, _said(pack)) == (["bob", "eve"], [1, 0, 1])
+
+
+@pytest.mark.parametrize("make", [
+    lambda i, meta: {"image": made.png(), "label": i, **meta},
+    lambda i, meta: {"image": made.png(), "label": i, "meta": meta},
+    lambda i, meta: (made.png(), i, meta),
+])  # fmt: skip
+def test_a_member_of_items_becomes_the_label(make: Any, tmp_path: pathlib.Path) -> None:
+    items = [make(i, meta) for i, meta in enumerate(_METAS)]
+    packio.pack(items, tmp_path / "a.tar", label_col="author")
+    pack = packio.open(tmp_path / "a.tar")
+    assert (pack.classes, _said(pack)) == (["bob", "eve"], [1, 0, 1])
+    with pytest.raises(OptionError, match="no item has a label 'x'"):
+        packio.pack(items, tmp_path / "b.tar", label_col="x")
+
+
+def test_a_member_that_some_json_lack_makes_bad_samples(tmp_path: pathlib.Path) -> None:
+    tar = _tar(tmp_path / "w.tar", {"a": "x"}, {"b": 1}, {"a": "nan"}, {"a": "y"})
+    with pytest.raises(BadImagesError, match="no label"):
+        packio.pack(tar, tmp_path / "out.tar", label_col="a")
+    report = packio.pack(tar, tmp_path / "out.tar", label_col="a", on_error="skip")
+    assert (report.packed, len(report.skipped)) == (2, 2)
+    assert packio.open(tmp_path / "out.tar").classes == ["x", "y"]
+
+
+def _feature(name: bytes, kind: int, content: bytes) -> bytes:
+    def field(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2]) + varint(len(data)) + data
+
+    return field(1, field(1, name) + field(2, field(kind, field(1, content))))
+
+
+def _tfrecord(path: pathlib.Path, kind: int, *labels: bytes) -> pathlib.Path:
+    import google_crc32c
+
+    def masked(data: bytes) -> bytes:
+        crc = google_crc32c.value(data)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    with path.open("wb") as file:
+        for label in labels:
+            features = _feature(b"image", 1, made.png()) + _feature(b"label", kind, label)
+            data = b"\n" + varint(len(features)) + features
+            head = struct.pack("<Q", len(data))
+            file.write(head + masked(head) + data + masked(data))
+    return path
+
+
+def _floats(*values: float) -> list[bytes]:
+    return [struct.pack("<f", value) for value in values]
+
+
+def test_texts_of_a_container_are_classes(tmp_path: pathlib.Path) -> None:
+    packio.reindex(_tfrecord(tmp_path / "a.tfrecord", 1, b"dog", b"cat", b"dog"))
+    pack = packio.open(tmp_path / "a.tfrecord")
+    assert (pack.classes, _said(pack)) == (["cat", "dog"], [1, 0, 1])
+    assert not verify(tmp_path / "a.tfrecord").damages
+
+
+def test_whole_floats_of_a_container_are_class_numbers(tmp_path: pathlib.Path) -> None:
+    path = _tfrecord(tmp_path / "a.tfrecord", 2, *_floats(1, 0, 2))
+    packio.reindex(path)
+    assert _said(packio.open(path)) == [1, 0, 2]
+    assert not verify(path).damages
+    path = _tfrecord(tmp_path / "b.tfrecord", 2, *_floats(1, 0.5, 2))
+    packio.reindex(path)
+    assert _said(packio.open(path)) == [[1.0], [0.5], [2.0]]
+    assert not verify(path).damages
+
+
+def test_an_offset_moves_whole_floats_too(tmp_path: pathlib.Path) -> None:
+    path = _tfrecord(tmp_path / "a.tfrecord", 2, *_floats(1, 3, 2))
+    packio.reindex(path, label_offset=-1)
+    assert _said(packio.open(path)) == [0, 2, 1]
+    assert not verify(path).damages
+
+
+@pytest.mark.filterwarnings("ignore:.*records are left out")
+def test_nan_of_a_container_is_a_bad_sample(tmp_path: pathlib.Path) -> None:
+    path = _tfrecord(tmp_path / "a.tfrecord", 2, *_floats(1, float("nan"), 2))
+    with pytest.raises(BadImagesError, match="no label"):
+        packio.pack(path, tmp_path / "out.tar")
+    assert _said(packio.open(path)) == [1, 2]
+
+
+def test_labels_of_hdf5_that_float32_would_change_stay(tmp_path: pathlib.Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for name, labels in (("a", [16777217.0, 3.0]), ("b", [[16777217, 1], [3, 4]])):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["image"] = np.zeros((2, 4, 5, 3), np.uint8)
+            file["label"] = np.array(labels)
+        found = packio.open(tmp_path / f"{name}.h5").labels
+        assert found is not None
+        assert (found.dtype, found.tolist()) == (np.int64, labels)
+
+
+def _mds(path: pathlib.Path, **columns: Any) -> pathlib.Path:
+    names = ["image", *columns]
+    encodings = ["png", *("str" if isinstance(v[0], str) else "int" for v in columns.values())]
+    sizes = [None, *(None if isinstance(v[0], str) else 8 for v in columns.values())]
+    config = json.dumps({
+        "version": 2, "format": "mds", "column_names": names, "column_encodings": encodings,
+        "column_sizes": sizes,
+    }).encode()  # fmt: skip
+    bodies = []
+    for row in zip(*columns.values(), strict=True):
+        values = [
+            made.png(),
+            *(v.encode() if isinstance(v, str) else struct.pack("<q", v) for v in row),
+        ]
+        variable = [len(v) for v, size in zip(values, sizes, strict=True) if size is None]
+        bodies.append(struct.pack(f"<{len(variable)}I", *variable) + b"".join(values))
+    ends = np.cumsum([4 * (len(bodies) + 2) + len(config), *map(len, bodies)]).tolist()
+    head = struct.pack(f"<{len(ends) + 1}I", len(bodies), *ends)
+    path.write_bytes(head + config + b"".join(bodies))
+    return path
+
+
+def test_a_column_of_mds_is_the_label_that_is_named(tmp_path: pathlib.Path) -> None:
+    path = _mds(tmp_path / "a.mds", label=[5, 6], breed=["pug", "boxer"], n=[16777217, 2])
+    assert _said(packio.open(path)) == [5, 6]
+    pack = packio.open(path, label="breed")
+    assert (pack.classes, _said(pack)) == (["boxer", "pug"], [1, 0])
+    assert _said(packio.open(path, label="n")) == [16777217, 2]
+    with pytest.raises(OptionError, match="label='x' is not in it; there are: label, breed, n"):
+        packio.open(path, label="x")

@@ -96,7 +96,7 @@ def _without_samples(part: Part, index: Index) -> Part:
 def joined(
     paths: Sequence[Path], where: object
 ) -> tuple[Table, dict[str, str], list[str], list[str]]:
-    """Columns of an index, kinds of its fields, remarks, and classes, of parts that have samples."""
+    """Columns of an index, kinds of its fields, remarks, and classes, of parts with samples."""
     tables: list[Table] = []
     fields: dict[str, str] = {}
     indexes = [*map(Index, paths)]

@@ -79,7 +79,8 @@ class Record(Generic[Value]):
     Attributes:
         key: Relative path in the source, any bytes.
         fields: Name → value. ``"image"`` is always there.
-        label: An int, a (k,) float32 vector, or None.
+        label: An int, a (k,) float32 or int64 vector, or None. As a format finds it in a container
+            also a float, a text, or a list: `packio.packs.collecting` makes labels of these.
         split: Position in the pack's split names, or None.
         boxes: (k, 4) float32, XYXY in pixels of the stored image, or as ``frame`` says, or None.
         box_columns: Name → (k,) int64 or float32, one value a box: ``"labels"``, ``"crowd"``, …

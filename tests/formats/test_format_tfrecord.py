@@ -565,7 +565,7 @@ _ODD: dict[str, tuple[bytes, int | tuple[float, ...] | None]] = {
     ),
     "empty key": (_example(_wire(1, _wire(2, _wire(1, b""))), _IMAGE), None),
     "long key": (_example(_feature(b"k" * 133, b"v" * 7), _IMAGE), None),
-    "label of bytes": (_example(_IMAGE, _feature(b"label", b"cat")), None),
+    "label of bytes": (_example(_IMAGE, _feature(b"label", b"cat")), "cat"),
     "wrong wire type": (_example(_IMAGE, _wire(1, _wire(1, b"y") + b"\x10\x05")), None),
 }  # fmt: skip
 

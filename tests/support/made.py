@@ -123,7 +123,7 @@ class Found(NamedTuple):
 def scanned(form: Format, path: pathlib.Path, **reading: Any) -> Iterator[Found]:
     """The samples of a container; records without an image are left out."""
     for r in (r for r in form.scan(path, Reading(**reading)) if r.fields):
-        label = r.label if r.label is None or isinstance(r.label, int) else tuple(r.label.tolist())
+        label = tuple(r.label.tolist()) if hasattr(r.label, "tolist") else r.label
         yield Found(
             r.key, r.image.file, r.image.offset, r.image.length, label,
             None if r.mask is None else r.mask[1:4], r.meta,

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,7 @@ CHANNELS = (1, 3, 4)
 _COLOURS = ("RGB", "BGR")
 _ENDS = (b"\xff\xd9", b"\xaeB`\x82")  # of a JPEG and a PNG
 
-Label = int | float | np.ndarray  # (k,) float32 or int64
+Label = Any  # a number, or a vector: (k,) float32 or int64
 
 
 class Order(NamedTuple):

@@ -60,9 +60,6 @@ _OPTIONS = {
 _is_object = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*").fullmatch
 
 
-_OPTIONS = {"label_col": "member of the items, or of their metadata, that is the label"}
-
-
 class TorchDataset(Source):
     """A Python dataset."""
 

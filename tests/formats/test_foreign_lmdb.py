@@ -799,7 +799,7 @@ _EACH_VERSION = [{"lib_version": 0}, {"lib_version": 1}] if _VERSION_1 else [{}]
 def test_a_database_within_is_read_by_its_name(tmp_path: Path, version: dict[str, int]) -> None:
     train, val = _named(300), _named(3, 500)
     path = _fill_databases(tmp_path / "t.lmdb", {b"train": train, b"val": val}, **version)
-    with pytest.raises(errors.NotAPackError, match=r"2 databases with names: 'train', 'val'") as no:
+    with pytest.raises(errors.NotAPackError, match=r"databases with names: 'train', 'val'") as no:
         packio.open(path)
     assert f"packio pack {path} OUT --database train" in str(no.value)
     pack = packio.open(path, database="train")
@@ -816,7 +816,7 @@ def test_a_database_within_is_read_by_its_name(tmp_path: Path, version: dict[str
 def test_the_records_beside_databases_are_read_by_an_empty_name(tmp_path: Path) -> None:
     images = _named(4)
     path = _fill_databases(tmp_path / "t.lmdb", {b"": images, b"0002-more": {b"a": b"b"}})
-    with pytest.raises(errors.NotAPackError, match=r"1 databases? with names?: '0002-more'"):
+    with pytest.raises(errors.NotAPackError, match=r"databases with names: '0002-more'"):
         packio.open(path)
     assert [s.data for s in packio.open(path, database="")] == list(images.values())
 

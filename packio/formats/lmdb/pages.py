@@ -91,7 +91,7 @@ def _several(file: Input) -> NotAPackError:
     names = list(_trees(file))
     folder = file.path.parent if file.path.name == "data.mdb" else file.path
     return NotAPackError(
-        f"{file.path}: holds {len(names)} databases with names: "
+        f"{file.path}: holds databases with names: "
         f"{', '.join(map(repr, names[:_SHOWN]))}{' …' if len(names) > _SHOWN else ''}; say which "
         f"one: packio pack {shlex.quote(str(folder))} OUT --database {shlex.quote(names[0])}, or "
         f"database={names[0]!r} of packio.open and the datasets"

@@ -157,7 +157,10 @@ IMAGES = _options(
     enlarge=_one(bool, "Resize smaller images, too."),
     interpolation=_one(CHOICES["interpolation"], "How to resize; antialiased."),
     smart=_one(bool, "Encode an image anew only if it gets smaller."),
-    orientation=_one(CHOICES["orientation"], "Keep Exif's, or turn the pixels upright."),
+    orientation=_one(
+        CHOICES["orientation"],
+        "Keep Exif's, or turn pixels upright: what is turned is encoded anew, JPEGs with a loss.",
+    ),
     icc=_one(CHOICES["icc"], "Colour profiles."),
     alpha=_one(CHOICES["alpha"], "What to put behind transparent pixels."),
     wide=_one(CHOICES["wide"], "Images of more than 8 bits a channel."),

@@ -135,7 +135,7 @@ def _values(origin: str) -> Any:
 
 def _show(report: Any, pack: Path) -> None:
     if report.kept and not report.samples + report.missing:
-        say(f"{escaped(str(pack))}: no shard lacks {report.name}; nothing to add")
+        say(f"{escaped(str(pack))}: up to date: no shard lacks {report.name}; nothing to add")
         _show_unfilled(report)
         return
     lacking = f", {report.missing:,} have none" if report.missing else ""

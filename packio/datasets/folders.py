@@ -27,6 +27,7 @@ from packio.images import encodings
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX, OF_PIXELS, OF_VALUES, Index
+from packio.packing.publish.assembly import deep_pixels
 from packio.packing.run.reading import Read, read_ahead
 from packio.sample.record import IMAGE
 from packio.sources import Context, Listing, listed
@@ -73,7 +74,8 @@ def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
         with _one_at_a_time(index):  # the processes of a training run come here together
             metadata = _metadata_of(index, state) or _indexed(index, listing, state)
     bad = [*listing.unlisted, *((os.fsencode(k), reason) for k, reason in metadata["skipped"])]
-    _report(root, bad, listing.warnings, skip=skip and metadata["counts"]["packed"] > 0)
+    deep = deep_pixels([Index(index).column("image/dtype").array()])
+    _report(root, bad, [*listing.warnings, *deep], skip=skip and metadata["counts"]["packed"] > 0)
     return index, root
 
 

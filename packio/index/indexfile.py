@@ -34,6 +34,7 @@ from packio.index.metadata import VERSION
 from packio.index.pieces import Content
 from packio.index.shapes import OF_PIXELS, OF_VALUES, check_shapes
 from packio.sample.facts import Facts
+from packio.system import files
 from packio.system.caching import cached_property
 from packio.system.lengths import Length
 
@@ -348,7 +349,7 @@ def write(
     listed.insert(wide, ("checksums", checksums))
     header = layout.encode_header(listed, metadata)
     crcs = [crc32c(header)]
-    with layout.written_atomically(Path(path)) as file:
+    with files.replacing(Path(path)) as file:
         file.write(header)
         for name in order[:wide]:
             crcs += pieces.checked_bytes(named[name], file.write)

@@ -5,15 +5,13 @@ Source: https://github.com/huggingface/safetensors, section "Format".
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import struct
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -56,23 +54,6 @@ def encode_header(layout: Sequence[tuple[str, Content]], metadata: Mapping[str, 
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     text += b" " * (-(8 + len(text)) % 64)  # data begins at a multiple of 64 bytes
     return struct.pack("<Q", len(text)) + text
-
-
-@contextlib.contextmanager
-def written_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Write a temporary file, sync it, and rename it over ``path``, which errors name."""
-    temporary = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = os.fspath(path)
-        raise
 
 
 def content(

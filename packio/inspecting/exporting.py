@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,9 +85,10 @@ def export(
         raise OutputExistsError(f"{path}: exists; choose another name, or say overwrite=True")
     parquet: Any = registry.require("pyarrow.parquet", EXTRA)
     table = _Table(pack)
-    temporary = path.with_name(f".{path.name}.tmp-{uuid.uuid4().hex}")
+    kind: type[OutputError] = CannotCreateError
     try:
-        with temporary.open("wb") as file:
+        with files.replacing(path) as file:
+            kind = OutputError
             with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
                 done = 0
                 for batch in table.batches():
@@ -96,14 +96,8 @@ def export(
                     done += len(batch)
                     if progress is not None:
                         progress(done, len(pack))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
-        kind = OutputError if temporary.exists() else CannotCreateError
         raise kind(f"{path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     names = tuple(table.schema.names)
     return ExportReport(
         path, len(pack), names, path.stat().st_size, time.monotonic() - began

@@ -145,13 +145,15 @@ def add_field(
         progress, began,
     )  # fmt: skip
     with _changing(path) as (shop, pack):
+        job = Job(shop, pack, asked)
         if name in pack.fields and not (overwrite or only_new):
+            if (done := job.unchanged(values)) is not None:
+                return done
             raise OptionError(
                 f"{pack.path}: has a field {name!r} already; choose another name, say --overwrite, "
                 "or --only-new for samples that came later, "
                 f"or drop it first: packio drop-field {pack.path} {name}"
             )
-        job = Job(shop, pack, asked)
         kept, shop.keep = shop.keep, True
         report = job.run(values, resume=resume)
         shop.keep = kept and report.digest == pack.digest  # nothing was new, nor made

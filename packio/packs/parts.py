@@ -19,6 +19,7 @@ from packio.index import indexfile, pieces, raw_blocks
 from packio.index.indexfile import Index
 from packio.packs.collecting import NO_LABEL, LeftOut, folders_of, unique_keys
 from packio.sample.relabelling import Relabelling
+from packio.system import files
 
 Table = dict[str, np.ndarray]
 
@@ -57,9 +58,8 @@ def write(path: Path, part: Part, fields: Mapping[str, str], columns: Table) -> 
 
 def keep(path: Path, data: bytes) -> None:
     """Write the bytes of a part that was made elsewhere, all of them or nothing."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    with files.replacing(path) as file:
+        file.write(data)
 
 
 def read(path: Path) -> Part | None:

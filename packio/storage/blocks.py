@@ -30,7 +30,6 @@ import mmap
 import os
 import stat
 import struct
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,6 +43,7 @@ from packio.index.column import crc32c
 from packio.index.far import Span
 from packio.storage.remote_files import RemoteFiles
 from packio.storage.urls import Url
+from packio.system.files import temporary_name
 from packio.system.lengths import Length, Status
 from packio.system.locks import ForkSafeLock
 from packio.system.mapping import mapped
@@ -128,8 +128,8 @@ class FarIndex:
         count = len(sums) // 4
         seal = _SEAL.pack(len(head), begin, len(sums), crc32c(head + sums))
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
-        file = os.open(part, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        part = temporary_name(path)
+        file = os.open(part, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.ftruncate(file, self._marks + count)
             _write(file, head, 0)

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from packio.errors import PackioError
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX, Index
 from packio.system import cache
+from packio.system.files import temporary_name
 
 _KINDS = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "gfs2", "glusterfs", "gpfs",
@@ -107,7 +107,7 @@ def store_index(path: Path, fill: Callable[[Path], object]) -> None:
         PackioError: the index is damaged; the message names the copy.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
+    temporary = temporary_name(path)
     try:
         fill(temporary)
         Index(temporary).check()

@@ -35,7 +35,7 @@ from packio.errors import (
 )
 from packio.index.indexfile import INDEX_SUFFIX, UNFINISHED_SUFFIX
 from packio.system import interrupts, memory
-from packio.system.files import check_folder_of, free_bytes, remove, sync, sync_tree
+from packio.system.files import check_folder_of, check_length, free_bytes, remove, sync, sync_tree
 
 # What lies in a workshop.
 LOCK = "lock"  # an empty file that the run has locked
@@ -196,6 +196,7 @@ def opened(
         CannotCreateError: the folder cannot be made, or is no workshop of this user's.
         OutputError: writing fails.
     """
+    check_length(out)
     shop = Workshop.of(out, suffix)
     folder = shop.folder
     lock = -1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import resource
+import secrets
 import shlex
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from packio.errors import CannotCreateError, PackioError, ReadError
 from packio.system.pools import ThreadPool
@@ -18,6 +22,7 @@ OF_ONE_FILE = frozenset({  # errors of a file that is gone, unreadable, or no fi
     errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR,
     errno.ESPIPE, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG,
 })  # fmt: skip
+_LONGEST_ENDING = 32  # bytes, as .caption.text.idx, .skipped.jsonl, .packio-tmp
 _MANY = 1 << 16  # files, where there is no limit
 _OF_SYSTEMS = frozenset({  # of macOS, Windows, Linux, Synology and QNAP, in lower case
     "__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler",
@@ -117,6 +122,23 @@ def check_folder_of(path: str | os.PathLike[str]) -> None:
     )
 
 
+def check_length(path: Path) -> None:
+    """Check that files beside a pack can have the pack's name and an ending of their own.
+
+    Raises:
+        CannotCreateError: the name is too long for the file system.
+    """
+    try:
+        most = os.pathconf(path.parent, "PC_NAME_MAX") - _LONGEST_ENDING
+    except (OSError, ValueError):  # the folder is missing: making the pack will say so
+        return
+    if (length := len(os.fsencode(path.name))) > most:
+        raise CannotCreateError(
+            f"{path}: a name of {length} bytes; it may have {most}, as files beside a pack have "
+            "its name and an ending: choose a shorter name"
+        )
+
+
 def beyond_link(path: Path) -> Path:
     """Where a link leads, which may be on another file system; any other path as it is."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -149,17 +171,52 @@ def _only_regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "not a regular file", path)
 
 
+def temporary_name(path: Path) -> Path:
+    """A name beside a path that nobody can foresee; it is short, as the path's may be long."""
+    return path.with_name(f".packio-{secrets.token_hex(8)}.tmp")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file, which is synced and takes the place of a path when all is written.
+
+    Raises:
+        OSError: it cannot be written; the error names the path.
+    """
+    temporary = temporary_name(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(temporary, flags, 0o666), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
+            error.filename = os.fspath(path)
+        raise
+
+
 def free_bytes(path: str | os.PathLike[str]) -> int:
     """Count the bytes that an ordinary user may still write to the file system of a path."""
     return shutil.disk_usage(path).free
 
 
 def room_beside(path: Path) -> str:
-    """Say how much room is left in the folder of a path, for the message of an error."""
+    """Say how much room a file has, and how to make more, for the message of an error."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        return f"{free_bytes(path.parent)} bytes free"
+        free = f"{free_bytes(path.parent)} bytes free"
     except OSError:
-        return "room left: unknown"
+        free = "room left: unknown"
+    if limit == resource.RLIM_INFINITY:
+        return f"{free}; make room and run it again"
+    return (
+        f"{free}, and no file may be larger than {limit:,} bytes; raise that limit (ulimit -f), or "
+        "make smaller shards (--shard-size), and run it again"
+    )
 
 
 def sync(path: str | os.PathLike[str]) -> None:

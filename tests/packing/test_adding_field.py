@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import io
@@ -259,6 +260,8 @@ def test_a_run_killed_at_any_step_leaves_the_pack_and_goes_on(
 
     def is_complete(place: pathlib.Path) -> None:
         _check(place / fresh.name)
+        with contextlib.suppress(OptionError):  # the journal of a run that was killed late is there
+            assert packio.add_field(place / fresh.name, "latent", latent_of).kept
         with pytest.raises(OptionError, match="has a field"):
             packio.add_field(place / fresh.name, "latent", latent_of)
         assert not list(place.glob("*.packio-add"))
@@ -267,6 +270,43 @@ def test_a_run_killed_at_any_step_leaves_the_pack_and_goes_on(
         assert {n: found[n][0] for n in found} == {n: old[n][0] for n in old}
 
     assert _steps(run, is_as_before, is_complete, tmp_path) > 10
+
+
+def test_adding_files_killed_at_any_step_is_up_to_date_in_the_end(
+    image_folder: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    fresh = tmp_path / "fresh" / "x.tar"
+    fresh.parent.mkdir()
+    packio.pack(image_folder, fresh, include=["*/*00*"])
+
+    def run(place: pathlib.Path) -> packio.AddReport:
+        return packio.add_field(place / "x.tar", "latent", folder)
+
+    for step in range(1, 10_000):
+        place = tmp_path / f"step-{step}"
+        shutil.copytree(fresh.parent, place)
+        was_killed = killing.killed(lambda: run(place), step)  # noqa: B023 (called at once)
+        first, second = run(place), run(place)
+        assert (first.samples or first.kept, second.samples, second.kept) == (1, 0, 1)
+        assert not list(place.glob("*.packio-add"))
+        _check(place / "x.tar")
+        if not was_killed:
+            break
+    assert step > 10
+
+
+def test_other_values_than_those_of_the_pack_are_refused(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "x.tar"
+    packio.pack(image_folder, out)
+    texts = {sample.key: f"of {sample.key}" for sample in packio.open(out)}
+    packio.add_field(out, "caption", texts)
+    digest = packio.open(out).digest
+    assert packio.add_field(out, "caption", texts).digest == digest
+    for other in ({**texts, next(iter(texts)): "new"}, dict(list(texts.items())[1:])):
+        with pytest.raises(OptionError, match="has a field 'caption' already"):
+            packio.add_field(out, "caption", other)
 
 
 def test_dropping_killed_at_any_step_ends_when_it_runs_again(

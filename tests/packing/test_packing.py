@@ -488,6 +488,15 @@ def test_deep_pixels_are_told(tmp_path: pathlib.Path) -> None:
     Image.fromarray(np.full((4, 5), 40_000, np.uint16)).save(folder / "3.png")
     assert packio.append(out, tmp_path / "s").warnings == (deep,)
     assert len(packio.convert(out, tmp_path / "y.tar").warnings) == 2
+    again = packio.pack(tmp_path / "s", tmp_path / "z.tar")
+    up_to_date = packio.pack(tmp_path / "s", tmp_path / "z.tar")
+    assert up_to_date.up_to_date
+    assert up_to_date.warnings == again.warnings
+    with pytest.warns(UserWarning) as told:  # noqa: PT030 (two, both looked at)
+        packio.FolderDataset(tmp_path / "s")
+    deep, floats = (str(one.message) for one in told)
+    assert "images have 16-bit" in deep
+    assert "images have floating-point" in floats
 
 
 @pytest.mark.parametrize(

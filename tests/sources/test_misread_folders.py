@@ -169,7 +169,7 @@ def test_an_empty_class_is_told_before_images_are_read(tmp_path: pathlib.Path) -
     with pytest.raises(BadImagesError, match="b/: a class folder that has no images") as caught:
         packio.pack(root, tmp_path / "x.lmdb", progress=seen.append)
     assert len(caught.value.skipped) == 1
-    assert not any(progress.samples for progress in seen)
+    assert not any(progress.done for progress in seen)
 
 
 # Splits

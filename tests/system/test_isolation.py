@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from packio.errors import IntegrityError, ReadError
-from packio.index import layout
-from packio.system import isolation
+from packio.system import files, isolation
 
 if TYPE_CHECKING:
     import pathlib
@@ -49,7 +48,7 @@ def test_no_process_to_be_had_names_a_file(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_index_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
     with (
         pytest.raises(OSError, match=r"x\.packio"),
-        layout.written_atomically(tmp_path / "x.packio"),
+        files.replacing(tmp_path / "x.packio"),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert list(tmp_path.iterdir()) == []

@@ -165,8 +165,7 @@ def _output_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputError(
-            f"{path}: cannot be written: {error.strerror} ({room_beside(path)}); "
-            "make room and run it again"
+            f"{path}: cannot be written: {error.strerror}: {room_beside(path)}"
         ) from error
 
 

@@ -280,8 +280,7 @@ def output_errors(path: Path, count: int) -> Iterator[None]:
         raise
     except (OSError, ValueError) as error:  # ValueError: the file is closed
         raise OutputError(
-            f"{path}: cannot be written after {count} records: {error} ({room_beside(path)}); "
-            "make room and run it again"
+            f"{path}: cannot be written after {count} records: {error}: {room_beside(path)}"
         ) from error
 
 

@@ -100,8 +100,7 @@ class LmdbWriter:
         except (self._lmdb.Error, OSError) as error:
             raise OutputError(
                 f"{self.path}: cannot be written after {len(self._crcs)} records: {error} "
-                f"({room_beside(self.path)}; LMDB calls a full disk an input/output "
-                "error); make room and run it again"
+                f"(LMDB calls a full disk an input/output error): {room_beside(self.path)}"
             ) from error
 
     def add(self, records: Sequence[Record[Field]]) -> None:

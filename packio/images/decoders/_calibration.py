@@ -14,12 +14,11 @@ import json
 import os
 import pathlib
 import platform
-import tempfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packio import registry
 from packio.errors import MissingPackageError, OutputError
-from packio.system import cache
+from packio.system import cache, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,14 +99,8 @@ def save(results: Iterable[Measured]) -> pathlib.Path:
 
 def _replace(target: pathlib.Path, text: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with files.replacing(target) as file:
+        file.write(text.encode())
 
 
 def _read() -> list[dict[str, Any]]:

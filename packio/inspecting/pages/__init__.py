@@ -11,9 +11,7 @@ Every value is shown as text, never as markup.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +79,11 @@ def write_page(path: Path, text: bytes) -> None:
     Raises:
         OutputError: writing fails.
     """
-    temporary = path.with_name(f".packio-sheet-{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(text)
-        temporary.replace(path)
+        with files.replacing(path) as file:
+            file.write(text)
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}") from error
-    finally:  # also when the user stops it
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def readable(name: bytes | str) -> str:

@@ -42,7 +42,7 @@ def begin(shop: Workshop, plan: Plan, *, resume: bool) -> None:
         OutputExistsError: they are of another field, or a function made them, and ``resume`` is
             set: nobody has said that they may go.
     """
-    before = _read(shop.shards)
+    before = read(shop.shards)
     if resume and before == plan:
         return
     rows = _rows(shop.shards)
@@ -73,7 +73,7 @@ def check_none_left(out: Path, what: str) -> None:
         OutputExistsError: there are such values.
     """
     shop = Workshop.of(out, SUFFIX)
-    before = _read(shop.shards)
+    before = read(shop.shards)
     if before is not None and before.is_function and (rows := _rows(shop.shards)):
         raise OutputExistsError(
             f"{out}: {_left(before, rows)}; {what} would make them useless: end that command "
@@ -87,7 +87,7 @@ def _left(plan: Plan, rows: int) -> str:
     )
 
 
-def _read(folder: Path) -> Plan | None:
+def read(folder: Path) -> Plan | None:
     """The plan of an earlier run; None if there is none, or one of an older packio."""
     try:
         return Plan(**json.loads((folder / _PLAN).read_text()))

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import secrets
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -84,15 +83,9 @@ def _crc(data: bytes) -> bytes:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, or nothing: a temporary file is synced, then renamed."""
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_bytes(content)
-        files.sync(temporary)
-        temporary.replace(path)
-    except BaseException:  # a full disk has no room for it
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write a file, or nothing."""
+    with files.replacing(path) as file:
+        file.write(content)
 
 
 def read(path: Path) -> Part | None:

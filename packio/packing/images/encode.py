@@ -94,7 +94,8 @@ class Encoding:
         smart: Keep the bytes of an image that need not be resized, turned or converted, if encoding
             does not make it smaller.
         orientation: "keep" keeps pixels as stored; their Exif orientation is in the index, even if
-            the encoding cannot carry it. "bake" turns the pixels upright.
+            the encoding cannot carry it. "bake" turns the pixels upright; images that are turned
+            are encoded anew, JPEGs with a loss (`quality`).
         icc: "keep" carries a colour profile if the encoding can and the profile fits the pixels.
             "srgb" converts the pixels to sRGB and drops the profile.
         alpha: "keep" keeps transparency, and refuses an image if the encoding has none. "white" or

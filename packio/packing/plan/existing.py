@@ -12,6 +12,7 @@ from packio.index.indexfile import Index
 from packio.index.metadata import origins_of
 from packio.packing.plan import contents, renamed, seen
 from packio.packing.plan.planning import Plan
+from packio.packing.publish.assembly import deep_pixels
 from packio.packing.report import PackReport
 from packio.packing.run.reading import Treatment
 from packio.packs import opening
@@ -120,6 +121,7 @@ def check_replaceable(out: Path) -> None:
 def of_pack(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
     """Report of a pack that is there already."""
     counts = pack.metadata["counts"]
+    deep = deep_pixels([pack.index_file.column("image/dtype").array()])
     listed = pack.path.with_name(pack.path.name + SKIPPED_SUFFIX)
     return PackReport(
         out=pack.path,
@@ -133,7 +135,7 @@ def of_pack(plan: Plan, pack: opening.Pack, began: float) -> PackReport:
         seconds=time.monotonic() - began,
         digest=pack.digest,
         up_to_date=True,
-        warnings=(*plan.listing.warnings, *pack.metadata.get("told", ())),
+        warnings=(*plan.listing.warnings, *pack.metadata.get("told", ()), *deep),
         skipped_file=listed if counts["skipped"] and listed.exists() else None,
     )
 

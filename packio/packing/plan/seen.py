@@ -21,7 +21,7 @@ from contextlib import suppress
 import numpy as np
 
 from packio.sources import Listing
-from packio.system import cache
+from packio.system import cache, files
 
 COLUMN = "seen"  # of the index of a shard, while its pack is built
 UNKNOWN = 0  # the identity of a sample that has to be read
@@ -68,12 +68,10 @@ def save(digest: str, found: np.ndarray | None) -> None:
     if found is None or not found.any():
         return
     path = cache.folder("seen", f"{digest}.npy")
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):  # a cache that cannot be written costs a later run time, no more
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with files.replacing(path) as file:
             np.save(file, found)
-        temporary.replace(path)
 
 
 def load(digest: str, samples: int) -> np.ndarray:

@@ -66,10 +66,8 @@ class Journal:
             files.remove(self.folder)
         self.check()
         self.folder.mkdir(exist_ok=True)
-        temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
-        temporary.write_text(f"{self.digest}\n{canonical_json(self._recipe.as_json())}")
-        files.sync(temporary)  # or a power cut may leave it empty: all shards would be forgotten
-        temporary.replace(self.plan_file)
+        with files.replacing(self.plan_file) as file:
+            file.write(f"{self.digest}\n{canonical_json(self._recipe.as_json())}".encode())
         if alone:
             self._sweep()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from commands import Done, command
+from cli_runs import Done, command
 from PIL import Image
 
 import packio

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import shlex
 import warnings
 from pathlib import Path
 
@@ -148,10 +149,11 @@ def _check_suffix(out: Path) -> None:
     if of_packs and name.endswith(of_packs):
         raise OptionError(
             f"{out}: ends as a pack, a selection has no bytes of images; name it {chosen}, and "
-            f"for a pack of these samples: packio convert {chosen} {out}"
+            f"for a pack of these samples: packio convert {shlex.quote(chosen)} "
+            f"{shlex.quote(str(out))}"
         )
     if name.endswith(".parquet"):
         raise OptionError(
             f"{out}: ends as a table, a selection is none; name it {chosen}, and for a table: "
-            f"packio export {chosen} {out}"
+            f"packio export {shlex.quote(chosen)} {shlex.quote(str(out))}"
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -152,7 +153,8 @@ def add_field(
             raise OptionError(
                 f"{pack.path}: has a field {name!r} already; choose another name, say --overwrite, "
                 "or --only-new for samples that came later, "
-                f"or drop it first: packio drop-field {pack.path} {name}"
+                f"or drop it first: packio drop-field "
+                f"{shlex.quote(str(pack.path))} {name}"
             )
         kept, shop.keep = shop.keep, True
         report = job.run(values, resume=resume)
@@ -191,7 +193,7 @@ def _check_droppable(pack: opening.Pack, name: str) -> None:
     if levels.divisor_of(name):
         raise OptionError(
             f"{name!r} cannot be dropped: it is a level of the image; make a pack without levels: "
-            f"packio convert {pack.path} NEW --levels 0"
+            f"packio convert {shlex.quote(str(pack.path))} NEW.tar --levels 0"
         )
     if name not in pack.fields:
         others = ", ".join(n for n in pack.fields if n != IMAGE) or "none besides the image"
@@ -218,8 +220,8 @@ def _changing(path: str | os.PathLike[str]) -> Iterator[tuple[Workshop, opening.
     """
     if isinstance(url := urls.place(path), urls.Url):
         raise OptionError(
-            f"{url}: a pack at a URL is not changed; copy it to a disk (packio convert {url} "
-            "here.tar), change it there, and upload it"
+            f"{url}: a pack at a URL is not changed; copy it to a disk, change it there, "
+            f"and upload it; to copy it: packio convert {shlex.quote(str(url))} here.tar"
         )
     out = absolute(path)
     failure: Exception | None = None
@@ -256,12 +258,12 @@ def _check_changeable(pack: opening.Pack) -> None:
     if caps.whole_files or not caps.writes:
         raise OptionError(
             f"{pack.path}: packio does not write containers of this format; make a pack of it "
-            f"first: packio convert {pack.path} NEW.tar"
+            f"first: packio convert {shlex.quote(str(pack.path))} NEW.tar"
         )
     if not names or not os.path.lexists(root / names[0]):
         raise OptionError(
             f"{pack.path}: has no index beside it, which would tell of the field; make one first: "
-            f"packio reindex {pack.path}"
+            f"packio reindex {shlex.quote(str(pack.path))}"
         )
     if pack.index_file.metadata.get("access", "range") != "range":
         raise OptionError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import shlex
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -171,8 +172,8 @@ def _refuse_swapped(out: Path, source: Any) -> None:
 def _without(pack: opening.Pack, there: Collection[str]) -> list[str]:
     """Warn of fields of the pack that none of the new samples has."""
     return [
-        f"the new samples have no {name}; packio add {pack.path} --field {name}=FROM --only-new "
-        "adds it to them"
+        f"the new samples have no {name}; to add it to them: packio add "
+        f"{shlex.quote(str(pack.path))} --field {name}=FROM --only-new"
         for name in pack.fields
         if name not in there and not levels.divisor_of(name)
     ]
@@ -200,7 +201,7 @@ def _check_sharded(pack: opening.Pack) -> None:
         return
     raise OptionError(
         f"{pack.path}: not a folder of shards, which appending needs; make one of it: "
-        f"packio convert {pack.path} NEW{pack.path.suffix} --shard-size 1GB"
+        f"packio convert {shlex.quote(str(pack.path))} NEW{pack.path.suffix} --shard-size 1GB"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from packio.errors import IntegrityError, PackioError
@@ -51,9 +52,9 @@ def of_pack(
         return RemoteFiles(root, names, sizes, buckets.tags(index), buckets.unread(index))
     if pack.is_file() and pack.name not in names and "selection" not in index.metadata:
         raise IntegrityError(
-            f"{index.path}: lists {', '.join(names[:1]) or 'no file'}, not {pack.name}: the pack "
-            f"was renamed (packio reindex {pack} makes the index fit), or the index is another "
-            "pack's"
+            f"{index.path}: lists {', '.join(names[:1]) or 'no file'}, not {pack.name}: the index "
+            "is another pack's, or the pack was renamed; then make the index fit: packio reindex "
+            f"{shlex.quote(str(pack))}"
         )
     return LocalFiles(root, names, sizes)
 

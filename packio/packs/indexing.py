@@ -47,7 +47,7 @@ def cached(path: Path, reading: Reading) -> tuple[Path, Path]:
         _unread.refuse(path)
         raise NotAPackError(
             f"{path}: no index, and no container that packio knows; a pack was expected; to make "
-            f"one of images: packio pack {shlex.quote(str(path))} OUT"
+            f"one of images: packio pack {shlex.quote(str(path))} OUT.lmdb"
         )
     index = cache.folder("indexes") / f"{_fingerprint(container, reading)}{INDEX_SUFFIX}"
     caches.made_once(index, path, functools.partial(make, path, container, reading, index))
@@ -66,7 +66,7 @@ def reindex(path: Path, place: Path | None, reading: Reading, *, seek_points: bo
     if container is None:
         _unread.refuse(path)
         more = "; a selection has no index of its own: select again" * selections.is_selection(path)
-        more = more or f"; to pack images: packio pack {shlex.quote(str(path))} OUT"
+        more = more or f"; to pack images: packio pack {shlex.quote(str(path))} OUT.lmdb"
         raise NotAPackError(f"{path}: no container that packio knows{more}")
     index = path / INDEX_NAME if path.is_dir() else path.with_name(path.name + INDEX_SUFFIX)
     index = place or index

@@ -132,7 +132,8 @@ def with_index(path: Path, index: Path) -> tuple[Path, Path]:
     """An index that is not beside its container, and the folder that its paths are relative to."""
     if isinstance(path, Url):
         urls.refuse_query(path)
-    command = f"make it: packio reindex {shlex.quote(os.fspath(path))} --index {index}"
+    words = ["packio", "reindex", os.fspath(path), "--index", str(index)]
+    command = f"make it: {shlex.join(words)}"
     if isinstance(index, Url):
         with urls.errors_as(ReadError, index):
             if not urls.is_file(index):

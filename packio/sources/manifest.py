@@ -152,7 +152,9 @@ def _check_folder(file: Path, result: Listing, context: Context, *, has_labels: 
     tops = sorted({os.fsdecode(key.split(b"/")[0]) for key in result.keys if b"/" in key})
     if len(tops) > 1 and _class_folders.splits_among(tops):
         each = "; ".join(
-            f"packio pack {shlex.quote(str(file))} {top}.lmdb --include '{top}/*'" for top in tops
+            f"packio pack {shlex.quote(str(file))} {shlex.quote(top)}.lmdb --include "
+            f"{shlex.quote(f'{top}/*')}"
+            for top in tops
         )
         raise SourceError(f"{file}: images of several splits; pack each by itself: {each}")
     if len(tops) > 1 and not has_labels:

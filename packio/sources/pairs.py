@@ -327,14 +327,15 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side, boxes: str) -> None:
     if images.folder == _LAYOUTS[0][0] and lists.is_dir():
         more = "" if masks.folder == _LAYOUTS[0][1] else f" --masks {shlex.quote(masks.folder)}"
         commands = [
-            f"packio pack {source} {file.stem}.lmdb --list {shlex.quote(str(file))}{more}"
+            f"packio pack {source} {shlex.quote(file.stem)}.lmdb --list "
+            f"{shlex.quote(str(file))}{more}"
             for file in sorted(lists.glob("*.txt"))
         ]
     entries = _files.entries(path / images.folder, _EXPECTED)
     folders = _class_folders.splits_among(name for name, is_folder in entries if is_folder)
     if not commands and folders:
         commands = [
-            f"packio pack {source} {name}.lmdb"
+            f"packio pack {source} {shlex.quote(name)}.lmdb"
             f" --images {shlex.quote(os.path.join(images.folder, name))}"
             f" --masks {shlex.quote(os.path.join(masks.folder, name))}"
             for name in folders

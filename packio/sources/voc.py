@@ -80,7 +80,9 @@ class Voc(Source):
             raise OptionError(f"first_pixel={first!r}: expected 1, as in Pascal VOC, or 0")
         inner = [] if any(_has_annotation(path / name) for name in _XML) else _inner(path)
         if inner:
-            each = "; ".join(f"packio pack {shlex.quote(f'{path}/{n}')} {n}.lmdb" for n in inner)
+            each = "; ".join(
+                f"packio pack {shlex.quote(f'{path}/{n}')} {shlex.quote(n)}.lmdb" for n in inner
+            )
             raise SourceError(f"{path}/: datasets in it; pack each by itself: {each}")
         root = os.path.abspath(path)
         result = Listing(self.name, root, [], [], None, [])

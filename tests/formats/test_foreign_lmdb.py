@@ -744,7 +744,7 @@ def test_pickled_values_are_read_where_the_user_says_so(tmp_path: Path) -> None:
     for refused in (packio.open, packio.LmdbDataset):
         with pytest.raises(errors.NotAPackError) as caught:
             refused(path)
-        assert f"packio pack {path} OUT --trust-plain-pickle" in str(caught.value)
+        assert f"packio pack {path} OUT.lmdb --trust-plain-pickle" in str(caught.value)
         assert f"packio.open({str(path)!r}, trust_plain_pickle=True)" in str(caught.value)
     pack = packio.open(path, trust_plain_pickle=True)
     assert [s.data for s in pack] == IMAGES
@@ -801,7 +801,7 @@ def test_a_database_within_is_read_by_its_name(tmp_path: Path, version: dict[str
     path = _fill_databases(tmp_path / "t.lmdb", {b"train": train, b"val": val}, **version)
     with pytest.raises(errors.NotAPackError, match=r"databases with names: 'train', 'val'") as no:
         packio.open(path)
-    assert f"packio pack {path} OUT --database train" in str(no.value)
+    assert f"packio pack {path} OUT.lmdb --database train" in str(no.value)
     pack = packio.open(path, database="train")
     assert [(os.fsencode(s.key), s.data) for s in pack] == list(train.items())
     assert [s.data for s in packio.open(path, database="val")] == list(val.values())

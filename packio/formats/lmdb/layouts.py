@@ -138,7 +138,7 @@ def _parser(file: Input, samples: list[Entry], path: Path, reading: Reading) -> 
 def _asked(path: Path) -> str:
     return (
         "packio reads plain data from pickles by a parser of its own, which runs nothing, if you "
-        f"say so: packio pack {shlex.quote(str(path))} OUT --trust-plain-pickle, or "
+        f"say so: packio pack {shlex.quote(str(path))} OUT.lmdb --trust-plain-pickle, or "
         f"packio.open({os.fspath(path)!r}, trust_plain_pickle=True), LmdbDataset(…, "
         "trust_plain_pickle=True)"
     )

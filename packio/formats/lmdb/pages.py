@@ -93,7 +93,8 @@ def _several(file: Input) -> NotAPackError:
     return NotAPackError(
         f"{file.path}: holds databases with names: "
         f"{', '.join(map(repr, names[:_SHOWN]))}{' …' if len(names) > _SHOWN else ''}; say which "
-        f"one: packio pack {shlex.quote(str(folder))} OUT --database {shlex.quote(names[0])}, or "
+        f"one: packio pack {shlex.quote(str(folder))} OUT.lmdb --database "
+        f"{shlex.quote(names[0])}, or "
         f"database={names[0]!r} of packio.open and the datasets"
     )
 

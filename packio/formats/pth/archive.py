@@ -25,6 +25,7 @@ import dataclasses
 import functools
 import math
 import os
+import shlex
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -158,7 +159,8 @@ def _other(names: set[str], path: Path) -> str:
         return f"Zarr in a zip archive; unpack it: unzip {path.name} -d unpacked.zarr"
     return (
         "another zip archive; if it holds images, pack them: "
-        f"packio pack {path.name} {path.stem}.lmdb"
+        f"packio pack {shlex.quote(str(path))} {shlex.quote(path.stem)}.lmdb "
+        "--source archive"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import statistics
 import tempfile
 import time
@@ -78,7 +79,7 @@ def of_packing(
     root, files = image_files(dataset, indices)
     if not files:
         return []
-    pack = f"packio pack {root} OUT.lmdb"
+    pack = f"packio pack {shlex.quote(root)} OUT.lmdb"
     found = []
     if reading >= _WORTH:
         most = 1 / max(1 - reading, 0.02)

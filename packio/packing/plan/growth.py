@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import shlex
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +87,8 @@ def _check_labels(pack: opening.Pack, listing: Listing) -> None:
     if named == (False, True) and (old is not None or "boxes/labels" in pack.index_file):
         raise OptionError(
             f"{pack.path}: its labels are numbers without class names, the source's have names; "
-            f"name them first: packio pack {pack.path} NEW{pack.path.suffix} --classes-from"
+            f"name them first: packio pack {shlex.quote(str(pack.path))} NEW{pack.path.suffix} "
+            "--classes-from NAMES.txt"
         )
 
 

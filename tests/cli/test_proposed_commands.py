@@ -89,7 +89,7 @@ def level_that_is_dropped(here: pathlib.Path) -> str:
 def pack_without_an_index_beside_it(here: pathlib.Path) -> str:
     out = _pack(here)
     out.with_name(f"{out.name}.packio").unlink()
-    return _said(lambda: packio.add_field(out, "words", {"cat/0.jpg": "a"}, missing="empty"))
+    return _said(lambda: packio.add_field(out, "words", {"cat/0.jpg": "a"}, missing=True))
 
 
 def appending_to_a_file(here: pathlib.Path) -> str:

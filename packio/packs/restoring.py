@@ -111,11 +111,7 @@ def _new_names(old: Index, container: Container) -> dict[str, str] | None:
 
 
 def _relabelled(content: Content, name: str, path: Path) -> Content:
-    """The content with labels that are a member of the metadata; "" takes none.
-
-    Raises:
-        OptionError: some samples have no such member, or the boxes have class names already.
-    """
+    """The content with labels that are a member of the metadata; "" takes none."""
     table, metadata = content
     table = {column: values for column, values in table.items() if column != "label"}
     if metadata.get("classes") and "boxes/labels" in table:

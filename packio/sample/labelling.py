@@ -73,11 +73,7 @@ def is_missing(value: Any, names: Collection[str] = ()) -> bool:
 
 
 def class_names(where: str, found: Iterable[str], given: Sequence[str] | None) -> list[str]:
-    """Return the names that give the labels: the given names, or the names found, sorted.
-
-    Raises:
-        SourceError: `given` lacks a name that was found; `where` begins the message.
-    """
+    """Return the names that give the labels: the given names, or the names found, sorted."""
     if given is None:
         return sorted(set(found))
     unknown = sorted(set(found) - set(given))
@@ -134,10 +130,6 @@ def labels(
         names: Name of each int, if the source says it; the int -1 is then a missing label.
         hot: If there are `names`, lists of numbers may also have one number for each name, as
             ``[0, 1, 0]`` of three names. Otherwise they have positions in the names, as ``[1]``.
-
-    Raises:
-        SourceError: a column has several kinds of labels, a name is unknown to `classes`, or a
-            number does not fit.
     """
     known = {*(classes or ()), *(names or ())}
     absent = [
@@ -349,10 +341,6 @@ def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | N
         keys: Paths.
         regex: The label is its group ``label``, else its only group, else the whole match.
         classes: Names that the user gives, or None.
-
-    Raises:
-        OptionError: the expression makes no sense, or matches no key.
-        SourceError: see `labels`.
     """
     try:
         pattern = re.compile(regex)
@@ -380,18 +368,7 @@ def labels_of_meta(
     place: Where,
     classes: Sequence[str] | None = None,
 ) -> Labels:
-    """Make labels of a member of metadata.
-
-    Args:
-        metas: Metadata of each sample.
-        name: Of the member; "": no labels.
-        place: Names the place of a sample.
-        classes: Names that the user gives, or None.
-
-    Raises:
-        OptionError: no sample has such a member.
-        SourceError: see `labels`.
-    """
+    """Make labels of a member of metadata."""
     if not name:
         return Labels()
     column, known = Distinct(), set[str]()
@@ -418,11 +395,7 @@ def hashable(value: Any) -> Hashable:
 
 
 def check_fits(value: float, where: str) -> None:
-    """Refuse a number that float32 changes by more than rounding.
-
-    Raises:
-        SourceError: it is infinite or too large, or a whole number beyond 2**24 that would change.
-    """
+    """Refuse a number that float32 changes by more than rounding."""
     if -(1 << 24) <= value <= 1 << 24:
         return
     is_exact = isinstance(value, int) or (abs(value) < 1 << 53 and value == value // 1)
@@ -437,9 +410,6 @@ def of_texts(column: Distinct, place: Where, classes: Sequence[str] | None) -> l
     """The values of a column of text: as numbers if all are, or missing; else as names.
 
     Texts that are all names of `classes` are names, also ``"1"``.
-
-    Raises:
-        SourceError: see `names_of`.
     """
     texts, named = [text.strip() for text in column.values], {*(classes or ())}
     there = [text for text in texts if not is_missing(text, named)]
@@ -449,16 +419,11 @@ def of_texts(column: Distinct, place: Where, classes: Sequence[str] | None) -> l
 
 
 def names_of(column: Distinct, place: Where, classes: Sequence[str] | None) -> list[Any]:
-    """The values of a column of text as names.
-
-    Raises:
-        SourceError: more than half of the different texts are whole numbers, and others are not.
-            One cell such as ``?`` would otherwise turn the numbers 0, 1, …, 10 into class names,
-            and sort them as text: 0, 1, 10, 2.
-    """
+    """The values of a column of text as names."""
     names = [text.strip() for text in column.values]
     there = [i for i, name in enumerate(names) if not is_missing(name, classes or ())]
     odd = [i for i in there if not is_whole(names[i])]
+    # One cell such as ``?`` would else turn the numbers 0, 1, …, 10 into names, sorted as text.
     if odd and len(odd) * 2 < len(there) and classes is None:
         raise SourceError(
             f"{place(column.first(odd[0]))}: the label {_short(names[odd[0]])}; "

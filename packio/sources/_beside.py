@@ -28,11 +28,7 @@ _LOOKED_AT = 16  # images
 
 
 def image_test(context: Context) -> Callable[[str], bool]:
-    """Make the function that tells by its name whether a file is a sample.
-
-    Raises:
-        OptionError: what a field comes from is no ending; or as `_files.image_test`.
-    """
+    """Make the function that tells by its name whether a file is a sample."""
     is_image, endings = _files.image_test(context), _endings(context)
     if not endings:
         return is_image
@@ -66,16 +62,7 @@ def _endings(context: Context) -> dict[str, str]:
 
 
 def with_fields(found: Listing, context: Context) -> Listing:
-    """Add the fields that the user asks for to the images of a folder.
-
-    Args:
-        found: Listing of images whose keys are their paths; returned as it is if there are no
-            fields to add, or no images.
-        context: Has the fields.
-
-    Raises:
-        OptionError: no image has a file of a field.
-    """
+    """Add the fields that the user asks for to the images of a folder."""
     if not context.fields or not found.keys:
         return found
     assert found.root is not None  # noqa: S101 (of a folder)
@@ -137,11 +124,7 @@ def tell_others(found: Listing) -> None:
 
 
 def told_masks(found: Listing) -> Iterator[str]:
-    """Say how to pack pairs, if one of the first files is named as the mask of another.
-
-    Args:
-        found: What is packed of a folder.
-    """
+    """Say how to pack pairs, if one of the first files is named as the mask of another."""
     keys = [] if found.root is None or found.files is not None else found.keys[:_LOOKED_AT]
     images = {_stem(key): key for key in keys}
     for key in keys:

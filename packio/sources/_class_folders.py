@@ -41,16 +41,7 @@ def splits_among(folders: Iterable[str]) -> list[str]:
 
 
 def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], str]) -> None:
-    """Raise if the folders are splits.
-
-    Args:
-        where: Begins the error's message.
-        folders: Names of the folders at the top.
-        command: Makes the shell command that packs one of the folders.
-
-    Raises:
-        SourceError: the folders are splits; the message has a command for each.
-    """
+    """Raise if the folders are splits."""
     names = splits_among(folders)
     if not names:
         return
@@ -76,10 +67,6 @@ def masks_among(keys: Sequence[bytes], read: Callable[[bytes], bytes]) -> Masks 
 
     They are if all files of one have one channel or a palette, and the other has as many files,
     which are not like that; or if the one has the name of masks, as ``labels``.
-
-    Args:
-        keys: Of the images, sorted by class.
-        read: Reads an image by its key.
     """
     edge = next((i for i, key in enumerate(keys) if _top(key) != _top(keys[0])), 0)
     if not edge or _top(keys[edge]) != _top(keys[-1]):
@@ -121,14 +108,7 @@ def told_labels(
     keys: Sequence[bytes], given: Sequence[str] | None, names: Sequence[str],
     command: Callable[[str], str],
 ) -> Iterator[str]:  # fmt: skip
-    """Warn of a single class that holds folders, and of numbers that are not their labels.
-
-    Args:
-        keys: Of images in class folders.
-        given: Classes that the user names.
-        names: Of the classes.
-        command: As of `refuse_splits`.
-    """
+    """Warn of a single class that holds folders, and of numbers that are not their labels."""
     if len(names) == 1 and keys and all(key.count(b"/") > 1 for key in keys):
         yield (
             f"all images are of one class, {names[0]!a}; to make classes of the folders in it: "
@@ -144,12 +124,7 @@ def told_labels(
 
 
 def in_order(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], list[int]]:
-    """Sort the keys that begin with a class folder; return the keys and their labels.
-
-    Args:
-        keys: Relative paths. A key without a folder is left out.
-        names: Of the classes; the position of a name is its label.
-    """
+    """Sort the keys that begin with a class folder; return the keys and their labels."""
     label_of = {name: label for label, name in enumerate(names)}
 
     def place(key: bytes) -> tuple[int, str, str]:
@@ -167,18 +142,7 @@ def tell_empty(
     context: Context,
     why: Callable[[str], str] = lambda _: "has no images",
 ) -> None:
-    """List class folders without images as bad, or warn of them where the user accepts them.
-
-    Args:
-        where: The source, as text.
-        listing: Of the images; receives the bad folders and the warnings.
-        folders: Names of the class folders.
-        context: Says whether empty classes are accepted.
-        why: Makes the end of the sentence "a class folder that …" of a folder's name.
-
-    Raises:
-        SourceError: no class has an image, and none has a file that cannot be read.
-    """
+    """List class folders without images as bad, or warn of them where the user accepts them."""
     labels = listing.labels if listing.labels is not None else []
     full = {listing.classes[label] for label in set(labels)}
     full |= {os.fsdecode(key.partition(b"/")[0]) for key, _ in listing.unlisted}  # cannot be read

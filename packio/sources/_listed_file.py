@@ -42,11 +42,7 @@ class ListedFile(NamedTuple):
 
     @staticmethod
     def of(path: str | os.PathLike[str]) -> ListedFile:
-        """Look at a file.
-
-        Raises:
-            OSError: there is no such file.
-        """
+        """Look at a file."""
         if isinstance(url := urls.place(path), Url):
             facts = objects.facts(url)
             stamp = hashlib.sha256(facts.version.encode()).digest()[:7]
@@ -55,14 +51,7 @@ class ListedFile(NamedTuple):
         return ListedFile(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
     def check(self, status: os.stat_result | None = None) -> None:
-        """Refuse a file that has changed.
-
-        Args:
-            status: Of the file; None looks again.
-
-        Raises:
-            SourceError: the file has another size, or another time of its last change.
-        """
+        """Refuse a file that has changed."""
         if self.url is not None:
             if ListedFile.of(self.path) != self:
                 raise SourceError(f"{self.path}: changed after it was listed; run again")
@@ -73,13 +62,7 @@ class ListedFile(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
-        """Yield a descriptor of the file.
-
-        Raises:
-            OSError: the file is gone.
-            ReadError: this is the scratch file of a process that is gone.
-            SourceError: the file has changed.
-        """
+        """Yield a descriptor of the file."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -128,21 +111,13 @@ class ScratchFile:
         return ListedFile, (path, status.st_size, status.st_mtime_ns)
 
     def write(self, data: bytes) -> None:
-        """Append bytes.
-
-        Raises:
-            OutputError: the file cannot be written, as on a full disk.
-        """
+        """Append bytes."""
         with self._room():
             self._file.write(data)
         self.size += len(data)
 
     def finish(self) -> None:
-        """Write what is in the buffer.
-
-        Raises:
-            OutputError: see `write`.
-        """
+        """Write what is in the buffer."""
         with self._room():
             self._file.flush()
 
@@ -152,11 +127,7 @@ class ScratchFile:
 
     @contextlib.contextmanager
     def named(self, path: Path) -> Iterator[None]:
-        """Copy the file to a path, so that other machines can open it, until the ``with`` ends.
-
-        Raises:
-            OutputError: see `write`.
-        """
+        """Copy the file to a path, so that other machines can open it, until the ``with`` ends."""
         try:
             with self._room():
                 self._file.seek(0)
@@ -183,11 +154,7 @@ class ScratchFile:
 
 
 def scratch_files(value: object) -> list[ScratchFile]:
-    """Find the scratch files that a value would need in another process.
-
-    Args:
-        value: Is pickled; its scratch files are those that it refers to, at any depth.
-    """
+    """Find the scratch files that a value would need in another process."""
     finder = _Finder(io.BytesIO())
     finder.dump(value)
     return list(finder.found.values())

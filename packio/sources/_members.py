@@ -61,15 +61,7 @@ class Entry(NamedTuple):
 
 
 def of_tar(descriptor: int, start: int, size: int) -> Iterator[Entry]:
-    """Yield the members of a tar archive, in order.
-
-    Args:
-        descriptor: Of the file that the archive lies in.
-        start, size: Of the archive in the file, in bytes.
-
-    Raises:
-        DecodeError: the archive is damaged or cut off; all members before that have been yielded.
-    """
+    """Yield the members of a tar archive, in order."""
     window = _Window(descriptor, start, size)
     end = -1
     earlier: dict[bytes, Entry] | None = None  # by name; None before the first hard link
@@ -176,11 +168,7 @@ def _check_end(window: _Window, position: int) -> None:
 
 
 def of_zip(descriptor: int) -> Iterator[Entry]:
-    """Yield the members of a zip archive, in the order of its directory.
-
-    Raises:
-        DecodeError: the archive is damaged or cut off.
-    """
+    """Yield the members of a zip archive, in the order of its directory."""
     size = os.fstat(descriptor).st_size
     try:
         with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
@@ -222,17 +210,7 @@ def _zip_problem(info: zipfile.ZipInfo, size: int) -> str:
 
 
 def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
-    """Read a member.
-
-    Args:
-        descriptor: Of the archive's file.
-        extent: Where the member lies.
-        is_image: Whether a large member is refused by its first bytes if they begin no image.
-
-    Raises:
-        OSError: the archive cannot be read.
-        DecodeError: the member is too large, damaged, cut off, or no image.
-    """
+    """Read a member."""
     if extent.size > _files.MAX_BYTES:
         raise DecodeError(f"{extent.size} bytes; the limit is {_files.MAX_BYTES:,}")
     start = extent.offset if extent.method == TAR else _content(descriptor, extent)

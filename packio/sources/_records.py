@@ -88,11 +88,6 @@ def record_of(
         boxes: (k, 4) float32 XYXY, as ``frame`` says.
         box_columns: Columns of the boxes.
         frame: Where boxes and masks lie; None: in the stored image.
-
-    Raises:
-        DecodeError: a value makes no sense, or there is no image.
-        SourceError: JSON cannot hold a cell of the metadata.
-        OSError: a file cannot be read.
     """
     made = _values.fields_of(values, fields, root)
     if IMAGE not in made:

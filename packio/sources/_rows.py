@@ -53,10 +53,6 @@ def each(read: Callable[..., Record[Field]], *args: Any) -> Iterator[ReadRecord]
     """Make `Listing.open` of a function that needs nothing opened.
 
     For example, ``functools.partial(each, read, folder)`` calls ``read(folder, rows, position)``.
-
-    Args:
-        read: Makes the record of a row, of the arguments below and a position.
-        args: First arguments of the function; the last one is the rows.
     """
     yield functools.partial(read, *args)
 
@@ -65,13 +61,7 @@ def each(read: Callable[..., Record[Field]], *args: Any) -> Iterator[ReadRecord]
 def each_of(
     file: ListedFile | ScratchFile, read: Callable[..., Record[Field]], *args: Any
 ) -> Iterator[ReadRecord]:
-    """Make `Listing.open` of a function that reads rows from one file.
-
-    Args:
-        file: Is opened once. Its descriptor is the first argument of the function.
-        read: See `each`.
-        args: See `each`.
-    """
+    """Make `Listing.open` of a function that reads rows from one file."""
     with file.opened() as descriptor:
         yield functools.partial(read, descriptor, *args)
 

@@ -64,10 +64,6 @@ def field(value: Any, kind: str | None, root: str | os.PathLike[str] = "") -> Fi
         kind: Of the field. None takes the kind from the value's type; a str that ends as an image
             or as ``.npy`` is then the path of a file.
         root: Folder that paths are relative to; "" is the working folder.
-
-    Raises:
-        DecodeError: the value does not fit the kind.
-        OSError: a file cannot be read.
     """
     blank = isinstance(value, str) and not value.strip()
     if value is None or (blank and kind not in (None, "text")):
@@ -99,16 +95,7 @@ def fields_of(
     origins: FieldOrigins,
     root: str | os.PathLike[str] = "",
 ) -> dict[str, Field]:
-    """Fields of a sample.
-
-    Args:
-        values: Name of a field → its value; a missing value gives no field.
-        origins: Name of a field → (column, kind).
-        root: Folder that paths are relative to.
-
-    Raises:
-        DecodeError, OSError: see `field`; the message names the field.
-    """
+    """Fields of a sample."""
     found: dict[str, Field] = {}
     for name, value in values.items():
         try:
@@ -129,14 +116,7 @@ def files_of(
     keys: Sequence[bytes], cells: Mapping[str, Sequence[Any]], origins: FieldOrigins,
     root: str | os.PathLike[str],
 ) -> list[tuple[bytes, ...]]:  # fmt: skip
-    """Paths of the files that each sample is read from: of the image, and of fields.
-
-    Args:
-        keys: Paths of the images.
-        cells: Name of a field → its value for each sample, as `field` takes values.
-        origins: Name of a field → (column, kind).
-        root: Folder that the values are relative to.
-    """
+    """Paths of the files that each sample is read from: of the image, and of fields."""
 
     def path_of(name: str, value: Any) -> bytes:
         kind = origins[name][1]
@@ -208,21 +188,12 @@ def path_of(value: Any) -> str | None:
 
 
 def file_bytes(path: str) -> bytes:
-    """Read a file.
-
-    Raises:
-        OSError, DecodeError: see `_files.whole_file`.
-    """
+    """Read a file."""
     return _files.whole_file(None, os.fsencode(path))
 
 
 def encoded(value: Any) -> bytes:
-    """Bytes of an image that is encoded already.
-
-    Raises:
-        DecodeError: there are neither bytes nor a path.
-        OSError: the image's file cannot be read.
-    """
+    """Bytes of an image that is encoded already."""
     data, path = value.get("bytes") if is_file(value) else value, path_of(value)
     if path is not None and (data is value or data is None):
         return file_bytes(path)
@@ -237,11 +208,7 @@ def array(value: Any) -> np.ndarray:
 
 
 def raw_planes(value: Any) -> tuple[bytes, Facts]:
-    """Raw pixels (C, H, W), little-endian, of a Pillow image, an array or a tensor.
-
-    Raises:
-        DecodeError: the pixels have another type or shape.
-    """
+    """Raw pixels (C, H, W), little-endian, of a Pillow image, an array or a tensor."""
     pixels = _pixels(value)
     height, width, channels = pixels.shape
     planes = pixels.transpose(2, 0, 1).astype(pixels.dtype.newbyteorder("<"), copy=False)
@@ -303,12 +270,7 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def mask_bytes(value: Any) -> bytes:
-    """Bytes of a mask: class ids become a PNG of 8 or 16 bits, an encoded mask stays as it is.
-
-    Raises:
-        DecodeError: the value is no mask.
-        OSError: the mask's file cannot be read.
-    """
+    """Bytes of a mask: class ids become a PNG of 8 or 16 bits, an encoded mask stays as it is."""
     if is_encoded(value) or path_of(value) is not None:
         data = encoded(value)
         encodings.read_facts(data)

@@ -43,10 +43,6 @@ def relative(paths: Sequence[str], root: str | os.PathLike[str]) -> tuple[str, l
 
     The folder is the root. If a path leads out of the root, the folder is the one that root and
     paths share. Paths are compared as text: links are not followed.
-
-    Args:
-        paths: Absolute, or relative to the root.
-        root: A folder.
     """
     root, text = os.fspath(root), "\n".join(("", *paths, ""))
     if any(odd in text for odd in ("\n/", "\n.", "/.", "//", "/\n")):  # a tenth of a regex's time
@@ -93,11 +89,7 @@ def choice(
 
 
 def meta(values: dict[str, Any]) -> bytes:
-    """Encode metadata as JSON: dates and decimals as text, NaN as null.
-
-    Raises:
-        SourceError: JSON cannot hold a value.
-    """
+    """Encode metadata as JSON: dates and decimals as text, NaN as null."""
     text = json.dumps(_plain(values), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 

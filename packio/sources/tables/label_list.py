@@ -39,15 +39,6 @@ def labelled(found: Listing, context: Context) -> Listing:
     """Give images the labels of the list that the options name.
 
     Images without a label become unlisted.
-
-    Args:
-        found: Images without labels, sorted; returned as they are if there is no list.
-        context: Has the options ``labels`` and ``label_offset``, and the names of classes.
-
-    Raises:
-        SourceError: the list cannot be read, does not fit the images, or has a class unknown to
-            `Context.classes`.
-        OptionError: the offset is no whole number.
     """
     if context.option("labels") is None:
         return _with_hint(found) if found.labels is None else found

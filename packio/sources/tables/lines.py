@@ -64,11 +64,7 @@ class TextTable:
     line_end: str = "\n"
 
     def rows(self) -> Iterator[TextRow]:
-        """Read the file from its beginning.
-
-        Raises:
-            SourceError: a line makes no sense.
-        """
+        """Read the file from its beginning."""
         is_header = bool(self.delimiter) and self.image is None
         for found, line, start, end, is_odd in self._records():
             if is_header:
@@ -163,16 +159,6 @@ def table(path: str | os.PathLike[str], delimiter: str | None, charset: str | No
 
     The first line of a CSV names the columns, unless a cell of it ends as the name of an image
     does. Then the columns are called ``0``, ``1``, ….
-
-    Args:
-        path: Of the file.
-        delimiter: Between columns; None finds out.
-        charset: Of the text; None is UTF-8.
-
-    Raises:
-        SourceError: there is no such file; it is no text or empty, or its first line makes no
-            sense.
-        OptionError: there is no such charset, or the delimiter has several characters.
     """
     if delimiter is not None and len(delimiter) != 1:
         raise OptionError(f"delimiter={delimiter!r}: expected one character")

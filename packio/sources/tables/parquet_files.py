@@ -32,11 +32,7 @@ _OPEN = 4  # files
 
 
 def _open(listed: ListedFile) -> Any:
-    """Open a Parquet file with pyarrow, or an Arrow file with the same methods.
-
-    Raises:
-        SourceError: pyarrow cannot read the file.
-    """
+    """Open a Parquet file with pyarrow, or an Arrow file with the same methods."""
     pq, path, url = registry.require("pyarrow.parquet", "parquet"), listed.path, listed.url
     try:
         if path.lower().endswith(_ARROW):
@@ -116,20 +112,12 @@ class ParquetFile:
         return int(self.starts[-1])
 
     def open(self) -> Any:
-        """Open the file with pyarrow.
-
-        Raises:
-            SourceError: the file is damaged, or has changed.
-        """
+        """Open the file with pyarrow."""
         self.listed.check()
         return _open(self.listed)
 
     def values(self, column: str) -> Iterator[Any]:
-        """All values of a column. Of the member ``image.path`` the values are dicts with ``path``.
-
-        Raises:
-            SourceError: the values cannot be read.
-        """
+        """All values of a column; of the member ``image.path`` dicts with ``path``."""
         count = 0
         with self.open() as opened:
             try:
@@ -154,12 +142,7 @@ class Footer(NamedTuple):
 
 
 def footer(path: Path) -> Footer:
-    """Read the footer of a file.
-
-    Raises:
-        SourceError: the footer is damaged.
-        MissingPackageError: pyarrow is not installed.
-    """
+    """Read the footer of a file."""
     listed = ListedFile.of(path)
     with _open(listed) as opened:
         try:
@@ -243,12 +226,7 @@ class ParquetRows:
         return ParquetRows, (self.files, self._columns, self._sizes)
 
     def row(self, file: int, row: int) -> dict[str, Any]:
-        """Values of a row, as pyarrow's scalars.
-
-        Raises:
-            DecodeError: the row cannot be read.
-            SourceError: the file has changed.
-        """
+        """Values of a row, as pyarrow's scalars."""
         with self._lock:
             start, batch = self._batch(file, row)
         return {name: batch.column(name)[row - start] for name in self._columns}

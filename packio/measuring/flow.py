@@ -15,9 +15,6 @@ class Order:
 
     What one loop took, no other loop takes in the same epoch: nobody finds samples in the page
     cache because another loop has just read them.
-
-    Args:
-        epochs: Makes the batches of an epoch.
     """
 
     def __init__(self, epochs: Callable[[], Iterable[Any]]) -> None:
@@ -48,12 +45,7 @@ class Order:
 
 
 class Flow:
-    """A loop's batches of indices, until it is closed.
-
-    Args:
-        order: Where the indices come from.
-        size: Samples a batch; None: the batches of the order.
-    """
+    """A loop's batches of indices, until it is closed."""
 
     def __init__(self, order: Order, size: int | None = None) -> None:
         self.is_open = True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 import numpy as np
 import pytest
-from commands import Done, command
+from cli_runs import Done, command
 from PIL import Image
 
 import packio
@@ -69,10 +69,10 @@ def reindexing_what_is_no_container(here: pathlib.Path) -> str:
 
 
 def field_that_is_there(here: pathlib.Path) -> str:
-    out, values = _pack(here), dict.fromkeys(("cat/0.jpg", "cat/1.jpg"), "a") | dict.fromkeys(
-        ("dog/0.jpg", "dog/1.jpg"), "b")  # fmt: skip
-    packio.add_field(out, "words", values)
-    return _said(lambda: packio.add_field(out, "words", values))
+    out = _pack(here)
+    keys = [f"{name}/{i}.jpg" for name in ("cat", "dog") for i in range(2)]
+    packio.add_field(out, "words", dict.fromkeys(keys, "some"))
+    return _said(lambda: packio.add_field(out, "words", dict.fromkeys(keys, "others")))
 
 
 def level_that_is_dropped(here: pathlib.Path) -> str:

@@ -76,12 +76,7 @@ def network(part: str) -> nn.Module:
 
 
 def network_cases(batch: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[Case]:
-    """Yield a forward pass and a training step of each network, in each layout.
-
-    Args:
-        batch: Images, (N, 3, H, W) uint8 RGB.
-        device, dtype: Device and data type of network and images.
-    """
+    """Yield a forward pass and a training step of each network, in each layout."""
     images = views(batch.to(device, dtype).div_(255))
     labels = torch.arange(len(batch), device=device) % _CLASSES
     for part in ("plain", "depthwise"):
@@ -126,10 +121,6 @@ def data_cases(batch: torch.Tensor, device: torch.device) -> Iterator[Case]:
 
     These are: collate its images, copy them into a contiguous batch, make the batch float. For a
     GPU also: pin the batch, and copy it from pinned memory to the GPU.
-
-    Args:
-        batch: Images, (N, 3, H, W) uint8 RGB.
-        device: The device that the batch goes to.
     """
     copied = torch.empty_like(batch, memory_format=torch.contiguous_format)
     for name, view in views(batch).items():

@@ -107,13 +107,7 @@ def candidates_of(
     names: Sequence[str],
     ways: Sequence[tuple[int, int]],
 ) -> list[Candidate]:
-    """List what to measure on the images of one encoding.
-
-    Args:
-        encoding, images: The encoding, and its images.
-        names: Decoders.
-        ways: Pairs of threads and workers; one of the two is 0.
-    """
+    """List what to measure on the images of one encoding."""
     repeated = list(images) * max(1, _LEAST // len(images))
     fitting = [n for n in names if encoding in registry.load("decoders", n).ENCODINGS]
     found = [

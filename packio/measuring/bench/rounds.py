@@ -23,14 +23,6 @@ def in_turns(
 ) -> list[list[Figure]]:
     """Measure each candidate once a round. No candidate is always the first of a round.
 
-    Args:
-        candidates: What to measure.
-        rounds: Number of rounds.
-        run: Measures one candidate.
-        size: Images and bytes of one measurement, for the progress.
-        progress: Called after each measurement.
-        stage: Name of the stage in the progress.
-
     Returns:
         For each candidate, a figure of each round.
     """

@@ -51,15 +51,7 @@ def of_packing(
     seconds: float,
     say: Callable[[str], None],
 ) -> list[Trial]:
-    """Estimate what packing, or packing otherwise, would bring.
-
-    Args:
-        setup: The loader.
-        measured: The numbers so far.
-        indices: Indices of some samples.
-        seconds: Seconds to spend, roughly.
-        say: Called with what is measured next.
-    """
+    """Estimate what packing, or packing otherwise, would bring."""
     parts, dataset = shares(measured), setup.dataset
     while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset
         dataset, indices = dataset.dataset, [dataset.indices[i] for i in indices]

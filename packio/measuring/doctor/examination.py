@@ -40,9 +40,6 @@ class Examination:
     """One loader and step under examination; a context manager that ends all workers.
 
     Call `time_stages`, `run_loop` and `try_changes`, in this order; then `measured` has all.
-
-    Args:
-        loader, step, seconds, say: See `packio.doctor`.
     """
 
     def __init__(

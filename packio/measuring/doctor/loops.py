@@ -187,14 +187,7 @@ def call(step: Step, batch: Any) -> None:
 
 
 def together(loading: LoopRun, step: float | None, size: int, workers: int) -> LoopRun:
-    """Calculate a run of the loop from runs of its loader and its step by themselves.
-
-    Args:
-        loading: The run of the loader.
-        step: Seconds of the step for a batch.
-        size: Samples a batch.
-        workers: Number of workers. Without workers, loading and computing do not overlap.
-    """
+    """Calculate a run of the loop from runs of its loader and its step by themselves."""
     batches = loading.samples / size
     computed = (step or 0.0) * batches
     loaded = loading.waited + loading.computed

@@ -63,13 +63,7 @@ class _Kept(Dataset[Any]):
 def changes(
     setup: Setup, measured: Measurements, samples: list[Any], indices: list[Any]
 ) -> list[Change]:
-    """List what might help: first one change of each kind, the kind with the most time first.
-
-    Args:
-        setup: The loader.
-        measured: The numbers so far.
-        samples, indices: Samples of a batch, and indices to keep in memory.
-    """
+    """List what might help: first one change of each kind, the kind with the most time first."""
     parts = shares(measured)
     others = (Cause.STEP, Cause.COPY, Cause.MEMORY_FORMAT, Cause.START_UP)
     waiting = 1 - sum(parts[kind] for kind in others)

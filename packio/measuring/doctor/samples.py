@@ -125,10 +125,6 @@ def time_samples(setup: Setup, indices: Sequence[Any], seconds: float) -> Sample
 def unhooked(first: SampleTime, again: SampleTime, taken: float) -> tuple[SampleTime, float]:
     """Take out what the hook costs: it slows computing down, not the sleep of storage.
 
-    Args:
-        first, again: A sample under the hook, when it is fetched first and again.
-        taken: Seconds of a sample, fetched once more, without the hook.
-
     Returns:
         The first fetch, and the storage of the second fetch.
     """
@@ -142,9 +138,6 @@ def unhooked(first: SampleTime, again: SampleTime, taken: float) -> tuple[Sample
 
 class SampleTimer:
     """Python's profiling hook: it tells reading, decoding and transforming from other code.
-
-    Args:
-        dataset: The dataset whose samples to time; its transforms are recognised.
 
     Attributes:
         values: The samples of the last run.

@@ -59,11 +59,6 @@ def time_hand_over(batch: Any, seconds: float, *, shared: bool) -> float:
     """Measure the seconds of a worker for handing a batch over: sharing tensors, pickling the rest.
 
     What the process that takes batches over spends is part of the loop's time.
-
-    Args:
-        batch: The batch.
-        seconds: Seconds to spend, roughly.
-        shared: Whether workers make batches in shared memory, as `packio.collate` does.
     """
     rest = _fresh(batch, lambda _: torch.empty(0))
     until, times = time.perf_counter() + seconds, list[float]()

@@ -29,12 +29,7 @@ _FOR_LOOKS = 0.35  # share of the time that first looks may take
 
 
 def chance(ratios: Sequence[float], family: int) -> float:
-    """Calculate how probable it is that one of some changes without effect does as well as this.
-
-    Args:
-        ratios: Rate of the changed loop as a multiple of the loop as it is, round by round.
-        family: Changes that ran in turns.
-    """
+    """Calculate how probable it is that one of some changes without effect does as well as this."""
     if len(ratios) < _LEAST_ROUNDS:
         return 1.0
     logs = [math.log(ratio) for ratio in ratios]
@@ -74,15 +69,6 @@ class _Look(NamedTuple):
 class Trials:
     """Tries changes, within a time.
 
-    Args:
-        baseline: The loop as it is.
-        make: Makes the loop of a change.
-        timed: Runs a loop once.
-        say: Called with what is tried next.
-        runs: Runs of the loop as it is.
-        price: Seconds that such a run takes.
-        now: The clock.
-
     Attributes:
         baseline_runs: All runs of the loop as it is.
     """
@@ -102,12 +88,7 @@ class Trials:
         self.baseline_runs: list[LoopRun] = list(runs)
 
     def run(self, candidates: list[Change], until: float) -> list[Trial]:
-        """Look at changes once, then measure the best ones in turns with the unchanged loop.
-
-        Args:
-            candidates: Changes to try, the most promising first; as many as the time is enough for.
-            until: When to end, by the clock. Only what can be expected to end before is begun.
-        """
+        """Look at changes once, then measure the best ones in turns with the unchanged loop."""
         looks = self._looks(candidates, self._now() + _FOR_LOOKS * (until - self._now()))
         chosen = self._chosen(looks, until - self._now())
         ratios = self._in_turns(chosen, until)

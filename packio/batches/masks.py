@@ -6,7 +6,6 @@ and an Exif orientation turns both. Resizing takes the nearest id and never mixe
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -56,9 +55,7 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
 
 def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode a mask with Pillow; as `decode`."""
-    from PIL import Image
-
-    with Decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("Pillow: "), encodings.opened(data) as image:
         _check(image, size)
         wide = image.mode not in _BYTES
         return pillow.pixels_of(image).astype(np.int32 if wide else np.uint8, copy=False)

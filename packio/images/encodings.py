@@ -5,16 +5,22 @@ This is the one list of each for the whole package.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import io
+import re
 import struct
+import zlib
 from typing import TYPE_CHECKING
 
-from packio.errors import DecodeError
+from packio.errors import DecodeError, Decoding, LimitError
 from packio.images.jpeg import header as jpeg_header
 from packio.sample.facts import Facts
+from packio.system.locks import unforked
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL import Image, ImageFile
 
 CODES = {
     "unknown": 0,
@@ -69,6 +75,16 @@ _PILLOW_FORMATS = {
 }
 _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # colour type → channels; 3 (palette) asks Pillow
 _ORIENTATION_TAG = 0x0112
+_OTHERS = {  # Pillow's name of a format that it may not know → how files begin, and what they are
+    "HEIF": (rb".{4}ftyp(?:hei|hev|mif1|msf1)", "HEIC or HEIF; pip install pillow-heif"),
+    "JXL": (rb"\xff\x0a|\x00\x00\x00\x0cJXL ", "JPEG XL; pip install pillow-jxl-plugin"),
+    "MP4": (rb".{4}ftyp(?!avi[fs])", "a video"),
+    "HTML": (rb"\s*<(?:!doctype html|html)", "HTML, perhaps an answer that there is no such file"),
+    "SVG": (rb"\s*(?:<\?xml.{0,200})?<svg", "SVG, a drawing without pixels"),
+    "PDF": (rb"%PDF", "PDF"),
+    "ZIP": (rb"PK\x03\x04", "an archive"),
+    "LFS": (rb"version https://git-lfs", "a pointer of Git LFS; git lfs pull"),
+}
 
 
 def is_image(data: bytes) -> bool:
@@ -111,7 +127,7 @@ def read_facts(data: bytes) -> Facts:
     Plain JPEG and PNG headers are read here (5 µs); Pillow reads all others (45 µs and more).
 
     Raises:
-        DecodeError: Pillow cannot identify the image.
+        DecodeError: Pillow cannot identify the image; see `opened`.
     """
     if not data:
         raise DecodeError("empty: 0 bytes, expected an image")
@@ -137,6 +153,8 @@ def _png_facts(data: bytes) -> Facts | None:
     width, height, depth, colour, compression, filtering, interlace = struct.unpack_from(
         ">IIBBBBB", data, 16
     )
+    if zlib.crc32(data[12:29]) != int.from_bytes(data[29:33], "big"):
+        return None
     usual = colour in _PNG_CHANNELS and depth in (8, 16) and not (compression or filtering)
     unusual_chunk = any(c in data for c in (b"eXIf", b"iTXt", b"tRNS", b"zTXt", b"tEXt", b"acTL"))
     if not usual or unusual_chunk or interlace > 1 or not width or not height:
@@ -146,24 +164,73 @@ def _png_facts(data: bytes) -> Facts | None:
 
 
 def _pillow_facts(data: bytes) -> Facts:
+    with Decoding(), opened(data) as image:
+        encoding = _PILLOW_FORMATS.get(image.format or "", "unknown")
+        channels, dtype = _layout(image, data)
+        orientation = 1 if encoding == "tiff" else _orientation(image)  # load() turns TIFFs
+        progressive = bool(image.info.get("progressive"))
+        return Facts(encoding, image.height, image.width, channels, dtype, orientation, progressive)
+
+
+def opened(data: bytes) -> ImageFile.ImageFile:
+    """Open an image with Pillow, of any format that Pillow or an installed plugin of it knows.
+
+    Raises:
+        DecodeError: none of them knows it; the message names the format, and has its reason.
+        LimitError: more pixels than Pillow reads.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            encoding = _PILLOW_FORMATS.get(image.format or "", "unknown")
-            channels, dtype = _layout(image, data)
-            orientation = 1 if encoding == "tiff" else _orientation(image)  # load() turns TIFFs
-            progressive = bool(image.info.get("progressive"))
-            return Facts(
-                encoding, image.height, image.width, channels, dtype, orientation, progressive
-            )
-    except UnidentifiedImageError as error:
-        start = bytes(data[:8]).hex(" ")
-        raise DecodeError(
-            f"no image that Pillow can identify ({len(data)} bytes, starting {start})"
-        ) from error
+        return Image.open(io.BytesIO(data))
+    except UnidentifiedImageError:
+        load_plugins()
+    except Image.DecompressionBombError as error:
+        raise LimitError(str(error)) from error
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise DecodeError(f"{type(error).__name__}: {error}") from error
+        raise unidentified(data, len(data)) from error
+    try:
+        return Image.open(io.BytesIO(data))
+    except Exception as error:
+        raise unidentified(data, len(data)) from error
+
+
+@functools.cache  # a plugin is imported once in a process
+def load_plugins() -> None:
+    """Have Pillow know HEIC and JPEG XL, if pillow-heif and pillow-jxl-plugin are installed."""
+    with unforked():
+        with contextlib.suppress(ImportError, OSError):
+            importlib.import_module("pillow_heif").register_heif_opener()
+        with contextlib.suppress(ImportError, OSError):
+            importlib.import_module("pillow_jxl")
+
+
+def unidentified(data: bytes, size: int) -> DecodeError:
+    """Say why Pillow can identify no image, as the parser of its format has it.
+
+    Args:
+        data: The first bytes, or all.
+        size: Bytes of the whole.
+    """
+    from PIL import Image
+
+    Image.init()
+    told = [
+        what for name, (start, what) in _OTHERS.items()
+        if name not in Image.OPEN and re.match(start, data, re.DOTALL | re.IGNORECASE)
+    ]  # fmt: skip
+    for name, (make, accepts) in Image.OPEN.items():
+        try:
+            found = accepts(data[:16]) if accepts else False
+            if found:
+                told.append(found) if isinstance(found, str) else make(io.BytesIO(data), "")
+        except Exception as error:  # noqa: BLE001 (Pillow's plugins raise whatever they meet)
+            told.append(f"{name}: {error}")
+    reason = "".join(f": {text}" for text in told[:1])
+    start = bytes(data[:8]).hex(" ")
+    return DecodeError(
+        f"no image that Pillow can identify{reason} ({size} bytes, starting {start})"
+    )
 
 
 def _layout(image: Image.Image, data: bytes) -> tuple[int, str]:

@@ -228,13 +228,17 @@ def tell_others(result: Listing) -> None:
         return
     from PIL import Image  # slow to import
 
+    encodings.load_plugins()
     known = Image.registered_extensions()
     common = ", ".join(f"{e or _NO_ENDING} {n}" for e, n in result.others.most_common(5))
     images = sorted(e for e in result.others if e in _FURTHER)
     more = [e for e in images if e in known] + [_NO_ENDING] * ("" in result.others)
     hint = f"; to take them, say --endings {','.join(more)}" if more else ""
     if unknown := [e for e in images if e not in known]:
-        hint += f"; Pillow cannot read {', '.join(unknown)} here: convert such files"
+        hint += (
+            f"; Pillow cannot read {', '.join(unknown)} here: pip install pillow-heif for .heic "
+            "and .heif, pillow-jxl-plugin for .jxl"
+        )
     result.warnings.append(
         f"{result.others.total()} files with other endings are not taken as images ({common}); "
         f"files counted as images end in {', '.join(EXTENSIONS)}{hint}"
@@ -310,15 +314,13 @@ def check_head(head: bytes, size: int) -> None:
     from PIL import Image, UnidentifiedImageError
 
     Image.init()
+    encodings.load_plugins()
     if any(accepts is not None and accepts(head[:16]) for _, accepts in Image.OPEN.values()):
         return
     try:
         Image.open(io.BytesIO(head)).close()
     except UnidentifiedImageError as error:
-        start = head[:8].hex(" ")
-        raise DecodeError(
-            f"no image that Pillow can identify ({size} bytes, starting {start})"
-        ) from error
+        raise encodings.unidentified(head, size) from error
     except Exception:  # noqa: BLE001, S110 (a plugin needs more than the head: read the file)
         pass
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
 from packio.errors import Decoding, ModeError
+from packio.images import encodings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,9 +57,8 @@ def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
 
 def _decoded(data: bytes, mode: str, scale: int) -> np.ndarray:
     import numpy as np
-    from PIL import Image
 
-    with Decoding("Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("Pillow: "), encodings.opened(data) as image:
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
         pixels = pixels_of(image, _target(image, mode, data))

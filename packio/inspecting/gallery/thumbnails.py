@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packio.images.decoders import Decoder
-from packio.images.encodings import RAW
+from packio.images.encodings import RAW, opened
 from packio.images.jpeg import header
 from packio.sample.facts import Facts
 
@@ -134,7 +134,7 @@ def _opened(data: bytes, row: Row | Facts) -> Image.Image:
     from PIL import Image
 
     if row.encoding not in RAW:
-        return Image.open(io.BytesIO(data))
+        return opened(data)
     pixels = Decoder(mode="UNCHANGED")(data, row)[..., : 3 if row.channels > 3 else None]
     if pixels.dtype != np.uint8:
         pixels = _stretched(pixels)

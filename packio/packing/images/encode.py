@@ -8,13 +8,13 @@ threads, processors or optional packages.
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from packio.errors import DecodeError, Decoding, ModeError, OptionError
+from packio.images import encodings
 from packio.images.encodings import RAW, raw_facts, read_facts
 from packio.packing.images import coco_entries, colours, encoders, resizing
 from packio.packing.images.encoders import Metadata
@@ -321,7 +321,7 @@ def _opened(data: bytes, facts: Facts) -> Image.Image:
     from PIL import Image
 
     if facts.encoding not in RAW:
-        return Image.open(io.BytesIO(data))
+        return encodings.opened(data)
     from packio.images.decoders import Decoder
 
     pixels = Decoder(mode="UNCHANGED")(data, facts)

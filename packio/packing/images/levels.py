@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import itertools
 import math
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packio.errors import DecodeError, Decoding, OptionError
+from packio.images import encodings
 from packio.images.encodings import RAW, read_facts
 from packio.images.frames import SPARE
 from packio.images.geometry import RandomResizedCrop
@@ -177,9 +177,7 @@ def _made(data: bytes, facts: Facts, divisors: list[int], quality: int) -> dict[
     Raises:
         DecodeError: the image is damaged.
     """
-    from PIL import Image
-
-    with Decoding("levels: Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("levels: Pillow: "), encodings.opened(data) as image:
         if image.mode not in ("L", "RGB") or image.has_transparency_data:
             return {}
         image.load()

@@ -5,7 +5,6 @@ A size is (width, height) in pixels of the stored image, as in Pillow.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from packio.errors import DecodeError, Decoding, LimitError, ModeError, OptionError
+from packio.images import encodings
 from packio.images.decoders import MAX_PIXELS
 from packio.images.jpeg import header
 from packio.packing.images import colours, encoders
@@ -177,9 +177,7 @@ def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
     Raises:
         DecodeError: the mask is damaged, has another size than its image, or has float pixels.
     """
-    from PIL import Image
-
-    with Decoding("mask: Pillow: "), Image.open(io.BytesIO(data)) as image:
+    with Decoding("mask: Pillow: "), encodings.opened(data) as image:
         if image.size != size:
             raise DecodeError(
                 f"mask: {image.width}x{image.height} pixels, its image has {size[0]}x{size[1]}"

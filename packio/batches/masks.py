@@ -57,8 +57,8 @@ def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode a mask with Pillow; as `decode`."""
     with Decoding("Pillow: "), encodings.opened(data) as image:
         _check(image, size)
-        wide = image.mode not in _BYTES
-        return pillow.pixels_of(image).astype(np.int32 if wide else np.uint8, copy=False)
+        ids = pillow.pixels_of(image)
+        return ids.view(np.uint8) if image.mode in _BYTES else ids.astype(np.int32)
 
 
 def _check(image: Image.Image, size: tuple[int, int]) -> None:

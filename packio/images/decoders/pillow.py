@@ -23,7 +23,7 @@ decode_batch = size = None
 _CONVERT = {"RGB": "RGB", "GRAY": "L", "RGB_ALPHA": "RGBA"}
 _UNCHANGED = {"1": "L", "La": "LA", "RGBa": "RGBA", "PA": "RGBA", "CMYK": "RGB", "YCbCr": "RGB",
               "LAB": "RGB", "HSV": "RGB", "RGBX": "RGB"}  # fmt: skip
-_STRIP = 1 << 22  # pixels that are converted at a time
+_STRIP = 1 << 20  # pixels that are converted at a time
 
 
 def version() -> str:

@@ -58,7 +58,10 @@ def by_pillow(data: bytes, size: tuple[int, int]) -> np.ndarray:
     with Decoding("Pillow: "), encodings.opened(data) as image:
         _check(image, size)
         ids = pillow.pixels_of(image)
-        return ids.view(np.uint8) if image.mode in _BYTES else ids.astype(np.int32)
+        if image.mode not in _BYTES:
+            return ids.astype(np.int32)
+        ids = ids.view(np.uint8)
+        return np.minimum(ids, 1, out=ids) if image.mode == "1" else ids  # Pillow's True is 255
 
 
 def _check(image: Image.Image, size: tuple[int, int]) -> None:

@@ -172,8 +172,12 @@ def _pillow_facts(data: bytes) -> Facts:
         return Facts(encoding, image.height, image.width, channels, dtype, orientation, progressive)
 
 
-def opened(data: bytes) -> ImageFile.ImageFile:
+def opened(data: bytes, where: str = "") -> ImageFile.ImageFile:
     """Open an image with Pillow, of any format that Pillow or an installed plugin of it knows.
+
+    Args:
+        data: The encoded bytes.
+        where: Begins the message of an error, as "mask: ".
 
     Raises:
         DecodeError: none of them knows it; the message names the format, and has its reason.
@@ -186,13 +190,13 @@ def opened(data: bytes) -> ImageFile.ImageFile:
     except UnidentifiedImageError:
         load_plugins()
     except Image.DecompressionBombError as error:
-        raise LimitError(str(error)) from error
+        raise LimitError(f"{where}{error}") from error
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise unidentified(data, len(data)) from error
+        raise unidentified(data, len(data), where) from error
     try:
         return Image.open(io.BytesIO(data))
     except Exception as error:
-        raise unidentified(data, len(data)) from error
+        raise unidentified(data, len(data), where) from error
 
 
 @functools.cache  # a plugin is imported once in a process
@@ -205,12 +209,13 @@ def load_plugins() -> None:
             importlib.import_module("pillow_jxl")
 
 
-def unidentified(data: bytes, size: int) -> DecodeError:
+def unidentified(data: bytes, size: int, where: str = "") -> DecodeError:
     """Say why Pillow can identify no image, as the parser of its format has it.
 
     Args:
         data: The first bytes, or all.
         size: Bytes of the whole.
+        where: As of `opened`.
     """
     from PIL import Image
 
@@ -229,7 +234,7 @@ def unidentified(data: bytes, size: int) -> DecodeError:
     reason = "".join(f": {text}" for text in told[:1])
     start = bytes(data[:8]).hex(" ")
     return DecodeError(
-        f"no image that Pillow can identify{reason} ({size} bytes, starting {start})"
+        f"{where}no image that Pillow can identify{reason} ({size} bytes, starting {start})"
     )
 
 

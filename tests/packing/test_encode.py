@@ -603,7 +603,7 @@ def test_damaged_images_are_errors(inputs: dict[str, bytes]) -> None:
     for name in ("rgb jpeg", "rgb png", "webp"):
         data = inputs[name]
         facts = read_facts(data)
-        with pytest.raises(DecodeError, match="cannot be encoded"):
+        with pytest.raises(DecodeError, match=r"cannot be encoded|can identify: WEBP"):
             Encoding("jpeg", resize="short=20")(image_record(data[: len(data) // 2], facts=facts))
     wide = _saved(Image.new("L", (20000, 1)), "PNG")
     with pytest.raises(DecodeError, match="cannot be encoded"):

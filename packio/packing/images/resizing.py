@@ -177,7 +177,7 @@ def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
     Raises:
         DecodeError: the mask is damaged, has another size than its image, or has float pixels.
     """
-    with Decoding("mask: Pillow: "), encodings.opened(data) as image:
+    with Decoding("mask: Pillow: "), encodings.opened(data, "mask: ") as image:
         if image.size != size:
             raise DecodeError(
                 f"mask: {image.width}x{image.height} pixels, its image has {size[0]}x{size[1]}"

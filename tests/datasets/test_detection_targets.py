@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -88,10 +89,9 @@ def test_images_without_boxes_are_left_out_by_a_query(coco: pathlib.Path) -> Non
 
 
 def test_torchvision_takes_the_targets(coco: pathlib.Path) -> None:
-    tv = vision.import_torchvision()
+    vision.import_torchvision()
     from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-    assert tv
     data = packio.LmdbDataset(coco, fields=("image", TARGET))
     (batch,) = packio.Loader(data, 3)
     targets = [
@@ -103,7 +103,7 @@ def test_torchvision_takes_the_targets(coco: pathlib.Path) -> None:
     assert min(int(t["labels"].min()) for t in targets if len(t["labels"])) >= 1  # 0: background
 
 
-def _fractions(box: list[float]) -> list[float]:
+def _fractions(box: Sequence[float]) -> list[float]:
     """Centre, width and height of a box of COCO as fractions of 160x120."""
     x, y, width, height = box
     return [(x + width / 2) / 160, (y + height / 2) / 120, width / 160, height / 120]

@@ -205,7 +205,7 @@ def _tar(path: Path) -> Iterator[Sample]:
 
 
 def _tfrecord(path: Path) -> Iterator[Sample]:
-    from tfrecord import example_pb2  # type: ignore[import-untyped]  # it has no types
+    from tfrecord import example_pb2
 
     whole = path.read_bytes()
     position = 0

@@ -756,7 +756,7 @@ def test_pickled_values_are_read_where_the_user_says_so(tmp_path: Path) -> None:
     with pytest.raises(errors.NotAPackError):  # it is not remembered: each reader says so
         packio.open(path)
     assert sorted(p.name for p in path.iterdir()) == ["data.mdb"]
-    assert packio.open(tmp_path / "o.tar").labels.tolist() == LABELS
+    assert [s.label for s in packio.open(tmp_path / "o.tar")] == LABELS
 
 
 def test_the_command_line_trusts_plain_pickles(tmp_path: Path) -> None:

@@ -531,7 +531,7 @@ def test_keys_of_others_are_taken_if_not_empty(
     assert _one(tmp_path / "keys", _example(_IMAGE, *features)).key == key
 
 
-_ODD: dict[str, tuple[bytes, int | tuple[float, ...] | None]] = {
+_ODD: dict[str, tuple[bytes, int | str | tuple[float, ...] | None]] = {
     "no label": (_example(_IMAGE), None),
     "packed": (_example(_IMAGE, _feature(b"label", _wire(1, b"\x05"), 3)), 5),
     "unpacked": (_example(_IMAGE, _feature(b"label", b"\x08\x05", 3)), 5),

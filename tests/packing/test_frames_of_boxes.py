@@ -180,7 +180,7 @@ def test_boxes_and_masks_surround_what_they_mark_after_every_verb(
 def test_a_coco_file_with_upright_sizes_has_upright_boxes(
     bakes: bool, tmp_path: pathlib.Path
 ) -> None:
-    options = {"orientation": "bake"} if bakes else {}
+    options: dict[str, Any] = {"orientation": "bake"} if bakes else {}
     report = packio.pack(coco(tmp_path / "s"), tmp_path / "x.lmdb", **options)
     check_pack(tmp_path / "x.lmdb", NO_MASK)
     (line,) = [line for line in report.warnings if "Exif" in line]

@@ -10,6 +10,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from packio import registry
 from packio.errors import PackioError
 from packio.formats import Reading
@@ -19,8 +21,6 @@ from packio.sources import Context, Listing, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import numpy as np
 
     from packio.formats import Format, Writer
 
@@ -123,7 +123,7 @@ class Found(NamedTuple):
 def scanned(form: Format, path: pathlib.Path, **reading: Any) -> Iterator[Found]:
     """The samples of a container; records without an image are left out."""
     for r in (r for r in form.scan(path, Reading(**reading)) if r.fields):
-        label = tuple(r.label.tolist()) if hasattr(r.label, "tolist") else r.label
+        label = tuple(r.label.tolist()) if isinstance(r.label, np.ndarray) else r.label
         yield Found(
             r.key, r.image.file, r.image.offset, r.image.length, label,
             None if r.mask is None else r.mask[1:4], r.meta,

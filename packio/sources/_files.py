@@ -92,9 +92,6 @@ def is_image(name: str) -> bool:
 def image_test(context: Context) -> Callable[[str], bool]:
     """Make the function that tells whether a file counts as an image.
 
-    Args:
-        context: Has the option ``endings``, text or a list.
-
     Raises:
         OptionError: an ending is blank.
     """
@@ -119,14 +116,7 @@ def _ends(endings: tuple[str, ...], name: str, *, bare: bool) -> bool:
 
 
 def is_taken(path: str, result: Listing, context: Context, *, is_wanted: bool = True) -> bool:
-    """Tell whether a file or folder is taken; if not, note in a listing that it is left out.
-
-    Args:
-        path: Relative to the source; of a folder, with a slash at its end.
-        result: Receives the path of a hidden file or folder, or the ending of another file.
-        context: Says whether hidden files are taken.
-        is_wanted: Whether the name is that of an image; a hidden file that is none is not noted.
-    """
+    """Tell whether a file or folder is taken; if not, note in a listing that it is left out."""
     start = 0
     for part in path.split("/") if not context.option("include_hidden") else ():
         if is_hidden(part) and part not in (".", ".."):
@@ -162,13 +152,6 @@ def walk(
 
     Names within a folder are sorted as text. A folder that leads back to a folder above it, through
     a link, is not entered.
-
-    Args:
-        root: Folder that the keys are relative to.
-        top: Folder to begin in, relative to the root; "" is the root itself.
-        result: Receives hidden and other files, folders that cannot be listed, and cycles.
-        context: Says whether hidden files are taken, and is told how many files are found.
-        wanted: Tells by its name whether a file is taken.
     """
     waiting: list[tuple[str, tuple[_Identity, ...]]] = [(top, (_identity(root),) if top else ())]
     while waiting:
@@ -279,10 +262,6 @@ def folder_opened(path: str | os.PathLike[str]) -> Iterator[int]:
 def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
     """Yield a function that reads an image by its position.
 
-    Args:
-        root: Folder that the paths are relative to.
-        keys: Paths of the images.
-
     Raises:
         ReadError: the folder is gone, or cannot be opened.
     """
@@ -301,10 +280,6 @@ def reader(root: str | os.PathLike[str]) -> Callable[[bytes], bytes]:
 
 def check_head(head: bytes, size: int) -> None:
     """Refuse a large file that no image begins like, before the rest of the file is read.
-
-    Args:
-        head: The first bytes of the file, up to `HEAD_BYTES`.
-        size: Bytes of the file.
 
     Raises:
         DecodeError: Pillow knows no image that begins so.
@@ -327,11 +302,6 @@ def check_head(head: bytes, size: int) -> None:
 
 def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes:
     """Read a regular file; a file that changes meanwhile is read a second time.
-
-    Args:
-        root: Descriptor of the folder that the key is relative to; None: the working folder.
-        key: Path.
-        is_image: Whether a large file is refused by its first bytes if they begin no image.
 
     Raises:
         OSError: the file cannot be opened or read.
@@ -358,12 +328,7 @@ def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes
 
 
 def sizes(folder: int, paths: Sequence[bytes]) -> list[int]:
-    """Bytes of each file, -1 where there is none.
-
-    Args:
-        folder: Descriptor of the folder that the paths are relative to.
-        paths: Of the files.
-    """
+    """Bytes of each file, -1 where there is none."""
 
     def look(start: int) -> list[int]:
         return [_size(path, folder) for path in paths[start : start + _STAT_FILES]]

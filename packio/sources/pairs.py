@@ -182,16 +182,7 @@ def _by_stem(
     path: Path, side: _Side, others: list[_Side], result: Listing, context: Context,
     endings: tuple[str, ...] = _files.EXTENSIONS,
 ) -> _ByStem:  # fmt: skip
-    """Stem → file, of all files of a side.
-
-    Args:
-        path: The source.
-        side: Folder and suffix of the files.
-        others: Sides whose files may lie in the same folder.
-        result: Receives files that are not taken, and all but the first file of a stem.
-        context: What the user says.
-        endings: Of the files, if the side has no suffix.
-    """
+    """Stem → file, of all files of a side."""
     _files.entries(path / side.folder, _EXPECTED)
     found: _ByStem = {}
     wanted = _files.ends_in(*([os.fsdecode(side.suffix)] if side.suffix else endings))

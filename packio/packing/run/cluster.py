@@ -253,12 +253,7 @@ def _trouble(sights: Sequence[Any]) -> str:
 
 
 def _outcome(sights: Sequence[Any], tasks: Sequence[Any]) -> tuple[bool, Any]:
-    """Run a task on a node; return whether it succeeded, and its result or its exception.
-
-    Args:
-        sights: As `_trouble` takes; empty: nothing is compared.
-        tasks: Ray's reference to a function and its arguments.
-    """
+    """Run a task on a node; return whether it succeeded, and its result or its exception."""
     import ray
 
     from packio.packing.run.executors import outcome

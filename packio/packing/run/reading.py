@@ -267,12 +267,7 @@ def read_one(
 
 
 def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:
-    """Name of each damaged level of a record → the reason.
-
-    Args:
-        record: The sample.
-        decodes: Whether all pixels are decoded, to see that they are sound.
-    """
+    """Name of each damaged level of a record → the reason."""
     found = dict[str, str]()
     for name, field in record.fields.items():
         if isinstance(field, DamagedLevel):

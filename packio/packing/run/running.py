@@ -364,11 +364,7 @@ def _bad_images(
 
 
 def _advice(found: tuple[list[int], int] | None) -> str:
-    """How to write the shards that are missing.
-
-    Args:
-        found: As `Journal.parts_of` returns it.
-    """
+    """How to write the shards that are missing."""
     if found is None:
         return "run the parts that are missing with --part i/n, and the same options"
     parts, count = found

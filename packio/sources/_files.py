@@ -246,11 +246,6 @@ def archive_hint(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def folder_opened(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Yield a descriptor of a folder.
-
-    Raises:
-        OSError: the folder is gone.
-    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -260,11 +255,7 @@ def folder_opened(path: str | os.PathLike[str]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[ReadRecord]:
-    """Yield a function that reads an image by its position.
-
-    Raises:
-        ReadError: the folder is gone, or cannot be opened.
-    """
+    """Yield a function that reads an image by its position."""
     with contextlib.ExitStack() as stack:
         try:
             descriptor = stack.enter_context(folder_opened(root))
@@ -274,16 +265,11 @@ def opened(root: str | os.PathLike[str], keys: Sequence[bytes]) -> Iterator[Read
 
 
 def reader(root: str | os.PathLike[str]) -> Callable[[bytes], bytes]:
-    """Make a function that reads a file by its key."""
     return lambda key: whole_file(None, os.path.join(os.fsencode(root), key))
 
 
 def check_head(head: bytes, size: int) -> None:
-    """Refuse a large file that no image begins like, before the rest of the file is read.
-
-    Raises:
-        DecodeError: Pillow knows no image that begins so.
-    """
+    """Refuse a large file that no image begins like, before the rest of the file is read."""
     if encodings.is_image(head):
         return
     from PIL import Image, UnidentifiedImageError

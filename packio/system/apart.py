@@ -58,11 +58,6 @@ class FunctionApart:
     def __call__(self, argument: int, what: str, seconds: float) -> bytes:
         """Call the function.
 
-        Args:
-            argument: Of the function.
-            what: What it is asked for, for messages.
-            seconds: Of processor time.
-
         Raises:
             IntegrityError: the other process was killed by a signal, or has taken too long.
             ReadError: somebody killed it.

@@ -37,11 +37,6 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
     The kernel may hand over less than it was asked for (after a signal, or above 2 GiB), so the
     call is repeated until the range is complete or the file ends.
 
-    Args:
-        descriptor: An open file.
-        length: Bytes to read.
-        offset: Position of the first byte.
-
     Returns:
         The bytes; fewer than ``length`` if the file ends before.
     """

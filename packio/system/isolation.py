@@ -38,12 +38,6 @@ _is_other = False  # whether this is such a process: it has no need for another 
 def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
     """Call a function of packio in another process.
 
-    Args:
-        function: "packio.module:name"; what it returns is not handed over.
-        arguments: That JSON can hold.
-        where: The file that it reads, for messages.
-        seconds: After which it is given up.
-
     Raises:
         IntegrityError: the process has crashed, or has not ended in time.
         PackioError, OSError, MemoryError: as the function raised it.

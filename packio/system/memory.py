@@ -27,10 +27,6 @@ def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/me
     The result is the least of what the kernel reports as available and what each control group of
     the process has left; at least 0. Memory that only caches files counts as available in both.
 
-    Args:
-        process: The process's folder in /proc.
-        meminfo: The kernel's account of memory.
-
     Source: proc_meminfo(5); cgroups(7): memory.max of version 2, memory.limit_in_bytes of 1.
     """
     rooms = [_machine(meminfo)]
@@ -42,9 +38,6 @@ def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/me
 
 def require(count: int) -> None:
     """Check that this process may take more memory, by taking it for a moment: 3 µs.
-
-    Args:
-        count: Bytes.
 
     Raises:
         MemoryError: there is no room for so many bytes.

@@ -50,10 +50,6 @@ class ThreadPool(ThreadPoolExecutor):
         """End the threads once they have done what was submitted.
 
         After a Ctrl-C they only end what they have begun; a second Ctrl-C does not wait for that.
-
-        Args:
-            wait: Return when all threads have ended.
-            cancel_futures: Leave what has not begun, and waits for results (`interrupts.result`).
         """
         with interrupts.deferred() as held:
             self._end(cancel_futures=cancel_futures)

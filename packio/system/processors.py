@@ -41,21 +41,13 @@ def ranks() -> int:
 def quotas(process: Path = Path("/proc/self")) -> list[float]:
     """List the processors that each control group of a process, and each above it, is allowed.
 
-    Args:
-        process: The process's folder in /proc.
-
     Source: cgroups(7) of Linux; cpu.max of version 2, cpu.cfs_quota_us of version 1.
     """
     return [limit for folder in groups("cpu", process) if (limit := _limit(folder))]
 
 
 def groups(controller: str, process: Path = Path("/proc/self")) -> Iterator[Path]:
-    """Folders of the control groups that a process is in, and of those above them.
-
-    Args:
-        controller: "cpu" or "memory"; only version 1 tells them apart.
-        process: Its folder in /proc.
-    """
+    """Folders of the control groups that a process is in, and of those above them."""
     try:
         lines = (process / "cgroup").read_text().splitlines()
         mounts = (process / "mountinfo").read_text().splitlines()

@@ -23,9 +23,6 @@ def new_storage(count: int) -> torch.UntypedStorage:
     If the kernel has no pages left, that is an error now. Otherwise the first write would meet a
     bus error, which kills the process. Taking all pages at once is also 15 % faster.
 
-    Args:
-        count: Bytes.
-
     Raises:
         SharedMemoryError: there is no room.
     """

@@ -40,12 +40,7 @@ def settle() -> None:
 
 
 def begin(init: Callable[[int], None] | None, worker: int) -> None:
-    """Begin a worker: `settle`, then call the user's function.
-
-    Args:
-        init: The user's ``worker_init_fn``.
-        worker: Number of the worker.
-    """
+    """Begin a worker: `settle`, then call the user's function."""
     settle()
     if init is not None:
         init(worker)

@@ -65,10 +65,6 @@ def begin(shop: Workshop, plan: Plan, *, resume: bool) -> None:
 def check_none_left(out: Path, what: str) -> None:
     """Refuse to change a pack if values that a function made would fit it no more.
 
-    Args:
-        out: The pack.
-        what: What would be done, as "appending".
-
     Raises:
         OutputExistsError: there are such values.
     """

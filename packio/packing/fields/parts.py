@@ -60,14 +60,7 @@ class Part(NamedTuple):
 def write(
     folder: Path, first: int, stop: int, described: dict[str, Any], found: Sequence[bytes | None]
 ) -> None:
-    """Write a part.
-
-    Args:
-        folder: Of the journal.
-        first, stop: Its first row, and the row behind its last.
-        described: Its header.
-        found: Its values; None: the row has none.
-    """
+    """Write a part."""
     header = json.dumps(described).encode()
     offsets = np.zeros(len(found) + 1, "<i8")
     np.cumsum([len(value or b"") for value in found], out=offsets[1:])

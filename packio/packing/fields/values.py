@@ -45,12 +45,6 @@ class Values(NamedTuple):
 def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Values:
     """Find the values of a field.
 
-    Args:
-        values: A folder, a mapping, the path of a table, or a callable; see `packio.add_field`.
-        name: Of the field; names the column of a table.
-        keys: Of the samples of the pack.
-        kind: Of the field; None: the values say it.
-
     Raises:
         OptionError: the values are none of these.
         SourceError: the folder or the table does not tell one value for each sample.

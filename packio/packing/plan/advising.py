@@ -84,12 +84,7 @@ class DryRun:
 
 
 def dry_run(plan: Plan, candidates: Sequence[Encoding] = CANDIDATES) -> DryRun:
-    """Look at a plan and at some of its images, drawn at random; write nothing.
-
-    Args:
-        plan: The plan of the pack.
-        candidates: Encodings to compare.
-    """
+    """Look at a plan and at some of its images, drawn at random; write nothing."""
     listing, treatment = plan.listing, Treatment.of(plan.own)
     drawn = np.random.default_rng(0).permutation(len(listing.keys))[:_SAMPLE]
     with listing.opened() as read:

@@ -23,12 +23,7 @@ _SHOWN = 3  # pairs in the warning
 
 
 def deduplicated(listing: Listing, *, drop: bool) -> Listing:
-    """Find samples with the same bytes. Only samples of equal size are read.
-
-    Args:
-        listing: The samples.
-        drop: Leave out all but the first of each; else only warn.
-    """
+    """Find samples with the same bytes. Only samples of equal size are read."""
     order = np.argsort(np.asarray(listing.sizes, np.int64), kind="stable")
     sizes = np.asarray(listing.sizes, np.int64)[order]
     same = np.zeros(len(sizes), bool)
@@ -103,10 +98,6 @@ def grouped(hashes: Sequence[int | None], threshold: int) -> list[Twin]:
 
     An image that looks only like such a twin is none itself, so that no chain of small changes
     joins images that differ.
-
-    Args:
-        hashes: Of each image; None: not known.
-        threshold: Most bits in which two hashes differ.
     """
     positions = [i for i, found in enumerate(hashes) if found is not None]
     values = np.array([hashes[i] for i in positions], np.uint64)

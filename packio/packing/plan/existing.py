@@ -29,12 +29,6 @@ SKIPPED_SUFFIX = ".skipped.jsonl"
 def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | None:
     """Report of the pack at ``out``, if it is the pack that a plan makes; None if there is nothing.
 
-    Args:
-        plan: The plan.
-        out: The output.
-        began: Time when the run began, by `time.monotonic`.
-        skip: Whether bad images may be missing from the pack.
-
     Raises:
         OutputExistsError: something else is there.
         LockedError: another process is packing into it.

@@ -20,11 +20,6 @@ def asked(listing: Listing, recipe: Recipe, wanted: Levels | None) -> tuple[List
 
     Raises:
         OptionError: levels are asked for, and all images become raw pixels, which get none.
-
-    Args:
-        listing: Of the source.
-        recipe: Of the run, without levels.
-        wanted: What the user asks for; None: nothing.
     """
     if wanted is not None and wanted.count != 0 and recipe.encoding.get("encode") == "raw":
         raise OptionError(

@@ -90,15 +90,7 @@ def make(
     shards: int = 1,
     shard_size: int | None = None,
 ) -> Plan:
-    """Make the plan of a listing.
-
-    Args:
-        listing: The samples.
-        format_name: Name of the container's format.
-        recipe: How samples were chosen, and what is done to them.
-        shards: Number of shards, which get about the same number of samples each.
-        shard_size: Source bytes of a shard, instead of a number of shards.
-    """
+    """Make the plan of a listing."""
     ranges = _ranges(listing.sizes, shards, shard_size)
     digest = hashlib.sha256()
     sharded = shards != 1 or shard_size is not None
@@ -156,10 +148,6 @@ def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[rang
 def source_of(source: Any, name: str | None = None) -> Source:
     """Find the source that lists a path or an object, by its name or by asking each source.
 
-    Args:
-        source: A path, a text that a source may understand, or an object.
-        name: Name of the source's module; None asks the sources in the order of their priority.
-
     Raises:
         OptionError: there is no source of that name.
         SourceError: no source recognises the path or the object.
@@ -192,12 +180,7 @@ def source_of(source: Any, name: str | None = None) -> Source:
 
 
 def workers(plan: Plan, wanted: int | None) -> int:
-    """Number of processes; 1 for a small pack, or a listing that cannot be sent to a process.
-
-    Args:
-        plan: The plan.
-        wanted: The number that the user wants; None takes one for each processor.
-    """
+    """Number of processes; 1 for a small pack, or a listing that cannot be sent to a process."""
     if len(plan.shards) == 1 or not _portable(plan.listing):
         return 1
     if wanted is None and plan.total_bytes < _WORTH_PROCESSES:

@@ -105,11 +105,7 @@ def write_index(
 
 
 def deep_pixels(dtypes: Sequence[np.ndarray]) -> list[str]:
-    """Warn of images that the readers' default mode, RGB, refuses.
-
-    Args:
-        dtypes: The column ``image/dtype`` in pieces.
-    """
+    """Warn of images that the readers' default mode, RGB, refuses."""
     warnings = []
     for code, what, remedy in (
         (DTYPES.index("uint16"), "16-bit", ", or pack them with wide='scale' (--wide scale)"),

@@ -32,14 +32,7 @@ _REMOVING = "removing.packio"  # in the journal: names of files that nothing ref
 
 
 def add(pack: opening.Pack, name: str, kind: str, found: Sequence[Placed], shop: Workshop) -> str:
-    """Move containers into a pack, then put an index with the field in place; return its digest.
-
-    Args:
-        pack: The pack. If it has the field, the rows of `found` have no values yet.
-        name, kind: Of the field.
-        found: Containers of shards of the pack, in the workshop's folder `built`.
-        shop: The workshop.
-    """
+    """Move containers into a pack, then put an index with the field in place; return its digest."""
     old = _columns(pack)
     data = assembly.data_files(old)
     counts = [one.finished.data_files for one in found]

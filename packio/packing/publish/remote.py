@@ -42,15 +42,6 @@ def pack_to(
 ) -> PackReport:  # fmt: skip
     """Pack to a URL, unless the pack that the plan makes is there already.
 
-    Args:
-        url: Place of the new pack.
-        plan: What is packed.
-        began: Time when the run began, by `time.monotonic`.
-        make: Builds the pack at a path, unless the pack is there.
-        skip: Whether bad images may be missing from the pack.
-        resume: Take over what an earlier run has built.
-        overwrite: Replace what is at the URL.
-
     Raises:
         OutputExistsError: something else is at the URL.
         LockedError: another process packs to the same URL.

@@ -49,10 +49,6 @@ class Upload:
     def run(self, listed: Path | None, *, overwrite: bool) -> None:
         """Upload the objects that are not there yet; the index last.
 
-        Args:
-            listed: List of skipped samples, which goes beside the pack; None if there is none.
-            overwrite: Replace the pack that is there.
-
         Raises:
             OutputExistsError: there are objects that belong to no pack.
             LockedError: another process uploads to the same URL.

@@ -50,10 +50,6 @@ _seen: set[str] = set()  # references to what this process, on a node, has shown
 def connected(address: str | None) -> Iterator[Cluster]:
     """Connect to a cluster, unless this process is connected; disconnect at the end.
 
-    Args:
-        address: Of the head; None: of RAY_ADDRESS or of a Ray that runs here; else a Ray is
-            started on this machine.
-
     Raises:
         MissingPackageError: Ray is not installed.
         OptionError: there is no cluster at this address.

@@ -55,10 +55,6 @@ os._exit(0)
 def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
     """Start an engine; stop it at the end, or at once after an exception.
 
-    Args:
-        engine: "local", "ray", "ray:ADDRESS", or an executor, which stays open.
-        workers: Number of processes of "local"; 1 takes a thread of this process.
-
     Raises:
         OptionError: there is no such engine, or no cluster at the address.
         MissingPackageError: Ray is not installed.

@@ -169,10 +169,6 @@ class Journal:
         """Index of a shard that another machine has finished; see `find`.
 
         A network file system remembers for a while that a name was not there.
-
-        Args:
-            number: Of the shard.
-            seconds: Time to wait for the name.
         """
         deadline = time.monotonic() + seconds
         while (found := self.find(number)) is None and time.monotonic() < deadline:

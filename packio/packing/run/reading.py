@@ -168,15 +168,6 @@ def read_ahead(
 
     At most ``threads + 2`` chunks are in memory: each has 4 MiB of files, or one larger file.
 
-    Args:
-        listing: The samples.
-        positions: Positions of the samples to read.
-        threads: Number of threads that read.
-        treatment: What is done to each sample.
-        memory: Bytes of files in memory at a time, approximate; None takes the chunks above.
-        skip: Leave a damaged level out, and keep its image.
-        stopped: Asked before each sample; once it is true, a chunk ends early.
-
     Raises:
         OSError: the source's folder is gone.
         ReadError: see `read_one`.

@@ -54,10 +54,6 @@ class Sight(NamedTuple):
     def of(plan: Plan, journal: Journal) -> Sight:
         """Look at the source and the workshop of a run.
 
-        Args:
-            plan: The plan of the pack.
-            journal: The journal, after `Journal.begin`.
-
         Raises:
             SourceError: the source has changed since it was listed, or does not answer.
         """

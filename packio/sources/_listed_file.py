@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 from packio.errors import OutputError, ReadError, SourceError
 from packio.storage import objects, urls
 from packio.storage.urls import Url
-from packio.system.files import room_beside
+from packio.system.files import more_room
 
 
 class ListedFile(NamedTuple):
@@ -147,9 +147,8 @@ class ScratchFile:
             yield
         except OSError as error:
             raise OutputError(
-                f"{self._folder}: {error.strerror} while {self._doing}; "
-                f"{room_beside(Path(self._folder, 'x'))}; or name another folder in the variable "
-                "TMPDIR"
+                f"{self._folder}: {error.strerror} while {self._doing}; {more_room()}, or name "
+                "another folder in the environment variable TMPDIR"
             ) from error
 
 

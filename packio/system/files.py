@@ -199,19 +199,21 @@ def free_bytes(path: str | os.PathLike[str]) -> int:
     return shutil.disk_usage(path).free
 
 
+def more_room() -> str:
+    """Say how to make room for a file: where file sizes are limited, free bytes do not help."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return "make room"
+    return f"no file may be larger than {limit:,} bytes here: raise that limit (ulimit -f)"
+
+
 def room_beside(path: Path) -> str:
     """Say how much room a file has, and how to make more, for the message of an error."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         free = f"{free_bytes(path.parent)} bytes free"
     except OSError:
         free = "room left: unknown"
-    if limit == resource.RLIM_INFINITY:
-        return f"{free}; make room and run it again"
-    return (
-        f"{free}, and no file may be larger than {limit:,} bytes; raise that limit (ulimit -f), or "
-        "make smaller shards (--shard-size), and run it again"
-    )
+    return f"{free}; {more_room()} and run it again"
 
 
 def sync(path: str | os.PathLike[str]) -> None:

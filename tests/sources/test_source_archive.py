@@ -593,7 +593,10 @@ def test_no_room_to_unpack_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.M
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
-        with pytest.raises(SourceError, match=r"make room, or name another .* TMPDIR, or unpack"):
+        with pytest.raises(
+            SourceError,
+            match=r"1,048,576 bytes here: .*, or name another .* TMPDIR, or unpack",
+        ):
             archive.listing(tmp_path / "a.tgz")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -124,11 +124,7 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
 
 
 def _read(pack: Pack, settings: Settings, row: Row, needs: Sequence[Need]) -> _Job | None:
-    """Read a sample, and cut out what its views need; None if the device should not have it.
-
-    Raises:
-        DecodeError, IntegrityError: the sample is bad; the message names it.
-    """
+    """Read a sample, and cut out what its views need; None if the device should not have it."""
     with pack.naming(row):
         if not settings.decoder.takes(row):
             return None

@@ -59,9 +59,6 @@ def make(
     Returns:
         For each view (N, C, H, W), or a list of N (C, H, W) where they may differ in size or type,
         with None for a sample that lacks the field.
-
-    Raises:
-        OptionError: ``out`` does not fit.
     """
     settings, rows = framing.settings, framing.rows
     alike = settings.decoder.mode in CHANNELS and (name == IMAGE or _are_alike(rows))
@@ -134,11 +131,7 @@ def make_one(
     pack: Pack, settings: Settings, row: Row, needs: Sequence[Need], name: str = IMAGE,
     taken: Taken | None = None,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Make the images of a field of one sample, (C, H, W), one a view, as `make` would.
-
-    Raises:
-        DecodeError, IntegrityError: the sample is bad.
-    """
+    """Make the images of a field of one sample, (C, H, W), one a view, as `make` would."""
     with alone():
         outs: list[np.ndarray | None] = [None] * len(needs)
         made = _made_of_levels(pack, settings, row, needs, name, outs, taken)
@@ -179,9 +172,6 @@ def _made(
     """Read a sample, and make what its views need: (C, H, W) each, in ``outs`` where one is given.
 
     ``points`` are the image's seek points; None: they are read here.
-
-    Raises:
-        DecodeError, IntegrityError: the sample is bad; the message names it.
     """
     rows, decoder = None, settings.decoder
     if name == IMAGE:
@@ -223,9 +213,6 @@ def make_raw(
         positions: (N,) samples, 0..len-1.
         draw: Of the random numbers.
         out: As of `make`.
-
-    Raises:
-        OptionError: ``out`` does not fit.
     """
     rows = pack.raw_rows
     if rows is None or not _is_as_decoded(rows.facts, settings.decoder):
@@ -276,11 +263,7 @@ def are_little(pack: Pack) -> bool:
 def given_or_new(
     shape: tuple[int, ...], dtype: torch.dtype, out: torch.Tensor | None, *, scratch: bool = False
 ) -> torch.Tensor:
-    """A tensor for a batch of images: ``out`` if given, else a new one; see `Settings.scratch`.
-
-    Raises:
-        OptionError: ``out`` does not fit.
-    """
+    """A tensor for a batch of images: ``out`` if given, else a new one; see `Settings.scratch`."""
     if out is None:
         return torch.empty(shape, dtype=dtype) if scratch else tensors.new_batch(shape, dtype)
     if tuple(out.shape) != shape or out.dtype != dtype or not out.is_contiguous():

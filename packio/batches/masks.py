@@ -43,9 +43,6 @@ def decode(data: bytes, size: tuple[int, int]) -> np.ndarray:
 
     Returns:
         (H, W) class ids: uint8, or int32 if ids have more than 8 bits. One-bit masks give 0 and 1.
-
-    Raises:
-        DecodeError: damaged, of another size, or of several channels.
     """
     ids = png.decode(data, _OF_IDS, size)
     if ids is not None:
@@ -155,11 +152,7 @@ def as_int32(column: FieldColumn) -> FieldColumn:
 def make_one(
     pack: Pack, settings: Settings, image: Row, row: Row, name: str, placements: Sequence[Placement]
 ) -> list[torch.Tensor]:
-    """Make the masks of one sample, (H, W), one a view; all border if the sample has none.
-
-    Raises:
-        DecodeError, IntegrityError: the mask is bad; the message names the sample.
-    """
+    """Make the masks of one sample, (H, W), one a view; all border if the sample has none."""
     data = b"" if row.offset < 0 else pack.read(row, name)
     narrow = np.uint8 if 0 <= settings.ignore_index < 1 << 8 else np.int32
     made = []

@@ -64,9 +64,6 @@ def make(
         out: Where the only view's images go.
         on: Device that decodes the images of the field "image", as of
             `packio.batches.device.make`; None: the processor.
-
-    Raises:
-        OptionError: ``out`` does not fit.
     """
     settings = settings.sized(draw.size)
     made, kinds = MadeSamples({}, {}), dict(settings.fields)
@@ -168,11 +165,7 @@ def make_one(
     pack: Pack, settings: Settings, row: Row, key: int, lane: int = 0,
     size: tuple[int, int] | None = None,
 ) -> dict[str, list[Any]]:  # fmt: skip
-    """Make one sample, as `make` would with `Draw` (key, [lane], size): field → one value a view.
-
-    Raises:
-        DecodeError, IntegrityError: the sample is bad.
-    """
+    """Make one sample, as `make` would with `Draw` (key, [lane], size): field → values of views."""
     settings = settings.sized(size)
     placements = framing.placements_of_one(settings, row, key, lane)
     made: dict[str, list[Any]] = {}

@@ -18,9 +18,6 @@ def make_one(pack: Pack, row: Row, name: str) -> Any:
     """The value of a field of one sample: a tensor, text or bytes; None if the sample has none.
 
     An array of a type that torch does not have, as of text or dates, stays a NumPy array.
-
-    Raises:
-        DecodeError, IntegrityError: the value is bad; the message names the sample.
     """
     if row.offset < 0:
         return None

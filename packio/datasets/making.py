@@ -151,9 +151,6 @@ class Maker:
 
         Returns:
             The positions of the samples that are there now.
-
-        Raises:
-            DecodeError, IntegrityError: samples are not to be replaced, or all are bad.
         """
         errors = made.errors
         if not errors:

@@ -107,11 +107,7 @@ def raw_facts(
 
 
 def check_raw(facts: Facts, length: int) -> None:
-    """Check that raw pixels have as many bytes as their facts say.
-
-    Raises:
-        DecodeError: there are more or fewer.
-    """
+    """Check that raw pixels have as many bytes as their facts say."""
     size = {"uint8": 1, "uint16": 2, "float32": 4}[facts.dtype]
     expected = facts.height * facts.width * facts.channels * size
     if length != expected or not expected:
@@ -125,9 +121,6 @@ def read_facts(data: bytes) -> Facts:
     """Read an image's facts from its header; the file's name plays no part.
 
     Plain JPEG and PNG headers are read here (5 µs); Pillow reads all others (45 µs and more).
-
-    Raises:
-        DecodeError: Pillow cannot identify the image; see `opened`.
     """
     if not data:
         raise DecodeError("empty: 0 bytes, expected an image")
@@ -178,10 +171,6 @@ def opened(data: bytes, where: str = "") -> ImageFile.ImageFile:
     Args:
         data: The encoded bytes.
         where: Begins the message of an error, as "mask: ".
-
-    Raises:
-        DecodeError: none of them knows it; the message names the format, and has its reason.
-        LimitError: more pixels than Pillow reads.
     """
     from PIL import Image, UnidentifiedImageError
 

@@ -101,9 +101,6 @@ def make(
         decoder, data, stored, need: As of `decode`.
         out: As of `render`.
         points: As of `packio.images.native.make`.
-
-    Raises:
-        DecodeError: see `decode`.
     """
     if decoder.core_takes(stored):
         made = _made_by_core(decoder, data, stored, need, out, points)
@@ -185,9 +182,6 @@ def decode(decoder: Decoder, data: bytes, stored: Described, need: Need) -> Deco
         data: The encoded bytes, checked.
         stored: What the index says of the whole image, or of the level.
         need: What an output needs of the image.
-
-    Raises:
-        DecodeError: damaged, or of another size than the index says.
     """
     piece, top, left = cut(data, stored, need) if need.cuttable else (data, 0, 0)
     scale = 1
@@ -294,9 +288,6 @@ def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> Non
         size: (height, width), pixels.
         stored: What the index says.
         scale: The image is decoded at 1/scale of its size.
-
-    Raises:
-        DecodeError: the index says another size.
     """
     whole = stored.height, stored.width
     if size != (whole if scale == 1 else tuple(-(-side // scale) for side in whole)):
@@ -304,11 +295,7 @@ def check_whole(size: tuple[int, ...], stored: Described, scale: int = 1) -> Non
 
 
 def _check_holds(part: Decoded, stored: Described, box: Box) -> None:
-    """Check that a part of an image holds a box.
-
-    Raises:
-        DecodeError: it is smaller.
-    """
+    """Check that a part of an image holds a box."""
     height, width = part.pixels.shape[:2]
     bottom, right = part.top + height * part.scale, part.left + width * part.scale
     if box[0] + box[2] > bottom or box[1] + box[3] > right:

@@ -42,9 +42,6 @@ def make(
     Returns:
         The outputs. Under "fast" the pixels of an image that the core declines may differ from
         those of an output that is made alone.
-
-    Raises:
-        DecodeError: see `packio.images.regions.decode`.
     """
     if len(needs) == 1:
         return [regions.make(decoder, data, stored, needs[0], outs[0], points)]
@@ -124,11 +121,7 @@ def _cost(height: Integer, width: Integer) -> Integer:
 def decode_all(
     decoder: Decoder, data: bytes, stored: Described, needs: Sequence[Need]
 ) -> list[Decoded]:
-    """Decode what several outputs need of one image: each by itself, or the whole once.
-
-    Raises:
-        DecodeError: see `packio.images.regions.decode`.
-    """
+    """Decode what several outputs need of one image: each by itself, or the whole once."""
     if len(needs) == 1 or is_each_by_itself(stored, needs, cuttable=needs[0].cuttable):
         return [regions.decode(decoder, data, stored, one) for one in needs]
     pixels = decoder.fast(data, stored, 1)[0] if needs[0].fast else decoder(data, stored)

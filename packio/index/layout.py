@@ -141,9 +141,6 @@ def checksums_of(
     Args:
         entries: As `entries_of` returns them.
         path: For messages.
-
-    Raises:
-        NotAPackError: there are none, or more or fewer than the columns have blocks.
     """
     dtype, shape, begin = entries.get("checksums", (np.dtype(np.uint32), (0,), 0))
     sizes = (math.prod(s) * t.itemsize for n, (t, s, _) in entries.items() if n != "checksums")

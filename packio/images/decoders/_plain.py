@@ -37,11 +37,7 @@ class PngHeader(NamedTuple):
 
 
 def plain_jpeg(data: bytes, mode: str) -> header.JpegHeader:
-    """Check that a JPEG is 8 bits deep, and gray or, unless the mode is GRAY, of three components.
-
-    Raises:
-        DecodeError: it is not, or its header does not parse.
-    """
+    """Check that a JPEG is 8 bits deep, and gray or, if the mode is not GRAY, in three colours."""
     facts = header.parse(data)
     if facts is None:
         raise DecodeError("an unusual JPEG header")
@@ -61,9 +57,6 @@ def _check_complete(data: bytes, components: int) -> None:
     libjpeg-turbo smooths their blocks, and does so otherwise since 2.1, and since 3.0.
 
     Source: ITU-T T.81, B.2.3 (scan header): Ss, Se, and the low half of Ah/Al, which ends as 0.
-
-    Raises:
-        DecodeError: bits of some coefficients are missing.
     """
     whole: dict[int, set[int]] = {}  # component → its coefficients that have all bits
     position = 2
@@ -81,11 +74,7 @@ def _check_complete(data: bytes, components: int) -> None:
 
 
 def check_gray(mode: str, *, is_gray: bool) -> None:
-    """Leave coloured pixels to Pillow under the mode GRAY: libraries convert them differently.
-
-    Raises:
-        DecodeError: colours are to become gray.
-    """
+    """Leave coloured pixels to Pillow under the mode GRAY: libraries convert them differently."""
     if mode == "GRAY" and not is_gray:
         raise DecodeError("coloured pixels under mode='GRAY'")
 
@@ -95,9 +84,6 @@ def check_scans(data: bytes) -> None:
 
     Some libraries stop after the last row of pixels, so they miss damage behind it that Pillow
     finds.
-
-    Raises:
-        DecodeError: a marker is out of place, or the end-of-image marker is missing.
     """
     position, frames = 2, 0
     while match := _MARKER.match(data, position):
@@ -124,9 +110,6 @@ def plain_ycbcr(data: bytes) -> tuple[int, int, int]:
 
     Source: ITU-T T.81, B.2.2 (frame header); T.872, 6.5.3 (Adobe's APP14, whose last byte is 1 for
     YCbCr); libjpeg's default_decompress_parms (components named R, G, B are that).
-
-    Raises:
-        DecodeError: it is not, or its header does not parse.
     """
     position, frame = 2, b""
     while match := _MARKER.match(data, position):
@@ -171,9 +154,6 @@ def plain_png(data: bytes) -> PngHeader:
     """Check that a PNG is complete, without transparency, palette, frames or metadata.
 
     Source: PNG specification, third edition, sections 5.3 (chunks) and 11.2.1 (IHDR).
-
-    Raises:
-        DecodeError: it is not plain, or a chunk runs past the end.
     """
     if data[:8] != PNG_MAGIC or data[12:16] != b"IHDR" or len(data) < 33:
         raise DecodeError("no PNG header")
@@ -192,9 +172,6 @@ def plain_webp(data: bytes) -> None:
     """Check that a WebP is complete, with one frame and without transparency or metadata.
 
     Source: RFC 9649, sections 2.4 (RIFF header), 2.5 and 2.6 (simple files), 3.4 (VP8L header).
-
-    Raises:
-        DecodeError: it is not.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
         raise DecodeError("no WebP header")
@@ -210,9 +187,6 @@ def plain_bmp(data: bytes) -> None:
     """Check that a BMP is complete and uncompressed, with 24 bits a pixel.
 
     Source: Microsoft, BITMAPFILEHEADER and BITMAPINFOHEADER.
-
-    Raises:
-        DecodeError: it is not plain.
     """
     if data[:2] != b"BM" or len(data) < 54:
         raise DecodeError("no BMP header")
@@ -231,9 +205,6 @@ def plain_pnm(data: bytes) -> int:
 
     Returns:
         The number of channels, 1 or 3.
-
-    Raises:
-        DecodeError: it is not.
     """
     match = _PNM.match(data)
     if not match:

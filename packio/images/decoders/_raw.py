@@ -22,9 +22,6 @@ def decode(data: bytes, stored: Described, mode: str) -> np.ndarray:
 
     Returns:
         (H, W, C), C-contiguous, of the dtype stored.
-
-    Raises:
-        DecodeError: there are more or fewer bytes than ``stored`` says.
     """
     facts = encodings.raw_facts(stored.height, stored.width, stored.channels, stored.dtype)
     encodings.check_raw(facts, len(data))

@@ -26,7 +26,6 @@ _COLOURS = {"RGB": _GRAY | {png.RGB}, "GRAY": _GRAY, "UNCHANGED": _GRAY | {png.R
 
 
 def version() -> str:
-    """Version of python-isal."""
     found = str(registry.require(PACKAGE).__version__)
     registry.require("isal.isal_zlib")
     if reason := native.why_not():
@@ -38,12 +37,7 @@ def version() -> str:
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain PNG; see `DecoderPlugin.decode`.
-
-    Raises:
-        DecodeError: damaged, or not plain: interlaced, transparent, with a palette, of other than 8
-            bits, or with chunks that are rare.
-    """
+    """Decode a plain PNG; see `DecoderPlugin.decode`."""
     pixels = png.decode(data, _COLOURS[mode])
     if pixels is None:
         raise DecodeError(f"isal: damaged, or not a plain PNG of 8 bits for mode={mode!r}")

@@ -37,7 +37,6 @@ def _library() -> ModuleType:
 
 
 def version() -> str:
-    """Version of jpeg4py."""
     _library()
     return importlib.metadata.version("jpeg4py")
 
@@ -46,9 +45,6 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     """Decode a plain JPEG with jpeg4py; see `DecoderPlugin.decode`.
 
     A warning of libjpeg-turbo is an error.
-
-    Raises:
-        DecodeError: damaged, or not plain.
     """
     import numpy as np
 

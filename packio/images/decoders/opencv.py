@@ -43,22 +43,15 @@ def _library() -> ModuleType:
 
 
 def version() -> str:
-    """Version of OpenCV."""
     return str(_library().__version__)
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain image with OpenCV; see `DecoderPlugin.decode`.
-
-    Raises:
-        DecodeError: damaged, or not plain: OpenCV treats palettes, transparency, CMYK and
-            truncated files otherwise than Pillow does.
-    """
+    """Decode a plain image with OpenCV; see `DecoderPlugin.decode`."""
     return _decoded(data, mode)
 
 
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
-    """Decode a JPEG at 1/scale of its size; else as `decode`."""
     if mode == "UNCHANGED":
         raise DecodeError("opencv: nothing is scaled under mode='UNCHANGED'")
     return _decoded(data, mode, scale)

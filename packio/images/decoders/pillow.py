@@ -27,7 +27,6 @@ _STRIP = 1 << 20  # pixels that are converted at a time
 
 
 def version() -> str:
-    """Version of Pillow."""
     import PIL
 
     return PIL.__version__
@@ -41,12 +40,7 @@ def prepare() -> None:
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode an image with Pillow; see `DecoderPlugin.decode`.
-
-    Raises:
-        DecodeError: whatever Pillow says is wrong with it.
-        ModeError: 16-bit or floating-point pixels under an 8-bit mode.
-    """
+    """Decode an image with Pillow; see `DecoderPlugin.decode`."""
     return _decoded(data, mode, 1)
 
 

@@ -31,7 +31,6 @@ def _library() -> ModuleType:
 
 
 def version() -> str:
-    """Version of simplejpeg."""
     return str(_library().__version__)
 
 
@@ -39,9 +38,6 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     """Decode a JPEG with simplejpeg; see `DecoderPlugin.decode`.
 
     A warning of libjpeg-turbo is an error.
-
-    Raises:
-        DecodeError: damaged, or of a kind that libjpeg-turbo's simple interface does not do.
     """
     library = _library()
     try:
@@ -53,7 +49,6 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
 
 
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
-    """Decode a JPEG at 1/scale of its size, chroma upsampled by repeating it; else as `decode`."""
     library = _library()
     try:
         height, width, colours, _ = library.decode_jpeg_header(data)

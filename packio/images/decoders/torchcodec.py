@@ -40,17 +40,12 @@ def _library() -> ModuleType:
 
 
 def version() -> str:
-    """Version of TorchCodec."""
     _library()
     return str(registry.require(PACKAGE, EXTRA).__version__)
 
 
 def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
-    """Decode a plain JPEG or PNG with TorchCodec; see `DecoderPlugin.decode`.
-
-    Raises:
-        DecodeError: damaged, not plain, or with an orientation in its Exif data.
-    """
+    """Decode a plain JPEG or PNG with TorchCodec; see `DecoderPlugin.decode`."""
     import numpy as np
     import torch
 

@@ -81,7 +81,6 @@ def _installed_version() -> str:
 
 
 def version() -> str:
-    """Version of PyTurboJPEG."""
     _decoder()
     return _installed_version()
 
@@ -90,15 +89,11 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
     """Decode a plain JPEG with PyTurboJPEG; see `DecoderPlugin.decode`.
 
     A warning of libjpeg-turbo is an error.
-
-    Raises:
-        DecodeError: damaged, or not plain.
     """
     return _decoded(data, mode)
 
 
 def decode_fast(data: bytes, mode: str, scale: int) -> np.ndarray:
-    """Decode a JPEG at 1/scale of its size, chroma upsampled by repeating it; else as `decode`."""
     options: dict[str, Any] = {"flags": _library().TJFLAG_FASTUPSAMPLE}
     if scale > 1:
         options["scaling_factor"] = (1, scale)

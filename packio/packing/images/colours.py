@@ -57,10 +57,6 @@ def prepared(
         image: The opened image; its pixels need not be loaded.
         holds: Modes that the encoding holds, out of L, LA, RGB, RGBA, I;16 and F.
         icc, alpha, wide: As `packio.packing.images.encode.Encoding` takes them.
-
-    Raises:
-        ModeError: 16 bits or transparency would be lost.
-        DecodeError: a colour profile cannot be applied.
     """
     if is_wide(image):
         image = _narrowed(image, holds, wide)
@@ -108,11 +104,7 @@ def _narrowed(image: Image.Image, holds: Collection[str], wide: str) -> Image.Im
 
 
 def sixteen_bits(image: Image.Image) -> Image.Image:
-    """Bring a gray image of a wide integer mode into mode I;16.
-
-    Raises:
-        ModeError: a pixel has more than 16 bits.
-    """
+    """Bring a gray image of a wide integer mode into mode I;16."""
     if image.mode == "I;16":
         return image
     pixels = np.asarray(image)
@@ -164,11 +156,7 @@ def _is_srgb(profile: bytes) -> bool:
 
 
 def _to_srgb(image: Image.Image) -> Image.Image:
-    """Convert pixels to sRGB by their profile. Gray images stay gray.
-
-    Raises:
-        DecodeError: the profile is damaged, or is for pixels of another kind.
-    """
+    """Convert pixels to sRGB by their profile. Gray images stay gray."""
     from PIL import ImageCms
 
     data = _foreign_profile(image)

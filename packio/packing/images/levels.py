@@ -45,9 +45,6 @@ class Levels:
         quality: Of the JPEGs, 1 to 100.
         crop: Pixels of a side of the training crop. No level has a short side below 1.4 times this
             number: the smallest level's is 1.4 to 2.8 times the crop.
-
-    Raises:
-        OptionError: a value makes no sense.
     """
 
     count: int | str = AUTO
@@ -67,11 +64,7 @@ class Levels:
     def asked(
         cls, count: int | str | None, quality: int | None = None, crop: int | None = None
     ) -> Levels | None:
-        """The levels that a user asks for; None: nothing is said of levels.
-
-        Raises:
-            OptionError: a value makes no sense, or there is a quality of no levels.
-        """
+        """The levels that a user asks for; None: nothing is said of levels."""
         if count is None:
             if quality is not None or crop is not None:
                 name, value = (
@@ -84,11 +77,7 @@ class Levels:
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> Levels | None:
-        """The levels that a recipe tells.
-
-        Raises:
-            OptionError: a value makes no sense.
-        """
+        """The levels that a recipe tells."""
         if options is None:
             return None
         names = {field.name for field in dataclasses.fields(cls)}
@@ -122,9 +111,6 @@ class Levels:
 
         Args:
             record: With the facts of its image; its levels, if there are any, are of this image.
-
-        Raises:
-            DecodeError: the image is damaged.
         """
         facts = record.facts
         wanted = self.divisors(facts)
@@ -172,11 +158,7 @@ def _shares(height: int, width: int, crop: int, divisors: tuple[int, ...]) -> di
 
 
 def _made(data: bytes, facts: Facts, divisors: list[int], quality: int) -> dict[int, Field]:
-    """Levels of an image; none if its pixels are of a kind that has none.
-
-    Raises:
-        DecodeError: the image is damaged.
-    """
+    """Levels of an image; none if its pixels are of a kind that has none."""
     with Decoding("levels: Pillow: "), encodings.opened(data) as image:
         if image.mode not in ("L", "RGB") or image.has_transparency_data:
             return {}

@@ -45,11 +45,7 @@ class Rule(NamedTuple):
 
 
 def parse(text: Any) -> Rule:
-    """Parse "short=256", "long=512", "max-pixels=250000" or "exact=WIDTHxHEIGHT".
-
-    Raises:
-        OptionError: the text is no such rule.
-    """
+    """Parse "short=256", "long=512", "max-pixels=250000" or "exact=WIDTHxHEIGHT"."""
     match = _RULE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise OptionError(
@@ -65,9 +61,6 @@ def target(rule: Rule, size: Size, orientation: int, *, enlarge: bool) -> Size:
 
     "exact" gives the width and height of the upright image. All other rules keep the aspect ratio;
     they truncate the other side, as torchvision does, and enlarge no image unless ``enlarge``.
-
-    Raises:
-        LimitError: the new image has more pixels than packio reads.
     """
     to = _target(rule, size, enlarge=enlarge)
     if rule.name == "exact" and orientation >= 5:
@@ -173,9 +166,6 @@ def moved_mask(data: bytes, size: Size, to: Size, orientation: int) -> bytes:
 
     The nearest pixel is taken, so palette, bit depth and class ids stay. An orientation in the
     mask's own file is ignored: a mask lies as its image is stored.
-
-    Raises:
-        DecodeError: the mask is damaged, has another size than its image, or has float pixels.
     """
     with Decoding("mask: Pillow: "), encodings.opened(data, "mask: ") as image:
         if image.size != size:

@@ -81,7 +81,7 @@ def add_field(
     The files of the pack stay as they are. The values go into new files of the pack's format beside
     each shard, which other programs read as they read the shards. The pack's readers see the field
     when all is there. A run that is cut short leaves ``path.packio-add``; the next run with the
-    same values takes over what is in it.
+    same values takes over what is in it, and changes nothing if all of them are in the pack.
 
     Args:
         path: A pack on a disk of this machine that packio made, or that has been reindexed.

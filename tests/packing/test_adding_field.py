@@ -465,7 +465,7 @@ def test_what_cannot_be_meant_is_refused(
         with pytest.raises(OptionError):
             packio.add_field(out, name, folder)
     with pytest.raises(OptionError, match="drop-field"):
-        packio.add_field(out, "latent", folder)
+        packio.add_field(out, "latent", latent_of)
     for name in ("image", "nothing", "image_div2"):
         with pytest.raises(OptionError):
             packio.drop_field(out, name)

@@ -198,8 +198,8 @@ def test_transforms_are_each_datasets_own(packs: dict[str, pathlib.Path]) -> Non
 
 
 def test_views_masks_and_boxes(tmp_path: pathlib.Path) -> None:
-    packio.pack(coordinates.samples(), tmp_path / "a.lmdb")
-    packio.pack(coordinates.samples(wide=True), tmp_path / "b.tfrecord")
+    packio.pack(coordinates.samples(), tmp_path / "a.lmdb", boxes_frame="stored")
+    packio.pack(coordinates.samples(wide=True), tmp_path / "b.tfrecord", boxes_frame="stored")
     options: dict[str, Any] = {
         "views": [packio.RandomCrop(12), packio.CenterCrop(9)], "seed": 1,
         "fields": {"x": "image", "m": "mask", "b": "boxes", "l": "box_labels", "where": "where"},

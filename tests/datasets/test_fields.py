@@ -19,7 +19,7 @@ from packio.errors import OptionError, TransformError
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("packs") / "a.lmdb"
-    packio.pack(coordinates.samples(), out)
+    packio.pack(coordinates.samples(), out, boxes_frame="stored")
     return out
 
 

@@ -78,4 +78,4 @@ def stored_places(image: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def packed(folder: pathlib.Path, suffix: str) -> pathlib.Path:
     """A pack of `samples`, of a format."""
-    return packio.pack(samples(), folder / f"a{suffix}").out
+    return packio.pack(samples(), folder / f"a{suffix}", boxes_frame="stored").out

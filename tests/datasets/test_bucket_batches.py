@@ -61,7 +61,8 @@ def images() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory, images: list[Any]) -> pathlib.Path:
-    return packio.pack(images, tmp_path_factory.mktemp("buckets") / "a.tar").out
+    out = tmp_path_factory.mktemp("buckets") / "a.tar"
+    return packio.pack(images, out, boxes_frame="stored").out
 
 
 def _upright(images: list[dict[str, Any]]) -> list[tuple[int, int]]:

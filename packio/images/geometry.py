@@ -92,8 +92,8 @@ class _Sized:
     def __post_init__(self) -> None:
         _pair(self.size)
 
-    @cached_property
-    def output_size(self) -> tuple[int, int]:
+    @property
+    def output_size(self) -> tuple[int, int]:  # a property, as the protocol has it: for pyright
         """(height, width) of every output."""
         return _pair(self.size)
 

@@ -49,7 +49,7 @@ class Photos(lightning.LightningDataModule):
         return packio.Loader(self.train, self.batch, shuffle=True, drop_last=True)
 
     def val_dataloader(self) -> packio.Loader:
-        return packio.Loader(self.val, self.batch)
+        return packio.Loader(self.val, self.batch, even=True)
 
     def on_after_batch_transfer(self, batch: list, dataloader_idx: int) -> list:
         """Normalise on the device, to which images came as uint8."""

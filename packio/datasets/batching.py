@@ -155,12 +155,6 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
 
         Args:
             indices: Positions in the dataset, in the batch's order; one may be there twice.
-
-        Returns:
-            A list of samples, as ``ds[i]`` gives them; `packio.collate` makes a batch of it.
-
-        Raises:
-            DecodeError, IntegrityError: a sample is bad, and on_error is "raise", or all are bad.
         """
         if self._overrides("__getitem__"):
             return [self[index] for index in indices]
@@ -266,11 +260,7 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
         return any(getattr(type(self), n) is not getattr(BatchedDataset, n) for n in names)
 
     def _check_class(self) -> None:
-        """Check what a class that is derived from packio's overrides; say what that costs.
-
-        Raises:
-            OptionError: it overrides what only torchvision's ImageFolder asks.
-        """
+        """Check what a class that is derived from packio's overrides; say what that costs."""
         kind = type(self).__name__
         for name in ("loader", "find_classes", "make_dataset"):
             if hasattr(type(self), name):
@@ -281,8 +271,8 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
         if self._overrides("__getitem__") and not self._overrides("__getitems__"):
             warnings.warn(
                 f"{kind} has a __getitem__ of its own: batches are made by it, sample by sample, "
-                "which takes longer than whole batches; fields=('image', 'index') gives the index "
-                "of each sample, transform= and target_transform= change its values",
+                "which takes longer; fields=('image', 'index') gives the index, transform= and "
+                "target_transform= change values",
                 stacklevel=4,
             )
 
@@ -311,36 +301,25 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
 
     @property
     def _name(self) -> object:
-        """What messages call it."""
         return type(self).__name__
 
     @property
     def _tally(self) -> Tally:
-        """The epoch, and what is counted."""
         raise NotImplementedError
 
     @property
     def _tallies(self) -> list[Tally]:
-        """What is counted, of each of the datasets that this one consists of."""
         raise NotImplementedError
 
     def _expect(self, batches: Sequence[Sequence[int]], *, anew: bool) -> None:
-        """Ask for the bytes of batches that will be made soon, if the dataset `looks_ahead`.
-
-        Args:
-            batches: Indices of each batch.
-            anew: Do not wait any longer for batches that were asked for before.
-        """
         raise NotImplementedError
 
     @property
     def _is_plain(self) -> bool:
-        """Whether no transforms are called."""
         raise NotImplementedError
 
     @property
     def _is_random(self) -> bool:
-        """Whether random numbers are drawn."""
         raise NotImplementedError
 
     def _gathered(
@@ -351,34 +330,20 @@ class BatchedDataset(Seeded, DrawnDataset, torch.utils.data.Dataset[Any]):
         raise NotImplementedError
 
     def _transformed(self, values: dict[str, Any], position: int, owner: int) -> dict[str, Any]:
-        """Call the user's transforms with one sample.
-
-        Args:
-            values: Of the sample's fields.
-            position: As of `Gathered`.
-            owner: Number of the sample's dataset.
-
-        Raises:
-            TransformError: a transform failed; the message names the sample.
-        """
         raise NotImplementedError
 
     def _part(self: Self, indices: np.ndarray) -> Self:
-        """The samples at some indices, (n,) int64 from 0 on; see `subset`."""
         raise NotImplementedError
 
     def _matching(
         self, label: selection.Labels | None, key: selection.Keys | None, meta: Mapping[str, Any]
     ) -> np.ndarray:
-        """Which samples match, (N,) bool; see `where`."""
         raise NotImplementedError
 
     def _expressed(self, expression: str) -> np.ndarray:
-        """Of which samples an expression is true, (N,) bool; see `where`."""
         raise NotImplementedError
 
     def _tabled(self, wanted: tables.Wanted) -> np.ndarray:
-        """Indices of the samples that a table names, (n,) int64; see `subset`."""
         raise NotImplementedError
 
     # ---- batches ----

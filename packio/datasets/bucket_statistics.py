@@ -33,11 +33,7 @@ class Bucket:
 
 
 class Tally:
-    """Counts what each size gets of images.
-
-    Args:
-        buckets: The sizes.
-    """
+    """Counts what each size gets of images."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
@@ -82,10 +78,6 @@ def total(found: Sequence[Bucket]) -> dict[str, float]:
 
 def described(data: Any, buckets: Buckets) -> tuple[Bucket, ...]:
     """What each size gets of a dataset or a pack.
-
-    Args:
-        data: As of `packio.datasets.image_sizes.chunks`.
-        buckets: The sizes.
 
     Raises:
         OptionError: see `packio.datasets.image_sizes.chunks`.

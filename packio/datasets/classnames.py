@@ -20,11 +20,6 @@ def joined(
 ) -> tuple[list[str], list[Relabelling]]:
     """Join the classes of packs.
 
-    Args:
-        packs: The packs.
-        labels: "same": they have to agree. "by_name": the classes of all.
-        needed: Whether labels or labels of boxes are asked for; else classes may differ.
-
     Returns:
         Class names, and what moves the labels of each pack.
 
@@ -58,11 +53,6 @@ def _by_name(pack: Pack, classes: list[str]) -> Relabelling:
 def sought(label: Labels, packs: Sequence[Pack], moves: Sequence[Relabelling]) -> list[list[int]]:
     """Find the numbers of some classes in each of some packs.
 
-    Args:
-        label: Names or indices of classes of all.
-        packs: The packs.
-        moves: As `joined` gives them.
-
     Returns:
         For each pack the numbers of the classes that it has; perhaps none.
 
@@ -88,11 +78,7 @@ def _own(wanted: str | int, move: Relabelling) -> list[int]:
 
 
 def _check_forms(packs: Sequence[Pack], labels: str) -> None:
-    """Check that the labels of all packs have one form.
-
-    Raises:
-        OptionError: they have several.
-    """
+    """Check that the labels of all packs have one form."""
     forms = [_form(pack, labels) for pack in packs]
     for pack, form in zip(packs, forms, strict=True):
         if form != forms[0]:

@@ -16,16 +16,7 @@ AHEAD = 256  # samples ahead of each process, at least
 
 
 class Coming(list[Any]):
-    """The indices of a batch. Anybody can use it as a list.
-
-    Args:
-        indices: Of the batch.
-        later: Indices of later batches of the same process, those that were not told before.
-        anew: Whether this is the first batch of an epoch in its process.
-
-    Attributes:
-        later, anew: As given.
-    """
+    """The indices of a batch. Anybody can use it as a list."""
 
     def __init__(
         self, indices: Iterable[Any], later: Sequence[Sequence[Any]], *, anew: bool
@@ -48,12 +39,7 @@ def _coming(indices: list[Any], later: Sequence[Sequence[Any]], anew: bool) -> C
 
 
 def announced(batches: Iterator[list[Any]], processes: int) -> Iterator[list[Any]]:
-    """Let each batch tell the next ones.
-
-    Args:
-        batches: Batches of indices.
-        processes: Worker processes, which take the batches in turn; 0 or 1 is one process.
-    """
+    """Let each batch tell the next ones."""
     processes, waiting = max(processes, 1), deque(itertools.islice(batches, 1))
     if not waiting:
         return

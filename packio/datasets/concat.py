@@ -112,7 +112,7 @@ class ConcatPacks(BatchedDataset):
     transforms = _of_all("transforms")
 
     @property
-    def targets(self) -> Targets | None:
+    def targets(self) -> Any:  # as of `PackDataset`
         """All labels: (N,) int64 or (N, k) float32; None if a dataset has none."""
         each = [d.targets for d in self.datasets]
         if any(labels is None for labels in each):
@@ -307,11 +307,7 @@ class ConcatPacks(BatchedDataset):
 
 
 def _check_kinds(datasets: Sequence[PackDataset]) -> None:
-    """Check that datasets can make a batch together.
-
-    Raises:
-        OptionError: they cannot.
-    """
+    """Check that datasets can make a batch together."""
     if not datasets:
         raise OptionError("datasets: expected at least one")
     for dataset in datasets:

@@ -18,13 +18,7 @@ _SHOWN = ("hflip", "vflip", "fidelity", "mode", "exif_orientation", "split")  # 
 
 
 def described(options: Mapping[str, Any], digest: str, samples: int) -> dict[str, Any]:
-    """Describe a dataset of one pack.
-
-    Args:
-        options: Of the dataset.
-        digest: Of the index of the pack.
-        samples: Number of samples of the dataset.
-    """
+    """Describe a dataset of one pack."""
     views = options["views"]
     return {
         "digest": digest,

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Where one sample comes from, and how it is made.
-
-    Attributes:
-        pack: Its pack.
-        row: What the index says of its image.
-        settings: How it is made.
-        several: Whether its image is a tuple, one image a view.
-    """
+    """Where one sample comes from, and how it is made."""
 
     pack: Pack
     row: Row
@@ -81,12 +74,7 @@ class DrawnDataset:
         return placements, origin.several
 
     def _seen(self, index: Drawn, *, whole: bool = False) -> list[torch.Tensor]:
-        """The images of a sample as they are drawn, (C, H, W) each, one a view; no transforms.
-
-        Args:
-            index: Of the sample, at its place in an epoch.
-            whole: Make the whole image instead, upright.
-        """
+        """The images of a sample as they are drawn, (C, H, W) each, one a view; no transforms."""
         origin = self._origin(index)
         settings = dataclasses.replace(origin.settings, fields={IMAGE: "image"})
         if whole:
@@ -95,11 +83,7 @@ class DrawnDataset:
         return samples.make_one(origin.pack, settings, origin.row, key, lane, size)[IMAGE]
 
     def _origin(self, index: int) -> Origin:
-        """Where a sample comes from, and how it is made.
-
-        Raises:
-            IndexError: there is no such sample.
-        """
+        """Where a sample comes from, and how it is made."""
         raise NotImplementedError
 
     def _draw_one(self, index: int | None) -> tuple[int, int, tuple[int, int] | None]:

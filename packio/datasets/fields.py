@@ -29,11 +29,6 @@ class Fields:
         kinds: Name → kind of the fields that `packio.batches` can make.
         described: Names of what the index says of each sample, as "key".
 
-    Attributes:
-        names: The fields, in order.
-        kinds: Name → kind of those that are made.
-        meta: The fields that are keys of the samples' metadata.
-
     Raises:
         OptionError: no field, or something else than names.
     """

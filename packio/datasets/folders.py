@@ -51,10 +51,6 @@ _Bad = tuple[bytes, str]  # key, reason
 def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
     """Index an image folder, or find its index in the cache; nothing is written beside the files.
 
-    Args:
-        path: A folder of class folders.
-        skip: Leave bad images out, with a warning, instead of raising.
-
     Returns:
         The index file, and the folder.
 

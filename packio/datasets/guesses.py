@@ -34,13 +34,7 @@ class Course(Protocol):
         ...
 
     def batch(self, data: Any, step: int, size: int) -> list[Drawn] | None:
-        """The indices of some steps of the pass; None if there are not as many, or not known.
-
-        Args:
-            data: The dataset whose indices they are.
-            step: The first step.
-            size: Number of steps.
-        """
+        """The indices of some steps of the pass; None if there are not as many, or not known."""
         ...
 
 
@@ -73,12 +67,7 @@ class Guesses:
         return Guesses, ()
 
     def after(self, data: Any, batch: Sequence[int]) -> Guess:
-        """Guess what comes after a batch that came from a loader.
-
-        Args:
-            data: The dataset.
-            batch: Its indices.
-        """
+        """Guess what comes after a batch that came from a loader."""
         first = batch[0] if len(batch) else None
         if not isinstance(first, Drawn) or first.course is None:
             return Guess((), anew=False)

@@ -29,15 +29,7 @@ class Portion(NamedTuple):
 
 
 class JoinedPacks:
-    """Packs one behind the other, as far as `packio.datasets.outputs.Outputs` needs them.
-
-    Args:
-        packs: The packs.
-        moves: For each pack, what moves its labels; see `packio.datasets.classnames`.
-
-    Attributes:
-        starts: Position of the first sample of each.
-    """
+    """Packs one behind the other, as far as `packio.datasets.outputs.Outputs` needs them."""
 
     def __init__(self, packs: Sequence[Pack], moves: Sequence[Relabelling]) -> None:
         self._packs, self._moves = packs, moves

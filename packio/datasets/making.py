@@ -27,21 +27,7 @@ if TYPE_CHECKING:
 
 
 class Maker:
-    """Makes the decoded fields of samples.
-
-    Args:
-        pack: Of the samples.
-        settings: What to make.
-        output: "tensor", "numpy" or "pil".
-        dtype: Of images.
-        threads: Threads that decode, or "auto".
-        skip: Whether a bad sample is replaced by another of its batch.
-
-    Attributes:
-        pack, settings, skip: As given.
-        is_random: Whether samples need random numbers.
-        tally: The epoch, and what is counted.
-    """
+    """Makes the decoded fields of samples."""
 
     def __init__(
         self, pack: Pack, settings: Settings, *, output: str, dtype: torch.dtype,

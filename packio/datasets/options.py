@@ -49,11 +49,6 @@ _OF_IMAGE_FOLDER = {  # attributes of ImageFolder → what has the effect of set
 def check_settable(dataset: object, name: str, names: Container[str]) -> None:
     """Refuse to set what has an effect only when a dataset is made.
 
-    Args:
-        dataset: The dataset.
-        name: Of the attribute.
-        names: Of its options.
-
     Raises:
         OptionError: the attribute cannot be set.
     """

@@ -17,13 +17,7 @@ from packio.sample.fields import PIXELS
 
 
 def scaled(view: Any, dtype: torch.dtype, out: torch.Tensor | None = None) -> Any:
-    """Scale integer images to 0..1 in a float type; floating-point ones are only converted.
-
-    Args:
-        view: A tensor, None, or a list of them.
-        dtype: The dataset's; nothing is done if it is no float type.
-        out: Where a single tensor's values go.
-    """
+    """Scale integer images to 0..1 in a float type; floating-point ones are only converted."""
     if dtype not in FLOATS:
         return view
     if view is None:  # the sample has no such image
@@ -90,18 +84,7 @@ class Annotations(Protocol):
 
 
 class Outputs:
-    """Puts the fields that were made of a batch together with the other fields of its samples.
-
-    Args:
-        pack: The samples' pack.
-        fields: The fields that are asked for.
-        output: "tensor", "numpy" or "pil".
-        several: Whether the fields that are made come as a tuple, one value a view.
-
-    Attributes:
-        has_tensors: Whether the output is tensors.
-        has_one_tensor: Whether the images of a batch can be one tensor.
-    """
+    """Puts the fields that were made of a batch together with the other fields of its samples."""
 
     def __init__(self, pack: Annotations, fields: Fields, output: str, *, several: bool) -> None:
         self._pack, self._fields, self._output, self._several = pack, fields, output, several
@@ -149,12 +132,7 @@ class Outputs:
         self, made: FieldColumns, positions: np.ndarray,
         columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> Any:  # fmt: skip
-        """What `packio.collate` makes of the samples, without stacking where that is possible.
-
-        Args:
-            made, positions: As of `columns`.
-            columns: What `columns` returned; None: not called yet.
-        """
+        """What `packio.collate` makes of the samples, without stacking where that is possible."""
         ready = self._ready(made, positions)
         if columns is None:
             columns = self.columns(made, positions, but=ready)
@@ -206,10 +184,6 @@ def _batched(kind: str, column: Sequence[Any]) -> Any:
     Labels, positions, and images, masks and arrays of one shape are collated as torch's
     default_collate does. Images, masks and arrays of several shapes or types, or of which a sample
     has none, become a list; so do all other values.
-
-    Args:
-        kind: Of the field; "label" or "index".
-        column: The values, one a sample.
     """
     alike = kind in ("label", "index")
     if kind in PIXELS and not any(value is None for value in column):

@@ -263,7 +263,7 @@ class PackDataset(PackPart):
         return self.pack.classes
 
     @property
-    def targets(self) -> Targets | None:
+    def targets(self) -> Any:  # Targets, or None: scripts know whether their data have labels
         """All labels: (N,) int64 or (N, k) float32, a copy; None if there are none.
 
         An array that also does what scripts do with the list of torchvision's ImageFolder.

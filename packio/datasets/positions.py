@@ -39,10 +39,6 @@ def _received(tensor: torch.Tensor) -> Positions:
 def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
     """Check indices of samples.
 
-    Args:
-        size: Number of samples.
-        indices: Integers, negative ones counted from the end, or ``size`` bools.
-
     Returns:
         (n,) int64, from 0 on.
 
@@ -67,15 +63,7 @@ def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np
 
 
 def several(size: int, index: Any) -> Sequence[int] | np.ndarray | None:
-    """The indices that stand between brackets: of a slice, a list or an array; None: of one sample.
-
-    Args:
-        size: Number of samples.
-        index: What stands there.
-
-    Raises:
-        OptionError: it is a bool, or an array of something else than indices.
-    """
+    """The indices that stand between brackets: of a slice, a list or an array; None: of one sample."""
     if isinstance(index, slice):
         return range(size)[index]
     if isinstance(index, (list, range)):

@@ -137,11 +137,7 @@ def save(
 
 
 def _check_suffix(out: Path) -> None:
-    """Refuse a name that others take for a pack or a table.
-
-    Raises:
-        OptionError: the name ends so.
-    """
+    """Refuse a name that others take for a pack or a table."""
     name = out.name.lower()
     formats = registry.load_all("formats").values()
     of_packs = tuple(suffix for form in formats for suffix in form.caps.suffixes)

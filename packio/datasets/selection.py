@@ -192,11 +192,7 @@ def _keep_keys(sought: Sequence[_Sought], key: Keys) -> None:
 
 
 def _each(given: Any, kinds: tuple[type, ...], message: str) -> list[Any]:
-    """The values that are given: one, or several.
-
-    Raises:
-        OptionError: one of them has another type; the error has the message.
-    """
+    """The values that are given: one, or several."""
     if isinstance(given, kinds):
         return [given]
     values = list(given) if isinstance(given, Iterable) else [None]
@@ -206,11 +202,7 @@ def _each(given: Any, kinds: tuple[type, ...], message: str) -> list[Any]:
 
 
 def _places(found_in: Sequence[opening.Pack], keys: Sequence[str | bytes]) -> list[list[int]]:
-    """Positions of keys in each of some packs.
-
-    Raises:
-        KeyNotFoundError: a key is in none of them.
-    """
+    """Positions of keys in each of some packs."""
     places: list[list[int]] = [[] for _ in found_in]
     for key in keys:
         missing: list[KeyNotFoundError] = []

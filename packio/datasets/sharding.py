@@ -66,9 +66,6 @@ def _kept(found: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
     Args:
         found: (S,) int64, samples of each shard.
         chosen: (n,) int64, the samples that are left; None: all.
-
-    Raises:
-        OptionError: they are not in the order of the shards.
     """
     if chosen is None:
         return found

@@ -109,9 +109,6 @@ class Tally:
         A worker's first batch of the epoch is compared with its later batches. That finds an epoch
         that is repeated in the same order, also by new workers. A batch that is asked for twice in
         a row, as to look at it, does not count.
-
-        Args:
-            digest: Of the batch's indices, 64 bits.
         """
         signed, column = (digest >> 1) or 1, _column()  # 0 is no batch yet
         first = int(self._cells[_FIRST, column])

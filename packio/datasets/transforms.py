@@ -56,11 +56,7 @@ def to_sample(
     transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None,
     target_transform: Callable[[Any], Any] | None,
 ) -> dict[str, Any]:
-    """Apply the transforms of a dataset to one sample, the joint ones first.
-
-    Raises:
-        TransformError: one of them failed.
-    """
+    """Apply the transforms of a dataset to one sample, the joint ones first."""
     if transforms is not None:
         values |= _joint(transforms, values, kinds)
     if transform is not None and IMAGE in values:
@@ -102,9 +98,6 @@ def _joint(
     """Apply transforms to the values of `joint_names`; results are contiguous.
 
     Albumentations' are called with keywords, boxes as ``bboxes``.
-
-    Raises:
-        TransformError: the transforms failed, or returned something else than as many values.
     """
     names = joint_names(values, kinds)
     made: Any

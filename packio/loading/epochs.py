@@ -24,12 +24,6 @@ from packio.loading.steps import Span, Stretch
 class Epochs:
     """Batches of indices, one epoch at a time; each iteration of a loader is another epoch.
 
-    Args:
-        dataset: Dataset that is told the epoch, if it has ``set_epoch``.
-        sampler: Sampler; None if there is only a batch sampler.
-        batches: Yields the batches of an epoch.
-        skip: Spans of steps to leave out, (epoch, first, last) each.
-
     Raises:
         OptionError: skip has no such spans.
     """
@@ -128,11 +122,7 @@ class Epochs:
 
 
 class _Own:
-    """The order of a sampler of packio's; the sampler itself counts the epochs.
-
-    Attributes:
-        left_out: Steps that are left out.
-    """
+    """The order of a sampler of packio's; the sampler itself counts the epochs."""
 
     def __init__(self, sampler: Resumable[Any], batches: Any, skip: tuple[Span, ...]) -> None:
         self._size = 1 if sampler is batches else batches.batch_size  # positions of a step
@@ -200,12 +190,7 @@ class _Own:
 
 
 class _OwnEpoch(Epoch):
-    """An epoch of a sampler of packio's.
-
-    Attributes:
-        part: The pass of the sampler.
-        stretches: Of the run, up to this epoch.
-    """
+    """An epoch of a sampler of packio's."""
 
     def __init__(
         self, sampler: Resumable[Any], batches: Iterable[list[int]],

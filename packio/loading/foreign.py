@@ -20,17 +20,7 @@ _MOST_AHEAD = 1 << 20  # batches of a foreign sampler that are drawn before the 
 
 
 class ForeignOrder:
-    """The order of a sampler that is not packio's, which runs again to get to a position.
-
-    Args:
-        sampler: The sampler; None if there is only a batch sampler.
-        batches: Yields the batches of an epoch.
-        skip: Steps to leave out.
-
-    Attributes:
-        next: Number of the next epoch.
-        left_out: Steps that are left out, those of a state that was loaded included.
-    """
+    """The order of a sampler that is not packio's, which runs again to get to a position."""
 
     def __init__(
         self, sampler: Iterable[int] | None, batches: Iterable[Sequence[int]],
@@ -170,11 +160,7 @@ class ForeignOrder:
 
 
 class _ForeignEpoch(Epoch):
-    """An epoch of a sampler that is not packio's.
-
-    Attributes:
-        begun: States of the random numbers when it began.
-    """
+    """An epoch of a sampler that is not packio's."""
 
     def __init__(
         self, number: int, batches: Iterator[list[int]], begun: dict[str, Any],
@@ -187,13 +173,7 @@ class _ForeignEpoch(Epoch):
 
 
 def _placed(batches: Iterator[list[Any]], epoch: int, first: int) -> Iterator[list[Any]]:
-    """Give the indices of a foreign sampler places in the epoch, counted over all ranks.
-
-    Args:
-        batches: Batches of this rank.
-        epoch: Number of the epoch.
-        first: Samples of this rank before them.
-    """
+    """Give the indices of a foreign sampler places in the epoch, counted over all ranks."""
     rank, world_size = ranks.current()
     for batch in batches:
         yield draws.numbered(batch, epoch, first * world_size + rank, world_size)

@@ -14,10 +14,6 @@ def check(dataset: Any, sampler: Any) -> None:
     Samplers of packio's know how many samples their dataset has. Of torch's, only those are refused
     that number more samples than there are: a shorter one may be meant.
 
-    Args:
-        dataset: That gives the samples.
-        sampler: Of samples or of batches; or None.
-
     Raises:
         OptionError: they do not go together.
     """

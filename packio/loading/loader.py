@@ -347,11 +347,7 @@ def _samples(dataset: Any, indices: list[int]) -> list[Any]:
 
 
 def _check_options(given: dict[str, Any], *, decodes: bool) -> None:
-    """Check the arguments.
-
-    Raises:
-        OptionError: arguments exclude each other, or a value makes no sense.
-    """
+    """Check the arguments."""
     dataset = given["dataset"]
     if (
         isinstance(dataset, (str, bytes, os.PathLike, Pack, type, torch.utils.data.IterableDataset))

@@ -159,10 +159,6 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
     """Divide a number in proportion to weights; each part is within one of its exact share.
 
     Uses largest remainders (Hamilton's method); among equal remainders the first wins.
-
-    Args:
-        weights: 0 or more each, not all 0.
-        count: The number to divide.
     """
     total = math.fsum(weights)
     exact = [count * (weight / total) for weight in weights]
@@ -184,11 +180,7 @@ def _earlier(owners: np.ndarray) -> np.ndarray:
 
 
 def _check(sizes: Sequence[int], weights: Sequence[float]) -> None:
-    """Check the weights.
-
-    Raises:
-        OptionError: they make no sense.
-    """
+    """Check the weights."""
     if len(sizes) != len(weights) or not sizes:
         raise OptionError(f"{len(weights)} weights for {len(sizes)} datasets; expected one each")
     if not all(0 <= w < math.inf for w in weights) or not any(weights):

@@ -41,11 +41,6 @@ class Replayable(Protocol):
 def sampler_of(order: Mapping[str, Any], data: Any, *, drop_last: bool = False) -> Replayable:
     """Make the sampler of an order: the class that it names, of a module of this folder.
 
-    Args:
-        order: What the `order` of a sampler said.
-        data: The dataset.
-        drop_last: As of the sampler.
-
     Raises:
         OptionError: the order is not of this dataset, or its sampler is not packio's.
     """

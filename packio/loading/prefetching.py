@@ -83,11 +83,7 @@ class prefetch(Generic[T]):  # noqa: N801 (called like a function)
 
 
 class _Channel(Generic[T]):
-    """Items on their way from one thread to another.
-
-    Attributes:
-        left: Set if nobody waits for the item that is being made.
-    """
+    """Items on their way from one thread to another."""
 
     def __init__(self, most: int) -> None:
         self.left = threading.Event()

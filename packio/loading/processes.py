@@ -20,14 +20,7 @@ class _Indices:
 
 
 class Workers:
-    """Worker processes, which torch's DataLoader runs; one epoch at a time.
-
-    Args:
-        dataset: The dataset.
-        seed: Seed of the dataset when the workers get it.
-        base: Seed of the workers' own random numbers.
-        options: Of torch's DataLoader.
-    """
+    """Worker processes, which torch's DataLoader runs; one epoch at a time."""
 
     def __init__(self, dataset: Any, *, seed: int | None, base: int, **options: Any) -> None:
         self.seed, self._indices = seed, _Indices()
@@ -38,9 +31,6 @@ class Workers:
 
     def started(self, batches: Iterator[list[int]]) -> Iterator[Any]:
         """Start the workers; persistent workers are asked for another epoch.
-
-        Args:
-            batches: Indices of the epoch's batches.
 
         Raises:
             OptionError: the dataset cannot be pickled for workers that are not forked.

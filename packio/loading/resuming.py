@@ -394,9 +394,6 @@ class Iteration(Iterator[Taken_co], Generic[Taken_co]):
 
     The pass begins with the first item that is asked for, so an iteration that was made for
     nothing takes no epoch.
-
-    Args:
-        sampler: The sampler.
     """
 
     def __init__(self, sampler: Resumable[Taken_co]) -> None:

@@ -224,11 +224,7 @@ def _device(wanted: torch.device | str) -> torch.device:
 
 
 def _check_options(given: dict[str, Any]) -> None:
-    """Check the arguments.
-
-    Raises:
-        OptionError: arguments exclude each other, or a value makes no sense.
-    """
+    """Check the arguments."""
     load, threads = given["hw_decoder_load"], given["threads"]
     problems: dict[str, bool] = {
         f"batch_size={given['batch_size']}: expected at least 1": given["batch_size"] < 1,

@@ -54,19 +54,7 @@ class Fed(NamedTuple):
 
 
 class Feeder(Seeded):
-    """Makes batches for DALI.
-
-    Args:
-        pack: Where samples are read from.
-        recipe: How to crop, flip and decode; one view.
-        chosen: Positions of the samples to take; None takes the whole pack.
-        seed: Of the crops and flips; None: drawn when an epoch begins.
-        threads: Threads that read; None reads in the calling thread.
-        skip: Replace a bad sample by another one of the batch, instead of raising the error.
-
-    Attributes:
-        seeded: Whether the user gave the seed.
-    """
+    """Makes batches for DALI."""
 
     def __init__(
         self, pack: Pack, recipe: Settings, chosen: np.ndarray | None, seed: int | None,
@@ -78,15 +66,7 @@ class Feeder(Seeded):
         self._ours: set[int] = set()  # samples that DALI failed on, which packio decodes
 
     def __call__(self, indices: list[int], *, settle: bool = False) -> Fed:
-        """Make a batch.
-
-        Args:
-            indices: As `packio.ShuffleSampler` gives them.
-            settle: Decode all samples here: DALI failed on the batch, and this finds the bad one.
-
-        Raises:
-            DecodeError, IntegrityError: a sample is bad and not to be replaced, or all are bad.
-        """
+        """Make a batch."""
         drawn = cast("list[Drawn]", indices)
         positions = np.array(indices, np.int64)
         if self._chosen is not None:

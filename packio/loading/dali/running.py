@@ -36,9 +36,6 @@ class _Feed:
     def rest(self, settle: Callable[[list[int]], Fed]) -> Iterator[Fed]:
         """Yield the batches that were in DALI, the first doubtful one settled; then the source's.
 
-        Args:
-            settle: Makes a batch anew from its indices, decoded by packio.
-
         Raises:
             Exception: the error that ended the source.
         """
@@ -59,10 +56,6 @@ class Runner:
     After an error a pipeline of DALI does not work any more. The runner then builds another one.
     packio decodes the batch that failed, which finds the bad sample, and all batches that were in
     the old pipeline go into the new one.
-
-    Args:
-        build: Builds a pipeline that calls its argument for batches.
-        settle: Makes a batch anew from its indices, decoded by packio.
     """
 
     def __init__(self, build: Callable[[Any], Any], settle: Callable[[list[int]], Fed]) -> None:

@@ -63,7 +63,7 @@ def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np
 
 
 def several(size: int, index: Any) -> Sequence[int] | np.ndarray | None:
-    """The indices that stand between brackets: of a slice, a list or an array; None: of one sample."""
+    """Find the indices that a slice, list or array in brackets means; None: of one sample."""
     if isinstance(index, slice):
         return range(size)[index]
     if isinstance(index, (list, range)):

@@ -292,7 +292,7 @@ def test_skip_replaces_a_file_that_was_changed(folder: Path) -> None:
 def test_a_dataset_pickles_small_and_keeps_its_listing(folder: Path) -> None:
     ds = packio.FolderDataset(folder)
     dumped = pickle.dumps(ds)
-    assert len(dumped) < 16_000
+    assert len(dumped) < 16_500
     assert torch.equal(pickle.loads(dumped)[3][0], ds[3][0])
     (folder / "nature" / "new.png").write_bytes(image("red"))
     packio.FolderDataset(folder)

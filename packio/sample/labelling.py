@@ -32,7 +32,8 @@ Where = Callable[["int | None"], str]  # position of a sample → its place; Non
 
 # A number as JSON writes it and Python's numbers hold it; 007 and 1_000 are no numbers.
 is_number = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,40})?([eE][-+]?\d{1,2})?", re.ASCII).fullmatch
-is_whole = re.compile(r"[+-]?\d{1,18}", re.ASCII).fullmatch
+_is_long = re.compile(r"-?[1-9]\d{18,19}", re.ASCII).fullmatch
+_is_whole = re.compile(r"[+-]?\d{1,20}", re.ASCII).fullmatch
 
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
 _TRUTH = {"true": True, "false": False}
@@ -164,7 +165,20 @@ def labels(
             f"{place(None)}: took lists of several lengths as positions of classes: 0 or 1 for "
             f"each of {np.shape(made)[1]}; --classes-from names the classes"
         )
+    elif classes is None and names is None:
+        remark = told_order(given)
     return Labels(made, given, missing, remark)
+
+
+def told_order(names: Sequence[str]) -> str:
+    """A remark if the names of classes are numbers, and others than their labels; else empty."""
+    moved = [n for i, n in enumerate(names) if n.isdecimal() and n.isascii() and int(n) != i]
+    if not moved or not all(name.isdecimal() for name in names):
+        return ""
+    return (
+        f"classes are sorted as text: class {moved[0]!a} has the label {names.index(moved[0])}; "
+        "for other labels, name the classes in their order by --classes-from FILE, one a line"
+    )
 
 
 def _place_of_kept(place: Where, kept: Sequence[int], position: int | None) -> str:
@@ -422,12 +436,12 @@ def names_of(column: Distinct, place: Where, classes: Sequence[str] | None) -> l
     """The values of a column of text as names."""
     names = [text.strip() for text in column.values]
     there = [i for i, name in enumerate(names) if not is_missing(name, classes or ())]
-    odd = [i for i in there if not is_whole(names[i])]
+    odd = [i for i in there if not _is_whole(names[i]) and type(number(names[i])) is not float]
     # One cell such as ``?`` would else turn the numbers 0, 1, …, 10 into names, sorted as text.
     if odd and len(odd) * 2 < len(there) and classes is None:
         raise SourceError(
             f"{place(column.first(odd[0]))}: the label {_short(names[odd[0]])}; "
-            f"{len(there) - len(odd)} of {len(there)} different labels are whole numbers; expected "
+            f"{len(there) - len(odd)} of {len(there)} different labels are numbers; expected "
             "all, or name all classes by --classes-from"
         )
     return names
@@ -439,8 +453,10 @@ def number(value: Any) -> Any:
     if is_missing(value):
         return math.nan
     if isinstance(value, str):
-        text = value.strip()
-        return json.loads(text) if is_number(text) else _TRUTH.get(text.lower())
+        text = value.strip().removeprefix("+")
+        if is_number(text) or _is_long(text):
+            return json.loads(text)
+        return _TRUTH.get(text.lower())
     return value if isinstance(value, (bool, int, float)) else None
 
 

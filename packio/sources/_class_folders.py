@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from packio.errors import SourceError
 from packio.images import encodings
+from packio.sample.labelling import told_order
 from packio.sources import Context, Listing, _files
 from packio.system.files import check_of_file
 
@@ -114,13 +115,8 @@ def told_labels(
             f"all images are of one class, {names[0]!a}; to make classes of the folders in it: "
             f"{command(names[0])}"
         )
-    moved = [n for i, n in enumerate(names) if n.isdecimal() and n.isascii() and int(n) != i]
-    if given is None and moved and all(name.isdecimal() for name in names):
-        name = moved[0]
-        yield (
-            f"classes are sorted as text: class {name!a} has the label {names.index(name)}; for "
-            "other labels, name the classes in their order by --classes-from FILE, one a line"
-        )
+    if given is None and (remark := told_order(names)):
+        yield remark
 
 
 def in_order(keys: Iterable[bytes], names: Sequence[str]) -> tuple[list[bytes], list[int]]:

@@ -32,7 +32,9 @@ from packio.sources.tables import columns as tables
 from packio.sources.tables.objects import ObjectColumn, column_of, frame_of
 
 _BOX_NAMES = ("boxes", "bboxes", "bbox")
-_BOX_LABEL_NAMES = ("box_labels", "box_label", "labels", "label")
+_BOX_LABEL_NAMES = (
+    "box_labels", "box_label", "labels", "label", "category", "categories", "category_id",
+)  # fmt: skip
 _BOX_COLUMNS = {"area": "area", "iscrowd": "crowd", "crowd": "crowd"}  # name in an item → column
 _KEY_NAMES = ("key", "__key__", "file_name", "filename", "file_path", "path", "image_path")
 _META_NAMES = ("meta", "metadata", "json")
@@ -143,7 +145,8 @@ def item_of(
     if image is None:
         raise DecodeError(f"no image among {', '.join(map(ascii, left))}; expected 'image'")
     pixels = _image(image)
-    boxes, box_columns, frame = _boxes(take(_BOX_NAMES), left, pixels, box_format)
+    box_name = tables.guess(left, _BOX_NAMES) if box_format != "none" else None
+    boxes, box_columns, frame = _boxes(box_name, left, pixels, box_format)
     mask_name = tables.guess(left, tables.MASK_NAMES)
     mask = left.pop(mask_name) if mask_name and _values.is_picture(left[mask_name]) else None
     usual = () if label_col is not None else tables.LABEL_NAMES
@@ -213,22 +216,17 @@ def _image(value: Any) -> Field:
 
 
 def _boxes(
-    boxes: Any, left: dict[str, Any], image: Field, box_format: str | None
+    name: str | None, left: dict[str, Any], image: Field, box_format: str | None
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray], Frame]:
-    if boxes is None:
+    if name is None:
         if (objects := column_of(left, box_format)) is None:
             return None, {}, Frame()
         own, columns, rest = objects.taken(left.pop(objects.name), image)
         left |= {objects.name: rest} if rest else {}
         return own, columns, frame_of(left)
+    boxes = left.pop(name)
+    found = _corners(boxes, name, box_format)
     height, width = getattr(boxes, "canvas_size", (0, 0))  # of torchvision's BoundingBoxes
-    layout = getattr(boxes, "format", None)  # of torchvision's BoundingBoxes
-    if layout is not None and str(getattr(layout, "value", layout)) != "XYXY":
-        raise DecodeError(f"boxes are {layout}; expected XYXY, in pixels")
-    found = np.asarray(_values.array(boxes), np.float32)
-    if found.size % 4 or (found.ndim == 2 and found.shape[1] != 4 and found.size):
-        raise DecodeError(f"boxes have the shape {found.shape}; expected (k, 4), XYXY in pixels")
-    found = found.reshape(-1, 4)
     columns = {}
     name = tables.guess(left, _BOX_LABEL_NAMES)
     if name is not None and np.ndim(left[name]) == 1:
@@ -243,6 +241,24 @@ def _boxes(
             values = _values.array(left.pop(name))
             columns[column] = values.astype(np.float32 if column == "area" else np.int64)
     return found, columns, Frame(width, height)
+
+
+def _corners(boxes: Any, name: str, box_format: str | None) -> np.ndarray:
+    layout = getattr(boxes, "format", None)  # of torchvision's BoundingBoxes
+    if layout is not None and str(getattr(layout, "value", layout)) != "XYXY":
+        raise DecodeError(f"boxes are {layout}; expected XYXY, in pixels")
+    found = np.asarray(_values.array(boxes), np.float32)
+    if found.size % 4 or (found.ndim == 2 and found.shape[1] != 4 and found.size):
+        raise DecodeError(f"boxes have the shape {found.shape}; expected (k, 4), XYXY in pixels")
+    found = found.reshape(-1, 4)
+    if layout is None and box_format is None and not name.lower().startswith("boxes"):
+        raise DecodeError(
+            f"{name!a} has x, y, width, height in some datasets, and corners in others: say "
+            "--box-format xywh, xyxy or none, or call corners 'boxes'"
+        )
+    if layout is None and box_format == "xywh":
+        found = np.concatenate([found[:, :2], found[:, :2] + found[:, 2:]], axis=1)
+    return found
 
 
 def _label(value: Any) -> Hashable:

@@ -355,3 +355,61 @@ def test_whole_vectors_survive_extract(tmp_path: pathlib.Path) -> None:
     assert found is not None
     assert found.dtype == np.int64
     assert found.tolist() == labels
+
+
+    assert (found.dtype, found.tolist()) == (np.int64, labels)
+
+
+@pytest.mark.parametrize("odd", ["?", "inf", '"0,5"'])
+def test_one_odd_cell_does_not_make_classes_of_a_regression(
+    odd: str, tmp_path: pathlib.Path
+) -> None:
+    names = tuple(f"{i}.png" for i in range(5))
+    lines = [
+        f"{name},{cell}" for name, cell in zip(names, ["0.1", "0.2", odd, "3", "0.4"], strict=True)
+    ]
+    table = _images(tmp_path, names) / "list.csv"
+    table.write_text("\n".join(["path,label", *lines]))
+    with pytest.raises(SourceError, match=r"list\.csv:4: .*4 of 5 different labels are numbers"):
+        _pack(table, tmp_path)
+
+
+def test_signed_and_long_whole_numbers_are_class_numbers(tmp_path: pathlib.Path) -> None:
+    _, pack = _pack(_csv(tmp_path, "+1", "-1", str((1 << 63) - 1)), tmp_path)
+    assert pack.labels is not None
+    assert pack.labels.tolist() == [1, -1, (1 << 63) - 1]
+
+
+@pytest.mark.parametrize("source", [_items, _jsonl, _parquet])
+def test_texts_of_numbers_that_are_not_their_labels_are_told(
+    source: Any, tmp_path: pathlib.Path
+) -> None:
+    report, pack = _pack(source(tmp_path / "in", "0", "10", "2"), tmp_path)
+    assert pack.classes == ["0", "10", "2"]
+    assert any("class '10' has the label 1" in line for line in report.warnings)
+
+
+def _list_of_labels(folder: pathlib.Path, names: Sequence[str], *lines: str) -> dict[str, Any]:
+    (folder / "labels.txt").write_text("\n".join(lines))
+    source = _images(folder / "in", names)
+    return {"source": source, "folder": folder, "labels": str(folder / "labels.txt")}
+
+
+def test_a_list_of_paths_and_labels_with_commas_is_no_list_of_labels(
+    tmp_path: pathlib.Path,
+) -> None:
+    with pytest.raises(SourceError, match="each would be a class"):
+        _pack(**_list_of_labels(tmp_path, _NAMES, "a.png,cat", "b.png,dog", "c.png,cat"))
+
+
+def test_labels_in_order_are_refused_where_names_have_two_orders(tmp_path: pathlib.Path) -> None:
+    names = ("im_1.png", "im_2.png", "im_10.png")
+    with pytest.raises(SourceError, match=r"line 2 may be of 'im_10.png' or of 'im_2.png'"):
+        _pack(**_list_of_labels(tmp_path, names, "5", "6", "7"))
+
+
+def test_labels_in_order_are_taken_where_numbers_have_zeros(tmp_path: pathlib.Path) -> None:
+    names = ("im_01.png", "im_02.png", "im_10.png")
+    _, pack = _pack(**_list_of_labels(tmp_path, names, "5", "6", "7"))
+    assert pack.labels is not None
+    assert pack.labels.tolist() == [5, 6, 7]

@@ -257,3 +257,30 @@ def test_a_csv_that_names_no_files_leaves_the_folder_as_it_is(
 ) -> None:
     root = folder(tmp_path / "d", {"1.jpg": "", "metadata.csv": text})
     assert source_of(root).name == "flat_folder"
+
+
+def boxed(**members: Any) -> list[dict[str, Any]]:
+    return [{"image": jpeg(), **members}]
+
+
+@pytest.mark.parametrize("box", [[20, 20, 10, 10], [1, 2, float("nan"), 4]])
+def test_boxes_that_end_before_they_begin_are_refused(
+    box: list[float], tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(BadImagesError, match="as left, top, right, bottom"):
+        packio.pack(boxed(boxes=[box], box_labels=[0]), tmp_path / "o.lmdb")
+
+
+def test_a_member_bbox_is_refused_unless_the_user_says_its_format(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(SourceError, match="--box-format"):
+        packio.pack(boxed(bbox=[[2, 3, 10, 20]]), tmp_path / "o.lmdb")
+
+
+@pytest.mark.parametrize("name", ["bbox", "boxes"])
+def test_box_format_holds_for_boxes_of_items(name: str, tmp_path: pathlib.Path) -> None:
+    what = boxed(**{name: [[2, 3, 10, 20]]}, category=[5])
+    assert plain(packed(what, tmp_path / "o.lmdb", box_format="xywh")[0]) == ([[2, 3, 12, 23]], [5])
+    assert plain(packed(what, tmp_path / "p.lmdb", box_format="xyxy")[0]) == ([[2, 3, 10, 20]], [5])
+    (none,) = packed(what, tmp_path / "q.lmdb", box_format="none")
+    assert none.boxes is None
+    assert none.meta == {name: [[2, 3, 10, 20]]}

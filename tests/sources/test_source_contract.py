@@ -639,7 +639,7 @@ def test_one_text_among_numbers_does_not_make_names_of_them(
     what = case.what if kind == "flat_folder" else tmp_path / "s" / "list.csv"
     source: Source = registry.load("sources", kind)
     options = {"labels": str(tmp_path / "labels.txt")} if kind == "flat_folder" else {}
-    with pytest.raises(SourceError, match=r"'x'.*3 of 4 .* are whole numbers.*--classes-from"):
+    with pytest.raises(SourceError, match=r"'x'.*3 of 4 .* are numbers.*--classes-from"):
         listed(source, what, Context(options=options))
     names = listed(source, what, Context(["x", "1", "2", "10"], options=options))
     assert names.labels == [1, 3, 2, 0, 3, 1]

@@ -160,7 +160,7 @@ def test_mappings_have_all_fields() -> None:
             "img": _pixels(i, 4, 6, 3),
             "Class": torch.tensor(i),
             "mask": torch.from_numpy(ids)[None],
-            "bboxes": [[0, 1, 2, 3], [1, 1, 2, 2.5]],
+            "boxes": [[0, 1, 2, 3], [1, 1, 2, 2.5]],
             "box_labels": torch.tensor([3, 4]),
             "__key__": f"part/{i}",
             "__url__": "somewhere",

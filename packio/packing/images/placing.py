@@ -38,6 +38,7 @@ def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
         of_boxes = record.boxes is not None and len(record.boxes) > 0 and is_upright is None
         counts["undecided"] = int(of_boxes or (stored == upright and bool(masks)))
     if record.boxes is not None:
+        _refuse_senseless(record.boxes)
         record, boxes = _with_boxes(record, frame, facts, is_upright=is_upright is not False)
         beyond = (boxes < -_SLACK) | (boxes > np.array([*stored, *stored]) + _SLACK)
         counts["beyond"] = int(beyond.any(1).sum())
@@ -52,6 +53,17 @@ def placed_mask(mask: Field, facts: Facts, frame: Frame) -> Field:
         return mask
     back = _BACK.get(facts.orientation, facts.orientation)
     return Field("mask", resizing.moved_mask(mask.data, upright, upright, back))
+
+
+def _refuse_senseless(boxes: np.ndarray) -> None:
+    """Refuse boxes that end before they begin: each crop would drop them, and say nothing."""
+    good = np.isfinite(boxes).all(1) & (boxes[:, 2:] >= boxes[:, :2]).all(1)
+    if not good.all():
+        at = int(good.argmin())
+        raise DecodeError(
+            f"box {at}: {boxes[at].tolist()} as left, top, right, bottom; expected numbers, and "
+            "right and bottom not before left and top: are they x, y, width, height?"
+        )
 
 
 def _sizes(facts: Facts) -> tuple[resizing.Size, resizing.Size]:

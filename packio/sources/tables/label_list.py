@@ -107,7 +107,7 @@ def _refuse_unfit(file: Path, lines: list[bytes], keys: list[bytes]) -> None:
             f"{file}: {len(named)} lines name images, as {named[0]!a}, and none is an image of the "
             f"source, as {keys[0]!a}; expected paths relative to the source"
         )
-    several = all(len(line.split(None, 1)) == 2 for line in lines)
+    several = all(len(re.split(rb"[\s,;]+", line, maxsplit=1)) == 2 for line in lines)
     if several and len(lines) > 1 and len(set(lines)) == len(lines):
         raise SourceError(
             f"{file}: {len(lines)} lines of several words, no two alike, as {lines[0]!a}: each "
@@ -117,6 +117,15 @@ def _refuse_unfit(file: Path, lines: list[bytes], keys: list[bytes]) -> None:
         raise SourceError(
             f"{file}: {len(lines)} labels for {len(keys)} images; expected a line for each "
             "image in sorted order, or lines of path and label"
+        )
+    as_counted = sorted(keys, key=lambda key: [int(n or -1) for n in re.split(rb"\D+", key)])
+    alike = len({re.sub(rb"\d+", b"", key) for key in keys}) == 1
+    if alike and as_counted != keys and len({*lines}) > 1:
+        at = next(i for i, key in enumerate(keys) if key != as_counted[i])
+        raise SourceError(
+            f"{file}: a label a line, and names whose order as text is not that of their numbers: "
+            f"line {at + 1} may be of {os.fsdecode(keys[at])!a} or of "
+            f"{os.fsdecode(as_counted[at])!a}; expected lines of path and label"
         )
 
 

@@ -34,6 +34,11 @@ class Fields:
     """
 
     def __init__(self, spec: Spec, kinds: Mapping[str, str], described: Sequence[str]) -> None:
+        if not isinstance(spec, (str, Mapping, Sequence)):  # a set has no order of its own
+            raise OptionError(
+                f'fields={spec!r}: expected a name, a tuple, as ("image", "label"), or '
+                "{name: field}"
+            )
         self._is_bare = isinstance(spec, str)
         self._outs: tuple[str, ...] | None = None  # the keys of a dict
         if isinstance(spec, Mapping):

@@ -178,15 +178,19 @@ def _is_numeric(value: Any) -> bool:
     )
 
 
+def _is_pillow(value: Any) -> bool:
+    return hasattr(value, "getbands")
+
+
 def _batched(kind: str, column: Sequence[Any]) -> Any:
     """What `packio.collate` makes of the values of a field, or of one view of it.
 
     Labels, positions, and images, masks and arrays of one shape are collated as torch's
     default_collate does. Images, masks and arrays of several shapes or types, or of which a sample
-    has none, become a list; so do all other values.
+    has none, become a list; so do Pillow's images and all other values.
     """
     alike = kind in ("label", "index")
-    if kind in PIXELS and not any(value is None for value in column):
+    if kind in PIXELS and not any(value is None or _is_pillow(value) for value in column):
         alike = len({tuple(getattr(value, "shape", ())) for value in column}) == 1
     elif kind == "array" and all(map(_is_numeric, column)):
         alike = len({(tuple(value.shape), value.dtype) for value in column}) == 1

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from packio.batches.boxes import LABELS
@@ -76,10 +77,17 @@ def _applied(transform: Callable[..., Any], image: Any) -> Any:
     """Apply a transform, albumentations' too, to an image; the result is contiguous."""
     try:
         if _is_albumentations(transform):
-            return ensure_contiguous(transform(image=image)["image"])
-        return ensure_contiguous(transform(image))
+            return _contiguous(transform(image=image)["image"])
+        return _contiguous(transform(image))
     except Exception as error:
         raise TransformError(_explanation(transform, image, error)) from error
+
+
+def _contiguous(value: Any) -> Any:
+    """Lay out what torch does not take as it is, as the array ``image[:, ::-1]``."""
+    if isinstance(value, np.ndarray):
+        return value if value.flags.c_contiguous else value.copy()
+    return ensure_contiguous(value)
 
 
 def _of_label(transform: Callable[[Any], Any], label: Any) -> Any:
@@ -116,7 +124,7 @@ def _joint(
             f"the transforms {_name(transforms)} returned {type(made).__name__}; "
             f"expected a tuple of {', '.join(names)}"
         )
-    done = ensure_contiguous([_plain(value) for value in made])
+    done = [_contiguous(_plain(value)) for value in made]
     return dict(zip(names, done, strict=True))
 
 

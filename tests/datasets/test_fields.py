@@ -178,3 +178,26 @@ def test_joint_transforms_that_fail_are_named(pack: Path, transforms: Any, messa
 def test_joint_transforms_exclude_others(pack: Path, other: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="exclude each other"):
         packio.PackDataset(pack, transforms=abs, **other)
+
+
+@pytest.mark.parametrize("spec", [{"image", "label"}, 3, iter(["image", "label"])])
+def test_fields_without_an_order_of_their_own_are_refused(pack: Path, spec: Any) -> None:
+    with pytest.raises(OptionError, match="expected a name, a tuple"):
+        packio.PackDataset(pack, fields=spec)
+
+
+@pytest.mark.parametrize("views", [None, [packio.Resize((8, 8))] * 2])
+def test_batches_of_pillow_images_of_one_size_are_lists(pack: Path, views: Any) -> None:
+    crop = None if views else packio.Resize((8, 8))
+    ds = packio.PackDataset(pack, fields=("image", "mask"), output="pil", crop=crop, views=views)
+    images, masks = next(iter(packio.Loader(ds, 3)))
+    for column in (*images, *masks) if views else (images, masks):
+        assert [image.size for image in column] == [(8, 8)] * 3
+
+
+@pytest.mark.parametrize("name", ["transform", "transforms"])
+def test_arrays_that_a_transform_mirrors_become_a_batch(pack: Path, name: str) -> None:
+    plain = packio.PackDataset(pack, fields=("image",), output="numpy", crop=packio.Resize((8, 8)))
+    mirrored = plain.with_options(**{name: lambda image: image[:, ::-1]})
+    (ours,), (theirs,) = (next(iter(packio.Loader(ds, 3))) for ds in (plain, mirrored))
+    assert torch.equal(theirs, ours.flip(2))

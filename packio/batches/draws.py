@@ -111,11 +111,7 @@ def _on_course(index: int, epoch: int, position: int, course: Any) -> Drawn:
 
 
 def size_of(batch: Sequence[Any] | np.ndarray) -> tuple[int, int] | None:
-    """The size that the indices of a batch carry; None: they carry none.
-
-    Raises:
-        OptionError: they carry several, or are batches themselves.
-    """
+    """The size that the indices of a batch carry; None: they carry none."""
     first = batch[0] if len(batch) else None
     if isinstance(first, list):
         raise OptionError(

@@ -13,11 +13,7 @@ from packio.system import sizes
 
 
 def byte_count(text: str) -> int:
-    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes.
-
-    Raises:
-        typer.BadParameter: the text is no size.
-    """
+    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes."""
     try:
         return sizes.byte_count(text)
     except OptionError as error:
@@ -25,22 +21,14 @@ def byte_count(text: str) -> int:
 
 
 def count_or_auto(text: str) -> int | str:
-    """Turn "2" into 2; "auto" stays.
-
-    Raises:
-        typer.BadParameter: the text is neither.
-    """
+    """Turn "2" into 2; "auto" stays."""
     if text == "auto" or text.isdecimal():
         return text if text == "auto" else int(text)
     raise typer.BadParameter(f"{text!r}: expected 'auto' or a number, as 2")
 
 
 def part_of(text: str) -> tuple[int, int]:
-    """Turn "3/8", the third of eight parts, into (3, 8).
-
-    Raises:
-        typer.BadParameter: the text names no such part.
-    """
+    """Turn "3/8", the third of eight parts, into (3, 8)."""
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise typer.BadParameter(f"{text!r}: expected I/N with I from 1 to N, as 3/8")
@@ -48,11 +36,7 @@ def part_of(text: str) -> tuple[int, int]:
 
 
 def shares(text: str) -> tuple[tuple[str, float], ...]:
-    """Turn "train=0.9,val=0.1" into names and shares.
-
-    Raises:
-        typer.BadParameter: the text is no such list.
-    """
+    """Turn "train=0.9,val=0.1" into names and shares."""
     try:
         named = [item.partition("=") for item in text.split(",")] if text else []
         return tuple((name.strip(), float(share)) for name, _, share in named)
@@ -61,11 +45,7 @@ def shares(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def name_or_shares(text: str) -> str | tuple[tuple[str, float], ...]:
-    """Turn "train" into "train", the name of a split; and "train=0.9,val=0.1" into shares.
-
-    Raises:
-        typer.BadParameter: the text is neither.
-    """
+    """Turn "train" into "train", the name of a split; and "train=0.9,val=0.1" into shares."""
     return shares(text) if "=" in text else text
 
 

@@ -77,11 +77,7 @@ def total(found: Sequence[Bucket]) -> dict[str, float]:
 
 
 def described(data: Any, buckets: Buckets) -> tuple[Bucket, ...]:
-    """What each size gets of a dataset or a pack.
-
-    Raises:
-        OptionError: see `packio.datasets.image_sizes.chunks`.
-    """
+    """What each size gets of a dataset or a pack."""
     tally = Tally(buckets)
     for height, width in image_sizes.chunks(data):
         tally.add(height, width, buckets.assigned(height, width))

@@ -22,9 +22,6 @@ def joined(
 
     Returns:
         Class names, and what moves the labels of each pack.
-
-    Raises:
-        OptionError: classes or labels that cannot be joined, with what differs.
     """
     if labels not in ("same", "by_name"):
         raise OptionError(f"labels={labels!r}: expected 'same' or 'by_name'")
@@ -55,9 +52,6 @@ def sought(label: Labels, packs: Sequence[Pack], moves: Sequence[Relabelling]) -
 
     Returns:
         For each pack the numbers of the classes that it has; perhaps none.
-
-    Raises:
-        OptionError: no pack has a class of such a name.
     """
     each = [label] if isinstance(label, (str, int, np.integer)) else list(label)
     names = list(dict.fromkeys(name for pack in packs for name in pack.classes))

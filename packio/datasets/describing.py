@@ -39,11 +39,7 @@ def _of_geometry(crop: Any) -> dict[str, Any] | None:
 
 
 def options_of(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a dataset that takes the same crops; see `described`.
-
-    Raises:
-        OptionError: a crop is not packio's, so that its class is not known.
-    """
+    """The options of a dataset that takes the same crops; see `described`."""
     views = description.get("views")
     found = {name: description[name] for name in _SHOWN if name in description}
     if views is not None:

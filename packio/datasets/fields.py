@@ -28,9 +28,6 @@ class Fields:
             output names to fields (a dict). A sequence may have such mappings in it.
         kinds: Name → kind of the fields that `packio.batches` can make.
         described: Names of what the index says of each sample, as "key".
-
-    Raises:
-        OptionError: no field, or something else than names.
     """
 
     def __init__(self, spec: Spec, kinds: Mapping[str, str], described: Sequence[str]) -> None:
@@ -125,9 +122,6 @@ def of_pack(spec: Spec | None, pack: Pack) -> Fields:
             a tuple of the image alone where there is nothing else, so that a loop over images and
             labels fails, and does not take a batch of two images for both.
         pack: The pack.
-
-    Raises:
-        OptionError: the pack does not have one of the fields.
     """
     kinds = _kinds(pack)
     there = [name for name in NAMES if name in kinds or name in _described(pack)]

@@ -53,11 +53,6 @@ def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
 
     Returns:
         The index file, and the folder.
-
-    Raises:
-        SourceError: no image folder.
-        BadImagesError: images cannot be read, and `skip` is False; or none can.
-        CannotCreateError: the cache cannot be written.
     """
     root = absolute(path)
     source = registry.load("sources", "image_folder")

@@ -25,9 +25,6 @@ def chunks(data: Any) -> Iterator[Sizes]:
     Knows `PackDataset` and its kind, `ConcatPacks`, torch's ConcatDataset and Subset of these,
     packs, and any dataset that has ``image_sizes``: (N, 2) integers, height and width. Images that
     a dataset of packio's turns upright by their Exif orientation are counted as they are turned.
-
-    Raises:
-        OptionError: the dataset does not know the sizes, or an image has none.
     """
     first = 0
     for height, width in _found(data):

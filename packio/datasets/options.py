@@ -47,11 +47,7 @@ _OF_IMAGE_FOLDER = {  # attributes of ImageFolder → what has the effect of set
 
 
 def check_settable(dataset: object, name: str, names: Container[str]) -> None:
-    """Refuse to set what has an effect only when a dataset is made.
-
-    Raises:
-        OptionError: the attribute cannot be set.
-    """
+    """Refuse to set what has an effect only when a dataset is made."""
     if name in _OF_IMAGE_FOLDER:
         instead = _OF_IMAGE_FOLDER[name]
     elif name in names and name not in SETTABLE:
@@ -70,9 +66,6 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         The options, with torchvision's crops as packio's, and URLs as such.
-
-    Raises:
-        OptionError: a value is not allowed, or two options exclude each other.
     """
     _check_path(options["path"])
     choices = {"output": OUTPUTS, "on_error": ("raise", "skip"), "cache": (None, "ram"),

@@ -41,10 +41,6 @@ def checked(size: int, indices: Sequence[int] | np.ndarray | torch.Tensor) -> np
 
     Returns:
         (n,) int64, from 0 on.
-
-    Raises:
-        OptionError: they are no integers, or not ``size`` bools.
-        IndexError: an index is out of range.
     """
     wanted = np.asarray(indices)
     if wanted.dtype == bool and wanted.shape == (size,):

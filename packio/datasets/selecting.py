@@ -103,10 +103,6 @@ def save(
         pack: The pack.
         positions: (n,) int64; in any order, which is not kept.
         out, expression, overwrite: As of `select`.
-
-    Raises:
-        OptionError: a sample is there twice, or none is there; the pack is an image folder; or
-            ``out`` ends as a pack or as a table.
     """
     if isinstance(pack.storage, FolderFiles):
         raise OptionError(

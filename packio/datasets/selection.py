@@ -37,9 +37,6 @@ def selected(
 
     Returns:
         An iterator of (n,) int64 arrays, n > 0, ascending.
-
-    Raises:
-        OptionError: the pack has no class or split of such a name.
     """
     wanted = None if classes is None else [class_index(pack, name) for name in classes]
     return _chunks(pack, wanted, None if split is None else pack.split(split))
@@ -68,11 +65,7 @@ def _is_of(pack: opening.Pack, rows: np.ndarray, wanted: list[int]) -> np.ndarra
 
 
 def class_index(pack: opening.Pack, name: str) -> int:
-    """Look up a class by name.
-
-    Raises:
-        OptionError: there is no such class; the message has similar names.
-    """
+    """Look up a class by name."""
     names = pack.classes if "label" in pack.index_file else []
     if name in names:
         return names.index(name)
@@ -117,10 +110,6 @@ def matching(
 
     Returns:
         For each part, (n,) bool.
-
-    Raises:
-        OptionError: no class of such a name, or no sample of any part has metadata of such a name.
-        KeyNotFoundError: no sample of any of the packs has such a key.
     """
     sought = []
     for pack, positions, label in parts:

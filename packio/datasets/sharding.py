@@ -21,10 +21,6 @@ def lengths(data: Any) -> np.ndarray:
 
     Returns:
         (S,) int64, each above 0.
-
-    Raises:
-        OptionError: the dataset does not know its shards, or samples of one shard do not lie side
-            by side.
     """
     given = getattr(data, "shard_lengths", None)
     if given is not None:

@@ -49,11 +49,7 @@ class Wanted(NamedTuple):
 
     @staticmethod
     def of(table: Any) -> Wanted:
-        """Read the columns of a table.
-
-        Raises:
-            OptionError: the table has neither of them, or something else in them.
-        """
+        """Read the columns of a table."""
         found = _arrow(table)
         names = list(found.column_names)
         position = next((name for name in _POSITIONS if name in names), None)
@@ -72,12 +68,7 @@ class Wanted(NamedTuple):
         return len(self.keys if self.positions is None else self.positions)  # type: ignore[arg-type]  # one of them is there
 
     def within(self, pack: Pack) -> np.ndarray:
-        """Positions in a pack, (n,) int64.
-
-        Raises:
-            OptionError: a position is none of the pack, or has another key.
-            KeyNotFoundError: the pack has no such key.
-        """
+        """Positions in a pack, (n,) int64."""
         if self.positions is None:
             return keys.positions(pack.index_file, self.keys or (), pack.path, shown=True)
         low, high = self.positions.min(initial=0), self.positions.max(initial=-1)
@@ -126,9 +117,6 @@ def within_part(found: np.ndarray, chosen: np.ndarray | None, where: object) -> 
         found: (n,) int64 positions in the pack.
         chosen: Positions of the samples of the part, in its order; None: all of the pack.
         where: What a message names.
-
-    Raises:
-        OptionError: a sample is not in the part.
     """
     if chosen is None:
         return found

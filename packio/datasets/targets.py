@@ -25,11 +25,7 @@ class Targets(np.ndarray):
         return int((self == label).sum())
 
     def index(self, label: int) -> int:
-        """Find the first sample with a label.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Find the first sample with a label."""
         return int(self.tolist().index(label))
 
     def __add__(self, other: Any) -> Any:

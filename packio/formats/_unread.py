@@ -22,11 +22,7 @@ _FOLDERS = (  # files in a folder, what they are the marks of, what to do
 
 
 def refuse(path: Path) -> None:
-    """Refuse a file or a folder that no format recognises, if its names tell what it is.
-
-    Raises:
-        NotAPackError: the message has what the container is, and what to do.
-    """
+    """Refuse a file or a folder that no format recognises, if its names tell what it is."""
     if path.is_file():
         refuse_compressed(path)
     for names, what, way in _FOLDERS:

@@ -25,11 +25,7 @@ class Folder(Format):
     )
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every regular file below a folder, in bytewise order of their paths.
-
-        Raises:
-            OSError: a folder cannot be listed.
-        """
+        """Yield every regular file below a folder, in bytewise order of their paths."""
         check_reading(path, reading)
         waiting = [""]
         while waiting:

@@ -10,11 +10,7 @@ from packio.images.geometry import CenterCrop, Geometry, RandomCrop, RandomResiz
 
 
 def accepted(crop: Any) -> Geometry | None:
-    """A crop as a geometry: packio's own as it is, torchvision's as the same crop of packio's.
-
-    Raises:
-        OptionError: it is neither, or torchvision's crop has an option that packio's has not.
-    """
+    """A crop as a geometry: packio's own as it is, torchvision's as the same crop of packio's."""
     if crop is None or (isinstance(crop, Geometry) and not isinstance(crop, type)):
         return crop
     name = type(crop).__name__

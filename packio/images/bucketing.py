@@ -44,9 +44,6 @@ def sizes_of_area(area: int, step: int = STEP, max_ratio: float = MAX_RATIO) -> 
 
     Returns:
         (height, width) of each.
-
-    Raises:
-        OptionError: no size fits.
     """
     is_ratio = type(max_ratio) in (int, float) and 1 <= max_ratio < math.inf
     if type(area) is not int or type(step) is not int or step < 1 or not is_ratio:
@@ -82,9 +79,6 @@ class Buckets:
 
     Attributes:
         sizes: As given, a tuple.
-
-    Raises:
-        OptionError: they are no sizes, or one is there twice, or there are none or too many.
     """
 
     def __init__(self, sizes: Iterable[Sequence[int]]) -> None:
@@ -133,11 +127,7 @@ class Buckets:
 
 
 def checked(size: Sequence[int]) -> Size:
-    """Check a size.
-
-    Raises:
-        OptionError: it is no (height, width).
-    """
+    """Check a size."""
     try:
         height, width = map(operator.index, size)
     except (TypeError, ValueError):
@@ -158,11 +148,7 @@ def chosen(
     step: int | None = None,
     max_ratio: float | None = None,
 ) -> Buckets:
-    """The buckets that users ask for: sizes, or all sizes of an area.
-
-    Raises:
-        OptionError: both are given, or none, or a value is not allowed.
-    """
+    """The buckets that users ask for: sizes, or all sizes of an area."""
     if (sizes is None) == (area is None):
         raise OptionError(
             "expected sizes= or area=, and not both: sizes=[(1024, 1024), (896, 1152)], height "
@@ -185,9 +171,6 @@ def parsed(text: str) -> Buckets:
     Args:
         text: ``"1024x1024,896x1152"``, height and width of each, or ``"area=1048576"``, with
             ``step=`` and ``max_ratio=`` if wanted: ``"area=1048576,step=64,max_ratio=2"``.
-
-    Raises:
-        OptionError: the text says something else, or a value is not allowed.
     """
     parts = text.split(",")
     named = dict(part.partition("=")[::2] for part in parts if "=" in part)

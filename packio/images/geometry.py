@@ -74,11 +74,7 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def check_interpolation(name: str) -> None:
-    """Check the name of an interpolation.
-
-    Raises:
-        OptionError: there is no such interpolation.
-    """
+    """Check the name of an interpolation."""
     if name not in INTERPOLATIONS:
         raise OptionError(f"interpolation={name!r}: expected one of {', '.join(INTERPOLATIONS)}")
 

@@ -40,22 +40,14 @@ _PAIRS = 1 << 21  # that are compared at a time
 
 
 class Hasher:
-    """Makes the hashes of images. Safe in threads.
-
-    Raises:
-        MissingPackageError: ImageHash is not installed.
-    """
+    """Makes the hashes of images. Safe in threads."""
 
     def __init__(self) -> None:
         self._library: Any = registry.require("imagehash", EXTRA)
         self._decoder = Decoder("auto", "RGB")
 
     def __call__(self, data: bytes, stored: Facts) -> int:
-        """The hash of an encoded image, 64 bits.
-
-        Raises:
-            DecodeError: the image is damaged, or has more than 8 bits a channel.
-        """
+        """The hash of an encoded image, 64 bits."""
         from PIL import Image
 
         pixels = oriented(self._decoder(data, stored), stored.orientation)
@@ -64,11 +56,7 @@ class Hasher:
 
 
 def check_threshold(threshold: int) -> None:
-    """Refuse a number of bits that cannot be meant.
-
-    Raises:
-        OptionError: it is not within 0..11.
-    """
+    """Refuse a number of bits that cannot be meant."""
     if type(threshold) is not int or not 0 <= threshold <= MOST:
         raise OptionError(f"threshold={threshold!r}: expected 0 to {MOST} of 64 bits")
 

@@ -74,9 +74,6 @@ def new_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
     A worker's tensors travel to the main process through shared memory. A tensor that lies there
     already is not copied again.
-
-    Raises:
-        SharedMemoryError: there is no room for it there.
     """
     if torch.utils.data.get_worker_info() is not None:
         storage = shared_memory.new_storage(math.prod(shape) * dtype.itemsize)

@@ -88,12 +88,7 @@ class Column:
         return value
 
     def span(self, start: int, stop: int) -> np.ndarray:
-        """View of the rows start..stop-1, checked.
-
-        Raises:
-            IntegrityError: the bytes are damaged, or there are no such rows: a number in another
-                column is wrong.
-        """
+        """View of the rows start..stop-1, checked."""
         if not 0 <= start <= stop <= len(self._array):
             raise IntegrityError(
                 f"{self._where}: rows {start}..{stop} are asked for, there are {len(self._array)}; "
@@ -123,11 +118,7 @@ class Column:
         return sum(int(chunk.sum(dtype=np.int64)) for chunk in self.chunks())
 
     def check(self) -> None:
-        """Check all bytes.
-
-        Raises:
-            IntegrityError: some are damaged.
-        """
+        """Check all bytes."""
         self.array()
 
     def unchecked(self) -> memoryview:

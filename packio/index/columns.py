@@ -124,9 +124,6 @@ def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> 
     Args:
         tables: Their columns, each with the same names.
         files: As `joined_files` takes.
-
-    Raises:
-        KeyError: one lacks a column that another has.
     """
     result: dict[str, Content] = {}
     for name in sorted(set().union(*tables) - {*OF_FILES, "key_order"}):

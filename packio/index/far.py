@@ -46,10 +46,6 @@ class Far(Protocol):
 
         Returns:
             Those that have not come, as their bytes are wrong at the service, too.
-
-        Raises:
-            IntegrityError: the index was replaced since it was opened.
-            ReadError: the service does not answer, or the disk has no room.
         """
 
 

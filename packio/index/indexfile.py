@@ -77,13 +77,6 @@ class Index:
         length: The length that the file has to keep, if the file is mapped; else None.
         metadata: The canonical metadata, parsed.
         digest: Hexadecimal SHA-256 that identifies the index's contents.
-
-    Raises:
-        NotAPackError: no index of packio's; too short; columns missing or of another shape.
-        VersionError: written by a newer packio.
-        IntegrityError: header damaged, file truncated or longer than it should be. Damage in a
-            column is told when its bytes are first touched.
-        ReadError: the file cannot be read.
     """
 
     def __init__(
@@ -148,21 +141,12 @@ class Index:
         return self._far is not None
 
     def copy_to(self, path: Path) -> None:
-        """Write all bytes to another file, checked.
-
-        Raises:
-            IntegrityError: the file is damaged.
-            OSError: the other file cannot be written.
-        """
+        """Write all bytes to another file, checked."""
         self.check()
         path.write_bytes(self._map)
 
     def check_length(self) -> None:
-        """Check that the file that is mapped has not been truncated: 1.5 µs.
-
-        Raises:
-            IntegrityError: it has been truncated.
-        """
+        """Check that the file that is mapped has not been truncated: 1.5 µs."""
         if self.length is not None:
             self.length.check()
 
@@ -172,11 +156,7 @@ class Index:
         return self.length is not None
 
     def check(self) -> None:
-        """Check every byte.
-
-        Raises:
-            IntegrityError: the file is damaged.
-        """
+        """Check every byte."""
         for column in self._columns.values():
             column.array()
 
@@ -194,11 +174,7 @@ class Index:
         return name in self._columns
 
     def column(self, name: str) -> Column:
-        """A column by name.
-
-        Raises:
-            KeyError: the index has no such column.
-        """
+        """A column by name."""
         return self._columns[name]
 
     @cached_property
@@ -222,11 +198,7 @@ class Index:
         return self._columns["key_data"].span(start, stop).tobytes()
 
     def every_key(self) -> Iterator[bytes]:
-        """All keys in the order of the rows.
-
-        Raises:
-            IntegrityError: the columns of keys are damaged.
-        """
+        """All keys in the order of the rows."""
         for start in range(0, len(self), _KEYS):
             stop = min(start + _KEYS, len(self))
             starts = self._columns["key_offsets"].span(start, stop + 1)
@@ -238,11 +210,7 @@ class Index:
                 yield data[begin:end]
 
     def find(self, key: bytes) -> int:
-        """Row of the sample with this key, by bisection (20 probes among a million).
-
-        Raises:
-            KeyNotFoundError: no sample has this key.
-        """
+        """Row of the sample with this key, by bisection (20 probes among a million)."""
         self.check_length()
         if (rank := self.rank(key)) < len(self):
             row = self._columns["key_order"].item(rank)
@@ -269,11 +237,7 @@ class Index:
             yield order.item(rank)
 
     def files(self) -> list[tuple[str, int, bytes]]:
-        """All files of the pack: path relative to the index, size in bytes, SHA-256.
-
-        Raises:
-            IntegrityError: the table is damaged, or names a file outside the pack.
-        """
+        """All files of the pack: path relative to the index, size in bytes, SHA-256."""
         self.bring(self._columns[name] for name in OF_FILES)
         offsets = self._columns["file_path_offsets"].array().tolist()
         names = self._columns["file_path_data"]
@@ -336,9 +300,6 @@ def write(
 
     Returns:
         The digest, as `Index.digest` will say.
-
-    Raises:
-        OSError: as the operating system says.
     """
     named = {name: pieces.of(column) for name, column in columns.items()}
     order = sorted(named, key=lambda n: (-named[n].dtype.itemsize, n))

@@ -51,11 +51,7 @@ class NumberColumns(_Lookup):
     """
 
     def __call__(self, row: int) -> Iterator[int]:
-        """All columns' values of a row, which is in range.
-
-        Raises:
-            IntegrityError: the index is damaged there.
-        """
+        """All columns' values of a row, which is in range."""
         self._check_row(row)
         return map(operator.itemgetter(row), self._views)
 
@@ -73,11 +69,7 @@ class KeyBytes(_Lookup):
         self._path = index.path
 
     def __call__(self, row: int) -> memoryview:
-        """The key of a row, which is in range.
-
-        Raises:
-            IntegrityError: the index is damaged there.
-        """
+        """The key of a row, which is in range."""
         self._check_row(row)
         starts, data = self._views
         key: memoryview = data[starts[row] : starts[row + 1]]

@@ -22,12 +22,7 @@ _Check = Callable[[Any], bool]
 
 
 def parsed(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The metadata in the header of an index, checked.
-
-    Raises:
-        NotAPackError: the metadata is not what packio writes.
-        VersionError: a newer packio wrote the index.
-    """
+    """The metadata in the header of an index, checked."""
     try:
         metadata = json.loads(header["__metadata__"]["packio"])
         version = metadata["version"]

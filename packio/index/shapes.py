@@ -26,11 +26,7 @@ REQUIRED = {  # name → dtypes
 def check_shapes(
     columns: dict[str, Column], path: Path, required: Mapping[str, tuple[str, ...]] = REQUIRED
 ) -> None:
-    """Check the columns that an index has to have, and the lengths of all others.
-
-    Raises:
-        NotAPackError: a column is missing, or of another type or shape.
-    """
+    """Check the columns that an index has to have, and the lengths of all others."""
     missing = [n for n in required if n not in columns]
     if missing:
         raise NotAPackError(f"{path}: columns missing: {', '.join(missing)}")

@@ -54,9 +54,6 @@ def merged_order(tables: Sequence[Keys]) -> Iterator[np.ndarray]:
 
     Yields:
         (n,) int64 rows, range by range.
-
-    Raises:
-        IntegrityError: the order of a table is not that of its keys.
     """
     first = list(itertools.accumulate((len(table.order) for table in tables), initial=0))
     for table in tables:

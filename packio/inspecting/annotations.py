@@ -61,9 +61,6 @@ def annotations_of(
         pack: The pack.
         chosen: Gives the indices that are extracted, in chunks.
         fields: Names that the user asked for; None: everything that no file says.
-
-    Raises:
-        OptionError: the pack has no such field.
     """
     there = [name for name in ANNOTATIONS if _COLUMNS[name] in pack.index_file]
     if fields is None:

@@ -97,13 +97,6 @@ def extract(
             are then not written again.
         overwrite: Replace a folder that is not empty, with everything in it.
         progress: Called with a `Progress` about ten times a second, and at the end.
-
-    Raises:
-        OutputExistsError: ``out`` is not empty.
-        IntegrityError: a key is no path below a folder, or a sample's bytes are damaged.
-        OutputError: writing fails, as on a full disk; nothing stays behind.
-        OptionError: no such class, split or field, or ``out`` and the pack lie within each other.
-        LockedError: another process writes to ``out``.
     """
     if isinstance(pack, (str, os.PathLike)):
         with opening.open(pack) as opened:

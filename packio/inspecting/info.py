@@ -71,9 +71,6 @@ def in_buckets(pack: Pack, buckets: str) -> dict[str, Any]:
     Returns:
         Values that JSON takes. "sizes": of each size "size" (height, width), "images", "enlarged",
         "lost_mean" and "lost_worst", see `packio.Bucket`. "all": the same of all together.
-
-    Raises:
-        OptionError: the buckets cannot be, or an image has no size.
     """
     from packio.datasets import bucket_statistics  # imports torch
 

@@ -34,11 +34,7 @@ class Line(NamedTuple):
 def list_samples(
     pack: Pack, classes: Iterable[str] | None = None, split: str | None = None
 ) -> Iterator[Line]:
-    """Go through the samples of a pack, or of some classes or a split, in bounded memory.
-
-    Raises:
-        OptionError: the pack has no such class or split.
-    """
+    """Go through the samples of a pack, or of some classes or a split, in bounded memory."""
     for indices in selected(pack, classes, split):
         unlabelled: list[Any] = [None] * len(indices)
         labels = pack.take_labels(indices).tolist() if "label" in pack.index_file else unlabelled

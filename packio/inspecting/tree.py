@@ -35,12 +35,7 @@ class Tree:
         os.close(self._root)
 
     def write(self, data: bytes, *paths: bytes) -> bytes:
-        """Write a file at the first of some paths that is free; return this path.
-
-        Raises:
-            IntegrityError: a path leads out of the folder.
-            OutputError: no path is free, or writing fails.
-        """
+        """Write a file at the first of some paths that is free; return this path."""
         for path in paths:
             try:
                 with self._opened(path) as file:
@@ -59,11 +54,7 @@ class Tree:
         return path
 
     def new(self, path: bytes) -> BinaryIO:
-        """Open a new file to write into, as long as the caller likes.
-
-        Raises:
-            IntegrityError, OutputError: see `write`.
-        """
+        """Open a new file to write into, as long as the caller likes."""
         self.write(b"", path)
         return os.fdopen(os.open(path, os.O_WRONLY | _FLAGS, dir_fd=self._root), "wb")
 
@@ -76,12 +67,7 @@ class Tree:
             return os.fdopen(os.open(path, _NEW, 0o666, dir_fd=self._root), "wb")
 
     def make_folder(self, path: bytes) -> None:
-        """Make a folder, and the folders above it; folders may exist.
-
-        Raises:
-            IntegrityError: the path leads out of the folder.
-            OutputError: the folder cannot be made.
-        """
+        """Make a folder, and the folders above it; folders may exist."""
         self._check(path)
         try:
             self._make_parents(path + b"/")
@@ -111,12 +97,7 @@ class Tree:
 
 
 def check_place(pack: Path | str, out: Path, *, overwrite: bool) -> None:
-    """Check that a folder may be made at a place.
-
-    Raises:
-        OptionError: the place and the pack lie within each other, or the place is where we are.
-        CannotCreateError, OutputExistsError: something is there.
-    """
+    """Check that a folder may be made at a place."""
     place, here = Path(os.path.realpath(pack)), Path(os.path.realpath(os.curdir))
     if out == place or out in place.parents or place in out.parents:
         raise OptionError(

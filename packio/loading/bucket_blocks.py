@@ -53,9 +53,6 @@ def assigned(data: Any, buckets: Buckets, *, drop_small: bool) -> Assignment:
         data: As of `packio.datasets.image_sizes.chunks`.
         buckets: The sizes.
         drop_small: Whether to leave out images that would have to be enlarged.
-
-    Raises:
-        OptionError: see `packio.datasets.image_sizes.chunks`.
     """
     nowhere, tally = len(buckets), Tally(buckets)
     digest = hashlib.blake2b(repr(buckets.sizes).encode(), digest_size=16)

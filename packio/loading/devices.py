@@ -27,9 +27,6 @@ class Preparation:
         memory_format: torch.contiguous_format or torch.channels_last; None keeps the layout.
         normalize: (mean, std) of each channel, for values in 0..1. Makes images float32, unless
             ``dtype`` names another type.
-
-    Raises:
-        OptionError: a value makes no sense.
     """
 
     dtype: torch.dtype | None = None

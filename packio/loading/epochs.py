@@ -22,11 +22,7 @@ from packio.loading.steps import Span, Stretch
 
 
 class Epochs:
-    """Batches of indices, one epoch at a time; each iteration of a loader is another epoch.
-
-    Raises:
-        OptionError: skip has no such spans.
-    """
+    """Batches of indices, one epoch at a time; each iteration of a loader is another epoch."""
 
     def __init__(
         self, dataset: Any, sampler: Iterable[int] | None, batches: Iterable[Sequence[int]],
@@ -65,11 +61,7 @@ class Epochs:
         return self._dataset._tally.asked if ours else None  # noqa: SLF001 (no business of a dataset's user)
 
     def begin(self) -> Epoch:
-        """Begin the next epoch, or the rest of the epoch that was loaded.
-
-        Raises:
-            OptionError: a sampler that is not packio's gives another order than before.
-        """
+        """Begin the next epoch, or the rest of the epoch that was loaded."""
         if self._seed is not None and not getattr(self._dataset, "seeded", False):
             self._dataset.seed = self._seed
         ours = isinstance(self._dataset, BatchedDataset)
@@ -107,11 +99,7 @@ class Epochs:
         return {"seed": seed, "rank": ranks.current()[0], **state, "left_out": left_out, **told}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next epoch be the rest of the epoch in a state.
-
-        Raises:
-            OptionError: the state belongs to another order, or the dataset has another seed.
-        """
+        """Let the next epoch be the rest of the epoch in a state."""
         seed, ours = state.get("seed"), getattr(self._dataset, "seed", None)
         given = getattr(self._dataset, "seeded", False)
         if given and seed not in (None, ours) and state.get("rank") == ranks.current()[0]:

@@ -43,11 +43,7 @@ class ForeignOrder:
         self.next, self._told = epoch, getattr(self._sampler, "epoch", None)
 
     def begin(self) -> Epoch:
-        """Begin the next epoch, or the rest of the epoch that was loaded.
-
-        Raises:
-            OptionError: the sampler gives another order than before, or the ranks differ.
-        """
+        """Begin the next epoch, or the rest of the epoch that was loaded."""
         loaded, self._loaded = self._loaded, None
         told = getattr(self._sampler, "epoch", None)
         if loaded is None and isinstance(told, int) and told != self._told:
@@ -143,11 +139,7 @@ class ForeignOrder:
         return {**state, **running.begun, **position}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the next epoch be the rest of the epoch in a state.
-
-        Raises:
-            OptionError: the state is of another kind, or leaves out other steps.
-        """
+        """Let the next epoch be the rest of the epoch in a state."""
         if "skip" not in state:
             raise OptionError(f"the state is of a sampler of packio's, of {state.get('order')}")
         loaded, step = steps.read_spans(state.get("left_out"), "left_out"), state["step"]

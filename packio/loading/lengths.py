@@ -13,9 +13,6 @@ def check(dataset: Any, sampler: Any) -> None:
 
     Samplers of packio's know how many samples their dataset has. Of torch's, only those are refused
     that number more samples than there are: a shorter one may be meant.
-
-    Raises:
-        OptionError: they do not go together.
     """
     if sampler is None or not isinstance(dataset, Sized):
         return

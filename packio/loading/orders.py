@@ -39,11 +39,7 @@ class Replayable(Protocol):
 
 
 def sampler_of(order: Mapping[str, Any], data: Any, *, drop_last: bool = False) -> Replayable:
-    """Make the sampler of an order: the class that it names, of a module of this folder.
-
-    Raises:
-        OptionError: the order is not of this dataset, or its sampler is not packio's.
-    """
+    """Make the sampler of an order: the class that it names, of a module of this folder."""
     name = str(order.get("sampler"))
     for module in pkgutil.iter_modules(loading.__path__):
         found = importlib.import_module(f"{loading.__name__}.{module.name}")

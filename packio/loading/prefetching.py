@@ -108,12 +108,7 @@ class _Channel(Generic[T]):
             self._changed.notify_all()
 
     def take(self) -> T:
-        """Wait for the next item.
-
-        Raises:
-            StopIteration: there are no more items.
-            BaseException: the error that ended the iterable.
-        """
+        """Wait for the next item."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._ended or self._items)
             if self._items:

@@ -30,11 +30,7 @@ class Workers:
         )  # fmt: skip
 
     def started(self, batches: Iterator[list[int]]) -> Iterator[Any]:
-        """Start the workers; persistent workers are asked for another epoch.
-
-        Raises:
-            OptionError: the dataset cannot be pickled for workers that are not forked.
-        """
+        """Start the workers; persistent workers are asked for another epoch."""
         self._indices.running = batches
         try:
             return iter(self.loader)

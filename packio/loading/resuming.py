@@ -430,11 +430,7 @@ class Iteration(Iterator[Taken_co], Generic[Taken_co]):
         return self._sampler.state_of(self._part, self._handed_out)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin after the items that a state counts; there may be none left of its epoch.
-
-        Raises:
-            OptionError: the state belongs to another order.
-        """
+        """Begin after the items that a state counts; there may be none left of its epoch."""
         self._sampler.check(state)
         part = self._sampler.pass_from(state["epoch"], state["consumed"])
         self._begin(self._sampler.begin(part))

@@ -269,11 +269,7 @@ class RepeatAugSampler(ResumableSampler):
 
 
 def length(data: Sized | int) -> int:
-    """Number of samples of a dataset, which is given as a dataset or as that number.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Number of samples of a dataset, which is given as a dataset or as that number."""
     if isinstance(data, (bool, str, bytes, os.PathLike)):
         raise OptionError(f"data={data!r}: expected a dataset, or its length")
     return data if isinstance(data, int) else len(data)

@@ -122,11 +122,7 @@ def continued(
 
 
 def read_stretches(values: Iterable[Sequence[int]]) -> tuple[Stretch, ...]:
-    """Read the stretches of a state.
-
-    Raises:
-        OptionError: they make no sense.
-    """
+    """Read the stretches of a state."""
     found = tuple(
         Stretch(*_counts(v, len(Stretch._fields), "stretches", least=-_MOST)) for v in values
     )
@@ -144,9 +140,6 @@ def read_spans(values: Iterable[Sequence[int]] | None, name: str = "skip") -> tu
     Args:
         values: (epoch, first, last) each.
         name: What an error calls them.
-
-    Raises:
-        OptionError: they are no such spans.
     """
     found = [Span(*_counts(v, len(Span._fields), name)) for v in values or ()]
     for span in found:
@@ -195,9 +188,6 @@ def joined(
         asked: Of the loader.
         loaded: Of the state.
         epoch, step: Where the state goes on.
-
-    Raises:
-        OptionError: the loader leaves steps out that the run of the state has trained on.
     """
     for span in before(asked, epoch, step):
         if not any(s.epoch == span.epoch and s.first <= span.first and span.last <= s.last
@@ -217,9 +207,6 @@ def check_size(was: Stretch, spans: Sequence[Span], now: Stretch, step: int) -> 
         was: What the state's steps were.
         spans: That the state leaves out.
         now, step: The steps that follow, and the first of them.
-
-    Raises:
-        OptionError: steps have another number of samples now.
     """
     ahead = [s for s in spans if (s.epoch, s.last) >= (now.epoch, step)]
     if ahead and was.samples != now.samples:

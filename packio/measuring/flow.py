@@ -22,11 +22,7 @@ class Order:
         self._left: list[Any] = []
 
     def batch(self) -> Any:
-        """Take the next batch.
-
-        Raises:
-            StopIteration: an epoch is empty.
-        """
+        """Take the next batch."""
         left, self._left = self._left, []
         return left or next(self._source)
 

@@ -250,11 +250,7 @@ class Span(contextlib.ContextDecorator):
         self._timer._add(opened.name, self._clock, opened.begin, end)  # noqa: SLF001 (a part of it)
 
     def __call__(self, function: _Function) -> _Function:
-        """Return the function, measured whenever it is called.
-
-        Raises:
-            OptionError: a generator or a coroutine: a call only begins its work.
-        """
+        """Return the function, measured whenever it is called."""
         kinds = (
             inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction,
         )  # fmt: skip

@@ -180,12 +180,7 @@ def _without(pack: opening.Pack, there: Collection[str]) -> list[str]:
 
 
 def _opened(out: Path) -> opening.Pack:
-    """Open the pack.
-
-    Raises:
-        LockedError: another process is packing into it.
-        PackioError: see `packio.open`.
-    """
+    """Open the pack."""
     try:
         return opening.open(out)
     except UnfinishedPackError:

@@ -201,9 +201,6 @@ def dry_run(
 
     Nothing is written. Some of the images, drawn at random, are decoded, and encoded in a few ways.
     With `levels`, the report tells what they cost and bring.
-
-    Raises:
-        SourceError, OptionError: see `pack`.
     """
     shard_size = sourcing.byte_count("shard_size", shard_size)
     _check(shards=shards, shard_size=shard_size)

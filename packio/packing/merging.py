@@ -89,11 +89,7 @@ def merge(
 
 
 def _prefixes(opened: Sequence[opening.Pack], asked: bool | Sequence[str]) -> list[bytes]:
-    """What to put before the keys of each pack.
-
-    Raises:
-        OptionError: there is not a text for each pack.
-    """
+    """What to put before the keys of each pack."""
     if isinstance(asked, bool):
         names = [Path(one.path).stem for one in opened]
         return [os.fsencode(f"{name}/") if asked else b"" for name in names]
@@ -161,11 +157,7 @@ def _linked(out: Path, opened: Sequence[opening.Pack]) -> PackReport:
 def _report(
     out: Path, opened: Sequence[opening.Pack], began: float, *, up_to_date: bool = False
 ) -> PackReport:
-    """Report of the pack that was made by linking these packs.
-
-    Raises:
-        OutputExistsError: something else is there.
-    """
+    """Report of the pack that was made by linking these packs."""
     try:
         with opening.open(out) as pack:
             digests = [one.digest for one in opened]

@@ -31,11 +31,7 @@ _PLACES = ("root", "labels", "list")  # options that name files of this machine
 
 
 def byte_count(name: str, value: int | str | None) -> int | None:
-    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes; numbers stay as they are.
-
-    Raises:
-        OptionError: a text is no size; the message names the argument.
-    """
+    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes; numbers stay as they are."""
     if not isinstance(value, str):
         return value
     try:
@@ -45,11 +41,7 @@ def byte_count(name: str, value: int | str | None) -> int | None:
 
 
 def check_positive(**values: int | None) -> None:
-    """Check arguments that are None or an int, at least 1.
-
-    Raises:
-        OptionError: a value is of another type, or less than 1.
-    """
+    """Check arguments that are None or an int, at least 1."""
     for name, value in values.items():
         if value is None:
             continue
@@ -68,9 +60,6 @@ def located(source: Any, out: Path, *, whole: bool = False) -> Any:
         source: As `packio.pack` takes it.
         out: The pack to make.
         whole: Make a path absolute, for machines that have another working folder.
-
-    Raises:
-        OptionError: the output lies within the source, or the other way round.
     """
     if isinstance(source, os.PathLike) or (isinstance(source, str) and os.path.lexists(source)):
         source = urls.place(source)
@@ -133,11 +122,7 @@ def listed(
 def _sorted_out(
     options: Mapping[str, Any], reader: Source, container: Format, format_name: str
 ) -> dict[str, dict[str, Any]]:
-    """Sort options by the part of packing that takes them.
-
-    Raises:
-        OptionError: no part takes an option; the message suggests a name that is close.
-    """
+    """Sort options by the part of packing that takes them."""
     takers = {
         "encoding": _ENCODING, "choice": _CHOICE, "source": {*reader.options, *FRAMES},
         "writer": set(container.caps.options),
@@ -153,11 +138,7 @@ def _sorted_out(
 
 
 def check_options(options: Mapping[str, Any], reader: Source) -> None:
-    """Check that a source takes all options, where there is nobody else to take them.
-
-    Raises:
-        OptionError: it does not take one of them; see `_no_option`.
-    """
+    """Check that a source takes all options, where there is nobody else to take them."""
     for name, value in options.items():
         if name not in {*reader.options, *FRAMES}:
             raise _no_option(name, value, f"appending from {reader.name}", set(reader.options))
@@ -184,12 +165,7 @@ def scratch(out: Path) -> Path | None:
 
 
 def class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
-    """Class names of a pack, a text file or a list.
-
-    Raises:
-        OptionError: no names, or a name twice.
-        ReadError: the file cannot be read.
-    """
+    """Class names of a pack, a text file or a list."""
     if given is None:
         return None
     if not isinstance(given, (str, os.PathLike)):

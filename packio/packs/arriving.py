@@ -30,11 +30,7 @@ class Absent:
 
 
 def opened(open_pack: Callable[[Any], Any], path: Any) -> Any:
-    """Open a pack that was pickled; in a process that is just starting, errors wait.
-
-    Raises:
-        PackioError: the pack is gone or has changed, and the process is not just starting.
-    """
+    """Open a pack that was pickled; in a process that is just starting, errors wait."""
     try:
         return open_pack(path)
     except PackioError as error:

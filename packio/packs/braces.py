@@ -20,9 +20,6 @@ def expanded(pattern: str) -> list[str]:
     Returns:
         The texts in the order of ``echo`` in a shell, each once; the pattern alone if there is
         nothing to expand.
-
-    Raises:
-        OptionError: the pattern names more than 100,000 files.
     """
     texts = _BRACES.split(pattern)  # outside, inside, outside, …
     choices = [_choices(text) if i % 2 else [text] for i, text in enumerate(texts)]

@@ -50,13 +50,7 @@ class Bucket:
 
 
 def find(url: Url) -> Bucket:
-    """Recognise a container at a URL.
-
-    Raises:
-        NotAPackError: no container that packio knows, or of a format that is not read from URLs.
-        OptionError: several containers that do not go together.
-        ReadError: the service does not answer, or one of several is not there.
-    """
+    """Recognise a container at a URL."""
     urls.refuse_query(url)
     names = braces.expanded(os.fspath(url))
     if names != [os.fspath(url)]:
@@ -84,11 +78,7 @@ def root_of(url: Url) -> Url:
 
 
 def index_place(url: Url, bucket: Bucket) -> Url:
-    """Where the index of a container goes if nobody says otherwise.
-
-    Raises:
-        OptionError: there is no place beside it, as it is in several folders.
-    """
+    """Where the index of a container goes if nobody says otherwise."""
     if bucket.is_folder:
         return url / INDEX_NAME
     if root_of(url) != url.parent:
@@ -103,10 +93,6 @@ def check_unchanged(index: Index, root: Url, names: Sequence[str]) -> None:
     """Check that the objects of others are those that an index was made of.
 
     Nothing is checked where the service tells no versions.
-
-    Raises:
-        IntegrityError: an object was replaced.
-        ReadError: the service does not answer.
     """
     expected = index.metadata.get(OBJECTS)
     if not isinstance(expected, dict):

@@ -83,9 +83,6 @@ def found(copies: Sequence[str | os.PathLike[str]] = ()) -> list[Cached]:
 
     Args:
         copies: Folders that datasets were given as ``local_copy=``, instead of the user's cache.
-
-    Raises:
-        OptionError: a folder of copies does not exist.
     """
     if not copies:
         return [*_in_cache()]

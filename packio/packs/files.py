@@ -21,9 +21,6 @@ def index_of_pack(path: Path, root: Path) -> Index:
 
     Args:
         path, root: As `packio.packs.locating.located` returns them.
-
-    Raises:
-        NotAPackError, VersionError, IntegrityError, ReadError: see `Index`.
     """
     if isinstance(root, Url):
         return remote.opened(path)
@@ -40,9 +37,6 @@ def of_pack(
         container: Its format.
         root: What the paths in the index are relative to.
         pack: The pack, an absolute path.
-
-    Raises:
-        IntegrityError: the index is of another pack.
     """
     if container.caps.whole_files:
         return FolderFiles(root, index.key)
@@ -65,9 +59,6 @@ def refuse_changed(index: Index, pack: object) -> None:
     Args:
         index: As it was when the pack was opened.
         pack: The pack, for the message.
-
-    Raises:
-        IntegrityError: it has.
     """
     try:
         is_same = Index(index.path).digest == index.digest
@@ -82,11 +73,7 @@ def refuse_changed(index: Index, pack: object) -> None:
 def check_identity(
     index: Index, container: Format, shards: list[tuple[str, int]], root: Path
 ) -> None:
-    """Compare what the containers are with what they were when they were indexed.
-
-    Raises:
-        IntegrityError: a container has changed.
-    """
+    """Compare what the containers are with what they were when they were indexed."""
     if isinstance(root, Url):
         buckets.check_unchanged(index, root, [name for name, _ in shards])
         return

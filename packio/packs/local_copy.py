@@ -76,12 +76,6 @@ def opened(pack: Pack, folder: str | os.PathLike[str], room: int | None = None) 
     Returns:
         The copy, or the given pack if it keeps samples. Without room: the given pack, with a
         warning.
-
-    Raises:
-        OptionError: a variable is not set, or the folder is another user's.
-        CannotCreateError: the folder cannot be written.
-        LockedError: the process that makes the copy has written nothing for five minutes.
-        IntegrityError, ReadError: the pack is damaged, or cannot be read.
     """
     home = _home(folder)
     if room is not None:
@@ -168,12 +162,7 @@ def _is_whole(copy: Path, files: Iterable[_PackFile]) -> bool:
 
 
 def _make(pack: Pack, files: list[_PackFile], copy: Path) -> None:
-    """Make a copy, or wait for the process that makes it.
-
-    Raises:
-        OSError: the copy cannot be written.
-        PackioError: see `opened`.
-    """
+    """Make a copy, or wait for the process that makes it."""
     part = copy.with_name(f"{copy.name}.part")
     with _locked(copy.with_name(f"{copy.name}.lock")) as lock:
         if _is_whole(copy, files):  # the process that had the lock made it
@@ -193,11 +182,7 @@ def _make(pack: Pack, files: list[_PackFile], copy: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """Hold a lock. Wait for its holder as long as the holder touches the file.
-
-    Raises:
-        LockedError: the holder has not touched the file for five minutes.
-    """
+    """Hold a lock. Wait for its holder as long as the holder touches the file."""
     with path.open("a+") as file:
         seen, since = -1, time.monotonic()
         while not _lock(file.fileno()):
@@ -226,12 +211,7 @@ def _lock(file: int) -> bool:
 
 
 def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
-    """Copy all files and the index, and check their bytes.
-
-    Raises:
-        OSError: a file cannot be written.
-        IntegrityError, ReadError: a file is damaged, or cannot be read.
-    """
+    """Copy all files and the index, and check their bytes."""
     work = ((i, *piece) for i, file in enumerate(files) for piece in _pieces(file))
     with ThreadPool(_THREADS, "packio-copy") as pool:
         bodies = _ahead(pool, pack.storage.read, work)

@@ -59,9 +59,6 @@ def measure(
     Returns:
         ``images`` (number measured), ``bad`` (number that could not be decoded), ``seed``, and
         ``mean`` and ``std`` of R, G and B over all pixels, of values from 0 to 1, to 6 digits.
-
-    Raises:
-        OptionError: there is no image to measure.
     """
     if not len(pack) or (images is not None and images < 1):
         raise OptionError(f"{images} of {len(pack)} images: expected at least one to look at")

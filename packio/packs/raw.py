@@ -170,9 +170,6 @@ class RawRows:
 
         Returns:
             Slot in ``positions`` → an IntegrityError, for each damaged sample.
-
-        Raises:
-            IntegrityError: a file of these samples was truncated while it was open.
         """
         lengths = self._mapped.lengths
         if len(lengths) == 1:
@@ -203,11 +200,7 @@ class RawRows:
         return crc32c(array)
 
     def pixels(self, position: int) -> np.ndarray:
-        """The pixels of one sample, (H, W, C) RGB: a view of the file; do not write to it.
-
-        Raises:
-            IntegrityError: the pixels are damaged.
-        """
+        """The pixels of one sample, (H, W, C) RGB: a view of the file; do not write to it."""
         positions = np.array([position])
         for error in self.check(positions).values():
             raise error

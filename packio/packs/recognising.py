@@ -48,10 +48,6 @@ def find(path: Path) -> Container | None:
     """Recognise a container by its first bytes, or by its name; None if it is none.
 
     Several may be named by braces (`packio.packs.braces`): they are the shards of one.
-
-    Raises:
-        NotAPackError: one of several is no container.
-        OptionError: several that do not go together.
     """
     if path.is_dir():
         return _find_directory(path)
@@ -148,11 +144,7 @@ def _shards_in(folder: Path, head: bytes) -> dict[str, list[str]]:
 
 
 def _of_one_format(folder: Path, found: dict[str, list[str]]) -> tuple[str, Path, tuple[str, ...]]:
-    """The containers in a folder, where all of them are of one format.
-
-    Raises:
-        OptionError: they are of several formats.
-    """
+    """The containers in a folder, where all of them are of one format."""
     if len(found) > 1:
         shown = ", ".join(f"{names[0]} ({form})" for form, names in sorted(found.items()))
         raise OptionError(

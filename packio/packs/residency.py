@@ -134,11 +134,7 @@ def warm(
 
 
 def _files(pack: Pack) -> list[Path]:
-    """The index, and the files that samples are read from.
-
-    Raises:
-        OptionError: the pack is at a URL, or is an image folder.
-    """
+    """The index, and the files that samples are read from."""
     index, storage = pack.index_file, pack.storage
     if not isinstance(storage, LocalFiles):
         raise OptionError(

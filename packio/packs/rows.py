@@ -78,9 +78,6 @@ class RowTable:
 
     Attributes:
         numbers: Looks up all numbers of a row, if the field has all columns.
-
-    Raises:
-        IntegrityError: the index lacks columns of the field, or they are too short.
     """
 
     def __init__(self, index: Index, name: str) -> None:
@@ -94,11 +91,7 @@ class RowTable:
         self._at = None if len(found) == len(_NAMES) else [_NAMES.index(n) for n in found]
 
     def row(self, position: int) -> Row:
-        """The row of one sample, which is in range.
-
-        Raises:
-            IntegrityError: the index is damaged there.
-        """
+        """The row of one sample, which is in range."""
         *numbers, encoding, dtype = self._all(position)
         return _new_row((position, *numbers, *self.names(encoding, dtype)))
 
@@ -113,11 +106,7 @@ class RowTable:
         return every
 
     def rows(self, positions: np.ndarray) -> RowList:
-        """The rows of some samples, which are in range.
-
-        Raises:
-            IntegrityError: the index is damaged there.
-        """
+        """The rows of some samples, which are in range."""
         if len(positions) < FEW:
             return RowList(map(self.row, positions.tolist()))
         self._index.check_length()
@@ -134,11 +123,7 @@ class RowTable:
         return RowList(map(_new_row, each), dict(zip(_NAMES[:-2], columns, strict=False)))
 
     def names(self, encoding: int, dtype: int) -> tuple[str, str]:
-        """Names of the codes of an encoding and of a dtype.
-
-        Raises:
-            IntegrityError: there is no such dtype.
-        """
+        """Names of the codes of an encoding and of a dtype."""
         if dtype >= len(encodings.DTYPES):  # an IndexError would end a for loop
             raise IntegrityError(f"{self._where}: column dtype has the unknown code {dtype}")
         return encodings.NAMES.get(encoding, "unknown"), encodings.DTYPES[dtype]

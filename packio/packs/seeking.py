@@ -16,9 +16,6 @@ def change(path: Path, index: Path, *, wanted: bool) -> None:
         path: The pack.
         index: Its index, which no other process changes.
         wanted: Whether the index is to have seek points, as far as its JPEGs need them.
-
-    Raises:
-        IntegrityError: the bytes of an image are not those that were packed.
     """
     old = Index(index)
     if wanted == ("seek_data" in old) or (wanted and native.why_not()):

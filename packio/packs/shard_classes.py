@@ -74,9 +74,6 @@ def extended(pack: Pack, classes: Sequence[str], folder: Path) -> list[str]:
 
     Returns:
         Names of the files written: one, or none if the pack has no such file.
-
-    Raises:
-        IntegrityError: the pack's file is damaged or missing.
     """
     out, names = pack.index_file.path.parent, [str(s["name"]) for s in pack.metadata["shards"]]
     if (found := read(out, names)) is not None:
@@ -87,11 +84,7 @@ def extended(pack: Pack, classes: Sequence[str], folder: Path) -> list[str]:
 
 
 def read(folder: Path, shards: Sequence[str]) -> ShardClasses | None:
-    """Read the file; None if there is none, or if it lists none of these shards.
-
-    Raises:
-        IntegrityError: the file is damaged, so the labels cannot be told.
-    """
+    """Read the file; None if there is none, or if it lists none of these shards."""
     path = folder / FILE_NAME
     try:
         content = json.loads(files.content(path))

@@ -24,11 +24,7 @@ UNKNOWN = Facts("unknown", 0, 0, 0, "uint8", 1, progressive=False)
 
 
 def check_mask(name: str, mask: Facts, height: int, width: int) -> None:
-    """Refuse a mask whose stored height or width is not that of its stored image.
-
-    Raises:
-        DecodeError: it is not; a mask or an image whose size is not known is accepted.
-    """
+    """Refuse a mask whose stored height or width is not that of its stored image."""
     if mask.height and height and (mask.height, mask.width) != (height, width):
         raise DecodeError(
             f"{name}: {mask.width}x{mask.height} pixels, its image has {width}x{height}"

@@ -35,11 +35,7 @@ _ENDINGS = {".npy": "array", ".txt": "text", ".text": "text", ".caption": "text"
 
 
 def check_name(name: str) -> str:
-    """Return the name of a field.
-
-    Raises:
-        OptionError: the name is taken, or is not made of letters, digits, ``_`` and ``-``.
-    """
+    """Return the name of a field."""
     if levels.divisor_of(name):
         raise OptionError(f"{name!r} cannot name a field: it names a level, which --levels makes")
     if not _NAME.fullmatch(name) or name in RESERVED:
@@ -51,11 +47,7 @@ def check_name(name: str) -> str:
 
 
 def check_kind(kind: str) -> str:
-    """Return the kind of a field.
-
-    Raises:
-        OptionError: there is no such kind.
-    """
+    """Return the kind of a field."""
     if kind not in KINDS:
         raise OptionError(f"{kind!r} is no kind of field; expected one of {', '.join(KINDS)}")
     return kind
@@ -66,9 +58,6 @@ def parse_options(texts: list[str]) -> dict[str, tuple[str, str | None]]:
 
     Returns:
         Name of the field → (column or suffix that it comes from, kind or None).
-
-    Raises:
-        OptionError: a text is of another form.
     """
     found: dict[str, tuple[str, str | None]] = {}
     for text in texts:
@@ -94,9 +83,6 @@ def encode(value: Any, kind: str | None = None) -> Field:
         value: Text, bytes, a NumPy array, a tensor, or a number.
         kind: Of the field; None takes the value's type: text is ``text``, an array is ``array``,
             bytes are ``bytes``.
-
-    Raises:
-        DecodeError: the value does not fit the kind.
     """
     if isinstance(value, str):
         field = Field("text", value.encode("utf-8", "surrogatepass"))
@@ -110,22 +96,14 @@ def encode(value: Any, kind: str | None = None) -> Field:
 
 
 def decode(field: Field) -> Any:
-    """The Python value of a field: text, a NumPy array, or bytes; an image stays encoded.
-
-    Raises:
-        DecodeError: the bytes are damaged.
-    """
+    """The Python value of a field: text, a NumPy array, or bytes; an image stays encoded."""
     if field.kind == "text":
         return decode_text(field.data)
     return decode_array(field.data) if field.kind == "array" else field.data
 
 
 def decode_text(data: bytes) -> str:
-    """Text of the bytes of a field of kind ``text``: without a byte order mark, lines end in LF.
-
-    Raises:
-        DecodeError: the bytes are not UTF-8.
-    """
+    """Text of the bytes of a field of kind ``text``: without a byte order mark, lines end in LF."""
     try:
         text = bytes(data).decode("utf-8", "surrogatepass")
         return text.removeprefix("\ufeff").replace("\r\n", "\n")
@@ -140,9 +118,6 @@ def encode_array(value: Any) -> bytes:
 
     Args:
         value: What `numpy.asarray` takes; a tensor is copied to the processor first.
-
-    Raises:
-        DecodeError: the array holds Python objects, or items that NumPy lacks or hides.
     """
     import numpy as np
 
@@ -164,11 +139,7 @@ def encode_array(value: Any) -> bytes:
 
 
 def decode_array(data: bytes) -> np.ndarray:
-    """Array of the bytes of a field of kind ``array``: a copy that may be written to.
-
-    Raises:
-        DecodeError: the bytes are no .npy file, or one of Python objects.
-    """
+    """Array of the bytes of a field of kind ``array``: a copy that may be written to."""
     import numpy as np
 
     try:
@@ -193,11 +164,7 @@ class ArrayHeader(NamedTuple):
 
 
 def array_header(data: bytes) -> ArrayHeader:
-    """Read the header of an array in the .npy format, and check that all items are there.
-
-    Raises:
-        DecodeError: the bytes are no .npy file, or one of Python objects.
-    """
+    """Read the header of an array in the .npy format, and check that all items are there."""
     wide = data[6:7] != b"\x01"  # of version 2 and 3 the length of the header has four bytes
     at = 12 if wide else 10
     found = _array_header(bytes(data[: at + int.from_bytes(data[8:at], "little")]))

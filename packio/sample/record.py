@@ -104,11 +104,7 @@ class Record(Generic[Value]):
 
     @property
     def facts(self) -> Facts:
-        """The facts of the image.
-
-        Raises:
-            PackioError: nobody has read them yet.
-        """
+        """The facts of the image."""
         facts = self.image.facts
         if facts is None:
             raise PackioError(f"{self.key!r}: the facts of its image have not been read")

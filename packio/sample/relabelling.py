@@ -38,9 +38,6 @@ class Relabelling:
         old: Class names that the labels are positions in; empty if the labels are plain numbers.
         new: Class names that the labels shall be positions in.
         where: Begins error messages: the pack or source that the labels come from.
-
-    Raises:
-        OptionError: a class in `old` is missing in `new`.
     """
 
     old: Sequence[str]
@@ -76,9 +73,6 @@ class Relabelling:
 
         Returns:
             (n,) int64, or (n, len(new)) float32 with 0 for classes that `old` lacks.
-
-        Raises:
-            OptionError: a label has no name.
         """
         if not self.changes or not len(labels):
             return labels
@@ -95,11 +89,7 @@ class Relabelling:
         return moved
 
     def positions(self, labels: np.ndarray) -> np.ndarray:
-        """Move labels that are positions: of samples, or of boxes; (n,) int64.
-
-        Raises:
-            OptionError: a label has no name.
-        """
+        """Move labels that are positions: of samples, or of boxes; (n,) int64."""
         if not self.changes or not len(labels):
             return labels
         self._check_named()
@@ -113,11 +103,7 @@ class Relabelling:
         return moved
 
     def record(self, record: Record[Value]) -> Record[Value]:
-        """Move the label and the box labels of one sample.
-
-        Raises:
-            OptionError: a label has no name.
-        """
+        """Move the label and the box labels of one sample."""
         if not self.changes:
             return record
         label, columns = record.label, record.box_columns
@@ -130,11 +116,7 @@ class Relabelling:
         return dataclasses.replace(record, label=label, box_columns=columns)
 
     def columns(self, table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Move the labels in the columns of an index: ``label`` and ``boxes/labels``.
-
-        Raises:
-            OptionError: a label has no name.
-        """
+        """Move the labels in the columns of an index: ``label`` and ``boxes/labels``."""
         moved = dict(table)
         if "label" in table:
             moved["label"] = self.labels(table["label"])
@@ -158,10 +140,6 @@ def check_named(labels: np.ndarray, classes: Sequence[str], where: str) -> None:
         labels: (n,) int64, or (n, k) float32.
         classes: Class names, as the user gave them for these labels.
         where: Begins the error message.
-
-    Raises:
-        OptionError: an int is too large or negative (but -1, which means "no class"), or vectors
-            have not one number for each class.
     """
     if labels.ndim == 2:
         if labels.shape[1] != len(classes):

@@ -53,9 +53,6 @@ def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool
 
     Returns:
         (name, whether the name is that of a folder).
-
-    Raises:
-        SourceError: there is no folder, or it cannot be read; the message ends in `expected`.
     """
     try:
         with os.scandir(path) as found:
@@ -71,11 +68,7 @@ def entries(path: str | os.PathLike[str], expected: str) -> list[tuple[str, bool
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry is a folder. Links are followed; a dangling link is no folder.
-
-    Raises:
-        OSError: the entry cannot be looked at, as below a folder without permission.
-    """
+    """Tell whether an entry is a folder. Links are followed; a dangling link is no folder."""
     try:
         return entry.is_dir()
     except OSError as error:
@@ -90,11 +83,7 @@ def is_image(name: str) -> bool:
 
 
 def image_test(context: Context) -> Callable[[str], bool]:
-    """Make the function that tells whether a file counts as an image.
-
-    Raises:
-        OptionError: an ending is blank.
-    """
+    """Make the function that tells whether a file counts as an image."""
     given = context.option("endings")
     if given is None:
         return is_image
@@ -287,12 +276,7 @@ def check_head(head: bytes, size: int) -> None:
 
 
 def whole_file(root: int | None, key: bytes, *, is_image: bool = False) -> bytes:
-    """Read a regular file; a file that changes meanwhile is read a second time.
-
-    Raises:
-        OSError: the file cannot be opened or read.
-        DecodeError: this is no regular file, or no image; the file is too large, or keeps changing.
-    """
+    """Read a regular file; a file that changes meanwhile is read a second time."""
     # without O_NONBLOCK, opening a FIFO would wait for its writer
     descriptor = os.open(key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
     try:

@@ -95,15 +95,7 @@ class ArchiveSource(Source):
         return not parts or (in_folders and not _is_webdataset(parts))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images in an archive.
-
-        Raises:
-            SourceError: this is no archive, the archive is damaged or cannot be unpacked, it has no
-                images, its folders are splits, a class is unknown to `Context.classes`, a list of
-                labels does not fit, or this is a WebDataset.
-            OptionError: there is no such folder in the archive, or ``label_offset`` is no whole
-                number.
-        """
+        """List the images in an archive."""
         path, top_folder = Path(source), context.option("folder")
         has_list = context.option("labels") is not None
         archive, advice = _unpacking.readable(path, context.scratch)

@@ -84,12 +84,6 @@ class Coco(Source):
 
         The option ``root`` names the folder that the images' file names are relative to. Without
         it, packio takes a folder beside the file: one named after the file, or ``images``.
-
-        Raises:
-            SourceError: there is no such file, it is no COCO file, or it has a category that is
-                unknown to `Context.classes`.
-            OptionError: the images are not in ``root``, or cannot be found; ``crowd`` is neither
-                "keep" nor "drop"; or no image has a member that a field comes from.
         """
         path = Path(source)
         data = _loaded(path)

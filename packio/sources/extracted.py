@@ -43,12 +43,7 @@ class Extracted(Source):
         return all(os.path.isfile(folder / name) for name in (TABLE, HEAD))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the samples of the folder, in the order of the table.
-
-        Raises:
-            SourceError: the table does not parse, or a class is unknown to `Context.classes`.
-            OptionError: the metadata has no member ``label_col``.
-        """
+        """List the samples of the folder, in the order of the table."""
         path = Path(source)
         folder = path.parent if path.name == TABLE else path
         head, lines = _parsed(folder)

@@ -48,14 +48,7 @@ class FlatFolder(Source):
         return images
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List all images below a folder.
-
-        Raises:
-            SourceError: there is no folder or no image, a list of labels does not fit the images,
-                or a class is unknown to `Context.classes`.
-            OptionError: the option ``label_offset`` is no whole number, or no image has a file of
-                a field.
-        """
+        """List all images below a folder."""
         path = Path(source)
         _files.entries(path, _LAYOUT)
         result = Listing(self.name, path, [], [], None, list(context.classes or []))

@@ -36,13 +36,7 @@ class ImageFolder(Source):
         return _files.is_plain_folder(path)
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List an image folder.
-
-        Raises:
-            SourceError: there is no such folder, it has no class folders, its folders are splits,
-                a class is unknown to `Context.classes`, or no class has images.
-            OptionError: no image has a file of a field.
-        """
+        """List an image folder."""
         path, is_image = Path(source), _beside.image_test(context)
         entries = _files.entries(path, _class_folders.LAYOUT)
         result = Listing(self.name, path, [], [], [], [])

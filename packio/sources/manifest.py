@@ -103,12 +103,6 @@ class Manifest(Source):
 
         Keys are the paths relative to the root. If a path leads out of the root, keys are relative
         to the folder that the root and all paths share.
-
-        Raises:
-            OptionError: a column is not there or cannot be guessed, the delimiter has several
-                characters, or there is no such charset.
-            SourceError: a line makes no sense, text is not in the charset, an image is listed
-                twice, or no image exists.
         """
         path = _metadata(Path(source)) or Path(source)
         table = lines.table(path, context.option("delimiter"), context.option("charset"))

@@ -62,14 +62,7 @@ class PackSource(Source):
         return isinstance(obj, Sequence) and (not len(obj) or isinstance(obj[0], Sample))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List a pack, or any sequence of `Sample`.
-
-        Raises:
-            PackioError: the path is no pack; see `packio.open`.
-            OptionError: two samples have the same key, only some have a label, or there is no
-                field of a name that `Context.fields` asks for.
-            SourceError: there are no samples, or a class is unknown to `Context.classes`.
-        """
+        """List a pack, or any sequence of `Sample`."""
         label_col, samples = context.option("label_col"), source
         if isinstance(source, (str, os.PathLike)):
             reading = {name: context.options[name] for name in _READING if name in context.options}
@@ -112,9 +105,6 @@ def renamed(listing: L, each: Sequence[Sequence[Sample]], fields: Mapping[str, A
         listing: Of packs, or of sequences of `Sample`.
         each: What was listed.
         fields: New name → name, or (name, kind).
-
-    Raises:
-        OptionError: there is no such field, or two fields would have one name.
     """
     asked = wanted_fields(fields)
     if asked:

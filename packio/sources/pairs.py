@@ -115,13 +115,7 @@ class Pairs(Source):
         )  # fmt: skip
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List pairs of an image and a mask.
-
-        Raises:
-            SourceError: there is no folder or no pair in it, or there are several splits.
-            OptionError: folders or suffixes do not tell images and masks apart, or no image has a
-                file of a field.
-        """
+        """List pairs of an image and a mask."""
         path, file = Path(source), context.option("list")
         _files.entries(path, _EXPECTED)
         sides = _sides(

@@ -81,12 +81,6 @@ class Parquet(Source):
 
         Keys are the images' paths if each image has a path of its own; else file name and row. The
         size of a sample is the average of its row group.
-
-        Raises:
-            MissingPackageError: pyarrow is not installed.
-            OptionError: a column, or a file, is not there.
-            SourceError: a file is damaged, there are several splits or no rows, or a column makes
-                no sense.
         """
         path, asked = urls.place(source), (context.option("image_col"), context.option("label_col"))
         footers = [parquet_files.footer(p) for p in _chosen(path, context.option("files"))]

@@ -36,13 +36,7 @@ class RemoteFolder(Source):
         return isinstance(urls.place(path), urls.Url)
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List an image folder at a URL.
-
-        Raises:
-            SourceError: there are no class folders, the folders are splits, a class is unknown to
-                `Context.classes`, or a class has no images (unless `Context.allow_empty`).
-            ReadError: the service does not answer.
-        """
+        """List an image folder at a URL."""
         url, is_image = urls.place(source), _files.image_test(context)
         with urls.errors_as(ReadError, url):
             found = urls.below(url)

@@ -82,11 +82,6 @@ class TorchDataset(Source):
 
         Keys are the items' own keys; or the paths of the images, if every image has one; or
         numbers. Items that cannot be read, or make no sense, are in `Listing.unlisted`.
-
-        Raises:
-            SourceError: ``module:object`` cannot be imported or is no dataset; there are no items
-                that make sense; the iteration fails; keys repeat; or labels are of several kinds.
-            OutputError: the temporary file cannot be written, as on a full disk.
         """
         if isinstance(source, (str, os.PathLike)):
             with _current_folder_importable():

@@ -68,12 +68,7 @@ class Voc(Source):
         return any(map(_has_annotation, tried)) or bool(_inner(path))
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images of a dataset, with their boxes.
-
-        Raises:
-            SourceError: there are no images, or a class is unknown to `Context.classes`.
-            OptionError: ``first_pixel`` makes no sense, or is needed.
-        """
+        """List the images of a dataset, with their boxes."""
         path, first = Path(source), str(context.option("first_pixel", ""))
         _files.entries(path, _EXPECTED)
         if first not in ("", "0", "1"):

@@ -80,12 +80,7 @@ class Yolo(Source):
             return False
 
     def listing(self, source: Any, context: Context) -> Listing:
-        """List the images of a dataset, with their boxes.
-
-        Raises:
-            SourceError: there are no images, data.yaml makes no sense, or no image has labels.
-            MissingPackageError: PyYAML is not installed, which data.yaml needs.
-        """
+        """List the images of a dataset, with their boxes."""
         config = _config(Path(source))
         where, counts = config.where, Counter[str]()
         root = os.path.abspath(where if where.is_dir() else where.parent)

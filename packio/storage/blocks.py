@@ -64,11 +64,6 @@ class FarIndex:
         url: Of the index.
         found: What the service says of it: "size", and a version.
         path: Of the file in the cache; it is made if it is not there.
-
-    Raises:
-        NotAPackError: no index of packio's.
-        IntegrityError: the index was replaced, or is damaged.
-        ReadError: the service does not answer, or the cache cannot be written.
     """
 
     def __init__(self, url: Url, found: Mapping[str, Any], path: Path) -> None:

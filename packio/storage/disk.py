@@ -44,9 +44,6 @@ def opened(
         samples, fields: Their numbers in the pack.
         room: Bytes that may be kept.
         pack: Path or URL of the pack, for who looks into the folder.
-
-    Raises:
-        CannotCreateError: the folder cannot be written.
     """
     path = home / f"{digest}{SUFFIX}"
     try:
@@ -99,9 +96,6 @@ def _file(path: Path, table: int, told: dict[str, object]) -> int:
     """Open the file of a cache, or make it with an empty table; return its descriptor.
 
     The table is allotted whole: a mapped page that finds no room on the disk would end the process.
-
-    Raises:
-        OSError: the file cannot be made.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     with file_lock(path.with_suffix(f"{SUFFIX}.lock")):

@@ -101,10 +101,6 @@ def store_index(path: Path, fill: Callable[[Path], object]) -> None:
     Args:
         path: Of the copy.
         fill: Writes the copy to the path it is given.
-
-    Raises:
-        OSError: the copy cannot be written.
-        PackioError: the index is damaged; the message names the copy.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)

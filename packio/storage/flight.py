@@ -67,12 +67,7 @@ class Landing:
         self.length: int = piece.stop - piece.start
 
     def part(self, offset: int, length: int) -> bytes:
-        """Wait for the bytes of a range of the piece.
-
-        Raises:
-            Exception: the bytes did not come.
-            KeyboardInterrupt: Ctrl-C came before they did.
-        """
+        """Wait for the bytes of a range of the piece."""
         data, first = interrupts.result(self._body), offset - self._start
         return data if length == len(data) else data[first : first + length]
 

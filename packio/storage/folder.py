@@ -49,11 +49,6 @@ class FolderFiles:
             file: Position of the sample.
             offset: 0.
             length: Size of the file, bytes.
-
-        Raises:
-            IntegrityError: the file has another size, is gone, may not be read, is no regular file,
-                or lies outside the folder.
-            ReadError: opening or reading fails for another reason, as a broken disk.
         """
         try:
             descriptor = os.open(self._path(file), _FLAGS)

@@ -74,10 +74,6 @@ class LocalFiles:
 
         Args:
             is_read: Tells whether samples are read from the file of this number.
-
-        Raises:
-            ReadError: a file is missing.
-            IntegrityError: a file has another size, or is no regular file.
         """
         folder = os.fspath(self._root)
         for number, (name, expected) in enumerate(zip(self._paths, self._sizes, strict=True)):
@@ -103,10 +99,6 @@ class LocalFiles:
         Args:
             file: Number of the file.
             offset, length: Range, bytes.
-
-        Raises:
-            IntegrityError: the range reaches beyond the file.
-            ReadError: the file cannot be opened or read.
         """
         if file >= len(self._sizes) or not 0 <= offset <= offset + length <= self._sizes[file]:
             raise self._outside(file, offset, length)
@@ -128,12 +120,7 @@ class LocalFiles:
         return data
 
     def descriptors(self, files: Sequence[int]) -> list[_Descriptor]:
-        """Open files of some numbers; each stays open as long as somebody holds its descriptor.
-
-        Raises:
-            IntegrityError: there is no file of some number.
-            ReadError: a file cannot be opened.
-        """
+        """Open files of some numbers; each stays open as long as somebody holds its descriptor."""
         return [self._open.get(file) or self._opened(file) for file in files]
 
     def within(self, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -166,11 +153,7 @@ class LocalFiles:
         )
 
     def path(self, file: int) -> Path:
-        """Path of a file.
-
-        Raises:
-            IntegrityError: there is no file of this number.
-        """
+        """Path of a file."""
         if file >= len(self._paths):
             raise self._outside(file, 0, 0)
         return self._root / self._paths[file]

@@ -32,9 +32,6 @@ class MappedFiles:
             write: NumPy calls the array writable, because torch wants that.
         starts: Position in ``bytes`` of the first byte of each file, int64.
         lengths: The length that each file has to keep; check it before reading from the file.
-
-    Raises:
-        OSError: a file cannot be opened or mapped, or has another size.
     """
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:

@@ -37,11 +37,7 @@ class Facts(NamedTuple):
 
 
 def facts(url: Url) -> Facts:
-    """Ask for the size and the version of an object.
-
-    Raises:
-        ReadError: there is no such object, the service tells no size, or does not answer.
-    """
+    """Ask for the size and the version of an object."""
     with urls.errors_as(ReadError, url):
         found = urls.info(url)
     if found is None or found.get("type") != "file":
@@ -52,11 +48,7 @@ def facts(url: Url) -> Facts:
 
 
 def check_ranges(url: Url, size: int) -> None:
-    """Check that a server of web pages answers byte ranges; it may send whole objects instead.
-
-    Raises:
-        ReadError: it does not.
-    """
+    """Check that a server of web pages answers byte ranges; it may send whole objects instead."""
     fs, path = urls.filesystem(url)
     if size < 2 or not urls.is_web(fs):
         return
@@ -105,11 +97,7 @@ class StreamedObject:
         self._digest, self._next = hashlib.sha256(), 0  # of the pieces before this one
 
     def read(self, length: int, offset: int) -> bytes:
-        """Read a range within the object.
-
-        Raises:
-            ReadError: several attempts failed.
-        """
+        """Read a range within the object."""
         if not length:
             return b""
         first, last = offset // _PIECE, (offset + length - 1) // _PIECE
@@ -191,11 +179,7 @@ class SkippedObject:
         self._windows: OrderedDict[int, bytes] = OrderedDict()  # by their beginnings
 
     def read(self, length: int, offset: int) -> bytes:
-        """Read a range within the object; see `StreamedObject.read`.
-
-        Raises:
-            EnoughError: it would take more requests than are allowed.
-        """
+        """Read a range within the object; see `StreamedObject.read`."""
         for start, window in reversed(self._windows.items()):
             if start <= offset and offset + length <= start + len(window):
                 return window[offset - start : offset - start + length]
@@ -252,10 +236,6 @@ def opened_once(found: AnyObject) -> Iterator[OpenUrl]:
 
 
 def check_unchanged(url: Url, before: Facts) -> None:
-    """Check that an object is still the one that it was.
-
-    Raises:
-        IntegrityError: it was replaced.
-    """
+    """Check that an object is still the one that it was."""
     if facts(url) != before:
         raise IntegrityError(f"{url}: was replaced while it was read; run the same command again")

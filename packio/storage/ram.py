@@ -52,9 +52,6 @@ def shared(digest: str, samples: int, kinds: int, room: int | None) -> RamCache:
         samples, kinds: As of `RamCache`.
         room: Bytes that may be kept; None takes half of the available memory, divided by the
             number of processes that torchrun started on this machine (LOCAL_WORLD_SIZE).
-
-    Raises:
-        OutputError: the system gives no memory for the cache.
     """
     name = digest, room
     found = _caches.get(name)
@@ -151,9 +148,6 @@ class RamCache:
         """Write at the end of the file; return the position of the first byte.
 
         The file is opened for this write alone, so that no other thread moves the file's position.
-
-        Raises:
-            OSError: not all bytes could be written.
         """
         path = f"/proc/self/fd/{self._descriptor}"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -218,9 +212,6 @@ def _file(size: int) -> tuple[int, float]:
 
     Some builds of Python lack memfd_create. The file is then made without a name in /dev/shm or, if
     /dev/shm is full or missing, in the folder for temporary files.
-
-    Raises:
-        OutputError: there is no room.
     """
     places = (None, "/dev/shm", tempfile.gettempdir())  # noqa: S108 (the file has no name there)
     problem: Exception | None = None
@@ -242,12 +233,7 @@ def _file(size: int) -> tuple[int, float]:
 
 
 def _unnamed(folder: str | None) -> int:
-    """Make an unnamed file in a folder, or in memory alone.
-
-    Raises:
-        AttributeError: this Python was built without memfd_create.
-        OSError: there is no room, or no such folder.
-    """
+    """Make an unnamed file in a folder, or in memory alone."""
     if folder is None:
         return os.memfd_create("packio")
     with tempfile.TemporaryFile(dir=folder) as file:

@@ -38,12 +38,7 @@ class IndexUrl(Url):
 
 
 def located(url: Url) -> tuple[Path, Url]:
-    """Return the index of the pack at a URL, and the root of its paths; see `opened`.
-
-    Raises:
-        NotAPackError, UnfinishedPackError: there is none.
-        ReadError: the service does not answer, or refuses to.
-    """
+    """Return the index of the pack at a URL, and the root of its paths; see `opened`."""
     urls.refuse_query(url)
     refused: PermissionError | None = None  # some services refuse what does not exist
     with urls.errors_as(ReadError, url):
@@ -96,9 +91,6 @@ def opened(index: Path) -> Index:
 
     Args:
         index: In the user's cache, or an `IndexUrl`; see `located`.
-
-    Raises:
-        NotAPackError, VersionError, IntegrityError, ReadError: see `packio.index.indexfile.Index`.
     """
     if not isinstance(index, IndexUrl):
         return Index(index, filesystems.nearby(index))
@@ -109,12 +101,7 @@ def opened(index: Path) -> Index:
 
 
 def index_at(url: Url) -> Path:
-    """Where to open an index that is at a URL: in the user's cache, or an `IndexUrl`.
-
-    Raises:
-        IntegrityError: there is no such index.
-        ReadError: the service does not answer.
-    """
+    """Where to open an index that is at a URL: in the user's cache, or an `IndexUrl`."""
     with urls.errors_as(ReadError, url):
         return _index(url, _asked(url))
 

@@ -49,10 +49,6 @@ class RemoteFiles:
 
         Args:
             is_read: As `packio.storage.local.LocalFiles.check` has it.
-
-        Raises:
-            IntegrityError: a file is missing, or has another size.
-            ReadError: the service does not answer.
         """
         with urls.errors_as(ReadError, self._root), contextlib.suppress(PermissionError):
             if len(self._paths) > _FEW:
@@ -97,10 +93,6 @@ class RemoteFiles:
         Args:
             file: Number of the file.
             offset, length: Bytes.
-
-        Raises:
-            IntegrityError: the range reaches beyond the file, or the file was replaced.
-            ReadError: several attempts to read the range failed.
         """
         wanted = file, offset, length
         if not length or not self._has(wanted):
@@ -145,12 +137,7 @@ class RemoteFiles:
         return data
 
     def _compare(self, files: Iterable[int]) -> None:
-        """Check that files whose samples have no checksums are what they were, after a read.
-
-        Raises:
-            IntegrityError: one was replaced.
-            Exception: the service does not answer.
-        """
+        """Check that files whose samples have no checksums are what they were, after a read."""
         for file in {f for f in files if self._paths[f] in self._versions}:
             found = urls.info(self.path(file))
             version = self._versions[self._paths[file]]

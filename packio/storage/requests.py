@@ -58,11 +58,7 @@ class _BusyError(OSError):
 
 
 def client(root: Url) -> Client | None:
-    """Return a client for the objects below a URL; None if plain HTTP does not reach them.
-
-    Raises:
-        MissingPackageError, OptionError: see `packio.storage.urls.filesystem`.
-    """
+    """Return a client for the objects below a URL; None if plain HTTP does not reach them."""
     text = os.fspath(root)
     has_proxy = bool(urllib.request.getproxies().keys() - {"no"})
     if "::" in text or has_proxy or not registry.installed("urllib3"):
@@ -160,14 +156,6 @@ class Client:
                 first answer.
             size: Bytes of the object; None: unknown.
             version: That each answer has to tell, as `urls.version` has it; "": any.
-
-        Raises:
-            IntegrityError: the object has another tag, version or size, or ends before the range
-                does.
-            FileNotFoundError: there is no such object.
-            RefusedError: the service does not let this client read.
-            ReadError: the server does not serve ranges.
-            Exception: another error of the service or the network, after several attempts.
         """
         return urls.retried(lambda: self._read(url, _Wanted(start, stop, tag, size, version)))
 
@@ -266,12 +254,7 @@ def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
 
 
 def _compare(url: Url, headers: Mapping[str, str], size: int | None, version: str) -> None:
-    """Check that an answer tells the version that was there.
-
-    Raises:
-        IntegrityError: it tells another one.
-        RefusedError: it tells none.
-    """
+    """Check that an answer tells the version that was there."""
     name = version.partition(" ")[0]
     if (told := headers.get(name)) is None:
         raise RefusedError(f"{url}: the server does not tell the {name} of a range")
@@ -300,12 +283,7 @@ def replaced(url: Url) -> str:
 
 
 def _body(answer: Any, length: int) -> bytes:
-    """Read the body of an answer; give it up if it comes too slowly.
-
-    Raises:
-        LengthError: it ends too early.
-        TimeoutError: it comes too slowly.
-    """
+    """Read the body of an answer; give it up if it comes too slowly."""
     began, limit = time.monotonic(), _SILENCE + length / _SLOWEST
     parts, left = [], length
     while left:

@@ -141,11 +141,7 @@ def child(root: Url, name: str) -> Url:
 
 
 def refuse_query(url: Url) -> None:
-    """Refuse the URL of a pack, or of a container, that ends in a query.
-
-    Raises:
-        OptionError: it does.
-    """
+    """Refuse the URL of a pack, or of a container, that ends in a query."""
     if _is_quoted(url) and "?" in os.fspath(url):
         raise OptionError(
             f"{url}: has a query (?…), which is of one object, where packio asks for several; give "
@@ -164,12 +160,7 @@ def _is_quoted(url: Url) -> bool:
 
 
 def filesystem(url: str | os.PathLike[str]) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path of the URL in that file system.
-
-    Raises:
-        MissingPackageError: fsspec, or its package for this kind of URL, is not installed.
-        OptionError: fsspec knows no such kind of URL.
-    """
+    """Return fsspec's file system for a URL, and the path of the URL in that file system."""
     fsspec, text = registry.require("fsspec", "remote"), os.fspath(url)
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(text)
@@ -286,9 +277,6 @@ def within(seconds: float | None, fs: Any, method: str, *arguments: Any, **optio
     Args:
         seconds: That it may take, where fsspec can give it up; None: any.
         fs, method: Of fsspec, as "info".
-
-    Raises:
-        TimeoutError: it has taken longer.
     """
     if not fs.async_impl:
         return getattr(fs, method)(*arguments, **options)
@@ -406,11 +394,6 @@ def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = 
         fs, path: As `filesystem` returns them.
         offset, length: Bytes; a length of None reads to the end.
         is_end: The range ends where the object ends; more bytes mean that the object has grown.
-
-    Raises:
-        LengthError: in each attempt, more or fewer bytes came.
-        ReadError: a web server sends more than was asked for.
-        Exception: the service's error, after several attempts.
     """
     if length == 0:
         return b""

@@ -133,9 +133,6 @@ class Workshop:
             files: Names of the files of a pack that is no folder, in the order of publication, the
                 index last; None moves the folder as a whole.
             old: Names of the files of the pack that is replaced.
-
-        Raises:
-            OutputError: the file system refuses.
         """
         sync_tree(self.built)
         if files is None:
@@ -190,11 +187,6 @@ def opened(
         out: The output.
         shared: Other processes build parts of the same pack at the same time: clear nothing.
         suffix: Ending of the workshop's name.
-
-    Raises:
-        LockedError: another process holds the lock.
-        CannotCreateError: the folder cannot be made, or is no workshop of this user's.
-        OutputError: writing fails.
     """
     check_length(out)
     shop = Workshop.of(out, suffix)
@@ -240,11 +232,6 @@ def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> No
         out: The output.
         keep: Keep finished shards, so that a run of the same plan takes them over.
         suffix: Ending of the workshop's name.
-
-    Raises:
-        LockedError: the run is still going on.
-        CannotCreateError: the folder is no workshop of this user's.
-        OutputError: the file system refuses.
     """
     if os.path.lexists(out.with_name(out.name + suffix)):
         with opened(out, suffix=suffix) as shop:
@@ -252,11 +239,7 @@ def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> No
 
 
 def check_idle(out: Path) -> None:
-    """Check that no process is packing into a place; change nothing.
-
-    Raises:
-        LockedError: a process holds the lock of the workshop.
-    """
+    """Check that no process is packing into a place; change nothing."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         descriptor = os.open(Workshop.of(out).folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
         try:

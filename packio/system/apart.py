@@ -56,14 +56,7 @@ class FunctionApart:
         self._other: _Other | None = None
 
     def __call__(self, argument: int, what: str, seconds: float) -> bytes:
-        """Call the function.
-
-        Raises:
-            IntegrityError: the other process was killed by a signal, or has taken too long.
-            ReadError: somebody killed it.
-            PackioError, OSError, IndexError: as the function raised it.
-            RuntimeError: it raised anything else.
-        """
+        """Call the function."""
         if not isolation.is_possible():
             if self._here is None:
                 self._here = isolation.made(self._make)(*self._arguments)
@@ -144,11 +137,7 @@ class _Other:
             fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, _PIPE)
 
     def ask(self, question: bytes) -> tuple[bool, bytes]:
-        """Whether it failed, and the answer.
-
-        Raises:
-            EOFError, OSError: the process has ended.
-        """
+        """Whether it failed, and the answer."""
         _write(self._into, question)
         failed, length = _ANSWERED.unpack(_read(self._out, _ANSWERED.size))
         if not 0 <= length <= _MOST_BYTES:  # it is damaged, too
@@ -156,11 +145,7 @@ class _Other:
         return bool(failed), _read(self._out, length)
 
     def forget(self) -> None:
-        """Forget functions that are gone.
-
-        Raises:
-            EOFError, OSError: the process has ended.
-        """
+        """Forget functions that are gone."""
         while self.unused:
             number = self.unused.pop()
             if number in self.made:

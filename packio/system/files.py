@@ -59,9 +59,6 @@ def check_of_file(error: Exception, where: object) -> None:
 
     Any error is of the disk, unless it is known to be of one file, or has no number, as those that
     libraries raise for bytes that they cannot decode.
-
-    Raises:
-        ReadError: the error is not of one file.
     """
     if not isinstance(error, OSError):
         return
@@ -86,11 +83,7 @@ def spare_descriptors() -> int:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """Make a path absolute, without following links.
-
-    Raises:
-        ReadError: the path is relative, and the current folder was deleted.
-    """
+    """Make a path absolute, without following links."""
     try:
         return Path(os.path.abspath(path))
     except FileNotFoundError as error:
@@ -101,11 +94,7 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def check_folder_of(path: str | os.PathLike[str]) -> None:
-    """Check that the folder of a file that is to be made is there; before long work, best.
-
-    Raises:
-        CannotCreateError: the folder does not exist, or is none.
-    """
+    """Check that the folder of a file that is to be made is there; before long work, best."""
     folder = Path(path).parent
     if folder.is_dir():
         return
@@ -118,11 +107,7 @@ def check_folder_of(path: str | os.PathLike[str]) -> None:
 
 
 def check_length(path: Path) -> None:
-    """Check that files beside a pack can have the pack's name and an ending of their own.
-
-    Raises:
-        CannotCreateError: the name is too long for the file system.
-    """
+    """Check that files beside a pack can have the pack's name and an ending of their own."""
     try:
         most = os.pathconf(path.parent, "PC_NAME_MAX") - _LONGEST_ENDING
     except (OSError, ValueError):  # the folder is missing: making the pack will say so
@@ -140,20 +125,12 @@ def beyond_link(path: Path) -> Path:
 
 
 def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a regular file for reading, and nothing else: opening a FIFO would wait for ever.
-
-    Raises:
-        OSError: there is none, or it cannot be opened.
-    """
+    """Open a regular file for reading, and nothing else: opening a FIFO would wait for ever."""
     return open(path, "rb", opener=_only_regular)
 
 
 def content(path: str | os.PathLike[str]) -> bytes:
-    """Read a whole regular file.
-
-    Raises:
-        OSError: as of `opened`.
-    """
+    """Read a whole regular file."""
     with opened(path) as file:
         return file.read()
 
@@ -173,11 +150,7 @@ def temporary_name(path: Path) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a new file, which is synced and takes the place of a path when all is written.
-
-    Raises:
-        OSError: it cannot be written; the error names the path.
-    """
+    """Yield a new file, which is synced and takes the place of a path when all is written."""
     temporary = temporary_name(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -87,10 +87,6 @@ def aside(call: Callable[[], _Result], stop: Callable[[], object]) -> _Result:
     Args:
         call: What to call. The call closes what it opens: after a Ctrl-C nobody else does.
         stop: Called after a Ctrl-C; asks the library to end, and must not wait for its end.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C came; or whatever the call raises.
-        MemoryError: there is no room for a thread.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return call()
@@ -150,23 +146,13 @@ def ended_by() -> tuple[threading.Event, ...]:
 
 
 def heed() -> None:
-    """End the work of this thread if it was left; see `leaving`.
-
-    Raises:
-        KeyboardInterrupt: it was.
-    """
+    """End the work of this thread if it was left; see `leaving`."""
     if any(event.is_set() for event in ended_by()):
         raise KeyboardInterrupt
 
 
 def result(future: Future[_Result], seconds: float | None = None) -> _Result:
-    """Wait for a result, as `Future.result` does, unless the work is left; see `leaving`.
-
-    Raises:
-        KeyboardInterrupt: it was left.
-        TimeoutError: the result did not come in time.
-        BaseException: that of the future.
-    """
+    """Wait for a result, as `Future.result` does, unless the work is left; see `leaving`."""
     step = _STEP if ended_by() else seconds
     until = None if seconds is None else time.monotonic() + seconds
     while not future.done():

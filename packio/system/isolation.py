@@ -36,14 +36,7 @@ _is_other = False  # whether this is such a process: it has no need for another 
 
 
 def run(function: str, *arguments: Any, where: object, seconds: float) -> None:
-    """Call a function of packio in another process.
-
-    Raises:
-        IntegrityError: the process has crashed, or has not ended in time.
-        PackioError, OSError, MemoryError: as the function raised it.
-        ReadError: somebody has killed the process.
-        RuntimeError: it raised anything else.
-    """
+    """Call a function of packio in another process."""
     if not is_possible():
         made(function)(*arguments)
         return

@@ -48,9 +48,6 @@ class Length:
         """Check that the file has not shrunk, and forget what was checked if it was written to.
 
         Takes 1.5 to 3 µs.
-
-        Raises:
-            IntegrityError: the file is shorter than it was when it was mapped.
         """
         if (now := self._status()) is None:
             return

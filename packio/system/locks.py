@@ -35,9 +35,6 @@ def file_lock(path: Path) -> Iterator[None]:
     The file is made if it is not there, and again if somebody removes it. Some file systems have no
     locks, as Lustre mounted without ``flock``. A file in this machine's temporary folder is then
     locked instead, so that processes of the same machine wait, and those of other machines do not.
-
-    Raises:
-        OSError: the file cannot be made.
     """
     with _opened_and_locked(path) as file, _signs_of_life(file):
         try:
@@ -53,9 +50,6 @@ def changing(index: Path) -> Iterator[None]:
 
     Readers take no lock. Nothing is locked if there is no such index, or the file system has no
     locks.
-
-    Raises:
-        LockedError: another process changes the pack.
     """
     descriptor = -1
     for access in (os.O_RDWR, os.O_RDONLY):  # NFS locks only what may be written
@@ -99,11 +93,7 @@ def _opened_and_locked(path: Path) -> IO[bytes]:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Wait for a lock as long as its holder shows signs of life.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Wait for a lock as long as its holder shows signs of life."""
     seen, since = -1, time.monotonic()
     while True:
         try:

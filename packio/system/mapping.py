@@ -24,22 +24,14 @@ def reserved(size: int) -> np.ndarray:
 
 
 def map_at(descriptor: int, size: int, address: int) -> None:
-    """Map a file over addresses that are reserved. The descriptor may be closed afterwards.
-
-    Raises:
-        OSError: as the operating system says.
-    """
+    """Map a file over addresses that are reserved. The descriptor may be closed afterwards."""
     flags = mmap.MAP_SHARED | _FIXED
     if size and _libc().mmap(address, size, mmap.PROT_READ, flags, descriptor, 0) == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def mapped(descriptor: int, size: int) -> np.ndarray:
-    """A file, (size,) uint8, read-only; only pages that are touched are read.
-
-    Raises:
-        OSError: as the operating system says.
-    """
+    """A file, (size,) uint8, read-only; only pages that are touched are read."""
     array = reserved(size)
     map_at(descriptor, size, array.ctypes.data)
     array.flags.writeable = False

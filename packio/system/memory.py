@@ -37,11 +37,7 @@ def available(process: Path = Path("/proc/self"), meminfo: Path = Path("/proc/me
 
 
 def require(count: int) -> None:
-    """Check that this process may take more memory, by taking it for a moment: 3 µs.
-
-    Raises:
-        MemoryError: there is no room for so many bytes.
-    """
+    """Check that this process may take more memory, by taking it for a moment: 3 µs."""
     try:
         mmap.mmap(-1, count).close()
     except OSError as error:
@@ -52,9 +48,6 @@ def require_thread() -> None:
     """Check that there is room for a thread.
 
     In CPython, starting a thread hangs for ever if there is no memory for the thread's first step.
-
-    Raises:
-        MemoryError: there is none.
     """
     require(_THREAD)
 

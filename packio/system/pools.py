@@ -31,11 +31,7 @@ class ThreadPool(ThreadPoolExecutor):
         self._left = threading.Event()
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a thread.
-
-        Raises:
-            MemoryError: there is no room for a thread.
-        """
+        """Call a function in a thread."""
         memory.require_thread()
         events = self._left, *interrupts.ended_by()
 
@@ -93,11 +89,7 @@ class DaemonPool:
         self._threads = self._waiting = 0  # waiting: calls, less the threads that are free
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a thread.
-
-        Raises:
-            MemoryError: there is no thread, and no room for one.
-        """
+        """Call a function in a thread."""
         future: Future[_T] = Future()
         with self._lock:
             self._waiting += 1

@@ -22,9 +22,6 @@ def new_storage(count: int) -> torch.UntypedStorage:
 
     If the kernel has no pages left, that is an error now. Otherwise the first write would meet a
     bus error, which kills the process. Taking all pages at once is also 15 % faster.
-
-    Raises:
-        SharedMemoryError: there is no room.
     """
     made: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 (as torch's default_collate)
     try:

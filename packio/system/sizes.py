@@ -10,11 +10,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?")
 
 
 def byte_count(text: str) -> int:
-    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes.
-
-    Raises:
-        OptionError: the text is no size.
-    """
+    """Turn "256MB", "1.5GiB" or "1000" into a number of bytes."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise OptionError(f"{text!r}: expected a size in bytes, as 256MB or 1GiB")

@@ -64,13 +64,7 @@ class Beton(Format):
     caps: Caps = Caps((".beton",), writes=False, keeps=frozenset(("label", "meta")))
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every sample, in order.
-
-        Raises:
-            NotAPackError: no FFCV dataset, or one without images, or with fields of the user's own.
-            IntegrityError: the file is damaged.
-            ReadError: it cannot be read.
-        """
+        """Yield every sample, in order."""
         check_reading(path, reading, "label")
         with opened(path) as file:
             yield from _records(file, reading.label)

@@ -86,11 +86,7 @@ class ReaderApart:
         return ReaderApart, self._arguments
 
     def get(self, number: int) -> bytes:
-        """Read an image, by its position in what ``scan`` yields.
-
-        Raises:
-            IntegrityError: the library crashes over it, or says that it is damaged.
-        """
+        """Read an image, by its position in what ``scan`` yields."""
         return self._read(number, f"sample {number}", _SECONDS)
 
 

@@ -69,13 +69,6 @@ class Hdf5(Format):
             path: The file.
             reading: ``image`` is the path within the file of the dataset of images, or of the group
                 that has a dataset for each image; ``label`` that of the labels.
-
-        Raises:
-            NotAPackError: the file is not HDF5, or has no samples.
-            IntegrityError: the file is damaged.
-            OptionError: the file has no dataset of a given name.
-            ReadError: the file cannot be read.
-            MissingPackageError: h5py does not load.
         """
         return scanning.scan(path, reading)
 

@@ -52,9 +52,6 @@ def find(file: Input, references: np.ndarray, sizes: Sizes) -> tuple[np.ndarray,
 
     Returns:
         Offset and length of each value, (N,) int64 bytes. An empty value is at 0.
-
-    Raises:
-        IntegrityError: a reference or a heap is damaged.
     """
     offsets = np.zeros(len(references), np.int64)
     lengths = references["items"].astype(np.int64)

@@ -93,12 +93,6 @@ class Lmdb(Format):
                 them is run. ``label`` is the position of the label in values that are lists, as
                 "2", or its name in values that are dicts; "" takes no labels. ``database`` is
                 the name of a database within; "" is the one without a name.
-
-        Raises:
-            NotAPackError: not an LMDB database, a database with databases inside of which
-                ``database`` names none, or a layout that packio does not read.
-            IntegrityError: a page is damaged or lies beyond the end of the file.
-            ReadError: a file cannot be read.
         """
         check_reading(path, reading, "label", "database")
         labels, others = _read_labels(path), [_Other(*found) for found in _others(path)]

@@ -87,12 +87,7 @@ def _is_label(value: Any) -> bool:
 
 
 def msgpack(data: bytes) -> Any:
-    """Read msgpack; bytes come as a `ByteSpan` of ``data``.
-
-    Raises:
-        Malformed: the value is no msgpack, or no sample.
-        MissingPackageError: msgpack is not installed.
-    """
+    """Read msgpack; bytes come as a `ByteSpan` of ``data``."""
     if data[:1] not in _LISTS:
         raise Malformed("no list or dict of msgpack")
     package = registry.require("msgpack", "msgpack")

@@ -70,11 +70,6 @@ class Mds(Format):
             path: A shard, or a folder with ``index.json``. Names of files are relative to the
                 folder.
             reading: ``label`` is the column of the labels.
-
-        Raises:
-            NotAPackError: no MDS shard, a compressed one, or one without images.
-            IntegrityError: the file is damaged, or not what ``index.json`` says.
-            ReadError: a file cannot be read.
         """
         check_reading(path, reading, "label")
         if not path.is_dir():

@@ -68,13 +68,6 @@ class Pth(Format):
             path: The file.
             reading: ``image`` is where the images are in the saved value: a key of the dict, a
                 position in the tuple, or a path of both, as "train/images"; ``label`` likewise.
-
-        Raises:
-            NotAPackError: the file is not torch's, holds other values than tensors and plain data,
-                or has no samples.
-            IntegrityError: the file is damaged.
-            OptionError: the saved value has no item of a given name.
-            ReadError: the file cannot be read.
         """
         return scanning.scan(path, reading)
 

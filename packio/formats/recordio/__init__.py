@@ -63,9 +63,6 @@ class Writer(append_only.Writer):
 
     Args:
         path: The file. Neither this file nor another file of its stem exists yet.
-
-    Raises:
-        CannotCreateError: one of the files cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,11 +72,7 @@ class Writer(append_only.Writer):
         self._unlabelled = False
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: a file cannot be written, or a value does not fit; the message tells which.
-        """
+        """Append records."""
         for record in records:
             if IMAGE in record.fields:
                 flag, label, labels = _labels(record, self._path)
@@ -113,11 +106,7 @@ class Writer(append_only.Writer):
             self._note(name, start, file.size - start, file=number, split=True)
 
     def close(self) -> Written:
-        """Write what is left, and read everything back while the disk syncs it.
-
-        Raises:
-            OutputError: a file cannot be written, or holds other bytes than were added.
-        """
+        """Write what is left, and read everything back while the disk syncs it."""
         names = [(file.path.name, index.path.name) for file, index in self._files.values()]
         sidecars = [names[0][1], self._list.path.name, *(index for _, index in names[1:])]
         labels = "none; 0 stands in the container" if self._unlabelled else "float32"
@@ -173,11 +162,6 @@ class RecordIO(Format):
 
         The key of a sample is the number of its record. ``NAME.idx`` only tells whether the file
         was cut off between two records.
-
-        Raises:
-            NotAPackError: not a RecordIO file, or not one of images.
-            IntegrityError: a frame is damaged, the file is cut off, or fields are missing.
-            ReadError: the file cannot be read.
         """
         check_reading(path, reading)
         others = {name: (file, kind) for file, name, kind in _siblings(path)}
@@ -194,11 +178,7 @@ class RecordIO(Format):
         return framing.unsplit(raw)
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Write the index of all shards together.
-
-        Raises:
-            OutputError: the index cannot be written.
-        """
+        """Write the index of all shards together."""
         base, positions = 0, array("q")
         for shard in shards:
             lines = (folder / shard).with_suffix(".idx").read_bytes().splitlines()

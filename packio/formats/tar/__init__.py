@@ -77,9 +77,6 @@ class Writer(append_only.Writer):
     Args:
         path: The archive. Neither this file nor ``path.idx`` exists yet.
         count: Number of samples to come; sets the width of the names.
-
-    Raises:
-        CannotCreateError: the archive cannot be made.
     """
 
     def __init__(self, path: Path, count: int) -> None:
@@ -88,11 +85,7 @@ class Writer(append_only.Writer):
         self._index = bytearray()
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written; the message tells the space left.
-        """
+        """Append records."""
         for record in records:
             name = b"%0*d" % (self._width, self._count)
             entries = []
@@ -123,11 +116,7 @@ class Writer(append_only.Writer):
         return offset
 
     def close(self) -> Written:
-        """Write what is left and DALI's index, and read the archive back.
-
-        Raises:
-            OutputError: a file cannot be written, or the archive holds other bytes than were added.
-        """
+        """Write what is left and DALI's index, and read the archive back."""
         (archive,) = self._outputs
         archive.append(_END, bytes(-(archive.size + len(_END)) % _RECORD))
         index = self._path.with_name(self._path.name + ".idx")
@@ -208,16 +197,7 @@ class Tar(Format):
         return head[257:262] == b"ustar" or super().recognise(head, name)
 
     def scan(self, path: Path, reading: Reading) -> Iterator[Record[Place]]:
-        """Yield every sample of an archive; see `packio.formats.tar.samples`.
-
-        Raises:
-            NotAPackError: not a tar archive, compressed, with links in it, or with a sample whose
-                image cannot be told from its other images.
-            IntegrityError: the archive is damaged or cut off; a member is there twice; a label or
-                description does not parse.
-            ReadError: the file cannot be read.
-            OptionError: the label that `reading` names is in no description.
-        """
+        """Yield every sample of an archive; see `packio.formats.tar.samples`."""
         check_reading(path, reading, "label")
         with opened(path) as file:
             found = samples(file)
@@ -230,11 +210,7 @@ class Tar(Format):
         return Writer(path, count)
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Write the files from which wids and timm learn the shards of a directory.
-
-        Raises:
-            OutputError: the files cannot be written.
-        """
+        """Write the files from which wids and timm learn the shards of a directory."""
         name = shards[0].removesuffix(".tar").rpartition("-")[0] if shards else ""
         name = name or "train"
         counts = [_count(folder / shard) for shard in shards]

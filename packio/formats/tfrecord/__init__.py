@@ -78,9 +78,6 @@ class Writer(append_only.Writer):
     Args:
         path: The file. Neither this file nor ``path.idx`` exists yet.
         classes: Names of the labels.
-
-    Raises:
-        CannotCreateError: the file or its index cannot be made.
     """
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
@@ -88,11 +85,7 @@ class Writer(append_only.Writer):
         self._texts = [name.encode("utf-8", "replace") for name in classes]
 
     def add(self, records: Sequence[Record[Field]]) -> None:
-        """Append records.
-
-        Raises:
-            OutputError: they cannot be written; the message tells the space left.
-        """
+        """Append records."""
         file, index = self._outputs
         for record in records:
             parts, starts = encode(features(record, self._texts))
@@ -110,11 +103,7 @@ class Writer(append_only.Writer):
             self._count += 1
 
     def close(self) -> Written:
-        """Write what is left, and read everything back while the disk syncs it.
-
-        Raises:
-            OutputError: a file cannot be written, or holds other bytes than were added.
-        """
+        """Write what is left, and read everything back while the disk syncs it."""
         file, index = (output.path.name for output in self._outputs)
         return self._close([file], [index])
 
@@ -140,12 +129,6 @@ class TFRecord(Format):
             path: The file.
             reading: ``image`` and ``label`` name features; None takes the first feature of a usual
                 name; the label "" takes no labels.
-
-        Raises:
-            NotAPackError: no TFRecord file of Examples with an image in each, or a compressed one.
-            OptionError: a record has no feature of a name given.
-            IntegrityError: the file is damaged; the message tells the record and where it begins.
-            ReadError: the file cannot be read.
         """
         check_reading(path, reading, "image", "label")
         for frame in frames(path):

@@ -76,9 +76,6 @@ def save(results: Iterable[Measured]) -> pathlib.Path:
 
     Returns:
         The file written.
-
-    Raises:
-        OutputError: the cache cannot be written.
     """
     new, here, target = list(results), _machine(), path()
     mine = [m for m in _read() if {k: m.get(k) for k in here} == here]

@@ -49,11 +49,7 @@ def _library() -> Any:
 
 
 def version() -> str:
-    """Version of torchvision.
-
-    Raises:
-        MissingPackageError: there is no GPU, or no torchvision that goes with PyTorch.
-    """
+    """Version of torchvision."""
     import torch
 
     if not torch.cuda.is_available():
@@ -74,10 +70,6 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
 
     Returns:
         (H, W, 3) or (H, W, 1) uint8, C-contiguous, orientation not applied.
-
-    Raises:
-        DecodeError: damaged, or not plain.
-        OptionError: in a worker process.
     """
     import torch
 
@@ -96,11 +88,7 @@ def decode(data: bytes, mode: str = "RGB") -> np.ndarray:
 
 
 def size(data: bytes, mode: str) -> tuple[int, int]:
-    """Read (height, width) of a plain JPEG: gray or YCbCr, baseline or progressive, complete.
-
-    Raises:
-        DecodeError: it is not plain.
-    """
+    """Read (height, width) of a plain JPEG: gray or YCbCr, baseline or progressive, complete."""
     height, width, components = plain_ycbcr(data)
     check_gray(mode, is_gray=components == 1)
     return height, width
@@ -116,10 +104,6 @@ def decode_batch(datas: Sequence[bytearray], mode: str, device: torch.device) ->
 
     Returns:
         (3, H, W) or (1, H, W) uint8 each, orientation not applied.
-
-    Raises:
-        DecodeError: one of them is damaged.
-        OptionError: the device is no GPU.
     """
     if device.type != "cuda":
         raise OptionError(f"decoder='nvjpeg' decodes on a GPU; device={str(device)!r}")

@@ -43,9 +43,6 @@ def make_seekable(data: bytes, *, check: bool = False) -> bytes:
         itself if the JPEG is seekable already; is progressive, arithmetic or 12 bits deep; has
         several scans or pictures; is damaged or no JPEG; is too small for two segments; or would
         get a segment of more than 65,535 bytes.
-
-    Raises:
-        MissingPackageError: The native core is missing; `packio.images.native` says why.
     """
     scan = _scan.parse(data)
     if scan is None or _has_all_markers(data, scan) or _has_pictures(data, scan):

@@ -73,11 +73,6 @@ def write_contact_sheet(
         originals: Bytes of images that the page has as they are, the smallest first: enlarged, such
             an image has its own pixels. All others have those of a thumbnail.
         progress: Called with a `Progress` about ten times a second, and at the end.
-
-    Raises:
-        OptionError: no such class or split, or a limit or size below 1.
-        OutputExistsError: ``out`` exists and is no HTML file.
-        OutputError: writing fails.
     """
     if isinstance(pack, (str, os.PathLike)):
         with opening.open(pack) as opened:

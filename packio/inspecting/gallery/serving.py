@@ -54,10 +54,6 @@ class GalleryServer:
             split: Name of the split to show; None shows all.
             size: Longer edge of a thumbnail, pixels on the page.
             port: Of 127.0.0.1; 0: one that is free.
-
-        Raises:
-            OptionError: no such class or split.
-            CannotCreateError: the port is in use.
         """
         self._pack, self._size = pack, size
         self._classes = None if classes is None else tuple(classes)

@@ -37,10 +37,6 @@ def write_overview(pack: Pack, out: str | os.PathLike[str]) -> None:
     Args:
         pack: An open pack.
         out: The HTML file; an earlier one is replaced.
-
-    Raises:
-        OutputExistsError: ``out`` exists and is no HTML file.
-        OutputError: writing fails.
     """
     path = Path(out)
     check_place(path)

@@ -52,13 +52,7 @@ def make_page(folder: Path, values: dict[str, Any], *, served: bool = False) -> 
 
 
 def check_place(path: Path) -> None:
-    """Check that a page may be written to a place.
-
-    Raises:
-        OutputExistsError: something is there that is no HTML page.
-        CannotCreateError: it is a folder, or its own folder does not exist.
-        OutputError: it cannot be read.
-    """
+    """Check that a page may be written to a place."""
     try:
         with path.open("rb") as file:
             start = file.read(len(_START)).lower()
@@ -74,11 +68,7 @@ def check_place(path: Path) -> None:
 
 
 def write_page(path: Path, text: bytes) -> None:
-    """Write a page; it appears when it is complete.
-
-    Raises:
-        OutputError: writing fails.
-    """
+    """Write a page; it appears when it is complete."""
     try:
         with files.replacing(path) as file:
             file.write(text)

@@ -148,11 +148,7 @@ def _dataset(data: Data, options: dict[str, Any], state: states.State | None) ->
 
 
 def _whole(name: str, value: Any, least: int | None) -> int | None:
-    """An argument that is a whole number, or None.
-
-    Raises:
-        OptionError: it is something else, or too small.
-    """
+    """An argument that is a whole number, or None."""
     if value is None:
         return None
     try:
@@ -165,11 +161,7 @@ def _whole(name: str, value: Any, least: int | None) -> int | None:
 
 
 def _of_batches(size: int | None, sampler: Any, state: states.State | None) -> int | None:
-    """What a rank takes in a step: 1 if the sampler's positions are batches, else samples.
-
-    Raises:
-        OptionError: the sampler makes batches of another size.
-    """
+    """What a rank takes in a step: 1 if the sampler's positions are batches, else samples."""
     order = {} if state is None else state.order
     own = order.get("batch_size") if sampler is None else getattr(sampler, "batch_size", None)
     if own is None:
@@ -218,11 +210,7 @@ def _of_loader(loader: Loader | None, state: states.State | None) -> Replayable 
 
 
 def _checked(sampler: Any, state: states.State | None) -> Replayable:
-    """A sampler that was handed over.
-
-    Raises:
-        OptionError: it is not packio's, or has another order than the state.
-    """
+    """A sampler that was handed over."""
     if not isinstance(sampler, Replayable):
         raise OptionError(
             f"sampler={type(sampler).__name__}: expected a sampler of packio's, as ShuffleSampler"
@@ -314,11 +302,7 @@ def _indices(run: _Run, step: int, rank: int) -> Sequence[Any] | None:
 
 
 def _check_end(run: _Run, last: int) -> None:
-    """Check that the epoch has a step, before others are computed.
-
-    Raises:
-        OptionError: it has ended before.
-    """
+    """Check that the epoch has a step, before others are computed."""
     if _indices(run, last, 0) is None:
         size = spans.of_step(run.stretches, run.epoch, last, run.sampler.start_of)
         raise OptionError(f"step {last}: {_end(run, size, last)}")

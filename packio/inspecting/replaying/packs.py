@@ -22,10 +22,6 @@ def opened(paths: Sequence[Path], options: dict[str, Any], state: State | None) 
 
     Returns:
         The dataset, and whether its crops are those of the run.
-
-    Raises:
-        OptionError: the state is of other packs, or of a part of them.
-        StateError: what it says of its dataset makes no sense.
     """
     parts = _parts(state)
     if state is not None and state.dataset is not None and state.dataset.get("part") is True:
@@ -80,11 +76,7 @@ def warn_of_others(own: Sequence[Mapping[str, Any]], state: State | None) -> Non
 
 
 def _check_packs(datasets: Sequence[PackDataset], parts: Sequence[Mapping[str, Any]]) -> None:
-    """Check that packs are those of the state, as far as the state says; warn of other digests.
-
-    Raises:
-        OptionError: a dataset has another number of samples.
-    """
+    """Check that packs are those of the state, as far as the state says; warn of other digests."""
     for dataset, part in zip(datasets, parts, strict=False):
         if part.get("samples") not in (None, len(dataset)):
             raise OptionError(

@@ -81,11 +81,7 @@ class Replay:
     seed: int | None
 
     def batch(self, step: int, rank: int = 0) -> ReplayedBatch:
-        """The batch of a step and a rank.
-
-        Raises:
-            OptionError: it is not among those that were replayed.
-        """
+        """The batch of a step and a rank."""
         for batch in self.batches:
             if (batch.step, batch.rank) == (step, rank):
                 return batch
@@ -99,10 +95,6 @@ class Replay:
 
         Returns:
             What the loader handed out, before anything that it does on a device.
-
-        Raises:
-            OptionError: the batch was not replayed, or its crops are not known.
-            DecodeError, IntegrityError: a sample is bad.
         """
         batch = self.batch(step, rank)
         if not batch.crops_known:
@@ -130,11 +122,6 @@ class Replay:
 
         Returns:
             Bytes of the file.
-
-        Raises:
-            OptionError: a size below 1, or a dataset that is not packio's.
-            OutputExistsError: ``out`` exists and is no HTML file.
-            OutputError: writing fails.
         """
         from packio.inspecting.replaying.sheet import write_sheet
 

@@ -63,11 +63,6 @@ def read(state: Mapping[str, Any] | str | os.PathLike[str], name: str | None = N
         state: What ``state_dict()`` of a loader or sampler returned, something that holds it, or a
             file: of ``torch.save``, or JSON.
         name: Where the state is in there, as "loader" or "loops.train"; None: there is only one.
-
-    Raises:
-        StateError: there is no such state, or there are several.
-        ReadError: the file cannot be read.
-        OptionError: the state is of a sampler that is not packio's.
     """
     where = "state" if isinstance(state, Mapping) else os.fspath(state)
     value = state if isinstance(state, Mapping) else _loaded(Path(state))
@@ -182,11 +177,7 @@ def _read(state: Mapping[str, Any]) -> State:
 
 
 def _check_order(order: Any) -> None:
-    """Check that an order is plain numbers and text, in lists at most.
-
-    Raises:
-        TypeError, ValueError: it is not.
-    """
+    """Check that an order is plain numbers and text, in lists at most."""
     if not isinstance(order, Mapping):
         raise TypeError(f"order={reprlib.repr(order)}")
     for name, value in order.items():
@@ -204,11 +195,7 @@ def _check_order(order: Any) -> None:
 
 
 def _checked_dataset(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a state says of its dataset.
-
-    Raises:
-        TypeError, ValueError: it is no description of a dataset.
-    """
+    """What a state says of its dataset."""
     parts = told.get("parts", ())
     if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Mapping) for p in parts):
         raise TypeError(f"dataset: parts={reprlib.repr(parts)}")

@@ -27,9 +27,6 @@ def decode_value(decoder: Decoder, kind: str, data: bytes, facts: Described | No
         decoder: For pixels.
         kind, data: Kind and bytes of the field.
         facts: What is known of the pixels; None: what their header says.
-
-    Raises:
-        DecodeError: the value does not decode.
     """
     if kind in PIXELS:
         decoder(data, facts or encodings.read_facts(data))

@@ -159,11 +159,7 @@ class Findings:
         return self.table[number][0], offset, length
 
     def unsplit(self, position: int, kind: int, data: bytes | np.ndarray) -> bytes | np.ndarray:
-        """Join the bytes of a value, which may lie in several parts.
-
-        Raises:
-            IntegrityError: the parts do not fit together.
-        """
+        """Join the bytes of a value, which may lie in several parts."""
         flags = f"{self.kinds[kind].name}/flags"
         if flags not in self.index or not self.index.column(flags).item(position) & SPLIT_RECORD:
             return data

@@ -17,12 +17,7 @@ from packio.packs import locating, recognising
 
 
 def located(path: Path) -> Path:
-    """Path of a pack's index, which may be missing.
-
-    Raises:
-        NotAPackError: there is nothing at the path, or no pack.
-        UnfinishedPackError: packing into this path was interrupted or is going on.
-    """
+    """Path of a pack's index, which may be missing."""
     locating.check_finished(path)
     beside = path.with_name(path.name + INDEX_SUFFIX) if path.name else path
     if path.is_dir():
@@ -37,14 +32,7 @@ def located(path: Path) -> Path:
 
 
 def opened(path: Path) -> Index:
-    """Open an index.
-
-    Raises:
-        IntegrityError: the index is missing or damaged.
-        NotAPackError: the file is damaged, or no index of packio.
-        VersionError: a newer packio wrote the index.
-        ReadError: the index cannot be read.
-    """
+    """Open an index."""
     if not path.is_file():
         raise IntegrityError(f"{path}: missing; `packio reindex` makes an index from the files")
     return Index(path)

@@ -58,12 +58,7 @@ class Rebuilt:
 
 
 def rebuild(path: Path, index_path: Path, threads: int, meter: Meter) -> Rebuilt:
-    """Make a new index if the index is missing or damaged and the container is sound.
-
-    Raises:
-        ReadError: the index cannot be read.
-        OSError: the new index cannot be written.
-    """
+    """Make a new index if the index is missing or damaged and the container is sound."""
     old, damages = _examined(path, index_path, meter)
     if not damages:
         return Rebuilt()

@@ -25,11 +25,7 @@ _INTERPOLATIONS = {"bilinear": "INTERP_LINEAR", "bicubic": "INTERP_CUBIC"}
 
 
 def module(name: str) -> ModuleType:
-    """Import a module of DALI's.
-
-    Raises:
-        MissingPackageError: DALI is not installed, or does not load.
-    """
+    """Import a module of DALI's."""
     return registry.require(f"nvidia.dali{name}", "dali")
 
 
@@ -115,9 +111,6 @@ def fed(options: Options, source: Callable[[], tuple[Any, Any]]) -> Any:
             and width of the box in the upright image; height and width of the resized box; top,
             left, height and width of the output in the resized box, with black beyond the edges; 1
             to mirror the output left-right; 1 to mirror the output top-bottom.
-
-    Raises:
-        MissingPackageError: DALI is not installed, or does not load.
     """
     fn, types = module(".fn"), module(".types")
 

@@ -34,11 +34,7 @@ class _Feed:
         return batch.data, batch.places
 
     def rest(self, settle: Callable[[list[int]], Fed]) -> Iterator[Fed]:
-        """Yield the batches that were in DALI, the first doubtful one settled; then the source's.
-
-        Raises:
-            Exception: the error that ended the source.
-        """
+        """Yield the batches in DALI, the first doubtful one settled; then the source's."""
         for number, batch in enumerate(self.waiting):
             if not batch.settled:
                 yield settle(batch.indices)
@@ -67,11 +63,7 @@ class Runner:
         self._idle = None
 
     def run(self, batches: Iterator[Fed]) -> Iterator[tuple[Fed, Any]]:
-        """Send batches through; yield each batch with its images, as DALI has them.
-
-        Raises:
-            DecodeError, IntegrityError: a sample is bad; or DALI fails for another reason.
-        """
+        """Send batches through; yield each batch with its images, as DALI has them."""
         pipeline, feed = self._idle or self._new()
         self._idle = None
         feed.source = batches

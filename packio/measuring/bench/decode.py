@@ -95,11 +95,7 @@ class DecodeResult:
         return dataclasses.asdict(self)
 
     def save(self) -> str:
-        """Keep the figures of the fewest threads for ``decoder="auto"``; return the file's path.
-
-        Raises:
-            OutputError: the cache cannot be written.
-        """
+        """Keep the figures of the fewest threads for ``decoder="auto"``; return the file's path."""
         fewest = min(row.threads for row in self.rows if not row.workers)
         measured = [
             _calibration.Measured(
@@ -136,11 +132,6 @@ def measure(
         rounds: Passes of each candidate over the images; they take turns, as machines are noisy.
         limit: Images at most, spread evenly over those there are.
         progress: Called after each pass.
-
-    Raises:
-        OptionError: a number below 1, or no such decoder.
-        MissingPackageError: a decoder named in `decoders` is not installed.
-        SourceError: there are no images.
     """
     thread_counts = sorted(set(threads if threads is not None else (1, processors.usable())))
     worker_counts = sorted(set(workers))
@@ -185,11 +176,7 @@ def measure(
 
 
 def available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Find decoders: the versions of those installed, and why the others are not.
-
-    Raises:
-        MissingPackageError: a decoder named in `decoders` is not installed.
-    """
+    """Find decoders: the versions of those installed, and why the others are not."""
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
     for name in registry.names("decoders") if decoders is None else dict.fromkeys(decoders):

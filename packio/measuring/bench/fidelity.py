@@ -121,11 +121,6 @@ def measure(
         size: Side of the crops, pixels.
         interpolation: "bilinear" or "bicubic".
         progress: Called after each image.
-
-    Raises:
-        OptionError: `crops` or `limit` below 1, no such decoder, or no JPEG that can be measured.
-        MissingPackageError: a decoder named in `decoders` is not installed.
-        SourceError: there are no images.
     """
     if crops is not None and crops < 1:
         raise OptionError(f"crops={crops}: expected 1 or more")

@@ -41,10 +41,6 @@ def collect(path: str | os.PathLike[str] | None, limit: int) -> Images:
     Args:
         path: Folder or pack; None: photographs, made JPEGs.
         limit: Images at most.
-
-    Raises:
-        OptionError: the limit is below 1.
-        SourceError: there is no image.
     """
     if limit < 1:
         raise OptionError(f"limit={limit}: expected 1 or more")

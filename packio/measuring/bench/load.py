@@ -139,10 +139,6 @@ def measure(
             images where these would take longer, a batch of each worker at least; once the time is
             over, no setting is measured a second time.
         say: Called with a line that says what is measured next.
-
-    Raises:
-        OptionError: a number below 1 (of workers: below 0); or no time.
-        NotAPackError, OptionError: see `PackDataset`.
     """
     crop = crop if crop is not None else RandomResizedCrop(224)
     if rounds < 1 or batch_size < 1 or images < 1:

@@ -123,9 +123,6 @@ def measure(
             128 of 224 on a GPU.
         rounds: Rounds; each measures everything once, in turns, as machines are noisy.
         progress: Called after each measurement.
-
-    Raises:
-        OptionError: a number that is too small, or a data type or device that does not exist.
     """
     where = _device(device)
     names = list(dict.fromkeys(dtypes)) if dtypes is not None else _fast_dtypes(where)

@@ -50,11 +50,7 @@ class Gain(NamedTuple):
 
 
 def time_stages(dataset: PackDataset, batch_size: int) -> dict[str, float]:
-    """Time "read", "decode and crop" and "collate", in microseconds an image.
-
-    Raises:
-        OptionError: none of the images that were tried can be decoded.
-    """
+    """Time "read", "decode and crop" and "collate", in microseconds an image."""
     pack, alone = dataset.pack, dataset.with_options(threads=1)
     chosen = _chosen(dataset, _LOOKED_AT)
     count = -(-len(chosen) // batch_size)

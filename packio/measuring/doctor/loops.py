@@ -51,11 +51,7 @@ class LoopRun(NamedTuple):
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into an error that says where it was raised.
-
-    Raises:
-        DiagnosisError: the code raised an exception, which is the cause.
-    """
+    """Turn an exception of the user's code into an error that says where it was raised."""
     try:
         yield
     except PackioError:
@@ -92,9 +88,6 @@ class Loop:
         Args:
             seconds: Seconds to run. The first lap is whole, unless the step takes most of it.
             until: When to end, by time.monotonic.
-
-        Raises:
-            DiagnosisError: loader or step fail, or there are no batches.
         """
         if self._flow is not None:
             self._flow.is_open = True
@@ -175,11 +168,7 @@ class Loop:
 
 
 def call(step: Step, batch: Any) -> None:
-    """Call the step; if the GPU is in use, wait for it.
-
-    Raises:
-        DiagnosisError: the step fails.
-    """
+    """Call the step; if the GPU is in use, wait for it."""
     with explained("the step failed"):
         step(batch)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own

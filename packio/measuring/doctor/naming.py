@@ -27,10 +27,6 @@ def found(name: str, option: str = "") -> Any:
     Args:
         name: "module:object".
         option: What the user said before it, for messages.
-
-    Raises:
-        OptionError: there is no such module or object.
-        DiagnosisError: importing the module raises an exception.
     """
     if not is_name(name):
         raise OptionError(
@@ -54,12 +50,7 @@ def found(name: str, option: str = "") -> Any:
 
 
 def loader(name: str) -> Any:
-    """Import a loader by its name. A function or class is called without arguments.
-
-    Raises:
-        OptionError, DiagnosisError: see `found`.
-        DiagnosisError: the function raises an exception.
-    """
+    """Import a loader by its name. A function or class is called without arguments."""
     value = found(name)
     if callable(value) and (isinstance(value, type) or not hasattr(value, "__iter__")):
         with _current_folder_importable(), explained(name):

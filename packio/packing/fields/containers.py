@@ -59,11 +59,7 @@ def record_path(folder: Path, number: int) -> Path:
 
 
 def write(task: Task) -> int:
-    """Write a container, and note it; return the number of its rows. Without values: no container.
-
-    Raises:
-        OSError, OutputError: it cannot be written.
-    """
+    """Write a container, and note it; return its number of rows. No values: no container."""
     form: Format = registry.load("formats", task.format)
     path = task.built / task.path
     _clear(task, path)

@@ -171,11 +171,7 @@ class Job:
         return digest.digest()
 
     def _make(self, found: values.Values, keys: Sequence[bytes]) -> int:
-        """Make the values that are not there yet; return how many samples need none.
-
-        Raises:
-            BadImagesError: values are bad, and are not to be left out.
-        """
+        """Make the values that are not there yet; return how many samples need none."""
         folder, asked, wanted = self._shop.shards, self._asked, self._rows()
         self._drop_unfit()
         there, count = parts.there(folder), sum(stop - first for first, stop in wanted)
@@ -220,11 +216,7 @@ class Job:
                     note.unlink()
 
     def _took(self, made: making.Made) -> int:
-        """Note the bad values of a task; return the number of its rows.
-
-        Raises:
-            BadImagesError: there are too many bad values.
-        """
+        """Note the bad values of a task; return the number of its rows."""
         self._problems += made.problems
         limit = self._asked.limit
         if limit is not None and len(self._problems) > limit:

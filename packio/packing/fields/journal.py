@@ -36,12 +36,7 @@ class Plan(NamedTuple):
 
 
 def begin(shop: Workshop, plan: Plan, *, resume: bool) -> None:
-    """Keep the parts of an earlier run with the same plan; remove those of another plan.
-
-    Raises:
-        OutputExistsError: they are of another field, or a function made them, and ``resume`` is
-            set: nobody has said that they may go.
-    """
+    """Keep the parts of an earlier run with the same plan; remove those of another plan."""
     before = read(shop.shards)
     if resume and before == plan:
         return
@@ -63,11 +58,7 @@ def begin(shop: Workshop, plan: Plan, *, resume: bool) -> None:
 
 
 def check_none_left(out: Path, what: str) -> None:
-    """Refuse to change a pack if values that a function made would fit it no more.
-
-    Raises:
-        OutputExistsError: there are such values.
-    """
+    """Refuse to change a pack if values that a function made would fit it no more."""
     shop = Workshop.of(out, SUFFIX)
     before = read(shop.shards)
     if before is not None and before.is_function and (rows := _rows(shop.shards)):

@@ -86,11 +86,7 @@ def close() -> None:
 
 
 def make(task: Task, stopped: Callable[[], bool] = bool) -> Made:
-    """Make the values of some rows, and write them as parts.
-
-    Raises:
-        BadImagesError: the function cannot be meant; what was made before is kept.
-    """
+    """Make the values of some rows, and write them as parts."""
     made, began = _Making(task), time.monotonic()
     try:
         for first in range(task.first, task.stop, task.batch_size or 1):
@@ -193,11 +189,7 @@ class _Making:
         )  # fmt: skip
 
     def _one_by_one(self, rows: range, error: Exception) -> list[Any]:
-        """The values of a batch that failed, so that a bad sample costs only its own.
-
-        Raises:
-            BadImagesError: each sample alone does well: the batch is too large, say.
-        """
+        """The values of a batch that failed, so that a bad sample costs only its own."""
         found = [value for row in rows for value in self._made(range(row, row + 1))]
         if not any(isinstance(value, _Failed) for value in found):
             raise self._wrong(

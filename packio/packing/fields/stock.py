@@ -35,12 +35,7 @@ class Stock:
 
 
 def taken(folder: Path, where: str, keys: Sequence[bytes]) -> Stock:
-    """Look through the parts.
-
-    Raises:
-        SourceError: values are of several kinds.
-        OSError: a part is damaged.
-    """
+    """Look through the parts."""
     kinds: dict[str, int] = {}
     problems, absent = list[Problem](), list[int]()
     size, shapes = 0, collections.Counter[str]()

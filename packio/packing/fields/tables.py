@@ -28,12 +28,7 @@ class _Cell(NamedTuple):
 
 
 def values(path: Path, name: str) -> dict[bytes, Any]:
-    """Key → value of each row of a table.
-
-    Raises:
-        SourceError: a column is missing or there twice, a key is there twice, a list is no array
-            of numbers, or the file is no table.
-    """
+    """Key → value of each row of a table."""
     dtype = None
     try:
         if path.suffix.lower() == ".parquet":
@@ -111,11 +106,7 @@ def _of_parquet(path: Path, name: str) -> tuple[list[_Cell], np.dtype | None]:
 
 
 def _chosen(path: Path, names: Sequence[str], wanted: str) -> tuple[str, str]:
-    """The columns of keys and of values, the latter perhaps in another case.
-
-    Raises:
-        SourceError: there is none, or it is there twice.
-    """
+    """The columns of keys and of values, the latter perhaps in another case."""
     alike = [name for name in names if name.strip().lower() == wanted.lower()]
     column = wanted if wanted in names else alike[0] if len(alike) == 1 else None
     key = columns.guess(names, _KEY_COLUMNS)
@@ -143,11 +134,7 @@ def _key(cell: _Cell) -> bytes:
 
 
 def _values(cells: Sequence[_Cell], dtype: np.dtype | None) -> list[Any]:
-    """The values of a column, its lists as arrays of one type.
-
-    Raises:
-        SourceError: a list is no array of numbers.
-    """
+    """The values of a column, its lists as arrays of one type."""
     found = [cell.value for cell in cells]
     arrays = {i: _array(cell) for i, cell in enumerate(cells) if isinstance(cell.value, list)}
     if dtype is None or dtype.kind not in "biuf":

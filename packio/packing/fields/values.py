@@ -43,12 +43,7 @@ class Values(NamedTuple):
 
 
 def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Values:
-    """Find the values of a field.
-
-    Raises:
-        OptionError: the values are none of these.
-        SourceError: the folder or the table does not tell one value for each sample.
-    """
+    """Find the values of a field."""
     if callable(values):
         where = f"{getattr(values, '__module__', '')}:{getattr(values, '__qualname__', values)}"
         return Values(_digest("function", where, kind), where, values, {}, kind)
@@ -73,11 +68,7 @@ def of(values: Any, name: str, keys: Sequence[bytes], kind: str | None) -> Value
 
 
 def function(text: str) -> Callable[[Any], Any]:
-    """Import a function by ``package.module:function``.
-
-    Raises:
-        OptionError: there is none.
-    """
+    """Import a function by ``package.module:function``."""
     module, _, attribute = text.partition(":")
     example = f"{module.removesuffix('.py').replace('/', '.').strip('.') or 'my_vae'}:"
     example += attribute or "encode"
@@ -99,12 +90,7 @@ def function(text: str) -> Callable[[Any], Any]:
 
 
 def field_of(value: Any, kind: str | None) -> Field | None:
-    """The field of a value as values are given: a path of a file, or what `fields.encode` takes.
-
-    Raises:
-        DecodeError: the value is not of the kind.
-        OSError: the file cannot be read.
-    """
+    """The field of a value as values are given: a path of a file, or what `fields.encode` takes."""
     if value is None:
         return None
     if isinstance(value, _File):
@@ -132,11 +118,7 @@ def source_of(value: Any) -> str:
 
 
 def _by_key(values: Iterable[tuple[Any, Any]], where: str) -> dict[bytes, Any]:
-    """Values by their keys, as bytes.
-
-    Raises:
-        SourceError: a key is no text, or is there twice.
-    """
+    """Values by their keys, as bytes."""
     found: dict[bytes, Any] = {}
     for key, value in values:
         if not isinstance(key, (str, bytes, os.PathLike)):
@@ -179,11 +161,7 @@ def _of_mapping(
 def _matched(
     keys: Sequence[bytes], names: Container[bytes], where: str, all_keys: Sequence[bytes]
 ) -> dict[bytes, bytes]:
-    """Key of each sample that has a value → name of the value: the key, or it without its ending.
-
-    Raises:
-        SourceError: a name fits several samples.
-    """
+    """Key of each sample that has a value → the value's name: the key, or it without its ending."""
     sharing = Counter(os.path.splitext(key)[0] for key in all_keys)
     found: dict[bytes, bytes] = {}
     users: dict[bytes, bytes] = {}
@@ -234,11 +212,7 @@ def _of_folder(folder: Path, keys: Sequence[bytes], kind: str | None) -> Values:
 
 
 def _walked(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Files below a folder, sorted: their names relative to it, and what the system says.
-
-    Raises:
-        SourceError: a folder or file cannot be looked at.
-    """
+    """Files below a folder, sorted: their names relative to it, and what the system says."""
     top = os.fsencode(folder)
     found = []
     for root, _, names in os.walk(top, onerror=_refuse_unreadable):

@@ -58,11 +58,7 @@ class _Output(NamedTuple):
 
 
 def refuse_unused(options: Mapping[str, Any]) -> None:
-    """Refuse options of an encoder where no image is encoded.
-
-    Raises:
-        OptionError: there is such an option.
-    """
+    """Refuse options of an encoder where no image is encoded."""
     if any(options.get(n, "keep") not in ("keep", None) for n in ("encode", "resize", *_POLICIES)):
         return
     for name in ("quality", "subsampling"):
@@ -103,9 +99,6 @@ class Encoding:
         wide: For more than 8 bits a channel. "keep" keeps them, and refuses an image if the
             encoding cannot (gray PNG and raw can). "scale" takes the higher 8 of 16 bits.
         mode: Colours of raw pixels: "RGB", "GRAY", "RGB_ALPHA" or "UNCHANGED".
-
-    Raises:
-        OptionError: a value, or a combination of values, makes no sense.
     """
 
     encode: str = "keep"
@@ -154,11 +147,6 @@ class Encoding:
             The sample for the pack; the argument itself if nothing has to be done. Masks follow the
             size and orientation of the image, and become PNGs. Boxes, their areas, and COCO
             annotations in the metadata follow, too.
-
-        Raises:
-            DecodeError: the image or a mask is damaged, or cannot be encoded so.
-            ModeError: 16 bits or transparency would be lost.
-            LimitError: the new image would have more pixels than packio reads.
         """
         facts = record.facts
         size = facts.width, facts.height
@@ -206,9 +194,6 @@ class Encoding:
 
         A mask takes the nearest pixels. An image keeps its encoding and its bits a channel. If it
         has another size than the sample's image, it is resized by the same factors.
-
-        Raises:
-            DecodeError: the field is damaged, or a mask does not have the size of the image.
         """
         if field.kind == "mask":
             return Field("mask", resizing.moved_mask(field.data, size, to, turn))
@@ -240,11 +225,7 @@ class Encoding:
     def _made(
         self, data: bytes, facts: Facts, to: resizing.Size, turn: int
     ) -> tuple[bytes, Facts] | None:
-        """Encode an image; return its bytes and facts, or None if the old bytes stay.
-
-        Raises:
-            DecodeError: see `__call__`.
-        """
+        """Encode an image; return its bytes and facts, or None if the old bytes stay."""
         with Decoding("cannot be encoded: "), _opened(data, facts) as image:
             resizes = to != (facts.width, facts.height)
             converts = colours.asks_for_change(image, **self._policies)

@@ -21,11 +21,7 @@ _SLACK = 0.01  # pixels by which a box may reach beyond the image, from rounding
 
 
 def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
-    """Move boxes and masks into the stored image; also return what is to be counted.
-
-    Raises:
-        DecodeError: the annotations are of an image of another size, or a mask is damaged.
-    """
+    """Move boxes and masks into the stored image; also return what is to be counted."""
     frame, facts, counts = record.frame, record.facts, Counter[str]()
     if frame is None:
         return record, counts

@@ -71,11 +71,7 @@ class Choice:
 
     @staticmethod
     def made(options: Mapping[str, Any]) -> Choice:
-        """Make a choice of options as a user or a recipe gives them.
-
-        Raises:
-            OptionError: a value makes no sense.
-        """
+        """Make a choice of options as a user or a recipe gives them."""
         found: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v
                                  for n, v in options.items()}  # fmt: skip
         found |= {n: (v,) for n, v in options.items() if isinstance(v, str) and n in _PATTERNS}
@@ -97,11 +93,7 @@ class Choice:
         return {n: v for n, v in found.items() if v != getattr(_ALL, n) or n == "seed"}
 
     def of(self, listing: Listing) -> Listing:
-        """The listing of the chosen samples.
-
-        Raises:
-            SourceError: no sample is chosen.
-        """
+        """The listing of the chosen samples."""
         found = len(listing.keys)
         listing = self._matching(listing)
         if self.dedupe is not None:

@@ -53,9 +53,6 @@ def without_near(listing: Listing) -> Listing:
     """Leave out each image that looks like an earlier one that stays; all images are decoded.
 
     See `packio.images.perceptual`. An image that cannot be decoded stays: packing it says why.
-
-    Raises:
-        MissingPackageError: ImageHash is not installed.
     """
     found = grouped(_hashes(listing), perceptual.THRESHOLD)
     if not found:

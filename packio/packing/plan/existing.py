@@ -27,12 +27,7 @@ SKIPPED_SUFFIX = ".skipped.jsonl"
 
 
 def report(plan: Plan, out: Path, began: float, *, skip: bool) -> PackReport | None:
-    """Report of the pack at ``out``, if it is the pack that a plan makes; None if there is nothing.
-
-    Raises:
-        OutputExistsError: something else is there.
-        LockedError: another process is packing into it.
-    """
+    """Report of the pack at ``out``, if a plan makes this pack; None if there is nothing."""
     if not os.path.lexists(out):
         return None
     try:
@@ -95,11 +90,7 @@ def is_made_by(plan: Plan, pack: opening.Pack, *, skip: bool) -> bool:
 
 
 def check_replaceable(out: Path) -> None:
-    """Refuse to replace a folder that is no pack.
-
-    Raises:
-        OutputExistsError: the folder holds something, but no index.
-    """
+    """Refuse to replace a folder that is no pack."""
     if not os.path.isdir(out) or os.path.exists(out / indexfile.INDEX_NAME):
         return
     try:

@@ -42,11 +42,7 @@ class Growth(NamedTuple):
 
 
 def compared(pack: opening.Pack, listing: Listing, recipe: Recipe) -> Growth:
-    """Compare a source with a pack: by keys, then by bytes and annotations where both have a key.
-
-    Raises:
-        OptionError: the source has labels or splits of another kind than the pack.
-    """
+    """Compare a source with a pack: by keys, then by bytes and annotations of keys in both."""
     _check_labels(pack, listing)
     classes = all_classes([pack.classes, listing.classes])
     listing = relabelled(listing, classes, str(listing.root or "the source"))
@@ -66,11 +62,7 @@ def compared(pack: opening.Pack, listing: Listing, recipe: Recipe) -> Growth:
 
 
 def _check_labels(pack: opening.Pack, listing: Listing) -> None:
-    """Refuse labels of another kind than those of the pack.
-
-    Raises:
-        OptionError: ints and vectors, vectors of another length, or only one has labels or names.
-    """
+    """Refuse labels of another kind than those of the pack."""
     if not listing.keys:
         return
     old = pack.labels

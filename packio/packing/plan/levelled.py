@@ -17,9 +17,6 @@ def asked(listing: Listing, recipe: Recipe, wanted: Levels | None) -> tuple[List
 
     Nothing asked: levels of packs stay. If their image changes, the levels are made anew as the
     recipe of the packs says; of packs with different recipes, they are left out.
-
-    Raises:
-        OptionError: levels are asked for, and all images become raw pixels, which get none.
     """
     if wanted is not None and wanted.count != 0 and recipe.encoding.get("encode") == "raw":
         raise OptionError(

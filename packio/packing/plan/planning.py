@@ -146,12 +146,7 @@ def _ranges(sizes: list[int], shards: int, shard_size: int | None) -> tuple[rang
 
 
 def source_of(source: Any, name: str | None = None) -> Source:
-    """Find the source that lists a path or an object, by its name or by asking each source.
-
-    Raises:
-        OptionError: there is no source of that name.
-        SourceError: no source recognises the path or the object.
-    """
+    """Find the source that lists a path or an object, by its name or by asking each source."""
     if name is not None:
         named: Source = registry.load("sources", name)
         return named
@@ -198,11 +193,7 @@ def _portable(listing: Listing) -> bool:
 
 
 def format_of(out: Path, name: str | None) -> str:
-    """Name of the format of an output: the name given, or by the output's suffix.
-
-    Raises:
-        OptionError: there is no such format, or no format with this suffix.
-    """
+    """Name of the format of an output: the name given, or by the output's suffix."""
     if name is not None:
         registry.load("formats", name)
         return name

@@ -16,11 +16,7 @@ _FILES_A_SHARD = 16  # at most, but for arrays of many chunks
 
 
 def refuse_nesting(source: Path, out: Path) -> None:
-    """Refuse an output within its source, and a source within its output.
-
-    Raises:
-        OptionError: one of them lies within the other.
-    """
+    """Refuse an output within its source, and a source within its output."""
     inside, outside = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if inside == outside or outside in inside.parents:
         raise OptionError(f"{out}: lies within the source {source}; choose another place")
@@ -29,11 +25,7 @@ def refuse_nesting(source: Path, out: Path) -> None:
 
 
 def refuse_inside(source: Path, quarantine: Path) -> None:
-    """Refuse a quarantine within its source, where the next run would find the copies as samples.
-
-    Raises:
-        OptionError: the quarantine is the source, or lies within it.
-    """
+    """Refuse a quarantine within its source: the next run would find the copies as samples."""
     inside, outside = Path(os.path.realpath(quarantine)), Path(os.path.realpath(source))
     if inside == outside or outside in inside.parents:
         raise OptionError(
@@ -46,9 +38,6 @@ def check_space(plan: Plan, treatment: Treatment, out: Path, shards: Sequence[in
     """Refuse to begin if the disk has too few free bytes or inodes.
 
     Bytes are not counted if images are encoded anew, as their new size is not known.
-
-    Raises:
-        OutputError: the disk has too little room.
     """
     try:
         disk = os.statvfs(out.parent)

@@ -14,11 +14,7 @@ from packio.sources import Listing
 
 
 def relabelled(listing: Listing, classes: Sequence[str], where: str) -> Listing:
-    """Move the labels and the box labels of a listing.
-
-    Raises:
-        OptionError: a label has no name.
-    """
+    """Move the labels and the box labels of a listing."""
     move = Relabelling(listing.classes, list(classes), where)
     if not move.changes:
         return listing

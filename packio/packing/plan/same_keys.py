@@ -41,11 +41,7 @@ class _Shift(NamedTuple):
 def aligned(
     listing: Listing, known: Collection[bytes], changed: Callable[[Listing], Collection[bytes]]
 ) -> Listing:
-    """Give samples that the pack has under other keys the keys of the pack.
-
-    Raises:
-        OptionError: two samples would have the same key.
-    """
+    """Give samples that the pack has under other keys the keys of the pack."""
     keys = list(listing.keys)
     new = [i for i, key in enumerate(keys) if key not in known]
     gone = set(known).difference(keys)

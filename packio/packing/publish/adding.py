@@ -42,11 +42,7 @@ class Added(NamedTuple):
 
 
 def first_number(pack: opening.Pack) -> int:
-    """Number that the first new shard of a pack gets.
-
-    Raises:
-        OptionError: the names of the pack's shards have no numbers.
-    """
+    """Number that the first new shard of a pack gets."""
     numbers = []
     for name in _shards(pack):
         digits = (name.rpartition(".")[0] or name).rpartition("-")[2]

@@ -187,9 +187,6 @@ def alike(tables: Sequence[Table], where: str) -> list[Table]:
 
     A table without a named field, boxes or metadata gets columns that say so. Checksums of blocks
     of raw pixels stay only if all pixels are of one shape and type.
-
-    Raises:
-        OptionError: only some of the tables have labels or splits, or labels of another shape.
     """
     columns = {name: column for table in tables for name, column in table.items()}
     for name in _FOR_ALL:
@@ -236,11 +233,7 @@ def of_shards(full: Sequence[tuple[str, Index]]) -> list[dict[str, Any]]:
 
 
 def all_fields(fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Kind of each named field of several indexes.
-
-    Raises:
-        OptionError: a field is of two kinds.
-    """
+    """Kind of each named field of several indexes."""
     found: dict[str, str] = {}
     for name, kind in (item for each in fields for item in each.items()):
         if found.setdefault(name, kind) != kind:

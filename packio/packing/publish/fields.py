@@ -201,11 +201,7 @@ def _remove_empty(folder: Path, root: Path, leaves: Sequence[str]) -> None:
 
 
 def check_free(pack: opening.Pack, name: str, paths: Sequence[str]) -> None:
-    """Refuse to write where something is that does not leave the pack with an old field.
-
-    Raises:
-        OutputExistsError: something is there.
-    """
+    """Refuse to write where something is that does not leave the pack with an old field."""
     root, gone = pack.index_file.path.parent, set[str]()
     if name in pack.fields:
         names = [file for file, _, _ in pack.index_file.files()]

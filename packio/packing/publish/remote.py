@@ -40,16 +40,7 @@ def pack_to(
     url: Url, plan: Plan, began: float, make: Callable[[Path], PackReport], *, skip: bool,
     resume: bool, overwrite: bool,
 ) -> PackReport:  # fmt: skip
-    """Pack to a URL, unless the pack that the plan makes is there already.
-
-    Raises:
-        OutputExistsError: something else is at the URL.
-        LockedError: another process packs to the same URL.
-        CannotCreateError: nothing can be written at the URL.
-        OutputError: uploading fails; the built pack stays for another run.
-        ReadError: the service does not answer.
-        PackioError: `make` raises it.
-    """
+    """Pack to a URL, unless the pack that the plan makes is there already."""
     if overwrite:
         _check_replaceable(url)
     elif (done := _up_to_date(plan, url, began, skip=skip)) is not None:

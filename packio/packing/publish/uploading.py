@@ -47,12 +47,7 @@ class Upload:
         self._ours, self._clearing = f"{plan} {index.digest}", f"{plan} clearing"
 
     def run(self, listed: Path | None, *, overwrite: bool) -> None:
-        """Upload the objects that are not there yet; the index last.
-
-        Raises:
-            OutputExistsError: there are objects that belong to no pack.
-            LockedError: another process uploads to the same URL.
-        """
+        """Upload the objects that are not there yet; the index last."""
         begun = mark(self._url)
         if begun != self._ours:
             self._begin(anew=overwrite or begun is not None)

@@ -48,12 +48,7 @@ _seen: set[str] = set()  # references to what this process, on a node, has shown
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Cluster]:
-    """Connect to a cluster, unless this process is connected; disconnect at the end.
-
-    Raises:
-        MissingPackageError: Ray is not installed.
-        OptionError: there is no cluster at this address.
-    """
+    """Connect to a cluster, unless this process is connected; disconnect at the end."""
     ray = registry.require("ray", "ray")
     ours = not ray.is_initialized()
     if ours:
@@ -98,11 +93,7 @@ class Cluster(Executor):
         return max(1, sum(_slots(node) for node in self._ray.nodes()))
 
     def show(self, sight: Sight) -> None:
-        """Have the nodes compare what they see with what this process sees.
-
-        Raises:
-            ReadError: a node sees something else; the message names the node.
-        """
+        """Have the nodes compare what they see with what this process sees."""
         self._sight = [self._put(sight)]
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Strategy
 

@@ -53,12 +53,7 @@ os._exit(0)
 
 @contextlib.contextmanager
 def started(engine: str | Executor, workers: int) -> Iterator[Executor]:
-    """Start an engine; stop it at the end, or at once after an exception.
-
-    Raises:
-        OptionError: there is no such engine, or no cluster at the address.
-        MissingPackageError: Ray is not installed.
-    """
+    """Start an engine; stop it at the end, or at once after an exception."""
     if not isinstance(engine, str):
         yield engine
         return

@@ -57,11 +57,7 @@ class Journal:
         return self.folder / _PLAN
 
     def begin(self, *, alone: bool) -> None:
-        """Make the folder; keep the finished shards of the same plan.
-
-        Raises:
-            OutputExistsError: shards of another plan are there.
-        """
+        """Make the folder; keep the finished shards of the same plan."""
         if alone and not self._is_of_this_plan():
             files.remove(self.folder)
         self.check()
@@ -72,11 +68,7 @@ class Journal:
             self._sweep()
 
     def check(self, *, skip: bool = True) -> None:
-        """Refuse shards of another plan; delete nothing.
-
-        Raises:
-            OutputExistsError: such shards are there; the message says what differs.
-        """
+        """Refuse shards of another plan; delete nothing."""
         if self._is_of_this_plan():
             if not skip:
                 self._refuse_skipped()

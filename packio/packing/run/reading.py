@@ -88,12 +88,7 @@ class Treatment:
         )
 
     def __call__(self, record: Record[Field]) -> Record[Field]:
-        """Make the sample that goes into the pack.
-
-        Raises:
-            DecodeError: the image is damaged, or cannot be encoded so.
-            MissingPackageError: JPEGs cannot be made seekable without the native core.
-        """
+        """Make the sample that goes into the pack."""
         if self.check == "decode":
             for name, field in record.fields.items():
                 _decode(name, field)
@@ -132,11 +127,7 @@ class Treatment:
 
 
 def _decode(name: str, field: Field) -> None:
-    """Decode all pixels of an image or a mask, to see that they are sound.
-
-    Raises:
-        DecodeError: the field is damaged; the message names the field, unless it is the image.
-    """
+    """Decode all pixels of an image or a mask, to see that they are sound."""
     if field.kind in PIXELS:
         with _named(name):
             Decoder(mode="UNCHANGED")(field.data, field.facts or read_facts(field.data))
@@ -167,10 +158,6 @@ def read_ahead(
     """Read and check some samples of a listing, in order, chunk by chunk.
 
     At most ``threads + 2`` chunks are in memory: each has 4 MiB of files, or one larger file.
-
-    Raises:
-        OSError: the source's folder is gone.
-        ReadError: see `read_one`.
     """
     chunks = _chunks(listing.sizes, positions, *_limits(threads, treatment, memory))
     pool = ThreadPool(threads, "packio-read")
@@ -221,11 +208,7 @@ def read_one(
     listing: Listing, read: ReadRecord, position: int, treatment: Treatment = KEEP, *,
     skip: bool = False,
 ) -> Read:  # fmt: skip
-    """Read and check one sample.
-
-    Raises:
-        ReadError: the disk, the network or this process fails, and not the sample.
-    """
+    """Read and check one sample."""
     size = damaged = 0
     try:
         record = listing.described(read(position), position)
@@ -274,11 +257,7 @@ def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:
 
 
 def _with_facts(record: Record[Field]) -> Record[Field]:
-    """The record with the facts of all its images and masks.
-
-    Raises:
-        DecodeError: a field of kind image is no image.
-    """
+    """The record with the facts of all its images and masks."""
     missing = {
         name: field._replace(facts=_facts(field))
         for name, field in record.fields.items()
@@ -291,11 +270,7 @@ def _with_facts(record: Record[Field]) -> Record[Field]:
 
 
 def _check_masks(record: Record[Field]) -> None:
-    """Refuse a mask whose stored width or height is not that of its stored image.
-
-    Raises:
-        DecodeError: a mask has another size.
-    """
+    """Refuse a mask whose stored width or height is not that of its stored image."""
     for name, field in record.fields.items():
         if field.kind == "mask" and field.facts is not None:
             check_mask(name, field.facts, record.facts.height, record.facts.width)

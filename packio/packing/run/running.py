@@ -82,12 +82,7 @@ class Run:
         self._total = len(plan.listing.keys)
 
     def into(self, shop: workshop.Workshop) -> PackReport:
-        """Build the pack in a workshop and publish it; or write one part of its shards.
-
-        Raises:
-            PackioError: see `write`.
-            SourceError: no sample can be packed.
-        """
+        """Build the pack in a workshop and publish it; or write one part of its shards."""
         finished = self.write(shop)
         if self.means.part is None:
             return self._put_together(shop, finished)
@@ -101,10 +96,6 @@ class Run:
 
         The shards' files are then in the workshop's folder `built`; those of a part of the shards
         stay in the journal's folder.
-
-        Raises:
-            BadImagesError: samples are bad and not left out, or more are bad than allowed.
-            OutputError, WorkerDiedError: a shard cannot be written.
         """
         journal = Journal(shop.shards, self.plan, self.out)
         journal.begin(alone=self.means.part is None)
@@ -149,11 +140,7 @@ class Run:
         return numbers[i - 1 :: n]
 
     def _missing(self, mine: Sequence[int], shop: workshop.Workshop, journal: Journal) -> list[int]:
-        """Numbers of the shards that are still to be written.
-
-        Raises:
-            OutputError: there are such shards, but the run only finishes.
-        """
+        """Numbers of the shards that are still to be written."""
         missing = []
         for number in mine:
             finished = journal.find(number)

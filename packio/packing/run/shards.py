@@ -73,11 +73,7 @@ class Outcome(NamedTuple):
 
 
 def write(task: Task) -> Outcome:
-    """Write a shard in a new folder, and note the shard in the journal.
-
-    Raises:
-        OSError, OutputError: the shard cannot be written.
-    """
+    """Write a shard in a new folder, and note the shard in the journal."""
     task.tally.restart(task.number)
     folder = task.journal.attempt(task.number)
     container = registry.load("formats", task.format)

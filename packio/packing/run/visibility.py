@@ -52,11 +52,7 @@ class Sight(NamedTuple):
 
     @staticmethod
     def of(plan: Plan, journal: Journal) -> Sight:
-        """Look at the source and the workshop of a run.
-
-        Raises:
-            SourceError: the source has changed since it was listed, or does not answer.
-        """
+        """Look at the source and the workshop of a run."""
         few = _some(plan.listing)
         found = {i: crc for i, crc in enumerate(_read(few)) if isinstance(crc, int)}
         return Sight(
@@ -129,11 +125,7 @@ def _versions(recipe: Recipe) -> dict[str, str]:
 
 @contextlib.contextmanager
 def scratch_in(folder: Path, listing: Listing) -> Iterator[None]:
-    """Give the scratch files of a listing names in a folder that other machines see, for a time.
-
-    Raises:
-        OutputError: the files cannot be written, as on a full disk.
-    """
+    """Give the scratch files of a listing names in a folder that other machines see, for a time."""
     with contextlib.ExitStack() as stack:
         for file in scratch_files(listing.open):
             path = folder / f"scratch-{secrets.token_hex(4)}"

@@ -54,9 +54,6 @@ class ArrowColumns:
         names: Names of all columns, in order; `META` last, if there are metadata.
         reads_json: Whether Python reads the metadata and writes them anew, for others who refuse
             some of what it takes.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
     """
 
     def __init__(self, pack: PackTable) -> None:
@@ -79,11 +76,7 @@ class ArrowColumns:
         return self._arrow.schema([(name, self._made[name][0]) for name in names])
 
     def batch(self, names: Sequence[str], start: int, stop: int) -> Any:
-        """Some columns of the samples start..stop-1, a pyarrow.RecordBatch.
-
-        Raises:
-            IntegrityError: the index is damaged there.
-        """
+        """Some columns of the samples start..stop-1, a pyarrow.RecordBatch."""
         self._index.check_length()
         arrays = [self._made[name][1](start, stop) for name in names]
         return self._arrow.record_batch(arrays, schema=self.schema(names))

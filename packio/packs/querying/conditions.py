@@ -40,10 +40,6 @@ def parsed(connection: Any, expression: str) -> Parsed:
     Args:
         connection: Of DuckDB.
         expression: The expression.
-
-    Raises:
-        NotAConditionError: it is not.
-        OptionError: it holds a query.
     """
     every = list(_nodes(_condition(connection, expression)))
     if any(node.get("class") == "SUBQUERY" for node in every):

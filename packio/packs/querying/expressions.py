@@ -43,12 +43,6 @@ def matching(pack: PackTable, expression: str) -> np.ndarray:
 
     Returns:
         Their positions, (n,) int64, ascending.
-
-    Raises:
-        OptionError: no such expression: DuckDB's message, and the columns there are.
-        MissingPackageError: DuckDB or pyarrow is not installed.
-        IntegrityError: the index is damaged.
-        MemoryError: DuckDB has too little memory.
     """
     if not isinstance(expression, str):
         raise OptionError(f"{expression!r}: expected a condition of SQL as text, as 'width > 99'")
@@ -119,9 +113,6 @@ class _Query:
 
         Python writes and reads JSON that DuckDB refuses: half of a character that UTF-16 writes as
         two. Then Python reads the metadata first, sample by sample.
-
-        Raises:
-            IntegrityError: the index is damaged.
         """
         arrow: Any = registry.require("pyarrow", EXTRA)
         duckdb: Any = registry.require("duckdb", EXTRA)

@@ -24,9 +24,6 @@ def positions(
         wanted: The keys.
         where: What a message names.
         shown: Whether keys may be as Arrow's text has them: bytes that are not UTF-8 as ``\xNN``.
-
-    Raises:
-        KeyNotFoundError: the pack lacks some of them; the message has the first.
     """
     places: dict[bytes, int] = {}
     if len(wanted) <= _FEW:
@@ -69,9 +66,6 @@ def check(index: Index, places: np.ndarray, expected: Sequence[bytes], where: ob
     r"""Compare the keys at some positions with those that a table has.
 
     An expected key may be as Arrow's text has it: bytes that are not UTF-8 as ``\xNN``.
-
-    Raises:
-        OptionError: they differ.
     """
     for place, key in zip(places.tolist(), expected, strict=True):
         own = index.key(place)

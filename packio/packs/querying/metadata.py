@@ -48,11 +48,7 @@ def column_of(name: str, others: Collection[str], there: Collection[str] = ()) -
 
 
 def types(pack: PackTable) -> dict[str, str]:
-    """Name → type of its column, of all metadata of a pack, sorted by name.
-
-    Raises:
-        IntegrityError: metadata are no JSON object.
-    """
+    """Name → type of its column, of all metadata of a pack, sorted by name."""
     kinds: dict[str, set[str]] = {}
     for values in parsed(pack):
         for value in values:
@@ -65,11 +61,7 @@ def types(pack: PackTable) -> dict[str, str]:
 
 
 def parsed(pack: PackTable, rows: int = _CHUNK) -> Iterator[list[dict[str, Any]]]:
-    """The metadata of all samples, in lists of so many; an empty object where there are none.
-
-    Raises:
-        IntegrityError: metadata are no JSON object.
-    """
+    """The metadata of all samples, in lists of so many; an empty object where there are none."""
     index = pack.index_file
     ends, data = index.column("meta_offsets"), index.column("meta_data")
     for start in range(0, len(pack), rows):
@@ -89,11 +81,7 @@ def parsed(pack: PackTable, rows: int = _CHUNK) -> Iterator[list[dict[str, Any]]
 
 
 def values_of(name: str, kind: str, rows: Iterable[dict[str, Any]]) -> list[Any]:
-    """The values of a column, as pyarrow takes them.
-
-    Raises:
-        IntegrityError: a text has half of a character that UTF-16 writes as two.
-    """
+    """The values of a column, as pyarrow takes them."""
     found = (row.get(name) for row in rows)
     if kind == JSON:
         return [None if value is None else json_text(value) for value in found]

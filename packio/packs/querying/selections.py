@@ -83,11 +83,7 @@ class Selection:
         return len(self.columns["positions"])
 
     def pack_path(self) -> Path:
-        """Path of the pack, absolute; or its URL, if the selection was made by this user here.
-
-        Raises:
-            NotAPackError: whoever wrote the selection would decide what this machine asks for.
-        """
+        """Path of the pack, absolute; or its URL, if the selection was made by this user here."""
         place = urls.place(self.pack)
         if not isinstance(place, Url):
             return _pack_from(self.path.parent, self.pack)
@@ -101,11 +97,7 @@ class Selection:
         return place
 
     def positions(self) -> np.ndarray:
-        """Positions of the samples in the pack, checked.
-
-        Raises:
-            IntegrityError: they are not within the pack, or do not ascend.
-        """
+        """Positions of the samples in the pack, checked."""
         found = self.columns["positions"].array()
         if len(found) and (
             found[0] < 0 or found[-1] >= self.samples or (found[1:] <= found[:-1]).any()
@@ -117,11 +109,7 @@ class Selection:
         return found
 
     def keys(self) -> tuple[np.ndarray, np.ndarray]:
-        """The keys end to end, and N+1 offsets, checked.
-
-        Raises:
-            IntegrityError: they do not add up.
-        """
+        """The keys end to end, and N+1 offsets, checked."""
         ends, data = self.columns["key_offsets"].array(), self.columns["key_data"].array()
         if (
             len(ends) != len(self) + 1 or ends[0] != 0 or ends[-1] != len(data)
@@ -148,14 +136,7 @@ def is_selection(path: Path) -> bool:
 
 
 def read(path: Path) -> Selection:
-    """Read a selection. Damage in a column is told when its bytes are touched.
-
-    Raises:
-        NotAPackError: the file is no selection.
-        VersionError: a newer packio wrote it.
-        IntegrityError: it is damaged.
-        ReadError: it cannot be read.
-    """
+    """Read a selection. Damage in a column is told when its bytes are touched."""
     whole, length = layout.content(path, is_one_of_many=False)
     header, start = layout.header_of(whole, path)
     entries = layout.entries_of(header, len(whole) - start, path)
@@ -222,10 +203,6 @@ def write(
 
     Returns:
         The digest of the selection.
-
-    Raises:
-        OutputExistsError: ``out`` exists, and is no selection, or is not to be replaced.
-        CannotCreateError: it cannot be written.
     """
     files.check_folder_of(out)
     if os.path.lexists(out) and not is_selection(out):

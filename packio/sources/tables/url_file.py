@@ -40,11 +40,7 @@ class UrlFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read some bytes, fewer at the end of the object.
-
-        Raises:
-            ReadError: several attempts failed. No image is left out for an error of a network.
-        """
+        """Read some bytes, fewer at the end of the object."""
         left = max(0, self._size - self._at)
         length = left if size is None or size < 0 else min(size, left)
         try:

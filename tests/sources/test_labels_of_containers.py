@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import packio
-from packio.errors import BadImagesError, OptionError
+from packio.errors import BadImagesError, NotAPackError, OptionError
 from packio.formats.wire.protobuf import varint
 from packio.inspecting.extracting import extract
 from packio.inspecting.verifying import verify
@@ -255,3 +255,41 @@ def test_a_column_of_mds_is_the_label_that_is_named(tmp_path: pathlib.Path) -> N
     assert _said(packio.open(path, label="n")) == [16777217, 2]
     with pytest.raises(OptionError, match="label='x' is not in it; there are: label, breed, n"):
         packio.open(path, label="x")
+
+
+def _arrays(form: str, path: pathlib.Path, arrays: dict[str, np.ndarray]) -> pathlib.Path:
+    if form == "hdf5":
+        with pytest.importorskip("h5py").File(path / "a.h5", "w") as file:
+            file.update(arrays)
+        return path / "a.h5"
+    if form == "pth":
+        torch = pytest.importorskip("torch")
+        torch.save({n: torch.from_numpy(array) for n, array in arrays.items()}, path / "a.pth")
+        return path / "a.pth"
+    group = pytest.importorskip("zarr").open_group(path / "a.zarr", mode="w")
+    for name, array in arrays.items():
+        group.create_array(name, data=array)
+    return path / "a.zarr"
+
+
+@pytest.mark.parametrize("form", ["hdf5", "pth", "zarr"])
+def test_two_arrays_of_labels_are_refused_until_one_is_named(
+    form: str, tmp_path: pathlib.Path
+) -> None:
+    pixels = np.zeros((2, 4, 5, 3), np.uint8)
+    arrays = {"image": pixels, "label": np.array([5, 6]), "target": np.array([7, 8])}
+    path = _arrays(form, tmp_path, arrays)
+    with pytest.raises(NotAPackError, match="'label' and 'target' can be the labels"):
+        packio.pack(path, tmp_path / "out.tar")
+    packio.pack(path, tmp_path / "out.tar", label_col="target")
+    assert _said(packio.open(tmp_path / "out.tar")) == [7, 8]
+
+
+def test_a_list_in_the_json_of_a_foreign_tar_is_metadata(tmp_path: pathlib.Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, data in (("a.png", made.png()), ("a.json", b'[{"bbox": [1, 2, 3, 4]}]')):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    (sample,) = packio.open(tmp_path / "a.tar")
+    assert sample.meta == {"json": [{"bbox": [1, 2, 3, 4]}]}

@@ -206,6 +206,14 @@ def only(many: Mapping[str, str], where: object) -> list[str]:
     return names
 
 
+def only_label(names: Sequence[str], where: object) -> str | None:
+    """The array of labels by its usual name; two such arrays are two readings."""
+    if len(names) > 1:
+        shown = " and ".join(map(repr, names[:20]))
+        raise NotAPackError(f"{where}: {shown} can be the labels: say which by --label-col NAME")
+    return names[0] if names else None
+
+
 def unknown(option: str, name: str, there: Iterable[str], where: object) -> OptionError:
     """An error for a name that is not in a container; ``there`` describes the names that are."""
     shown = list(there)

@@ -28,6 +28,7 @@ from packio.formats.blobs.pixels import (
     is_as_stored,
     labels_of,
     only,
+    only_label,
     order_of,
     size_of,
     unknown,
@@ -199,7 +200,7 @@ def _labels(
 ) -> list[Label] | None:
     if label is None:
         beside = (os.path.join(os.path.dirname(name), other) for other in LABELS)
-        label = next((other for other in beside if other in there), "")
+        label = only_label([other for other in beside if other in there], path)
     if not label:
         return None
     folder, stored = path / label.strip("/"), _named("label", label.strip("/"), there, path)

@@ -37,6 +37,7 @@ from packio.formats.blobs.pixels import (
     labelled,
     labels_of,
     only,
+    only_label,
     order_of,
     size_of,
     unknown,
@@ -107,7 +108,9 @@ def _labels(
     there: Mapping[str, Any], name: str, label: str | None, count: int, path: Path
 ) -> list[Label] | None:
     """Labels of the images of a dataset."""
-    wanted = _beside(there, name, LABELS) if label is None else label.strip("/")
+    group = name[: name.rfind("/") + 1]
+    usual = [group + n for n in LABELS if group + n in there]
+    wanted = only_label(usual, path) if label is None else label.strip("/")
     if not wanted:
         return None
     if wanted not in there:

@@ -39,6 +39,7 @@ from packio.formats.blobs.pixels import (
     image_at,
     labelled,
     labels_of,
+    only_label,
     order_of,
     size_of,
     unknown,
@@ -61,7 +62,9 @@ def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Itera
     """Find the samples in what was saved."""
     parts, label = _chosen(value, reading.image, path), reading.label
     order = order_of(reading.layout)
-    if label is not None:
+    if label is None and isinstance(value, dict):
+        only_label([n for n in LABELS if n in value], path)
+    elif label is not None:
         parts = parts._replace(labels=_named(value, label, "label", path)[1] if label else None)
     if parts.offsets is not None:
         samples = _blob(parts.images, parts.offsets, archive, path)

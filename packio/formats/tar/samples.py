@@ -228,8 +228,8 @@ def _described(file: Input, member: TarMember) -> dict[str, Any]:
         found = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{where} does not parse ({error}); restore or pack again") from error
-    if not isinstance(found, dict):
-        return {}
+    if not isinstance(found, dict):  # others wrote it
+        return {"meta": canonical_json({"json": found}).encode()}
     if member.is_ours and found.keys() <= _OURS:
         with contextlib.suppress(LookupError, ValueError, TypeError, OverflowError):
             return _arguments(found, content.decode())

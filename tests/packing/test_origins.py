@@ -15,7 +15,6 @@ from PIL import Image
 
 import packio
 from packio.errors import OptionError, OutputExistsError
-from packio.index.metadata import origins_of
 from packio.sample import origins
 
 SHARDS: dict[str, Any] = {"format": "tar", "shard_size": 10**6}
@@ -486,8 +485,3 @@ def test_files_of_a_dropped_field_are_not_missed(tmp_path: pathlib.Path) -> None
     packio.drop_field(tmp_path / "p", "txt")
     report = packio.append(tmp_path / "p", _texts(source, [2], []))
     assert (report.added, report.warnings) == (1, ())
-
-
-def test_added_fields_of_older_packs_are_known() -> None:
-    assert origins_of({"later": {"cap": "caption", "x": ""}}) == {"cap": None, "x": None}
-    assert origins_of({"later": {"cap": ""}, "origins": {"x": "y"}}) == {"x": "y"}

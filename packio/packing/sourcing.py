@@ -175,6 +175,8 @@ def class_names(given: str | os.PathLike[str] | Sequence[str] | None) -> list[st
     else:
         with opening.open(given) as other:
             names = other.classes
+        if not names:
+            return []  # as of pairs; any class that the source has is then unknown
     if not names or len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
         raise OptionError(f"classes_from={given!r}: expected class names, each once")
     return names

@@ -15,6 +15,7 @@ in it. The names of classes that the user or the source gives are never missing.
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import math
@@ -34,6 +35,7 @@ Where = Callable[["int | None"], str]  # position of a sample → its place; Non
 is_number = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,40})?([eE][-+]?\d{1,2})?", re.ASCII).fullmatch
 _is_long = re.compile(r"-?[1-9]\d{18,19}", re.ASCII).fullmatch
 _is_whole = re.compile(r"[+-]?\d{1,20}", re.ASCII).fullmatch
+_is_comma_number = re.compile(r"-?\d+(,\d+)+(\.\d+)?", re.ASCII).fullmatch
 
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
 _TRUTH = {"true": True, "false": False}
@@ -60,12 +62,7 @@ class Labels(NamedTuple):
 
 
 def is_missing(value: Any, names: Collection[str] = ()) -> bool:
-    """Tell whether a value is no label.
-
-    Args:
-        value: Of plain Python.
-        names: Of classes; a class may be called "none".
-    """
+    """Tell whether a value is no label; one of the names of classes may be "none"."""
     if isinstance(value, str):
         return value.strip().lower() in _MISSING and value.strip() not in names
     if isinstance(value, tuple):
@@ -121,18 +118,17 @@ def labels(
     names: Sequence[str] | None = None,
     hot: bool = False,
 ) -> Labels:
-    """Make labels of the values of a column; the module says how.
+    """Make labels of the values of a column, one for each code; the module says how.
 
-    Args:
-        column: Has the code of each sample.
-        values: The value of each code.
-        place: Names the place of a sample.
-        classes: Names that give the labels; None takes the names found.
-        names: Name of each int, if the source says it; the int -1 is then a missing label.
-        hot: If there are `names`, lists of numbers may also have one number for each name, as
-            ``[0, 1, 0]`` of three names. Otherwise they have positions in the names, as ``[1]``.
+    `classes` are the names that the user gives, `names` those of ints if the source says them: the
+    int -1 is then a missing label. With `hot`, lists of numbers may also have one number for each
+    name, as ``[0, 1, 0]`` of three names. Otherwise they have positions in the names, as ``[1]``.
     """
     known = {*(classes or ()), *(names or ())}
+    values = [
+        _as_list(value, place, column.first(i)) if isinstance(value, str) and value not in known
+        else value for i, value in enumerate(values)
+    ]  # fmt: skip
     absent = [
         is_missing(value, known) or bool(names and type(value) is int and value == -1)
         for value in values
@@ -160,6 +156,11 @@ def labels(
             f"{place(None)}: took labels as numbers (regression), float32, as there is "
             f"{_short(values[at])} at {place(column.first(at))}"
         )
+    elif isinstance(made, list) and not known and (separator := _separator({*given})):
+        remark = (
+            f"{place(None)}: names of classes have {separator!r} between names of other classes; "
+            f"for several labels of an image, say --label-sep {separator!r}"
+        )
     elif not given and len({len(value) for value in values if isinstance(value, tuple)}) > 1:
         remark = (
             f"{place(None)}: took lists of several lengths as positions of classes: 0 or 1 for "
@@ -181,6 +182,28 @@ def told_order(names: Sequence[str]) -> str:
     )
 
 
+def _as_list(text: str, place: Where, position: int) -> Any:
+    """The list that a text is in JSON or Python, as ``['a', 'b']``; any other text as it is."""
+    if not (text.strip()[:1] == "[" and text.strip()[-1:] == "]"):
+        return text
+    try:
+        return hashable(ast.literal_eval(text.strip()))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise SourceError(
+            f"{place(position)}: the label {_short(text)} seems to be a list; expected it as JSON "
+            "writes lists; or name all classes by --classes-from"
+        ) from None
+
+
+def _separator(names: Collection[str]) -> str:
+    """What separates names of classes in other names, as ``cat|dog`` of cat and dog; or ""."""
+    for separator in "|;, ":
+        parts = [[p.strip() for p in n.split(separator)] for n in names if separator in n]
+        if any({*part} <= {*names} for part in parts):
+            return separator
+    return ""
+
+
 def _place_of_kept(place: Where, kept: Sequence[int], position: int | None) -> str:
     return place(None if position is None else kept[position])
 
@@ -196,7 +219,6 @@ def _made(
     column: Distinct, values: Sequence[Any], place: Where, classes: Sequence[str] | None,
     names: Sequence[str] | None, *, hot: bool,
 ) -> _Made:  # fmt: skip
-    """Labels of values of which none is missing."""
     kinds = {type(value) for value in values}
     if tuple in kinds and (hot or not names) and all(map(_is_single, values)):
         values = [value[0] if isinstance(value, tuple) else value for value in values]
@@ -231,7 +253,6 @@ def _is_truth(text: str) -> bool:
 
 
 def _is_single(value: Any) -> bool:
-    """Tell whether a value is a number, or a list of one."""
     if isinstance(value, tuple):
         return len(value) == 1 and isinstance(value[0], (int, float))
     return isinstance(value, (int, float))
@@ -317,7 +338,6 @@ def _hot(
     column: Distinct, values: Sequence[tuple[Any, ...]], place: Where,
     classes: Sequence[str] | None, names: Sequence[str],
 ) -> _Made:  # fmt: skip
-    """Lists of one number for each name, as rows in the order of the classes."""
     known = list(names) if classes is None else class_names(place(None), names, classes)
     rows = np.zeros((len(values), len(known)), np.float32)
     rows[:, [known.index(name) for name in names]] = values
@@ -328,7 +348,6 @@ def _vectors(
     column: Distinct, values: Sequence[tuple[float, ...]], place: Where,
     classes: Sequence[str] | None, names: Sequence[str] | None,
 ) -> _Made:  # fmt: skip
-    """Lists of numbers as vectors, all of one length."""
     known = list((classes if classes is not None else names) or [])
     expected = len(known) if classes else len(values[0])
     is_named = bool(known) and len(known) == expected
@@ -351,10 +370,7 @@ def _vectors(
 def labels_of_keys(keys: Sequence[bytes], regex: str, classes: Sequence[str] | None) -> Labels:
     """Make labels of what a regular expression finds in keys, as ``beagle`` in ``beagle_12.jpg``.
 
-    Args:
-        keys: Paths.
-        regex: The label is its group ``label``, else its only group, else the whole match.
-        classes: Names that the user gives, or None.
+    The label is its group ``label``, else its only group, else the whole match.
     """
     try:
         pattern = re.compile(regex)
@@ -443,6 +459,14 @@ def names_of(column: Distinct, place: Where, classes: Sequence[str] | None) -> l
             f"{place(column.first(odd[0]))}: the label {_short(names[odd[0]])}; "
             f"{len(there) - len(odd)} of {len(there)} different labels are numbers; expected "
             "all, or name all classes by --classes-from"
+        )
+    decimal = [i for i in there if _is_comma_number(names[i])]
+    if decimal and classes is None and all(
+        _is_comma_number(names[i]) or is_number(names[i]) for i in there
+    ):  # fmt: skip
+        raise SourceError(
+            f"{place(column.first(decimal[0]))}: the label {_short(names[decimal[0]])}, a number "
+            "with a comma; expected 0.5 and 1000, or name all classes by --classes-from"
         )
     return names
 

@@ -43,7 +43,6 @@ def _is_sample(
 
 
 def _endings(context: Context) -> dict[str, str]:
-    """Name of a field → ending of its files."""
     for name, (origin, _) in context.fields.items():
         if name == MASK:
             raise OptionError(
@@ -106,7 +105,6 @@ def _stem(key: bytes) -> bytes:
 
 
 def _kind(paths: list[bytes]) -> str:
-    """Kind of a field, as the ending of its first file says."""
     first = os.fsdecode(next(filter(None, paths)))
     return "image" if _files.is_image(first) else fields.kind_of_file(first) or "bytes"
 
@@ -140,14 +138,12 @@ def told_masks(found: Listing) -> Iterator[str]:
 
 
 def _beside_first(found: Listing, ending: str) -> str | None:
-    """A file with an ending beside one of the first images."""
     root = os.fspath(found.root or "")
     paths = (os.fsdecode(_stem(key)) + ending for key in found.keys[:_LOOKED_AT])
     return next((ascii(p)[1:-1] for p in paths if os.path.isfile(os.path.join(root, p))), None)
 
 
 def _read(root: str, origins: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
-    """Read the files of a sample."""
     files = {name: rows.columns[name][position] for name in origins}
     paths = {name: Path(os.fsdecode(file)) if file else None for name, file in files.items()}
     return record_of(paths, origins, root)

@@ -63,10 +63,12 @@ def objects_of(
             found[image] = parse(small_file(file) if os.path.exists(file) else None)
         except (DecodeError, SourceError) as error:
             refuse(image, f"{ascii(os.path.relpath(file, result.root))[1:-1]}:{error}")
-    endings = {os.path.splitext(file)[1] for file in files.values()}
+    endings = {os.path.splitext(file)[1].lower() for file in files.values()}
     for folder in sorted({*map(os.path.dirname, files.values())}):
         names = os.listdir(folder) if os.path.isdir(folder) else []
-        paths = {os.path.join(folder, n) for n in names if os.path.splitext(n)[1] in endings}
+        paths = {
+            os.path.join(folder, n) for n in names if os.path.splitext(n)[1].lower() in endings
+        }
         for path in filter(is_annotation, sorted(paths - {*files.values()})):
             refuse(path, "annotations of an image that is not there")
     return found

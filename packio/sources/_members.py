@@ -187,7 +187,6 @@ def of_zip(descriptor: int) -> Iterator[Entry]:
 
 
 def _zip_name(info: zipfile.ZipInfo) -> bytes:
-    """The name's bytes in the archive, which zipfile has decoded."""
     return info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
 
 
@@ -230,7 +229,6 @@ def read(descriptor: int, extent: Extent, *, is_image: bool = False) -> bytes:
 
 
 def _content(descriptor: int, extent: Extent) -> int:
-    """Where the content of a zip member begins, behind the local header."""
     header = _exactly(descriptor, _LOCAL_HEADER.size, extent.offset)
     signature, name_length, extra_length = _LOCAL_HEADER.unpack(header)
     if signature != b"PK\3\4":

@@ -284,7 +284,6 @@ def _partner(
 
 
 def _kind(name: str, ending: bytes, asked: str | None) -> str:
-    """Kind of a field, as the user says or as the ending of its members says."""
     if asked or name == "mask":
         return asked or "mask"
     if _files.is_image(os.fsdecode(ending)):
@@ -293,7 +292,6 @@ def _kind(name: str, ending: bytes, asked: str | None) -> str:
 
 
 def _all_members(path: Path, descriptor: int, result: Listing) -> Iterator[_members.Entry]:
-    """Yield the members of an archive, and of tar archives in a tar archive."""
     members: Iterator[_members.Entry]
     if _is_zip(descriptor):
         members = map(_with_slashes, _members.of_zip(descriptor))
@@ -320,7 +318,6 @@ def _until_damage(
 
 
 def _with_slashes(member: _members.Entry) -> _members.Entry:
-    """A zip member whose name has slashes, also if a program of Windows wrote backslashes."""
     if b"\\" not in member.name or b"/" in member.name:
         return member
     return member._replace(name=member.name.replace(b"\\", b"/"))
@@ -356,7 +353,6 @@ def _given(path: Path, folder: str, names: Iterable[bytes]) -> bytes:
 def _read(
     descriptor: int, kinds: Mapping[str, str], rows: ListedRows, position: int
 ) -> Record[Field]:
-    """Read the members of a sample."""
     found: dict[str, Field] = {}
     for name, column in rows.columns.items():
         extent = _members.Extent(*column[position].tolist())

@@ -16,9 +16,12 @@ front::
      "annotation_id": [1038967], "category_id": [51], "bbox": [[1.08, 187.69, 611.59, 285.84]],
      "area": [120057.1], "iscrowd": [0], "segmentation": [[[500.49, 473.53, ...]]]}
 
-Ids are compared as numbers: 1, 1.0 and "1" are the same id. A warning counts the annotations that
-cannot be kept: annotations of an image or a category that the file does not have, and annotations
-without a box of four numbers in a file with boxes. Boxes without width or height are kept.
+Ids are compared as numbers: 1, 1.0 and "1" are the same id. An image is bad if an annotation of it
+is of a category that the file does not have, or lacks a box of four numbers in a file with boxes.
+Annotations of images that the file does not have are bad, too.
+
+If annotations have a category and neither boxes nor shapes, as iNaturalist's, the category is the
+label of the image. A folder with one such file, at its top or in ``annotations``, is the file.
 
 A named field comes from a member of the image: the path of a file, relative to the folder of the
 images, or text.
@@ -34,6 +37,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +46,7 @@ from typing import Any
 import numpy as np
 
 from packio.errors import OptionError, SourceError
-from packio.sample.labelling import class_names
+from packio.sample.labelling import Labels, class_names, is_number
 from packio.sample.record import Field, Frame, Record
 from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
 from packio.sources._records import record_of, resolved
@@ -55,6 +59,8 @@ _OPTIONS = {
 _EXPECTED = "a COCO annotation file: a JSON object with images and annotations"
 _CHUNK, _OVERLAP = 1 << 24, 64  # bytes; the overlap has room for a key and the bracket after it
 _LOOKED_FOR = 20  # images that show whether a folder is the right one
+_SHAPES = {"bbox", "segmentation", "keypoints"}
+_MOST_FILES = 16  # JSON files of a folder that are looked into
 _MOST_PIXELS = 1e30  # float32 holds them
 
 _Id = int | str
@@ -64,20 +70,18 @@ _Member = dict[str, Any]  # one image, annotation or category of the file
 class Coco(Source):
     """A COCO annotation file."""
 
+    priority = -0.5  # before the folders of images
     options = _OPTIONS
     takes_fields = True
 
     def recognise(self, path: Path) -> bool:
-        """Tell whether the path is a JSON file with the keys ``images`` and ``annotations``."""
-        if path.suffix.lower() != ".json" or not os.path.isfile(path):
-            return False
-        missing, end = {b"images", b"annotations"}, b""
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            while missing and (chunk := file.read(_CHUNK)):
-                end += chunk
-                missing = {p for p in missing if not re.search(rb'"%s"\s*:\s*\[' % p, end)}
-                end = end[-_OVERLAP:]
-        return not missing
+        """Tell whether the path is a JSON file with the keys ``images`` and ``annotations``.
+
+        Or a folder with such files, or with LabelMe's, which `listing` refuses.
+        """
+        if _files.is_plain_folder(path):
+            return bool(_in_folder(path))
+        return path.suffix.lower() == ".json" and _has_keys(path, b"images", b"annotations")
 
     def listing(self, source: Any, context: Context) -> Listing:
         """List the images of an annotation file.
@@ -85,7 +89,7 @@ class Coco(Source):
         The option ``root`` names the folder that the images' file names are relative to. Without
         it, packio takes a folder beside the file: one named after the file, or ``images``.
         """
-        path = Path(source)
+        path = _file(Path(source))
         data = _loaded(path)
         result = Listing(self.name, None, [], [], None, [])
         images = _by_id(path, "images", data["images"], result)
@@ -95,23 +99,25 @@ class Coco(Source):
             raise OptionError(f"crowd={context.option('crowd')!r}: expected 'keep' or 'drop'")
         if context.option("crowd") == "drop":
             _drop_crowds(data, result)
-        labels, names = _categories(path, data, context.classes, result)
+        numbers, names = _categories(path, data, context.classes, result)
         members = {name for entry in data["annotations"] for name in entry}
         boxed = "bbox" in members or not data["annotations"]
         if "category_id" not in members and data["annotations"]:
-            labels = {}
-        elif not labels:
+            numbers = {}
+        elif not numbers:
             result.warnings.append("the file names no categories: boxes have no labels")
-        annotations = _annotations(data, images, labels, result, boxed=boxed)
-        keys = _keys(path, images, result)
-        folder = _root(path, context.option("root"), keys.values())
+        elif not boxed and members & _SHAPES:
+            result.warnings.append("no annotation has a bbox: packed without boxes, as metadata")
+        annotations, bad = _annotations(data, images, numbers, boxed=boxed)
+        folder, keys = _files_of(path, context.option("root"), images, result)
+        result.unlisted.extend((keys.pop(n, b"image_id %a" % n), why) for n, why in bad.items())
         asked = [member for member, _ in context.fields.values()]
         for name, (member, _) in context.fields.items():
             if not any(member in image for image in images.values()):
                 raise OptionError(f"{path}: field {name!r}: no image has the member {member!r}")
         described = _described(annotations)
         metas = [_meta(images[n], annotations.get(n, []), described, asked) for n in keys]
-        boxes = [_boxes(annotations.get(n, []), labels, described) if boxed else {} for n in keys]
+        boxes = [_boxes(annotations.get(n, []), numbers, described) if boxed else {} for n in keys]
         said = {"size of image": [_size(images[n]) for n in keys]}
         cells = {name: [images[n].get(member) for n in keys]
                  for name, (member, _) in context.fields.items()}  # fmt: skip
@@ -119,15 +125,67 @@ class Coco(Source):
         paths = [*keys.values()]
         with _files.folder_opened(folder) as descriptor:
             sizes = _files.sizes(descriptor, paths)
-        return Listing(
+        result = Listing(
             self.name, folder, paths, sizes, None, names, result.unlisted, warnings=result.warnings,
             rows=ListedRows({"image": paths, "meta": metas, "boxes": boxes, **said, **cells}),
             files=_values.files_of(paths, cells, fields, folder) if fields else None,
             open=functools.partial(each, _read, os.path.abspath(folder), fields),
         )  # fmt: skip
+        if not numbers or members & _SHAPES or not data["annotations"]:
+            return result
+        return _labelled(result, [annotations.get(n, []) for n in keys], numbers)
 
 
 SOURCE = Coco()
+
+
+def _has_keys(path: Path, *names: bytes) -> bool:
+    missing, end = {*names}, b""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        while missing and (chunk := file.read(_CHUNK)):
+            end += chunk
+            missing = {p for p in missing if not re.search(rb'"%s"\s*:\s*\[' % p, end)}
+            end = end[-_OVERLAP:]
+    return not missing
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Annotation files in a folder or in its folder ``annotations``; or the first of LabelMe's."""
+    for inner in (folder, folder / "annotations"):
+        with contextlib.suppress(OSError):
+            names = sorted(n for n in os.listdir(inner) if n.lower().endswith(".json"))
+            files = [inner / name for name in names if name[0] != "."]
+            if len(files) > _MOST_FILES:
+                files = files[:1] + [f for f in files[1:] if f.name.endswith(".coco.json")]
+            if found := [file for file in files if _has_keys(file, b"images", b"annotations")]:
+                return found
+            if files and _has_keys(files[0], b"shapes"):
+                return files[:1]
+    return []
+
+
+def _file(path: Path) -> Path:
+    found = _in_folder(path) if _files.is_plain_folder(path) else []
+    alone = "; for the images alone, say --source flat_folder or image_folder"
+    if found and _has_keys(found[0], b"shapes"):
+        raise SourceError(
+            f"{found[0]}: of LabelMe, which packio does not read; convert the files to COCO, as by "
+            f"labelme's labelme2coco.py{alone}"
+        )
+    if len(found) > 1:
+        each = "; ".join(f"packio pack {shlex.quote(f'{f}')} {f.stem}.lmdb" for f in found)
+        raise SourceError(f"{path}/: {len(found)} annotation files; pack each: {each}{alone}")
+    return found[0] if found else path
+
+
+def _labelled(
+    result: Listing, entries: Sequence[list[_Member]], numbers: dict[_Id, int]
+) -> Listing:
+    each = [{numbers[_id(entry["category_id"]) or 0] for entry in found} for found in entries]
+    missing = {i: f"no label: {len(found)} categories without boxes; expected one"
+               for i, found in enumerate(each) if len(found) != 1}  # fmt: skip
+    values = [label for found in each if len(found) == 1 for label in found]
+    return result.labelled(Labels(values or None, result.classes, missing))
 
 
 def _loaded(path: Path) -> dict[str, Any]:
@@ -169,6 +227,9 @@ def _by_id(path: Path, what: str, entries: list[_Member], result: Listing) -> di
         if what == "images" and name != first.get("file_name"):
             key = str(name).encode("utf-8", "surrogateescape")
             result.unlisted.append((key, f"has the id {number!a} of an earlier image"))
+        if what == "categories" and entry.get("name") != first.get("name"):
+            both = f"{first.get('name')!a} and {entry.get('name')!a}"
+            raise SourceError(f"{path}: the categories {both} have the same id, {number!a}")
     if twice := len(entries) - len(found):
         result.warnings.append(f"{twice} {what} have the id of an earlier one and are left out")
     return {n: found[n] for n in sorted(found, key=lambda n: (isinstance(n, str), n))}
@@ -188,7 +249,6 @@ def _categories(
 
 
 def _drop_crowds(data: dict[str, Any], result: Listing) -> None:
-    """Take the annotations of crowds out of the data."""
     kept = [entry for entry in data["annotations"] if entry.get("iscrowd") not in (1, True)]
     dropped = len(data["annotations"]) - len(kept)
     result.warnings.append(f"{dropped} annotations of crowds are left out, as crowd='drop' asks")
@@ -196,30 +256,25 @@ def _drop_crowds(data: dict[str, Any], result: Listing) -> None:
 
 
 def _annotations(
-    data: dict[str, Any], images: Collection[_Id], labels: Collection[_Id], result: Listing,
-    *, boxed: bool,
-) -> dict[_Id, list[_Member]]:  # fmt: skip
-    """Id of an image → its annotations that can be kept, in the order of the file."""
+    data: dict[str, Any], images: Collection[_Id], labels: Collection[_Id], *, boxed: bool
+) -> tuple[dict[_Id, list[_Member]], dict[_Id, str]]:
+    """Id of an image → its annotations, in the order of the file; → what is wrong with them."""
     found: dict[_Id, list[_Member]] = {}
-    problems: Counter[str] = Counter()
-    ids: Counter[str] = Counter()
-    for entry in data["annotations"]:
+    bad: dict[_Id, str] = {}
+    for i, entry in enumerate(data["annotations"]):
         image = _id(entry.get("image_id"))
+        of = str(entry.get("image_id")) if image is None else image
         if image is None or image not in images:
-            problems["annotations are of an image that is not in the file: left out"] += 1
+            bad.setdefault(of, f"annotations of an image that is not in the file, as number {i}")
         elif labels and _id(entry.get("category_id")) not in labels:
-            problems["annotations are of a category that is not in the file: left out"] += 1
+            given = ascii(entry.get("category_id"))
+            bad.setdefault(of, f"annotation {i} has the category_id {given}, which no category has")
         elif boxed and not _is_box(entry.get("bbox")):
-            problems["annotations have no box of four numbers: left out"] += 1
+            given = ascii(entry.get("bbox"))[:60]
+            bad.setdefault(of, f"annotation {i} has the bbox {given}; expected four numbers")
         else:
             found.setdefault(image, []).append(entry)
-            ids.update([repr(entry["id"])] if "id" in entry else [])
-            if boxed and min(entry["bbox"][2:]) <= 0:
-                problems["boxes have no width or no height: kept"] += 1
-    if twice := ids.total() - len(ids):
-        problems["annotations have the id of an earlier one: kept"] = twice
-    result.warnings.extend(f"{number} {problem}" for problem, number in problems.items())
-    return found
+    return found, bad
 
 
 def _is_number(value: Any) -> bool:
@@ -230,41 +285,58 @@ def _is_box(values: Any) -> bool:
     return isinstance(values, list) and len(values) == 4 and all(map(_is_number, values))
 
 
-def _keys(path: Path, images: dict[_Id, _Member], result: Listing) -> dict[_Id, bytes]:
-    """Id of an image → its path, without paths that lead out of the folder or are there twice."""
+def _keys(
+    path: Path, images: dict[_Id, _Member], root: str | None, *, is_windows: bool
+) -> tuple[dict[_Id, bytes], list[tuple[bytes, str]]]:
+    """Id of an image → its path; paths that lead out of the folder or are there twice."""
     keys: dict[_Id, bytes] = {}
+    unlisted: list[tuple[bytes, str]] = []
     taken = set()
     for number, image in images.items():
-        if not isinstance(image.get("file_name"), str):
+        name = image.get("file_name")
+        if not isinstance(name, str):
             raise SourceError(f"{path}: the image {number!a} has no file_name; expected one")
-        name = os.path.normpath(image["file_name"])
+        name = os.path.normpath(name.replace("\\", "/") if is_windows else name)
+        if root is not None and os.path.isabs(name):
+            name = os.path.relpath(name, root)
         key = name.encode("utf-8", "surrogatepass")
         with contextlib.suppress(UnicodeEncodeError):  # half of a pair of surrogates: in no name
             key = name.encode("utf-8", "surrogateescape")
         if name.startswith(("/", "../")) or name in (".", "..") or "\0" in name:
-            result.unlisted.append((key, "leads out of the folder of the images"))
+            unlisted.append((key, "leads out of the folder of the images"))
         elif key in taken:
-            result.unlisted.append((key, "there twice, with another id"))
+            unlisted.append((key, "there twice, with another id"))
         else:
             taken.add(key)
             keys[number] = key
-    return keys
+    return keys, unlisted
 
 
-def _root(path: Path, given: str | os.PathLike[str] | None, keys: Collection[bytes]) -> Path:
-    """The folder of the images: the given folder, or a folder that has one of the first images."""
+def _files_of(
+    path: Path, given: str | os.PathLike[str] | None, images: dict[_Id, _Member], result: Listing
+) -> tuple[Path, dict[_Id, bytes]]:
+    """The folder of the images, the given one or one that has some of the first; and their keys."""
     if given is not None:
         tried = [Path(given)]
     else:
         near = Path(os.path.abspath(path)).parent
         beside, name = (near.parent, near), path.stem.partition("_")[2] or path.stem
-        tried = [p / folder for folder in (name, f"images/{name}", "images", "") for p in beside]
-    some = list(itertools.islice(keys, _LOOKED_FOR))
-    for folder in tried:
-        if not some or any(os.path.exists(os.fsencode(folder) + b"/" + key) for key in some):
-            return folder
+        tried = [
+            p / folder for folder in (name, f"images/{name}", "images", "data", "") for p in beside
+        ]
+    for is_windows in (False, True):
+        root = None if given is None else os.path.abspath(given)
+        keys, unlisted = _keys(path, images, root, is_windows=is_windows)
+        some = list(itertools.islice(keys.values(), _LOOKED_FOR))
+        for folder in tried:
+            if any(os.path.exists(os.fsencode(folder) + b"/" + key) for key in some):
+                result.unlisted.extend(unlisted)
+                if is_windows:
+                    result.warnings.append("back-slashes in file_name are taken as /")
+                return folder, keys
+    first = ascii(next(iter(images.values()))["file_name"])
     raise OptionError(
-        f"{path}: its images, as {some[0]!a}, are not in {', '.join(map(str, tried))}; name their "
+        f"{path}: its images, as {first}, are not in {', '.join(map(str, tried))}; name their "
         "folder by --root"
     )
 
@@ -312,12 +384,14 @@ def _boxes(
 
 def _size(image: _Member) -> tuple[float, float]:
     """Width and height that the file says; (0, 0) if it does not say both."""
-    width, height = image.get("width", 0), image.get("height", 0)
+    width, height = (
+        json.loads(side) if isinstance(side, str) and is_number(side) else side
+        for side in (image.get("width", 0), image.get("height", 0))
+    )
     return (width, height) if _is_number(width) and _is_number(height) else (0, 0)
 
 
 def _read(folder: str, fields: FieldOrigins, rows: ListedRows, position: int) -> Record[Field]:
-    """Read an image and the files of its fields."""
     origins = {"image": ("file_name", "image"), **fields}
     values = {name: rows.columns[name][position] for name in origins}
     values["image"] = os.fsdecode(values["image"])

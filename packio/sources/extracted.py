@@ -132,7 +132,6 @@ def _position(label: Any, classes: list[str]) -> int:
 def _read(
     root: str, origins: FieldOrigins, classes: list[str], rows: ListedRows, position: int
 ) -> Record[Field]:
-    """Read the files that a line of the table names."""
     line = json.loads(rows.columns["line"][position])
     origins = {IMAGE: ("key", "image"), **origins}
     values = {name: line.get(column) for name, (column, _) in origins.items()}

@@ -95,7 +95,7 @@ class Manifest(Source):
     def recognise(self, path: Path) -> bool:
         """Tell whether the path is a file with one of `SUFFIXES`, or a folder with metadata."""
         if _files.is_plain_folder(path):
-            return _metadata(path) is not None
+            return _metadata(path) is not None or bool(_lists(path))
         return os.fspath(path).lower().endswith(SUFFIXES) and os.path.isfile(path)
 
     def listing(self, source: Any, context: Context) -> Listing:
@@ -105,6 +105,12 @@ class Manifest(Source):
         to the folder that the root and all paths share.
         """
         path = _metadata(Path(source)) or Path(source)
+        if _files.is_plain_folder(path) and (lists := _lists(path)):
+            raise SourceError(
+                f"{path}/: {', '.join(lists)} says something of its images; to pack what it says: "
+                f"packio pack {shlex.quote(f'{path}/{lists[0]}')} {path.name}.lmdb; for the images "
+                "alone, say --source flat_folder or image_folder"
+            )
         table = lines.table(path, context.option("delimiter"), context.option("charset"))
         seen = _TableContent(table, context)
         folder = os.fspath(context.option("root", path.parent))
@@ -140,6 +146,19 @@ def _metadata(folder: Path) -> Path | None:
             if re.search(rb'(^|[\s",{])file_name($|[\s",])', opened.readline(1 << 20)):
                 return file
     return None
+
+
+def _lists(folder: Path) -> list[str]:
+    """Lists in a folder whose first row names an image in it, as Roboflow's _classes.csv."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in sorted(n for n in os.listdir(folder) if n.lower().endswith((".csv", ".tsv"))):
+            with open(folder / name, "rb") as file:
+                row = os.fsdecode(b"".join(file.read(1 << 14).splitlines()[1:2]))
+            cells = (cell.strip(" \"'") for cell in re.split(r"[,;\t]", row))
+            if any(_files.is_image(c) and os.path.isfile(folder / c) for c in cells):
+                found.append(name)
+    return found
 
 
 def _check_folder(file: Path, result: Listing, context: Context, *, has_labels: bool) -> None:
@@ -269,7 +288,6 @@ class _TableContent:
             self._add_members(cells)
 
     def _add_members(self, cells: dict[str, Any]) -> None:
-        """Add the names of a JSON object's members, and the classes of its boxes."""
         if not cells.keys() <= self._present:
             self._present |= cells.keys()
         if self._objects is None:
@@ -428,7 +446,8 @@ def _refuse_repeated(seen: _TableContent, keys: list[bytes]) -> None:
     differ = f" with different labels ({seen.label(a)}, {seen.label(b)})" if different else ""
     raise SourceError(
         f"{seen.place(b)}: {os.fsdecode(keys[b])!a} again{differ}, as in {seen.place(a)}; "
-        f"{len(pairs)} lines repeat an image; expected each once"
+        f"{len(pairs)} lines repeat an image; expected each once, with several labels in a cell "
+        "(--label-sep), or several boxes in a COCO file or as objects in JSON lines"
     )
 
 
@@ -436,4 +455,6 @@ def _separated(value: Any, separator: str, classes: Sequence[str]) -> Any:
     """The names in a cell; an empty cell has none."""
     if not isinstance(value, str) or (value.strip() and is_missing(value, classes)):
         return value
+    if value.strip()[:1] == "[" and value.strip()[-1:] == "]":
+        return value  # a list as text, which `labels` reads
     return tuple(filter(None, map(str.strip, value.split(separator))))

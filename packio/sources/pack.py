@@ -36,6 +36,7 @@ from packio.sources import (
     wanted_fields,
 )
 from packio.sources._rows import ListedRows, each
+from packio.sources.tables import columns as tables
 
 _READING = {
     "trust_plain_pickle": Flag("read LMDB values that are pickles; nothing in them is run"),
@@ -63,17 +64,22 @@ class PackSource(Source):
 
     def listing(self, source: Any, context: Context) -> Listing:
         """List a pack, or any sequence of `Sample`."""
-        label_col, samples = context.option("label_col"), source
+        label_col, samples, hint = context.option("label_col"), source, None
         if isinstance(source, (str, os.PathLike)):
             reading = {name: context.options[name] for name in _READING if name in context.options}
             if label_col is not None and not locating.has_index(Path(source)):
                 reading["label"], label_col = label_col, None
             samples = opening.open_silently(source, **reading)
+            if not reading.get("label") and len(samples) and samples[0].label is None:
+                foreign = {} if locating.has_index(Path(source)) else samples.meta(0) or {}
+                hint = tables.guess(foreign, tables.LABEL_NAMES)
         if not len(samples):
             raise SourceError("no samples; expected at least one")
         classes = None if context.classes is None else list(context.classes)
         if isinstance(samples, opening.Pack):
             found: Listing = _packs.listing([samples], None if label_col is not None else classes)
+            if hint is not None:
+                found.warnings.append(f"no labels; the metadata has {hint!a}: --label-col {hint}")
             if label_col is not None:
                 found = _relabelled(found, samples, label_col, classes)
         else:
@@ -87,7 +93,6 @@ SOURCE = PackSource()
 
 
 def _relabelled(listing: L, pack: opening.Pack, label_col: str, classes: Sequence[str] | None) -> L:
-    """The listing of a pack, whose labels are a member of the metadata."""
     if pack.classes and "boxes/labels" in pack.index_file:
         raise OptionError(f"{pack.path}: label_col={label_col!r}: its boxes have classes already")
 
@@ -151,7 +156,6 @@ def _labels(found: list[Any]) -> list[int] | np.ndarray | None:
 
 
 def _kinds(samples: Sequence[Sample]) -> Iterator[tuple[str, str]]:
-    """Names and kinds of the fields of samples, besides the image."""
     if isinstance(samples, opening.Pack):
         yield from (pair for pair in samples.fields.items() if pair[0] != IMAGE)
         return
@@ -175,7 +179,6 @@ def _check_fields(kinds: Mapping[str, str], asked: FieldOrigins) -> None:
 
 
 def _read(rows: ListedRows, position: int) -> Record[Field]:
-    """The record of one of the samples."""
     fields, meta, boxes, box_columns = (column[position] for column in rows.columns.values())
     return Record(b"", fields, boxes=boxes, box_columns=box_columns, meta=meta)
 
@@ -186,7 +189,6 @@ def _renamed(names: dict[str, str], record: Record[Field]) -> Record[Field]:
 
 
 def _record(sample: Sample) -> Record[Field]:
-    """The record of a `Sample`, without label and split."""
     facts: Facts | None = None
     if sample.encoding in encodings.RAW:
         facts = encodings.raw_facts(

@@ -208,7 +208,6 @@ def _beside(
 
 
 def _field_side(path: Path, images: _Side, name: str, origin: str) -> _Side:
-    """Folder and suffix of the files of a named field."""
     if name == "mask":
         raise OptionError("field 'mask': say --masks or --mask-suffix instead")
     if os.path.isdir(path / origin):
@@ -221,7 +220,6 @@ def _field_side(path: Path, images: _Side, name: str, origin: str) -> _Side:
 
 
 def _kind(paths: list[bytes]) -> str:
-    """Kind of a field, as the ending of its first file says."""
     first = next(filter(None, paths)).lower()
     is_image = first.endswith(tuple(map(os.fsencode, _files.EXTENSIONS)))
     return "image" if is_image else fields.kind_of_file(first) or "bytes"
@@ -333,7 +331,6 @@ def _refuse_splits(path: Path, images: _Side, masks: _Side, boxes: str) -> None:
 
 
 def _matched(images: _ByStem, masks: _ByStem, result: Listing) -> list[tuple[_Sized, _Sized]]:
-    """Pairs by stem."""
     result.unlisted.extend(
         (image, "no mask has its stem") for stem, (image, _) in images.items() if stem not in masks
     )
@@ -372,12 +369,14 @@ def _listed(
 
 
 def _tell_colours(path: Path, mask: bytes, result: Listing) -> None:
-    """Add a warning if a mask has colours in place of class ids, which can be packed, not read."""
     from PIL import Image
 
     with contextlib.suppress(Exception):  # reading the sample says what is wrong with the file
         with Image.open(path / os.fsdecode(mask)) as image:
-            has_ids = encodings.has_class_ids(image)
+            has_ids, is_lossy = encodings.has_class_ids(image), image.format == "JPEG"
+        if is_lossy:
+            name = ascii(os.fsdecode(mask))[1:-1]
+            result.warnings.append(f"{name}: JPEG blurs class ids; save masks as PNG")
         if not has_ids:
             result.warnings.append(
                 f"{ascii(os.fsdecode(mask))[1:-1]}: pixels of mode {image.mode}, and datasets read "

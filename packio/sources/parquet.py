@@ -126,7 +126,6 @@ SOURCE = Parquet()
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """The files in a folder, sorted; none if the folder cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         state = json.loads((folder / "state.json").read_bytes())  # of Hugging Face's save_to_disk
         return [folder / os.path.basename(entry["filename"]) for entry in state["_data_files"]]
@@ -258,7 +257,6 @@ def _texts(footers: list[parquet_files.Footer], columns: _ColumnRoles) -> dict[s
 def _label_column(
     footer: parquet_files.Footer, asked: str | None, others: Sequence[str]
 ) -> str | None:
-    """The column with the labels: as the user says, or with class names, or with a usual name."""
     if asked and asked not in others:
         raise OptionError(f"{footer.file.path}: label_col={asked!r}; there are {list(others)}")
     if asked is not None:

@@ -153,7 +153,6 @@ def _inner(path: Path) -> list[str]:
 
 
 def _xml_file(image: str) -> str:
-    """Path of the XML file of an image; the usual one if there is none."""
     stem = os.path.splitext(image)[0]
     folder, name = os.path.split(stem)
     tried = [before + f"/{xml}/" + after for images in _IMAGES for xml in _XML

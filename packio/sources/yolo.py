@@ -75,7 +75,8 @@ class Yolo(Source):
             if any(map(_holds_boxes, labels)) or _configs(path):
                 return True
             flat = any((path / name).is_file() for name in _NAMES)
-            return flat and _holds_boxes(path, alone=False)
+            beside = (path, *path.glob("obj_*_data"))  # as CVAT writes Darknet's
+            return flat and any(_holds_boxes(folder, alone=False) for folder in beside)
         except (OSError, PackioError):  # the source that lists the folder says why
             return False
 
@@ -112,7 +113,6 @@ SOURCE = Yolo()
 
 
 def _is_config(file: Path) -> bool:
-    """Tell whether a file says where images are and what classes there are."""
     try:
         text = small_file(file)
     except PackioError:
@@ -141,8 +141,8 @@ def _holds_boxes(folder: Path, *, alone: bool = True) -> bool:
 def _has_boxes(file: str) -> bool | None:
     """Whether the first line of a text file is numbers, as of a box; None if there is no text."""
     try:
-        words = small_file(file).strip().split(b"\n", 1)[0].split()
-        return len([float(word) for word in words]) >= 5 if words else None
+        words = re.split(r"[\s,]+", _text(small_file(file)).strip().partition("\n")[0].strip())
+        return len([float(word) for word in words[1:]]) >= 4 if words[0] else None
     except ValueError:
         return False
 
@@ -229,7 +229,6 @@ def _text(data: bytes) -> str:
 
 
 def _images(part: Path, result: Listing, context: Context) -> Iterator[str]:
-    """Absolute paths of the images in a folder, or in a list of images."""
     if not part.is_file():
         folder = os.path.abspath(part)
         found = _files.images(folder, "", result, context, _files.image_test(context))
@@ -240,7 +239,6 @@ def _images(part: Path, result: Listing, context: Context) -> Iterator[str]:
 
 
 def _label_file(image: str) -> str:
-    """Path of the labels of an image."""
     beside = f"{os.path.splitext(image)[0]}.txt"
     before, sep, after = beside.rpartition("/images/")
     usual = f"{before}/labels/{after}" if sep else beside
@@ -250,7 +248,6 @@ def _label_file(image: str) -> str:
 def _objects(
     data: bytes | None, names: Sequence[str] | None, points: int, counts: Counter[str]
 ) -> Objects:  # fmt: skip
-    """The boxes of a label file, each line once."""
     counts["missing"] += data is None
     lines: dict[tuple[float, ...], tuple[str, Sequence[float], list[float]]] = {}
     for number, words in enumerate(map(str.split, _text(data or b"").splitlines()), 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,16 @@ def _parquet(folder: pathlib.Path) -> tuple[Any, dict[str, Any]]:
     return folder / "t.parquet", {}
 
 
+def _coco(folder: pathlib.Path) -> tuple[Any, dict[str, Any]]:
+    images = [{"id": i, "file_name": name} for i, name in enumerate(("a.png", "b.png", "c.png"))]
+    classes = [{"id": 7, "name": "cat"}, {"id": 9, "name": "dog"}]
+    labels = [{"image_id": 0, "category_id": 7}, {"image_id": 2, "category_id": 9}]
+    data = {"images": images, "annotations": labels, "categories": classes}
+    (folder / "c.json").write_text(json.dumps(data))
+    _files(folder, "a.png", "b.png", "c.png")
+    return folder / "c.json", {}
+
+
 def _torch_dataset(_: pathlib.Path) -> tuple[Any, dict[str, Any]]:
     return [(made.png(), label) for label in ("cat", None, "dog")], {}
 
@@ -92,7 +103,7 @@ def _remote_folder(folder: pathlib.Path) -> tuple[Any, dict[str, Any]]:
 
 _MAKERS: dict[str, Callable[[pathlib.Path], tuple[Any, dict[str, Any]]]] = {
     "image_folder": _image_folder, "flat_folder": _flat_folder, "remote_folder": _remote_folder,
-    "archive": _archive, "manifest": _manifest, "parquet": _parquet,
+    "archive": _archive, "manifest": _manifest, "parquet": _parquet, "coco": _coco,
     "torch_dataset": _torch_dataset, "foreign containers": _webdataset,
 }  # fmt: skip
 

@@ -169,7 +169,7 @@ def test_classes_can_be_given(tmp_path: pathlib.Path) -> None:
 def test_what_is_wrong_is_counted(tmp_path: pathlib.Path) -> None:
     data = _dataset()
     data["images"] += [{"id": 9, "file_name": "again.jpg"}]
-    data["categories"] += [{"id": 1, "name": "again"}, {"id": 4, "name": "car"}]
+    data["categories"] += [data["categories"][1], {"id": 4, "name": "car"}]
     data["annotations"] += [
         _annotation(3, 77, 1, [0, 0, 1, 1]),
         _annotation(4, 9, 77, [0, 0, 1, 1]),
@@ -187,17 +187,15 @@ def test_what_is_wrong_is_counted(tmp_path: pathlib.Path) -> None:
     assert found.warnings == [
         "1 images have the id of an earlier one and are left out",
         "1 categories have the id of an earlier one and are left out",
-        "2 annotations are of an image that is not in the file: left out",
-        "1 annotations are of a category that is not in the file: left out",
-        "2 boxes have no width or no height: kept",
-        "5 annotations have no box of four numbers: left out",
-        "1 annotations have the id of an earlier one: kept",
+    ]
+    assert [(key.decode(), reason) for key, reason in found.unlisted] == [
+        ("again.jpg", "has the id 9 of an earlier image"),
+        ("image_id 77", "annotations of an image that is not in the file, as number 3"),
+        ("a.jpg", "annotation 4 has the category_id 77, which no category has"),
+        ("image_id '[9]'", "annotations of an image that is not in the file, as number 13"),
     ]
     assert found.classes == ["person", "car (3)", "car (4)", "toothbrush"]
-    item = _items(found)[0]
-    assert item.boxes is not None
-    assert item.boxes.tolist() == [[0, 0, 64, 48], [0, 0, 0, 1], [5, 5, 4, 6], [0, 0, 7, 7]]
-    assert _metas([item])[0]["annotation_id"] == [2, 5, 6, 5]
+    assert [os.fsdecode(key) for key in found.keys] == ["sub/c.jpg", "b.jpg"]
 
 
 def test_paths_that_lead_out_or_are_there_twice_are_told(tmp_path: pathlib.Path) -> None:

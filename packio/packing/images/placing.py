@@ -33,8 +33,10 @@ def placed(record: Record[Field]) -> tuple[Record[Field], Counter[str]]:
     if facts.orientation != 1 and frame.is_upright is None:
         of_boxes = record.boxes is not None and len(record.boxes) > 0 and is_upright is None
         counts["undecided"] = int(of_boxes or (stored == upright and bool(masks)))
-    if record.boxes is not None:
-        _refuse_senseless(record.boxes)
+    if record.boxes is not None and len(record.boxes) > 0:
+        given = np.asarray(record.boxes)
+        _refuse_senseless(given, fractions=frame.fractions)
+        counts["flat"] = int((given[:, 2:] <= given[:, :2]).any(1).sum())
         record, boxes = _with_boxes(record, frame, facts, is_upright=is_upright is not False)
         beyond = (boxes < -_SLACK) | (boxes > np.array([*stored, *stored]) + _SLACK)
         counts["beyond"] = int(beyond.any(1).sum())
@@ -51,8 +53,10 @@ def placed_mask(mask: Field, facts: Facts, frame: Frame) -> Field:
     return Field("mask", resizing.moved_mask(mask.data, upright, upright, back))
 
 
-def _refuse_senseless(boxes: np.ndarray) -> None:
+def _refuse_senseless(boxes: np.ndarray, *, fractions: bool) -> None:
     """Refuse boxes that end before they begin: each crop would drop them, and say nothing."""
+    if not fractions and boxes.max() <= 1 and (boxes % 1).any():
+        raise DecodeError(f"no box ends after pixel 1: {boxes[0].tolist()}; fractions, no pixels?")
     good = np.isfinite(boxes).all(1) & (boxes[:, 2:] >= boxes[:, :2]).all(1)
     if not good.all():
         at = int(good.argmin())

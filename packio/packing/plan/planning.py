@@ -170,7 +170,8 @@ def source_of(source: Any, name: str | None = None) -> Source:
         what = getattr(error, "strerror", None) or str(error)
     raise SourceError(
         f"{source}: {what}; expected a folder of class folders of images, as cats/1.jpg, "
-        "dogs/2.jpg, a list of images (.csv, .jsonl), an archive or a pack"
+        "dogs/2.jpg, a list of images (.csv, .jsonl), a COCO file (.json with images and "
+        "annotations), an archive or a pack"
     )
 
 

@@ -124,7 +124,9 @@ _TOLD = {  # what is counted while samples are read → the line about it
     "these levels only where they were made anew from their images",
     "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "
     "turned, too: taken as upright; --boxes-frame upright or stored says it for all",
-    "beyond": "boxes reach beyond their image: kept; a dataset cuts them at its edges",
+    "flat": "boxes have no width or no height: kept",
+    "beyond": "boxes reach beyond their image: kept; a dataset cuts them at its edges; if many do, "
+    "they may be corners in place of width and height",
 }
 
 

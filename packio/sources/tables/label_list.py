@@ -130,7 +130,6 @@ def _refuse_unfit(file: Path, lines: list[bytes], keys: list[bytes]) -> None:
 
 
 def _lines(file: Path) -> list[bytes]:
-    """Lines of a text file that are not blank."""
     try:
         text = file.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
@@ -151,7 +150,6 @@ def _splits(line: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _moved(value: Any, offset: int, most: int, file: Path) -> Any:
-    """A label, plus the offset if the label is a number."""
     if type(value) is not int or 0 <= value + offset <= most:
         return value + offset if type(value) is int else value
     raise SourceError(

@@ -115,7 +115,6 @@ class TextTable:
 
 
 def _lines(file: BinaryIO, end: str) -> Iterator[bytes]:
-    """Lines of a file, with their ends."""
     if end == "\n":
         return iter(file)
     return iter(re.findall(rb"[^\r]*\r|[^\r]+", file.read()))
@@ -143,7 +142,6 @@ class _Text:
 
 
 def _object(line: str) -> dict[str, Any]:
-    """The JSON object of a line; empty for a blank line."""
     try:
         found = {} if line.isspace() else json.loads(line)
     except (ValueError, RecursionError) as error:

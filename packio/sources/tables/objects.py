@@ -60,7 +60,8 @@ class ObjectColumn(NamedTuple):
                     kind = np.float32 if column == "area" else np.int64
                     found[column] = np.array(members.pop(member), kind)
         except (TypeError, ValueError, KeyError) as error:
-            raise DecodeError(f"{self.name}: {type(error).__name__}: {error}") from error
+            what = "no class" if isinstance(error, KeyError) else type(error).__name__
+            raise DecodeError(f"{self.name}: {what}: {error}") from error
         if not np.isfinite(boxes).all() or any(len(c) != len(boxes) for c in found.values()):
             raise DecodeError(f"{self.name}: expected four numbers and one class for each box")
         rest = {name: value for name, value in members.items() if value}
@@ -90,7 +91,16 @@ def column_of(cells: Mapping[Any, Any], said: str | None) -> ObjectColumn | None
     if said not in (None, "xywh", "xyxy", "none"):
         raise OptionError(f"box_format={said!r}: expected 'xywh', 'xyxy' or 'none'")
     found: str | None = None if said == "none" else columns.guess(cells, NAMES)
-    return None if found is None or not has_boxes(cells[found]) else ObjectColumn(found, said)
+    if found is not None and has_boxes(cells[found]):
+        return ObjectColumn(found, said)
+    alone = columns.guess(cells, _BOX)
+    kind = str(cells.get(alone, ""))  # a list of lists, or the type of one in Arrow
+    if said is None and (kind.startswith("[[") or kind.count("list<") > 1):
+        raise OptionError(
+            f"column {alone!r} has boxes outside a column of objects; expected objects {{bbox, "
+            "category}; to keep it as metadata, say --box-format none"
+        )
+    return None
 
 
 def has_boxes(value: Any) -> bool:

@@ -81,7 +81,6 @@ class _ArrowFile:
 
 
 def _groups(opened: Any) -> list[tuple[int, int]]:
-    """Rows and bytes, not compressed, of each row group."""
     if isinstance(opened, _ArrowFile):
         return opened.groups()
     # not of the columns: on a damaged footer pyarrow 26 ends the process there
@@ -232,7 +231,6 @@ class ParquetRows:
         return {name: batch.column(name)[row - start] for name in self._columns}
 
     def _batch(self, file: int, row: int) -> tuple[int, Any]:
-        """The batch that has a row, and its first row."""
         for found, start, batch in self._recent:
             if found == file and start <= row < start + batch.num_rows:
                 return start, batch

@@ -48,6 +48,9 @@ def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], s
         return
     train = names[0]
     others = [f"{command(name)} --classes-from {train}.lmdb" for name in names[1:]]
+    if left := sorted(set(folders) - {*names}):
+        others.append(f"which leaves out {', '.join(left)}: of masks, say --source pairs --images "
+                      f"{train} --masks {left[0]}")  # fmt: skip
     raise SourceError(
         f"{where}: its folders are splits ({', '.join(sorted(names))}), not classes; "
         f"name one of them, as {where}{train}; to pack each by itself: "

@@ -373,3 +373,13 @@ def test_the_commands_for_splits_of_pairs_work(tmp_path: pathlib.Path) -> None:
         tree(tmp_path / split, {"images/a.jpg": "", "masks/a.png": mask.getvalue()})
     first, _ = pack(tmp_path / "train")
     assert len(pack(tmp_path / "val", classes_from=first.path)[0]) == 1
+
+
+def test_folders_beside_splits_are_named(tmp_path: pathlib.Path) -> None:
+    names = ("train/a.jpg", "trainannot/a.jpg", "val/b.jpg", "valannot/b.jpg")  # CamVid
+    with pytest.raises(SourceError, match=r"leaves out trainannot, valannot.*--masks trainannot"):
+        pack(tree(tmp_path / "d", dict.fromkeys(names, "")))
+    found, _ = pack(
+        tmp_path / "d", source_kind="pairs", images="train", masks="trainannot", overwrite=True
+    )
+    assert found[0].mask is not None

@@ -115,7 +115,7 @@ def _relabelled(content: Content, name: str, path: Path) -> Content:
     table, metadata = content
     table = {column: values for column, values in table.items() if column != "label"}
     if metadata.get("classes") and "boxes/labels" in table:
-        raise OptionError(f"{path}: label={name!r}: its boxes have classes already")
+        raise OptionError(f"{path}: label_col={name!r}: its boxes have classes already")
     data, starts = (table.get(f"meta_{part}", np.zeros(0, "u1")) for part in ("data", "offsets"))
     texts = (data[a:b].tobytes() for a, b in itertools.pairwise(starts.tolist()))
     found = labelling.labels_of_meta(

@@ -297,6 +297,8 @@ def _plain(label: Any) -> Any:
         label = label.item() if label.size == 1 else label
     if isinstance(label, np.ndarray):
         return None if label.dtype.kind == "f" and np.isnan(label).any() else label
+    if isinstance(label, bool):
+        return int(label)
     return None if is_missing(label) else label
 
 

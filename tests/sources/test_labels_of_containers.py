@@ -293,3 +293,55 @@ def test_a_list_in_the_json_of_a_foreign_tar_is_metadata(tmp_path: pathlib.Path)
             tar.addfile(member, io.BytesIO(data))
     (sample,) = packio.open(tmp_path / "a.tar")
     assert sample.meta == {"json": [{"bbox": [1, 2, 3, 4]}]}
+
+
+def _lmdb(path: pathlib.Path, values: Sequence[Any]) -> pathlib.Path:
+    lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as records:
+        for i, value in enumerate(values):
+            records.put(b"%d" % i, msgpack.packb(value))
+    return path
+
+
+@pytest.mark.parametrize("label", [["b", "a"], [b"b", b"a"], [True, False], [1.0, 0.0]])
+def test_named_labels_in_values_of_lmdb_need_not_be_ints(
+    tmp_path: pathlib.Path, label: list[Any]
+) -> None:
+    values = [{"image": made.png(), "label": one} for one in label]
+    pack = packio.open(_lmdb(tmp_path / "l.lmdb", values))
+    assert _said(pack) == [1, 0]
+    assert pack.classes == (["a", "b"] if label[0] in ("b", b"b") else [])
+
+
+@pytest.mark.parametrize(("label", "said"), [([True, False], [1, 0]), ([1.5, 0.5], [1.5, 0.5])])
+def test_the_only_number_beside_an_image_in_lmdb_is_its_label(
+    tmp_path: pathlib.Path, label: list[Any], said: list[Any]
+) -> None:
+    path = _lmdb(tmp_path / "l.lmdb", [[made.png(), one] for one in label])
+    labels = packio.open(path).labels
+    assert labels is not None
+    assert labels.reshape(-1).tolist() == said
+
+
+@pytest.mark.parametrize("label", ["cat", b"cat", [0, 1], {"a": 1}, 2**63])
+def test_values_of_lmdb_that_may_be_labels_are_not_dropped(
+    tmp_path: pathlib.Path, label: Any
+) -> None:
+    path = _lmdb(tmp_path / "l.lmdb", [[made.png(), label]] * 2)
+    with pytest.raises(NotAPackError, match=r"say label='1' .* or label='' .* for no label"):
+        packio.open(path)
+    assert packio.open(path, label="").labels is None
+
+
+def test_a_named_label_of_lmdb_that_is_a_list_is_refused(tmp_path: pathlib.Path) -> None:
+    path = _lmdb(tmp_path / "l.lmdb", [{"image": made.png(), "label": [0, 1]}] * 2)
+    with pytest.raises(NotAPackError, match=r"the label \[0, 1\], which packio does not take"):
+        packio.open(path)
+
+
+def test_text_beside_an_image_in_lmdb_is_the_label_if_its_place_is_said(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = _lmdb(tmp_path / "l.lmdb", [[made.png(), "b"], [made.png(), b"a"]])
+    pack = packio.open(path, label="1")
+    assert (pack.classes, _said(pack)) == (["a", "b"], [1, 0])

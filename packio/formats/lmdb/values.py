@@ -40,37 +40,49 @@ def sample(value: Any, data: bytes, label: str | None = None) -> FoundImage:
     Args:
         value: Plain values: lists, dicts, numbers, text; bytes are a `ByteSpan` of ``data``.
         data: The value as it is stored.
-        label: Position of the label in the list, or its name in the dict; "": take none; None: the
-            int that has a usual name, or the only int.
+        label: Position of the label in the list, or its name in the dict; "": take none; None: what
+            has a usual name, or the only int, or the only other value if it is a float or a bool.
+
+    Raises:
+        NotAPackError: it is not clear what the label is; none is left out without a word.
     """
     image, named, others = _image(value, data, 0)
     if label:
         items = dict(enumerate(value)) if isinstance(value, (list, tuple)) else value
-        found = {
-            str(key): item for key, item in items.items() if _is_label(item) or type(item) is str
-        }
+        texts = {str(key): _text(item, data) for key, item in items.items()}
+        found = {key: item for key, item in texts.items() if _is_scalar(item)}
         if label not in found:
             raise NotAPackError(f"label={label!r} is not in the values; there are: {found}")
         return FoundImage(image.start, image.stop, found[label])
-    if label is None and named is None and len(others) > 1:
+    if label is None and named:
+        return FoundImage(image.start, image.stop, _named(named[0], data))
+    ints = [item for item in others if _is_label(item)]
+    if label is None and len(ints) > 1:
         raise NotAPackError(
-            f"values with several ints, as {others[:5]}, and which of them is the label is not "
+            f"values with several ints, as {ints[:5]}, and which of them is the label is not "
             "clear; say label='2' for the third item of the list, or label='' for no label"
         )
-    labels = [] if label == "" else others if named is None else [named]
-    return FoundImage(image.start, image.stop, labels[0] if labels else None)
+    if label is None and not ints and others:
+        if len(others) > 1 or type(others[0]) not in (bool, float):
+            raise NotAPackError(
+                f"values with {others[0]!r:.80} beside the image, and whether that is the label is "
+                "not clear; say label='1' (--label-col 1) for the second item of the list, or label='' "
+                "(--label-col '') for no label"
+            )
+        ints = others
+    return FoundImage(image.start, image.stop, ints[0] if ints and label is None else None)
 
 
-def _image(value: Any, data: bytes, depth: int) -> tuple[ByteSpan, int | None, list[int]]:
-    """Find the image, the int that is named a label, and the other ints beside the image."""
+def _image(value: Any, data: bytes, depth: int) -> tuple[ByteSpan, list[Any], list[Any]]:
+    """Find the image, what is named a label, and the other values beside the image in lists."""
     if isinstance(value, ByteSpan):
-        return value, None, []
+        return value, [], []
     if isinstance(value, dict) and depth < _DEEPEST:
         images = [value[name] for name in _IMAGE_NAMES if name in value]
-        labels = [value[name] for name in _LABEL_NAMES if _is_label(value.get(name))]
+        labels = [value[name] for name in _LABEL_NAMES if value.get(name) is not None]
         if images:
             image, named, others = _image(images[0], data, depth + 1)
-            return image, labels[0] if labels else named, others
+            return image, labels or named, others
     if isinstance(value, (list, tuple)) and depth < _DEEPEST:
         spans = [v for v in value if isinstance(v, ByteSpan)]
         encoded = [v for v in spans if is_image(data[v.start : min(v.stop, v.start + 16)])]
@@ -78,8 +90,32 @@ def _image(value: Any, data: bytes, depth: int) -> tuple[ByteSpan, int | None, l
         found: Any = next(iter([*encoded, *spans, *within]), None)
         if found is not None:
             image, named, others = _image(found, data, depth + 1)
-            return image, named, [*others, *filter(_is_label, value)]
+            beside = [_text(v, data) for v in value if v is not found and v is not None]
+            return image, named, [*others, *(v for v in beside if not isinstance(v, ByteSpan))]
     raise Malformed("no image in it")
+
+
+def _named(value: Any, data: bytes) -> Any:
+    """The label under a name of labels."""
+    label = _text(value, data)
+    if not _is_scalar(label):
+        raise NotAPackError(
+            f"the label {label!r:.80}, which packio does not take; say label='' (--label-col '') "
+            "for none"
+        )
+    return label
+
+
+def _text(value: Any, data: bytes) -> Any:
+    """Text, of bytes that are short and no image; other values as they are."""
+    if not isinstance(value, ByteSpan) or value.stop - value.start > _LONGEST_TEXT:
+        return value
+    content = data[value.start : value.stop]
+    return value if is_image(content) else content.decode("utf-8", "backslashreplace")
+
+
+def _is_scalar(value: Any) -> bool:
+    return _is_label(value) or type(value) in (bool, float, str)
 
 
 def _is_label(value: Any) -> bool:

@@ -66,8 +66,8 @@ def sample(value: Any, data: bytes, label: str | None = None) -> FoundImage:
         if len(others) > 1 or type(others[0]) not in (bool, float):
             raise NotAPackError(
                 f"values with {others[0]!r:.80} beside the image, and whether that is the label is "
-                "not clear; say label='1' (--label-col 1) for the second item of the list, or label='' "
-                "(--label-col '') for no label"
+                "not clear; say label='1' (--label-col 1) for the second item of the list, or "
+                "label='' (--label-col '') for no label"
             )
         ints = others
     return FoundImage(image.start, image.stop, ints[0] if ints and label is None else None)

@@ -8,7 +8,7 @@ A sample is a dict; it lacks the names of what it does not have::
      "fields": {"caption": ("text", b"a dog"), "depth": ("image", b"...")}}
 
 ``box`` is in pixels of the stored image, as packs have it; sources give it as `upright`. ``label``
-is the name of a class, a list of names (many-hot), a number (few: of some samples), or a
+is the name of a class, a list of names (many-hot), a number, or a
 tuple of floats. All
 images are `SIZE` bytes long, so that a changed image has the size of the old one.
 """
@@ -32,7 +32,7 @@ HALF = COUNT // 2
 CLASSES = (["cat", "dog"], ["bird", "cat", "polar bear"])
 # What a dataset may have: the name of an annotation, and the ways it may come.
 ANNOTATIONS = {
-    "label": ("class", "many", "number", "few", "vector"),
+    "label": ("class", "many", "number", "vector"),
     "mask": ("all", "some"),
     "boxes": ("all", "some"),
     "meta": ("all", "some"),
@@ -116,11 +116,11 @@ def _sample(
         "size": (height, width),
         "orientation": turned,
     }
-    wanted = {n for n, way in annotations.items() if way not in ("some", "few") or i % 3 != 1}
+    wanted = {n for n, way in annotations.items() if way != "some" or i % 3 != 1}
     if "label" in wanted:
         found["label"] = {
             "class": name, "many": sorted({name, names[(i // 2) % len(names)]}),
-            "number": i * 7 % 5, "few": i * 7 % 5,
+            "number": i * 7 % 5,
             "vector": tuple(draw.randrange(64) / 8 for _ in range(3)),
         }[annotations["label"]]  # fmt: skip
     if "mask" in wanted:

@@ -182,7 +182,7 @@ def compressed_tar(samples: list[Sample], folder: pathlib.Path) -> Written:
     return Written([_tar(members, folder / "data.tgz", "w:gz")], by_folders(samples))
 
 
-@kind("label=number,few", "mask=all,some", "meta=all,some", "fields=all,some")
+@kind("label=number", "mask=all,some", "meta=all,some", "fields=all,some")
 def webdataset(samples: list[Sample], folder: pathlib.Path) -> Written:
     """A tar in which the members of a sample have its name: what `webdataset` itself writes."""
     members: list[tuple[str, bytes]] = []

@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {}
 ALL = ("mask=all,some", "boxes=all,some", "meta=all,some", "fields=all,some")
-_NUMBERS = ("number", "few", "vector")
+_NUMBERS = ("number", "vector")
 
 
 def kind(

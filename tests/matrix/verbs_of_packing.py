@@ -147,7 +147,7 @@ def parts(t: Trial) -> None:
     t.check(out, [s for s in source.samples if "07" not in s["key"]], ordered=True)
 
 
-@verb("label=number", "label=few", "label=vector", "generator",
+@verb("label=number", "label=vector", "generator",
       only=("label=class", "label=many", "boxes"))  # fmt: skip
 def classes_from(t: Trial) -> None:
     """Labels that are counted as a list says: in another order, with a class more."""

@@ -163,7 +163,7 @@ def _by_class(t: Trial, seen: Iterable[Sample]) -> dict[object, list[str]]:
 
 
 def _class(t: Trial, sample: Sample) -> object:
-    ways = ("class", "number", "few")
+    ways = ("class", "number")
     return sample.get("label") if t.annotations.get("label") in ways else None
 
 

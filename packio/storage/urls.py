@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _URL = re.compile(r"(?:\w+::)*[A-Za-z][A-Za-z0-9+.-]+:/")
 _SLASHES = re.compile(r"((?:^|::)[A-Za-z][A-Za-z0-9+.-]+):/+")
+_KEYS = re.compile(r"(?:\w+::)*(?:s3a?|gs|gcs):/+[^/]*@")  # of a bucket, with credentials
 _LOCAL = re.compile(r"(?:file|local):(?://)?")
 _PLAIN = "/!$&'()*+,;=:@"  # in names of objects that web servers have, besides letters and digits
 _WAITS = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0)  # seconds between attempts, about
@@ -120,6 +121,8 @@ def place(path: str | os.PathLike[str]) -> Path:
         return Path(text[local.end() :])
     if "://" not in text and os.path.isdir(text.partition("/")[0]):
         return Path(text)  # a folder whose name ends in a colon
+    if _KEYS.match(text):  # the service's library would show them in its errors
+        raise OptionError(f"{Url(text)}: the URL of a bucket holds no credentials; {_CREDENTIALS}")
     return Url(text)
 
 

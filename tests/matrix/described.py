@@ -8,9 +8,8 @@ A sample is a dict; it lacks the names of what it does not have::
      "fields": {"caption": ("text", b"a dog"), "depth": ("image", b"...")}}
 
 ``box`` is in pixels of the stored image, as packs have it; sources give it as `upright`. ``label``
-is the name of a class, a list of names (many-hot), a number, or a
-tuple of floats. All
-images are `SIZE` bytes long, so that a changed image has the size of the old one.
+is the name of a class, a list of names (many-hot), a number, or a tuple of floats. All images are
+`SIZE` bytes long, so that a changed image has the size of the old one.
 """
 
 from __future__ import annotations

@@ -234,6 +234,17 @@ def guarded(web: WebServer, pack: pathlib.Path) -> str:
     return web.url.replace("://", f"://me:{SECRET.decode()}@") + f"/{pack.name}"
 
 
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "simplecache::s3"])
+def test_credentials_in_the_url_of_a_bucket_are_refused_and_not_shown(
+    scheme: str, tmp_path: pathlib.Path
+) -> None:
+    url = f"{scheme}://AKIAUSER:SECRETKEY@bucket/x.tar"
+    for call in (packio.open, packio.PackDataset, lambda u: packio.pack(u, tmp_path / "o.tar")):
+        with pytest.raises(OptionError, match="bucket holds no credentials") as caught:
+            call(url)
+        assert "SECRETKEY" not in repr(caught.value)
+
+
 def test_credentials_are_in_nothing_that_is_shown_or_kept(
     guarded: str, tmp_path: pathlib.Path
 ) -> None:

@@ -1031,3 +1031,27 @@ def test_a_name_of_any_bytes_is_indexed(tmp_path: Path, monkeypatch: pytest.Monk
     caps = dataclasses.replace(hdf5.FORMAT.caps, dies_of_damage=True)
     monkeypatch.setattr(hdf5.Hdf5, "caps", caps)
     _check(_h5(tmp_path / "caf\udce9.h5"), "range")
+
+
+@pytest.mark.parametrize("name", ["masks", "bbox"])
+@pytest.mark.parametrize("suffix", [".h5", ".zarr", ".pth"])
+def test_arrays_of_masks_and_boxes_are_refused_not_dropped(
+    suffix: str, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"x{suffix}"
+    arrays = {"images": np.zeros((3, 8, 9, 3), np.uint8), "labels": np.arange(3),
+              name: np.zeros((3, 4), np.float32)}  # fmt: skip
+    if suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            for each, values in arrays.items():
+                file[each] = values
+    elif suffix == ".zarr":
+        group = pytest.importorskip("zarr").open_group(path, mode="w", zarr_format=2)
+        for each, values in arrays.items():
+            group.create_array(each, data=values, compressors=None)
+    else:
+        torch.save({n: torch.from_numpy(values) for n, values in arrays.items()}, path)
+    with pytest.raises(packio.PackioError, match=f"'{name}' lies beside the images"):
+        packio.pack(path, tmp_path / "o.tar")
+    packio.reindex(path, image="images", label="labels")
+    assert packio.pack(path, tmp_path / "o.tar").packed == 3

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from packio.sample.record import IMAGE, Place, Record
 IMAGES = ("data", "images", "image", "x", "X")
 LABELS = ("label", "labels", "target", "targets", "y", "Y")
 OFFSETS = ("offsets", "offset", "indptr")
+_NOT_TAKEN = ("mask", "masks", "segmentation", "segmentations", "boxes", "bbox", "bboxes")
 
 MOST_BYTES = 1 << 30  # of an image, or of a chunk, as it is decoded
 _MOST_RATIO = 2000  # decoded bytes for each one stored: deflate comes to 1,032
@@ -212,6 +214,17 @@ def only_label(names: Sequence[str], where: object) -> str | None:
         shown = " and ".join(map(repr, names[:20]))
         raise NotAPackError(f"{where}: {shown} can be the labels: say which by --label-col NAME")
     return names[0] if names else None
+
+
+def refuse_others(there: Container[str], group: str, image: str | None, where: object) -> None:
+    """Refuse arrays of masks or boxes beside images; whoever names the images leaves them out."""
+    found = [group + name for name in _NOT_TAKEN if group + name in there]
+    if image is None and found:
+        raise NotAPackError(
+            f"{where}: {found[0]!r} lies beside the images; of arrays packio takes images and "
+            f"labels: name the images, to leave the rest out: packio reindex {quote(str(where))} "
+            "--image NAME"
+        )
 
 
 def unknown(option: str, name: str, there: Iterable[str], where: object) -> OptionError:

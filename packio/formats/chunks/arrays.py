@@ -30,6 +30,7 @@ from packio.formats.blobs.pixels import (
     only,
     only_label,
     order_of,
+    refuse_others,
     size_of,
     unknown,
 )
@@ -119,6 +120,7 @@ def _found(
     many = {n: _described(n, s) for n, s in there.items() if _may_be_images(s)}
     names = only(many, path) if image is None else [image.strip("/")]
     if names:
+        refuse_others(there, names[0][: names[0].rfind("/") + 1], image, path)
         return _images(path, layout, there, names[0], label, order, check=check)
     for error in there.values():
         if isinstance(error, PackioError):  # it may have been the images

@@ -39,6 +39,7 @@ from packio.formats.blobs.pixels import (
     only,
     only_label,
     order_of,
+    refuse_others,
     size_of,
     unknown,
     without_padding,
@@ -53,6 +54,7 @@ def found(file: Any, path: Path, reading: Reading) -> FoundSamples:
     order, there = order_of(reading.layout), datasets(file, path)
     names = _names_of_images(there, reading.image, path)
     name, first = names[0], there[names[0]]
+    refuse_others(there, name[: name.rfind("/") + 1], reading.image, path)
     is_blob = _is_bytes(first) and _beside(there, name, OFFSETS) is not None
     if len(names) > 1 or not (is_blob or _holds_many(first)):
         if reading.label:

@@ -41,6 +41,7 @@ from packio.formats.blobs.pixels import (
     labels_of,
     only_label,
     order_of,
+    refuse_others,
     size_of,
     unknown,
 )
@@ -62,6 +63,8 @@ def found(value: Any, archive: TorchFile, path: Path, reading: Reading) -> Itera
     """Find the samples in what was saved."""
     parts, label = _chosen(value, reading.image, path), reading.label
     order = order_of(reading.layout)
+    if isinstance(value, dict):
+        refuse_others(value, "", reading.image, path)
     if label is None and isinstance(value, dict):
         only_label([n for n in LABELS if n in value], path)
     elif label is not None:

@@ -20,7 +20,8 @@ from packio.errors import as_bytes, printable, without_credentials
 
 _SHOWN = 10  # lines of a list
 _NAMED_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_ARGUMENT = re.compile(
+_ARGUMENT = re.compile(  # or a call in Python, which stays as it is
+    r"\b\w[\w.]*\((?:'[^']*'|\"[^\"]*\"|[^()'\"])*\)|"
     r"\b([a-z]\w*)=('[^']*'|\"[^\"]*\"|\([^()]*\)|\{[^{}]*\}|\[[^][]*\]|[^\s,:;()]+)"
 )
 _NAME = re.compile(r"\b([a-z]\w*)=(?=[\s,;:.)]|$)")  # of an argument, without a value
@@ -77,7 +78,8 @@ def as_typed(message: str, options: Mapping[str, str] | None = None) -> str:
     known = options or {}
 
     def typed(match: re.Match[str]) -> str:
-        name, value = known.get(match[1]) or known.get(match[1].removesuffix("s")), match[2]
+        argument, value = match[1] or "", match[2]
+        name = known.get(argument) or known.get(argument.removesuffix("s"))
         if name is None:
             return match[0]
         if value in ("None", "False", "[]", "{}"):

@@ -127,7 +127,7 @@ class ArchiveSource(Source):
             if top_folder is None:
                 with archive.opened() as descriptor:
                     _refuse_masks(path, descriptor, top, keys, found)
-        elif not has_list and top and top_folder is None:
+        elif not (has_list or context.option("label_regex")) and top and top_folder is None:
             result.warnings.append(
                 f"all images are in the folder {os.fsdecode(top)!a}: packed without labels; if its "
                 "name is their class, name the folder above it by --folder, or '.'"

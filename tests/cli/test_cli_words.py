@@ -83,6 +83,13 @@ def test_a_message_speaks_of_options_and_text(message: str, typed: str) -> None:
     assert _output.as_typed(message, options) == typed
 
 
+def test_a_call_in_python_stays_as_it_is() -> None:
+    told = "packio.open('a(1).lmdb', trust_plain_pickle=True), LmdbDataset(…, num_workers=1)"
+    options = {"trust_plain_pickle": "--trust-plain-pickle", "num_workers": "--num-workers"}
+    typed = _output.as_typed(f"num_workers=2: no 'b'; {told}; num_workers=0", options)
+    assert typed == f"--num-workers 2: no 'b'; {told}; --num-workers 0"
+
+
 @pytest.mark.parametrize(
     ("number", "noun", "text"),
     [(1, "sample", "1 sample"), (0, "sample", "0 samples"), (2000, "class", "2,000 classes")],

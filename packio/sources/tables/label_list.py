@@ -41,7 +41,8 @@ def labelled(found: Listing, context: Context) -> Listing:
     Images without a label become unlisted.
     """
     if context.option("labels") is None:
-        return _with_hint(found) if found.labels is None else found
+        is_named = found.labels is not None or context.option("label_regex") is not None
+        return found if is_named else _with_hint(found)
     file, offset = Path(context.option("labels")), _offset(context.option("label_offset", 0))
     texts = _texts(file, found)
     kept = found.take([i for i, key in enumerate(found.keys) if key in texts])

@@ -226,7 +226,7 @@ class Collected:
         """What the index takes of a label for now: an int, a vector, or nothing."""
         if label is None or isinstance(label, np.ndarray):
             return label
-        if self._scalars is None and isinstance(label, int):
+        if self._scalars is None and type(label) is int:
             self._ints.append(label)
             self.least_label = label if self.least_label is None else min(label, self.least_label)
             check_label(label, self._label_offset, self._root)
@@ -260,7 +260,7 @@ class Collected:
         """
         if self._named is not None:
             return self._named.classes if self._are_named else []
-        return self.names or self._folders.names()
+        return self._folders.names() if self._scalars is None else self.names
 
     @property
     def names(self) -> list[str]:
@@ -297,8 +297,6 @@ def _plain(label: Any) -> Any:
         label = label.item() if label.size == 1 else label
     if isinstance(label, np.ndarray):
         return None if label.dtype.kind == "f" and np.isnan(label).any() else label
-    if isinstance(label, bool):
-        return int(label)
     return None if is_missing(label) else label
 
 

@@ -37,7 +37,7 @@ _is_long = re.compile(r"-?[1-9]\d{18,19}", re.ASCII).fullmatch
 _is_whole = re.compile(r"[+-]?\d{1,20}", re.ASCII).fullmatch
 _is_comma_number = re.compile(r"-?\d+(,\d+)+(\.\d+)?", re.ASCII).fullmatch
 
-_MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
+_MISSING = frozenset(("", "nan", "na", "n/a", "#na", "#n/a", "<na>", "null", "none"))
 _TRUTH = {"true": True, "false": False}
 _SHOWN = 5  # names in a message
 _MOST_FLOAT = float(np.finfo(np.float32).max)
@@ -284,7 +284,8 @@ def _lists(
     kinds = {type(part) for value in values for part in value}
     unnamed = not names and not classes and kinds == {int}
     if kinds <= {int, float, bool} and kinds and not names:
-        if kinds != {int} or len({len(value) for value in values}) == 1:
+        lengths = {len(value) for value in values}
+        if kinds != {int} or (lengths == {len(classes)} if classes else len(lengths) == 1):
             return _vectors(column, values, place, classes, names)
         most = max(part for value in values for part in value)
         names = classes or [f"{i:08d}" for i in range(min(most, _MOST_POSITIONS) + 1)]
@@ -454,11 +455,14 @@ def names_of(column: Distinct, place: Where, classes: Sequence[str] | None) -> l
     there = [i for i, name in enumerate(names) if not is_missing(name, classes or ())]
     odd = [i for i in there if not _is_whole(names[i]) and type(number(names[i])) is not float]
     # One cell such as ``?`` would else turn the numbers 0, 1, …, 10 into names, sorted as text.
-    if odd and len(odd) * 2 < len(there) and classes is None:
+    count = len(there) - len(odd)
+    has = str.isalpha if count else str.isalnum
+    unclear = [i for i in odd if len(odd) < count or not any(map(has, names[i]))]
+    if unclear and len(unclear) < len(there) and classes is None:
         raise SourceError(
-            f"{place(column.first(odd[0]))}: the label {_short(names[odd[0]])}; "
-            f"{len(there) - len(odd)} of {len(there)} different labels are numbers; expected "
-            "all, or name all classes by --classes-from"
+            f"{place(column.first(unclear[0]))}: the label {_short(names[unclear[0]])}; {count} of "
+            f"{len(there)} different labels are numbers; expected all, or names with letters; if "
+            "it means no label, leave it empty; if a class, name all classes by --classes-from"
         )
     decimal = [i for i in there if _is_comma_number(names[i])]
     if decimal and classes is None and all(

@@ -502,8 +502,8 @@ def test_a_description_that_does_not_parse_is_an_error(tmp_path: Path, text: byt
         list(made.scanned(FORMAT, path))
 
 
-@pytest.mark.parametrize("label", [b"cat", b"", b"1.5", b"--1", b"9" * 19, b"1" * 5000])
-def test_a_label_that_is_no_int_is_an_error(tmp_path: Path, label: bytes) -> None:
+@pytest.mark.parametrize("label", [b"\xff", b"9" * 19, b"1" * 5000])
+def test_a_label_that_is_no_number_and_no_name_is_an_error(tmp_path: Path, label: bytes) -> None:
     path = _tar(tmp_path / "x.tar", [("1.jpg", b"image"), ("1.cls", label)])
     with pytest.raises(errors.IntegrityError, match=r"the label b'1\.cls' at \d+ is"):
         list(made.scanned(FORMAT, path))

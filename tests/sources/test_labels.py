@@ -410,3 +410,75 @@ def test_labels_in_order_are_taken_where_numbers_have_zeros(tmp_path: pathlib.Pa
     _, pack = _pack(**_list_of_labels(tmp_path, names, "5", "6", "7"))
     assert pack.labels is not None
     assert pack.labels.tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("texts", [("1", "2", "?"), ("1", "-", "?"), ("1", "?"), ("1", "--", "-"),
+                                   ("cat", "dog", "?"), ("3", '"0,5"', '"1,5"')])  # fmt: skip
+def test_text_without_letters_beside_other_labels_of_a_table_is_refused(
+    texts: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
+    table = _csv(tmp_path, *texts)
+    with pytest.raises(SourceError, match=r"list\.csv:\d: the label '.*--classes-from"):
+        _pack(table, tmp_path)
+    _, pack = _pack(table, tmp_path, classes_from=[text.strip('"') for text in texts])
+    assert pack.labels is not None
+    assert pack.labels.tolist() == [*range(len(texts))]
+
+
+@pytest.mark.parametrize("texts", [("+", "-"), ("1", "cat"), ("<5", "5-10", ">10"), ("é", "日本")])
+def test_other_names_of_a_table_are_classes(texts: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+    _, pack = _pack(_csv(tmp_path, *texts), tmp_path)
+    assert pack.classes == sorted(texts)
+
+
+@pytest.mark.parametrize("text", ["<NA>", "#N/A", "#NA"])
+def test_what_pandas_and_spreadsheets_write_for_a_missing_label_is_missing(
+    text: str, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(BadImagesError, match=r"list\.csv:3: no label"):
+        packio.pack(_csv(tmp_path, "1", text, "2"), tmp_path / "out.tar")
+
+
+@pytest.mark.parametrize("make", [_jsonl, _parquet, _items])
+def test_lists_of_one_length_are_positions_of_more_named_classes(
+    make: Any, tmp_path: pathlib.Path
+) -> None:
+    source = make(tmp_path, [0, 2], [1, 0])
+    _, pack = _pack(source, tmp_path, classes_from=["a", "b", "c"])
+    assert pack.labels is not None
+    assert pack.labels.tolist() == [[1, 0, 1], [1, 1, 0]]
+    assert pack.classes == ["a", "b", "c"]
+
+
+def test_lists_as_long_as_the_named_classes_have_a_number_for_each(tmp_path: pathlib.Path) -> None:
+    _, pack = _pack(_jsonl(tmp_path, [0, 1], [1, 1]), tmp_path, classes_from=["a", "b"])
+    assert pack.labels is not None
+    assert pack.labels.tolist() == [[0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("labels", [([0, 3], [1, 0]), ([0, 0], [1, 0]), ([0, -1], [1, 2])])
+def test_lists_that_are_no_positions_of_named_classes_are_refused(
+    labels: Any, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(SourceError, match=r"different positions of classes, 0\.\.2"):
+        _pack(_jsonl(tmp_path, *labels), tmp_path, classes_from=["a", "b", "c"])
+
+
+@pytest.mark.parametrize("make", [_flat, _zipped])
+def test_with_a_regex_nobody_says_that_there_are_no_labels(
+    make: Any, tmp_path: pathlib.Path
+) -> None:
+    report, _ = _pack(make(tmp_path), tmp_path, label_regex=_REGEX)
+    assert not report.warnings
+
+
+def test_with_a_regex_an_archive_of_one_folder_is_not_called_unlabelled(
+    tmp_path: pathlib.Path,
+) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "dogs.zip", "w") as file:
+        for name in _DOGS:
+            file.writestr(f"dogs/{name}", made.png())
+    report, pack = _pack(tmp_path / "dogs.zip", tmp_path, label_regex=_REGEX)
+    assert (report.warnings, pack.classes) == ((), ["beagle", "boxer"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import packio
-from packio.errors import BadImagesError, NotAPackError, OptionError
+from packio.errors import BadImagesError, NotAPackError, OptionError, PackioError, SourceError
 from packio.formats.wire.protobuf import varint
 from packio.inspecting.extracting import extract
 from packio.inspecting.verifying import verify
@@ -345,3 +345,147 @@ def test_text_beside_an_image_in_lmdb_is_the_label_if_its_place_is_said(
     path = _lmdb(tmp_path / "l.lmdb", [[made.png(), "b"], [made.png(), b"a"]])
     pack = packio.open(path, label="1")
     assert (pack.classes, _said(pack)) == (["a", "b"], [1, 0])
+
+
+def _webdataset(path: pathlib.Path, *labels: bytes | None) -> pathlib.Path:
+    with tarfile.open(path, "w") as tar:
+        for i, label in enumerate(labels):
+            for name, data in ((f"{i}.png", made.png()), (f"{i}.cls", label)):
+                if data is not None:
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_text_in_cls_is_the_name_of_a_class(tmp_path: pathlib.Path) -> None:
+    long = "n01440764 tench, Tinca tinca, a freshwater fish of Europe"
+    tar = _webdataset(tmp_path / "w.tar", b"dog", "Käse\n".encode(), b"dog", long.encode())
+    pack = packio.open(tar)
+    assert (pack.classes, _said(pack)) == (["Käse", "dog", long], [1, 0, 1, 2])
+    packio.pack(tar, tmp_path / "out.tar", classes_from=["dog", "Käse", long])
+    assert _said(packio.open(tmp_path / "out.tar")) == [0, 1, 0, 2]
+    packio.reindex(tar)
+    assert not verify(tar).damages
+
+
+def test_names_in_cls_of_several_shards_are_one_list(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "s").mkdir()
+    _webdataset(tmp_path / "s" / "0.tar", b"dog", b"cow")
+    _webdataset(tmp_path / "s" / "1.tar", b"cat", b"dog")
+    pack = packio.open(tmp_path / "s")
+    assert (pack.classes, _said(pack)) == (["cat", "cow", "dog"], [2, 1, 0, 2])
+
+
+@pytest.mark.filterwarnings("ignore:.*records are left out")
+@pytest.mark.parametrize("missing", [b"", b" \n", b"none", b"NaN", b"N/A", b"<NA>"])
+@pytest.mark.parametrize("others", [(b"0", b"1"), (b"a", b"b"), (b"0.5", b"1.5")])
+def test_a_missing_label_in_cls_is_a_bad_sample(
+    missing: bytes, others: tuple[bytes, bytes], tmp_path: pathlib.Path
+) -> None:
+    tar = _webdataset(tmp_path / "w.tar", others[0], missing, others[1])
+    assert [sample.key for sample in packio.open(tar)] == ["0", "2"]
+    with pytest.raises(BadImagesError, match="1: no label"):
+        packio.pack(tar, tmp_path / "out.tar")
+    report = packio.pack(tar, tmp_path / "out.tar", on_error="skip")
+    assert (report.packed, [skip.key for skip in report.skipped]) == (2, [b"1"])
+
+
+def test_truth_and_floats_in_cls_follow_the_one_rule(tmp_path: pathlib.Path) -> None:
+    assert _said(packio.open(_webdataset(tmp_path / "a.tar", b"true", b"False"))) == [1, 0]
+    assert _said(packio.open(_webdataset(tmp_path / "b.tar", b"3.0", b"7"))) == [3, 7]
+    assert _said(packio.open(_webdataset(tmp_path / "c.tar", b"0.5", b"7"))) == [[0.5], [7.0]]
+
+
+@pytest.mark.parametrize("labels", [(b"7", b"cat"), (b"cat", b"7"), (b"cat", b"0.5")])
+def test_names_and_numbers_in_cls_are_refused(
+    labels: tuple[bytes, ...], tmp_path: pathlib.Path
+) -> None:
+    tar = _webdataset(tmp_path / "w.tar", *labels)
+    with pytest.raises(SourceError, match=r"'cat' at .*: record \d.*all alike"):
+        packio.open(tar)
+    with pytest.raises(SourceError, match="all alike"):
+        packio.pack(tar, tmp_path / "out.tar", on_error="skip")
+
+
+def _database(path: pathlib.Path, records: dict[bytes, bytes]) -> pathlib.Path:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(path), map_size=1 << 22) as env, env.begin(write=True) as txn:
+        for key, value in records.items():
+            txn.put(key, value)
+    return path
+
+
+def _texts(path: pathlib.Path, *texts: bytes | None) -> pathlib.Path:
+    records = {b"num-samples": b"%d" % len(texts)}
+    for i, text in enumerate(texts, 1):
+        records[b"image-%09d" % i] = made.png()
+        if text is not None:
+            records[b"label-%09d" % i] = text
+    return _database(path, records)
+
+
+def test_texts_of_text_recognition_become_labels(tmp_path: pathlib.Path) -> None:
+    path = _texts(tmp_path / "l.lmdb", b"stop", b"go", b"stop")
+    assert packio.open(path).labels is None
+    packio.pack(path, tmp_path / "o.tar", label_col="text")
+    pack = packio.open(tmp_path / "o.tar")
+    assert (pack.classes, _said(pack)) == (["go", "stop"], [1, 0, 1])
+    packio.reindex(path, label_col="text")
+    pack = packio.open(path)
+    assert (pack.classes, _said(pack)) == (["go", "stop"], [1, 0, 1])
+    assert not verify(path).damages
+
+
+def test_an_image_without_text_is_a_bad_sample_once_texts_are_labels(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = _texts(tmp_path / "l.lmdb", b"stop", None, b"go")
+    with pytest.raises(BadImagesError, match="image-000000002: no label"):
+        packio.pack(path, tmp_path / "o.tar", label_col="text")
+
+
+def _datum(label: int) -> bytes:
+    image = made.png()
+    return b"\x22" + varint(len(image)) + image + b"\x28" + varint(label) + b"\x38\x01"
+
+
+def _foreign(form: str, path: pathlib.Path) -> Any:
+    """A container of others, or another source, without anything that is called nonsense."""
+    pixels, two = np.zeros((2, 4, 5, 3), np.uint8), {"label": np.array([5, 6])}
+    if form in ("hdf5", "pth", "zarr"):
+        return _arrays(form, path, {"image": pixels, **two})
+    items = [{"image": made.png(), "label": i, "n": i} for i in range(2)]
+    if form == "extracted":
+        packio.pack(items, path / "a.tar")
+        extract(path / "a.tar", path / "files")
+    made_by: dict[str, Any] = {
+        "texts": lambda: _texts(path / "l.lmdb", b"stop", b"go"),
+        "datum": lambda: _database(path / "l.lmdb", {b"%08d" % i: _datum(i) for i in range(2)}),
+        "images": lambda: _database(path / "l.lmdb", {b"%08d" % i: made.png() for i in range(2)}),
+        "sizes": lambda: _database(
+            path / "l.lmdb", {b"8-00000": made.png(), b"8-00001": made.png(), b"length": b"2"}
+        ),
+        "tar": lambda: _tar(path / "w.tar", *_METAS),
+        "plain tar": lambda: _webdataset(path / "w.tar", b"1", b"2"),
+        "mds": lambda: _mds(path / "a.mds", label=[5, 6]),
+        "tfrecord": lambda: _tfrecord(path / "a.tfrecord", 1, b"dog", b"cat"),
+        "items": lambda: items,
+        "pairs": lambda: [(made.png(), 1)],
+        "dicts": lambda: [{"image": made.png()}],
+        "extracted": lambda: path / "files",
+    }
+    return made_by[form]()
+
+
+@pytest.mark.parametrize("form", [
+    "texts", "datum", "images", "sizes", "tar", "plain tar", "mds", "tfrecord", "hdf5", "pth",
+    "zarr", "items", "pairs", "dicts", "extracted",
+])  # fmt: skip
+def test_a_name_that_is_nowhere_in_the_source_is_refused(form: str, tmp_path: pathlib.Path) -> None:
+    source = _foreign(form, tmp_path)
+    with pytest.raises(PackioError, match="nonsense"):
+        packio.pack(source, tmp_path / "out.tar", label_col="nonsense")
+    if not isinstance(source, list) and form != "extracted":
+        with pytest.raises(PackioError, match="nonsense"):
+            packio.reindex(source, label_col="nonsense")

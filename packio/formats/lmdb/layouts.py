@@ -36,7 +36,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from packio.errors import IntegrityError, NotAPackError
+from packio.errors import IntegrityError, NotAPackError, OptionError
 from packio.formats import Reading, check_reading
 from packio.formats.blobs.ranges import Input
 from packio.formats.lmdb import datum, pixels
@@ -62,13 +62,19 @@ def scan(path: Path, reading: Reading) -> Iterator[Entry]:
         first = list(itertools.islice(entries(file), _LOOKED_AT))
         names = [entry.name for entry in first if entry.name not in _ABOUT]
         if names and all(map(_TEXT_KEY.fullmatch, names)):
-            yield from _texts(file)
+            if reading.label not in (None, "", "text"):
+                raise OptionError(
+                    f"{path}: label={reading.label!r} is in no metadata; there is text"
+                )
+            yield from _texts(file, are_labels=reading.label == "text")
         elif names and all(map(_SIZE_KEY.fullmatch, names)) and _has(file, b"length"):
+            check_reading(path, reading, "database")
             yield from _largest(file)
         else:
             samples = [entry for entry in first if entry.name not in _ABOUT]
             listed = pixels.listed(path, trust=reading.trust_plain_pickle)
             if samples and all(pixels.facts(listed, entry) for entry in samples):
+                check_reading(path, reading, "database")
                 yield from _plain(file, listed, are_pixels=True)
                 return
             parse = _parser(file, samples, path, reading)
@@ -172,6 +178,8 @@ def _pickled(data: bytes, label: str | None) -> FoundImage:
 
 def _datum(data: bytes, label: str | None) -> FoundImage:
     found = datum.parse(data)
+    if label:
+        raise NotAPackError(f"label={label!r} is of no use: a Datum has one label, without a name")
     return found._replace(label=None) if label == "" else found
 
 
@@ -233,7 +241,7 @@ def _samples(entries: Iterable[Entry]) -> Iterator[Entry]:
     return (entry for entry in entries if entry.name not in _ABOUT)
 
 
-def _texts(file: Input) -> Iterator[Entry]:
+def _texts(file: Input, *, are_labels: bool) -> Iterator[Entry]:
     """Yield images with their texts as metadata. Both lie in the order of their numbers."""
     texts = (e for e in entries(file) if e.name.startswith(b"label-"))
     text = next(texts, None)
@@ -246,7 +254,8 @@ def _texts(file: Input) -> Iterator[Entry]:
         found = None
         if text is not None and text.name == wanted:
             found = file.read(text.length, text.offset).decode("utf-8", "replace")
-        yield entry._replace(meta=json.dumps({"text": found}, ensure_ascii=False).encode())
+        meta = json.dumps({"text": found}, ensure_ascii=False).encode()
+        yield entry._replace(meta=meta, label=found if are_labels else None)
 
 
 def _largest(file: Input) -> Iterator[Entry]:

@@ -5,7 +5,7 @@ them). Its members follow each other, in the order of their suffixes:
 
 * ``.jpg .png .webp .bmp .gif .tif .ppm .jp2 .avif``: the image; ``.img`` if its encoding is
   unknown;
-* ``.cls``: the label in ASCII digits, if it is an int;
+* ``.cls``: the label in ASCII digits, if it is an int; others may write the name of a class;
 * ``.json``: one object: ``key``, the path in the source (``key_base64`` if that is not UTF-8); and
   where there are any, ``label``, a vector of numbers; ``boxes``, ``[x1, y1, x2, y2]`` in pixels
   each; ``box_labels``; ``box_columns``, lists by name; ``meta``, an object; and ``kinds``, the

@@ -36,6 +36,7 @@ from packio.errors import IntegrityError, NotAPackError
 from packio.formats.blobs.ranges import Input
 from packio.formats.tar.members import TarMember, members
 from packio.index.indexfile import canonical_json
+from packio.sample import labelling
 from packio.sample.fields import KINDS, RESERVED, kind_of_file
 from packio.sample.record import IMAGE, MASK, Place, Record
 
@@ -50,8 +51,9 @@ _MAIN = ("image", "img", "rgb")  # the image of several that have longer suffixe
 _MASKS = (MASK, "seg", "segmentation")  # fields called so are masks
 _OURS = {"key", "key_base64", "label", "boxes", "box_labels", "box_columns", "kinds", "meta"}
 _MOST_JSON = 16 << 20  # bytes
-_MOST_LABEL = 32  # bytes
+_MOST_LABEL = 1024  # bytes
 _SHOWN = 5  # names in a message
+_is_int = re.compile(r"-?\d+", re.ASCII).fullmatch
 
 
 class _Part(NamedTuple):
@@ -207,15 +209,18 @@ def _field_name(part: _Part, taken: dict[str, Place]) -> str:
     return name
 
 
-def _label(file: Input, member: TarMember) -> int:
-    text = file.read(min(member.size, _MOST_LABEL), member.offset).strip()
-    digits = text.removeprefix(b"-")
-    if member.size > _MOST_LABEL or not digits.isdigit() or not -(1 << 63) <= int(text) < 1 << 63:
+def _label(file: Input, member: TarMember) -> Any:
+    """A number, NaN, or the name of a class. WebDataset reads 007 as 7."""
+    content = file.read(min(member.size, _MOST_LABEL), member.offset)
+    text = content.decode(errors="replace").strip()
+    label = int(text) if _is_int(text) else labelling.number(text)
+    is_long = isinstance(label, int) and not -(1 << 63) <= label < 1 << 63
+    if member.size > _MOST_LABEL or is_long or "\ufffd" in text or not text.isprintable():
         raise IntegrityError(
-            f"{file.path}: the label {member.name!r} at {member.offset} is {text!r}, an int of 64 "
-            "bits is expected"
+            f"{file.path}: the label {member.name!r} at {member.offset} is {content[:60]!r}; "
+            "expected a number of 64 bits, or the name of a class, in one line of UTF-8"
         )
-    return int(text)
+    return text if label is None else label
 
 
 def _described(file: Input, member: TarMember) -> dict[str, Any]:

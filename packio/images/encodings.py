@@ -99,6 +99,19 @@ def has_class_ids(image: Image.Image) -> bool:
     return image.mode in ("1", "L", "P") or image.mode.startswith("I")
 
 
+def check_class_ids(data: bytes, facts: Facts | None) -> None:
+    """Refuse a mask of colours. Plain PNGs are looked at here; Pillow opens all others."""
+    if facts is not None and facts.encoding in RAW:
+        mode = f"{facts.channels} channels" if facts.channels > 1 else None
+    elif data.startswith(b"\x89PNG") and data[25:26] in (b"\0", b"\3"):  # gray, or a palette
+        return
+    else:
+        with Decoding("Pillow: "), opened(data) as image:
+            mode = None if has_class_ids(image) else f"mode {image.mode}"
+    if mode is not None:
+        raise DecodeError(f"pixels of {mode}; expected class ids: one channel, or a palette")
+
+
 def raw_facts(
     height: int, width: int, channels: int, dtype: str = "uint8", encoding: str = "raw"
 ) -> Facts:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,9 +25,6 @@ from packio.errors import OptionError, SourceError
 from packio.sample.fields import check_kind, check_name
 from packio.sample.labelling import Labels, labels_of_keys
 from packio.sample.record import IMAGE, MASK, Field, Frame, Record
-
-if TYPE_CHECKING:
-    import os
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SHOWN = 5  # names in a message
@@ -298,6 +296,13 @@ def listed(source: Source, what: Any, context: Context) -> Listing:
     found = _tell_hidden(source.listing(what, dataclasses.replace(context, classes=None)))
     found = found.labelled(labels_of_keys(found.keys, pattern, context.classes))
     return framed(found, context.options)
+
+
+def counted(what: str, names: Sequence[Any]) -> str:
+    """A warning that counts something, and names the first."""
+    texts = [os.fsdecode(n) if isinstance(n, bytes) else str(n) for n in dict.fromkeys(names)]
+    first = ", ".join(ascii(text)[1:-1] for text in texts[:3])
+    return f"{len(names)} {what} ({first}{', …' if len(texts) > 3 else ''})"
 
 
 def _tell_hidden(found: Listing) -> Listing:

@@ -19,6 +19,7 @@ from packio.sample.labelling import told_order
 from packio.sources import Context, Listing, _files
 from packio.system.files import check_of_file
 
+BESIDE = "images beside the class folders belong to no class"
 LAYOUT = "a folder of class folders of images, as cats/1.jpg, dogs/2.jpg"
 
 _TRAIN = re.compile(r"train(ing)?([_-]?(set|data|images|split))?([_-]?\d{2,4})?", re.IGNORECASE)
@@ -53,8 +54,7 @@ def refuse_splits(where: str, folders: Iterable[str], command: Callable[[str], s
                       f"{train} --masks {left[0]}")  # fmt: skip
     raise SourceError(
         f"{where}: its folders are splits ({', '.join(sorted(names))}), not classes; "
-        f"name one of them, as {where}{train}; to pack each by itself: "
-        f"{'; '.join([command(train), *others])}"
+        f"to pack each by itself: {'; '.join([command(train), *others])}"
     )
 
 

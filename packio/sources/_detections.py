@@ -45,13 +45,13 @@ def small_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def objects_of(
-    files: Mapping[str, str], parse: Callable[[bytes | None], Objects], result: Listing,
+    files: Mapping[str, str], parse: Callable[[bytes | None, str], Objects], result: Listing,
     is_annotation: Callable[[str], bool],
 ) -> dict[str, Objects]:  # fmt: skip
     """Parse the file of each image, None if there is none; refuse files of boxes without image.
 
-    `result` receives what cannot be taken; `is_annotation` tells whether a file that is no image's
-    has boxes.
+    `parse` also gets the image's path below the root. `result` receives what cannot be taken;
+    `is_annotation` tells whether a file that is no image's has boxes.
     """
     found = {}
 
@@ -60,7 +60,8 @@ def objects_of(
 
     for image, file in files.items():
         try:
-            found[image] = parse(small_file(file) if os.path.exists(file) else None)
+            data = small_file(file) if os.path.exists(file) else None
+            found[image] = parse(data, os.path.relpath(image, result.root))
         except (DecodeError, SourceError) as error:
             refuse(image, f"{ascii(os.path.relpath(file, result.root))[1:-1]}:{error}")
     endings = {os.path.splitext(file)[1].lower() for file in files.values()}

@@ -232,8 +232,10 @@ def _boxes(
     if name is not None and np.ndim(left[name]) == 1:
         ids = _values.array(left.pop(name))
         if ids.shape != (len(found),) or (ids.size and ids.dtype.kind not in "bui"):
+            what = "names" if ids.dtype.kind in "USO" else f"{ids.dtype.name} {ids.shape}"
             raise DecodeError(
-                f"labels of boxes are {ids.dtype.name} {ids.shape}; expected {len(found)} integers"
+                f"{name!a}, the labels of boxes, are {what}; expected {len(found)} integers: "
+                "positions in the `classes` of the dataset, a sorted list of names"
             )
         columns["labels"] = ids.astype(np.int64)
     for name, column in _BOX_COLUMNS.items():

@@ -52,6 +52,7 @@ from packio.sources import (
     _members,
     _unpacking,
     _values,
+    counted,
 )
 from packio.sources._rows import ListedRows, each_of
 from packio.sources.tables import label_list
@@ -114,11 +115,12 @@ class ArchiveSource(Source):
         top = _common_folder(found) if top_folder is None else _given(path, top_folder, found)
         keys = sorted(name[len(top) :] for name in found if name.startswith(top))
         folders = set() if has_list else {k.partition(b"/")[0] for k in keys if b"/" in k}
-        labels, names, count = None, [*(context.classes or ())], len(keys)
+        labels, names, beside = None, [*(context.classes or ())], list[bytes]()
         if folders:
             classes = sorted(map(os.fsdecode, folders))
             _class_folders.refuse_splits(str(path), classes, functools.partial(_command, path, top))
             names = class_names(str(path), classes, context.classes)
+            beside = [key for key in keys if b"/" not in key]
             keys, labels = _class_folders.in_order(keys, names)
             command = functools.partial(_command, path, top)
             result.warnings.extend(
@@ -132,8 +134,8 @@ class ArchiveSource(Source):
                 f"all images are in the folder {os.fsdecode(top)!a}: packed without labels; if its "
                 "name is their class, name the folder above it by --folder, or '.'"
             )
-        if beside := count - len(keys):
-            result.warnings.append(f"{beside} images beside the class folders belong to no class")
+        if beside:
+            result.warnings.append(counted(_class_folders.BESIDE, beside))
         columns = {"image": [found[top + key] for key in keys]}
         for name in named:
             columns[name] = [named[name].get(top + key, _members.NOWHERE) for key in keys]

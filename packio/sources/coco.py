@@ -48,7 +48,7 @@ import numpy as np
 from packio.errors import OptionError, SourceError
 from packio.sample.labelling import Labels, class_names, is_number
 from packio.sample.record import Field, Frame, Record
-from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values
+from packio.sources import Context, FieldOrigins, Listing, Source, _files, _values, counted
 from packio.sources._records import record_of, resolved
 from packio.sources._rows import ListedRows, each
 
@@ -230,8 +230,10 @@ def _by_id(path: Path, what: str, entries: list[_Member], result: Listing) -> di
         if what == "categories" and entry.get("name") != first.get("name"):
             both = f"{first.get('name')!a} and {entry.get('name')!a}"
             raise SourceError(f"{path}: the categories {both} have the same id, {number!a}")
-    if twice := len(entries) - len(found):
-        result.warnings.append(f"{twice} {what} have the id of an earlier one and are left out")
+    if twice := [entry["id"] for entry in entries if found[_id(entry["id"]) or 0] is not entry]:
+        result.warnings.append(
+            counted(f"{what} have the id of an earlier one and are left out", twice)
+        )
     return {n: found[n] for n in sorted(found, key=lambda n: (isinstance(n, str), n))}
 
 
@@ -260,21 +262,24 @@ def _annotations(
 ) -> tuple[dict[_Id, list[_Member]], dict[_Id, str]]:
     """Id of an image → its annotations, in the order of the file; → what is wrong with them."""
     found: dict[_Id, list[_Member]] = {}
-    bad: dict[_Id, str] = {}
+    bad: dict[_Id, list[str]] = {}
     for i, entry in enumerate(data["annotations"]):
-        image = _id(entry.get("image_id"))
-        of = str(entry.get("image_id")) if image is None else image
+        image, wrong = _id(entry.get("image_id")), ""
         if image is None or image not in images:
-            bad.setdefault(of, f"annotations of an image that is not in the file, as number {i}")
+            wrong = "is of an image that is not in the file"
         elif labels and _id(entry.get("category_id")) not in labels:
-            given = ascii(entry.get("category_id"))
-            bad.setdefault(of, f"annotation {i} has the category_id {given}, which no category has")
+            wrong = f"has the category_id {entry.get('category_id')!a}, which no category has"
         elif boxed and not _is_box(entry.get("bbox")):
-            given = ascii(entry.get("bbox"))[:60]
-            bad.setdefault(of, f"annotation {i} has the bbox {given}; expected four numbers")
+            wrong = f"has the bbox {ascii(entry.get('bbox'))[:60]}; expected four numbers"
+        if image is None or wrong:
+            of = str(entry.get("image_id")) if image is None else image
+            own = ascii(entry["id"]) if "id" in entry else f"number {i}"
+            bad.setdefault(of, []).append(f"annotation {own} {wrong}")
         else:
             found.setdefault(image, []).append(entry)
-    return found, bad
+    more = "; {:,} annotations of this image are bad"
+    told = {n: why[0] + (more.format(len(why)) if why[1:] else "") for n, why in bad.items()}
+    return found, told
 
 
 def _is_number(value: Any) -> bool:

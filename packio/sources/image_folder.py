@@ -21,7 +21,7 @@ from typing import Any
 
 from packio.errors import SourceError
 from packio.sample.labelling import class_names
-from packio.sources import Context, Listing, Source, _beside, _class_folders, _files
+from packio.sources import Context, Listing, Source, _beside, _class_folders, _files, counted
 
 
 class ImageFolder(Source):
@@ -44,12 +44,12 @@ class ImageFolder(Source):
             name for name, is_folder in entries
             if is_folder and _files.is_taken(f"{name}/", result, context)
         ]  # fmt: skip
-        beside = sum(
-            not is_folder and is_image(name) and _files.is_taken(name, result, context)
-            for name, is_folder in entries
-        )
+        beside = [
+            name for name, is_folder in entries
+            if not is_folder and is_image(name) and _files.is_taken(name, result, context)
+        ]  # fmt: skip
         if not folders:
-            what = f"{beside} images but no class folders" if beside else "no class folders"
+            what = f"{len(beside)} images but no class folders" if beside else "no class folders"
             hint = _files.archive_hint(path)
             raise SourceError(f"{path}/: {what}; expected {_class_folders.LAYOUT}{hint}")
 
@@ -61,7 +61,7 @@ class ImageFolder(Source):
         labels: list[int] = []
         result = dataclasses.replace(result, labels=labels, classes=names)
         if beside:
-            result.warnings.append(f"{beside} images beside the class folders belong to no class")
+            result.warnings.append(counted(_class_folders.BESIDE, beside))
         for label in sorted(names.index(f) for f in folders):
             found = _files.walk(os.fspath(path), names[label], result, context, is_image)
             for folder, files in sorted(found, key=lambda f: f[0]):  # torchvision's order

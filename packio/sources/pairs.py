@@ -26,7 +26,6 @@ Source: Pascal VOC 2012 development kit, section 4.2; cityscapesScripts, README.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -37,7 +36,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import DecodeError, OptionError, SourceError
-from packio.images import encodings
 from packio.images.encodings import read_facts
 from packio.sample import fields
 from packio.sample.record import Field, Record
@@ -152,8 +150,6 @@ class Pairs(Source):
             hint = _files.archive_hint(path)
             raise SourceError(f"{path}/: no images; expected {_EXPECTED}; {_files.EXPECTED}{hint}")
         _files.tell_others(result)
-        if pairs:
-            _tell_colours(path, pairs[0][1][0], result)
         keys = [image for (image, _), _ in pairs]
         columns = {"image": keys, "mask": [mask for _, (mask, _) in pairs]}
         fields: dict[str, tuple[str, str | None]] = {n: (n, n) for n in columns}
@@ -366,22 +362,6 @@ def _listed(
         elif pairs.setdefault(image, pair) is not pair:
             result.unlisted.append((image, f"twice in {file.name}"))
     return [*pairs.values()]
-
-
-def _tell_colours(path: Path, mask: bytes, result: Listing) -> None:
-    from PIL import Image
-
-    with contextlib.suppress(Exception):  # reading the sample says what is wrong with the file
-        with Image.open(path / os.fsdecode(mask)) as image:
-            has_ids, is_lossy = encodings.has_class_ids(image), image.format == "JPEG"
-        if is_lossy:
-            name = ascii(os.fsdecode(mask))[1:-1]
-            result.warnings.append(f"{name}: JPEG blurs class ids; save masks as PNG")
-        if not has_ids:
-            result.warnings.append(
-                f"{ascii(os.fsdecode(mask))[1:-1]}: pixels of mode {image.mode}, and datasets read "
-                "masks of class ids: of one channel, or of palettes"
-            )
 
 
 def _sized(path: Path, name: bytes) -> _Sized:

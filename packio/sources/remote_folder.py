@@ -19,7 +19,7 @@ from typing import Any
 from packio.errors import DecodeError, ReadError, SourceError
 from packio.sample.labelling import class_names
 from packio.sample.record import Field, Record, image_record
-from packio.sources import Context, Listing, Source, _class_folders, _files
+from packio.sources import Context, Listing, Source, _class_folders, _files, counted
 from packio.sources._rows import ListedRows, each
 from packio.storage import urls
 
@@ -68,8 +68,8 @@ class RemoteFolder(Source):
             rows=ListedRows({"key": keys, "size": sizes}, hashlib.sha256(versions).hexdigest()),
             open=functools.partial(each, _read, url),
         )  # fmt: skip
-        if beside := len(images) - len(keys):
-            result.warnings.append(f"{beside} images beside the class folders belong to no class")
+        if beside := [key for key in images if b"/" not in key]:
+            result.warnings.append(counted(_class_folders.BESIDE, beside))
         told = _class_folders.told_labels(result.keys, context.classes, names, command)
         result.warnings.extend(told)
         _class_folders.tell_empty(str(url), result, folders, context)

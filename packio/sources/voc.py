@@ -185,7 +185,7 @@ def _listed(
     return splits
 
 
-def _objects(data: bytes | None) -> Objects:
+def _objects(data: bytes | None, _: str) -> Objects:
     """The objects in an XML file; DecodeError says what is wrong with it."""
     if data is None:
         raise DecodeError(" not there; a file without <object> says that there are none")

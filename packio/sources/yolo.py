@@ -26,7 +26,6 @@ import functools
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +35,7 @@ import numpy as np
 from packio import registry
 from packio.errors import DecodeError, PackioError, SourceError
 from packio.sample.record import Frame
-from packio.sources import Context, Listing, Source, _class_folders, _files
+from packio.sources import Context, Listing, Source, _class_folders, _files, counted
 from packio.sources._detections import OPTIONS, Objects, listing_of, objects_of, small_file
 
 _EXPECTED = "a data.yaml, or a folder with images/ and labels/"
@@ -83,7 +82,7 @@ class Yolo(Source):
     def listing(self, source: Any, context: Context) -> Listing:
         """List the images of a dataset, with their boxes."""
         config = _config(Path(source))
-        where, counts = config.where, Counter[str]()
+        where, told = config.where, dict[str, list[str]]()
         root = os.path.abspath(where if where.is_dir() else where.parent)
         result = Listing(self.name, root, [], [], None, [], warnings=[*config.warnings])
         splits: dict[str, str] = {}  # path of an image → its split
@@ -98,10 +97,10 @@ class Yolo(Source):
             first = next(iter(files.values()), _files.EXPECTED)
             raise SourceError(f"{where}: {what}; expected {ascii(first)[1:-1]}")
         names = config.names or _listed_names(root, files.values()) or context.classes
-        parse = functools.partial(_objects, names=names, points=config.points, counts=counts)
+        parse = functools.partial(_objects, names=names, points=config.points, told=told)
         whole = all(part.is_dir() for _, part in config.parts)  # no lists, which leave images out
         found = objects_of(files, parse, result, lambda file: whole and bool(_has_boxes(file)))
-        result.warnings.extend(f"{counts[n]} {told}" for n, told in _MESSAGES.items() if counts[n])
+        result.warnings.extend(counted(_MESSAGES[n], told[n]) for n in _MESSAGES if n in told)
         if names is None:
             result.warnings.append("no data.yaml, no classes.txt: classes are called by numbers")
             seen = {int(name) for objects in found.values() for name in objects.names}
@@ -246,20 +245,29 @@ def _label_file(image: str) -> str:
 
 
 def _objects(
-    data: bytes | None, names: Sequence[str] | None, points: int, counts: Counter[str]
+    data: bytes | None, image: str, names: Sequence[str] | None, points: int,
+    told: dict[str, list[str]],
 ) -> Objects:  # fmt: skip
-    counts["missing"] += data is None
+    """The boxes of a label file, each line once; `told` receives the image of what is odd."""
+
+    def tell(what: str) -> None:
+        told.setdefault(what, []).append(image)
+
+    if data is None:
+        tell("missing")
     lines: dict[tuple[float, ...], tuple[str, Sequence[float], list[float]]] = {}
     for number, words in enumerate(map(str.split, _text(data or b"").splitlines()), 1):
         try:
             if words:
                 values = tuple(map(float, words))
-                counts["repeated"] += values in lines
+                if values in lines:
+                    tell("repeated")
                 lines[values] = _line(values, names, points)
         except ValueError as error:
             raise DecodeError(f"{number}: {error}") from None
     more = [rest or None for _, _, rest in lines.values()]
-    counts["mixed"] += not points and None in more and any(more)
+    if not points and None in more and any(more):
+        tell("mixed")
     meta = {"keypoints" if points else "segments": more} if any(more) else None
     of_class, boxes = [n for n, _, _ in lines.values()], [box for _, box, _ in lines.values()]
     return Objects(of_class, boxes, Frame(fractions=True), [], meta)

@@ -243,8 +243,6 @@ def test_ids_are_as_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (np.zeros((6, 8, 3), np.uint8), r"pixels of mode RGB; expected class ids"),
-        (b"nothing", r"can identify"),
         (coordinates.png(coordinates.mask_of(6, 8, wide=False))[:50], "Pillow"),
     ],
 )  # fmt: skip

@@ -213,7 +213,7 @@ def test_an_empty_class_is_refused_unless_skipping(tmp_path: pathlib.Path) -> No
 def test_images_beside_the_class_folders_are_told(tmp_path: pathlib.Path) -> None:
     root = _tree(tmp_path / "s", b"a/1.png", b"loose.png", b"LOOSE.JPG", b"notes.txt")
     assert image_folder.listing(root).warnings == [
-        "2 images beside the class folders belong to no class"
+        "2 images beside the class folders belong to no class (LOOSE.JPG, loose.png)"
     ]
 
 

@@ -129,11 +129,11 @@ def test_metadata_of_another_kind_beside_images_is_no_annotation(tmp_path: pathl
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ({"bbox": ["1", "2", "10", "10"]}, "a.jpg: annotation 0 has the bbox"),
-        ({"bbox": "[1, 2, 10, 10]"}, "a.jpg: annotation 0 has the bbox"),
-        ({"bbox": []}, "a.jpg: annotation 0 has the bbox"),
-        ({"bbox": None}, "a.jpg: annotation 0 has the bbox"),
-        ({"category_id": 0}, "a.jpg: annotation 0 has the category_id 0"),
+        ({"bbox": ["1", "2", "10", "10"]}, "a.jpg: annotation number 0 has the bbox"),
+        ({"bbox": "[1, 2, 10, 10]"}, "a.jpg: annotation number 0 has the bbox"),
+        ({"bbox": []}, "a.jpg: annotation number 0 has the bbox"),
+        ({"bbox": None}, "a.jpg: annotation number 0 has the bbox"),
+        ({"category_id": 0}, "a.jpg: annotation number 0 has the category_id 0"),
         ({"image_id": "000001"}, "000001.*not in the file"),
     ],
 )
@@ -363,7 +363,7 @@ def test_darknet_files_of_cvat_have_boxes(tmp_path: pathlib.Path) -> None:
 
 def test_masks_that_are_jpegs_are_told(tmp_path: pathlib.Path) -> None:
     _, warnings = pack(tree(tmp_path / "d", {"images/a.jpg": "", "masks/a.jpg": jpeg("L")}))
-    assert any("JPEG blurs class ids" in line for line in warnings)
+    assert any("masks are JPEGs, which cannot hold exact class ids" in line for line in warnings)
 
 
 def test_the_commands_for_splits_of_pairs_work(tmp_path: pathlib.Path) -> None:
@@ -378,7 +378,7 @@ def test_the_commands_for_splits_of_pairs_work(tmp_path: pathlib.Path) -> None:
 def test_folders_beside_splits_are_named(tmp_path: pathlib.Path) -> None:
     names = ("train/a.jpg", "trainannot/a.jpg", "val/b.jpg", "valannot/b.jpg")  # CamVid
     with pytest.raises(SourceError, match=r"leaves out trainannot, valannot.*--masks trainannot"):
-        pack(tree(tmp_path / "d", dict.fromkeys(names, "")))
+        pack(tree(tmp_path / "d", {n: jpeg("L") if "annot" in n else "" for n in names}))
     found, _ = pack(
         tmp_path / "d", source_kind="pairs", images="train", masks="trainannot", overwrite=True
     )

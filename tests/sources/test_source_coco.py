@@ -12,7 +12,8 @@ import made
 import numpy as np
 import pytest
 
-from packio.errors import OptionError, SourceError
+import packio
+from packio.errors import BadImagesError, OptionError, SourceError
 from packio.sources import Listing
 
 if TYPE_CHECKING:
@@ -185,17 +186,48 @@ def test_what_is_wrong_is_counted(tmp_path: pathlib.Path) -> None:
     ]
     found = coco.listing(_written(tmp_path, data))
     assert found.warnings == [
-        "1 images have the id of an earlier one and are left out",
-        "1 categories have the id of an earlier one and are left out",
+        "1 images have the id of an earlier one and are left out (9)",
+        "1 categories have the id of an earlier one and are left out (1)",
     ]
+    more = "6 annotations of this image are bad"
     assert [(key.decode(), reason) for key, reason in found.unlisted] == [
         ("again.jpg", "has the id 9 of an earlier image"),
-        ("image_id 77", "annotations of an image that is not in the file, as number 3"),
-        ("a.jpg", "annotation 4 has the category_id 77, which no category has"),
-        ("image_id '[9]'", "annotations of an image that is not in the file, as number 13"),
+        ("image_id 77", "annotation 3 is of an image that is not in the file"),
+        ("a.jpg", f"annotation 4 has the category_id 77, which no category has; {more}"),
+        ("image_id '[9]'", "annotation 10 is of an image that is not in the file"),
     ]
     assert found.classes == ["person", "car (3)", "car (4)", "toothbrush"]
     assert [os.fsdecode(key) for key in found.keys] == ["sub/c.jpg", "b.jpg"]
+
+
+def test_bad_annotations_are_refused_unless_skipping(
+    image_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    names = sorted(os.path.relpath(p, image_folder) for p in image_folder.rglob("*.jpg"))[:3]
+    images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
+    annotations = [
+        _annotation(1, 0, 1, [0, 0, 1, 1]), _annotation(2, 1, 77, [0, 0, 1, 1]),
+        _annotation(3, 88, 1, [0, 0, 1, 1]),
+    ]  # fmt: skip
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(_dataset() | {"images": images, "annotations": annotations}))
+    with pytest.raises(BadImagesError) as error:
+        packio.pack(path, tmp_path / "x.lmdb", root=image_folder)
+    assert [key for key, _ in error.value.skipped] == [names[1], "image_id 88"]
+    report = packio.pack(path, tmp_path / "x.lmdb", root=image_folder, on_error="skip")
+    assert (report.packed, len(report.skipped), report.found) == (2, 2, 4)
+
+
+def test_a_refusal_at_listing_says_that_no_image_has_been_checked(tmp_path: pathlib.Path) -> None:
+    data = _dataset()
+    data["annotations"][0]["category_id"] = 77
+    path = _written(tmp_path, data)
+    with pytest.raises(BadImagesError, match="bad samples: 1 so far, as no image has been checked"):
+        packio.pack(path, tmp_path / "x.lmdb")
+    data["annotations"] = []
+    path.write_text(json.dumps(data))
+    with pytest.raises(BadImagesError, match=r"bad samples: 3 \(all listed in"):
+        packio.pack(path, tmp_path / "x.lmdb")
 
 
 def test_paths_that_lead_out_or_are_there_twice_are_told(tmp_path: pathlib.Path) -> None:

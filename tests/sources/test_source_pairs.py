@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import packio
-from packio.errors import DecodeError, OptionError, SourceError
+from packio.errors import BadImagesError, DecodeError, OptionError, SourceError
 from packio.images.encodings import read_facts
 from packio.sample.record import Field
 from packio.sources import Listing
@@ -364,14 +364,44 @@ def test_a_mask_changed_in_place_is_noticed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("RGB", "mode RGB"), ("LA", "mode LA"), ("L", None), ("P", None)]
-)
-def test_masks_of_colours_are_told_when_they_are_packed(
-    tmp_path: pathlib.Path, mode: str, said: str | None
+    ("mode", "ending"), [("RGB", "png"), ("LA", "png"), ("RGBA", "png"), ("F", "tif"),
+                         ("RGB", "jpg"), ("RGB", "webp")],
+)  # fmt: skip
+def test_each_mask_of_colours_is_a_bad_sample(
+    tmp_path: pathlib.Path, mode: str, ending: str
 ) -> None:
-    root = _stems(tmp_path / "s", "1", "2")
-    for stem in ("1", "2"):
-        Image.new(mode, (8, 6)).save(root / f"masks/{stem}.png")
-    found = pairs.listing(root)
-    assert len(found.keys) == 2
-    assert [str(said) in line for line in found.warnings] == ([True] if said else [])
+    root = _stems(tmp_path / "s", "0", "1", "2", "3")
+    for stem in ("1", "3"):
+        (root / f"masks/{stem}.png").unlink()
+        Image.new(mode, (8, 6)).save(root / f"masks/{stem}.{ending}")
+    with pytest.raises(BadImagesError, match="bad samples: 2") as error:
+        packio.pack(root, tmp_path / "x.lmdb")
+    assert [key for key, _ in error.value.skipped] == ["images/1.jpg", "images/3.jpg"]
+    assert f"mask: pixels of mode {mode}; expected class ids" in error.value.skipped[0][1]
+    report = packio.pack(root, tmp_path / "x.lmdb", on_error="skip")
+    assert (report.packed, len(report.skipped)) == (2, 2)
+
+
+def test_a_mask_that_is_no_image_is_a_bad_sample(tmp_path: pathlib.Path) -> None:
+    good = {"image": MASK, "mask": MASK}
+    with pytest.raises(BadImagesError, match="bad samples: 1"):
+        packio.pack([good, {**good, "mask": b"nothing"}], tmp_path / "x.lmdb")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "I;16"])
+def test_masks_of_one_channel_are_taken_without_a_word(tmp_path: pathlib.Path, mode: str) -> None:
+    root = _stems(tmp_path / "s", "1")
+    Image.new(mode, (8, 6)).save(root / "masks/1.png")
+    assert packio.pack(root, tmp_path / "x.lmdb").warnings == ()
+
+
+def test_masks_that_are_jpegs_are_counted(tmp_path: pathlib.Path) -> None:
+    root = _stems(tmp_path / "s", "1", "2", "3")
+    for stem in ("2", "3"):
+        (root / f"masks/{stem}.png").unlink()
+        Image.new("L", (8, 6)).save(root / f"masks/{stem}.jpg")
+    (warning,) = packio.pack(root, tmp_path / "x.lmdb").warnings
+    assert warning == (
+        "2 masks are JPEGs, which cannot hold exact class ids: kept; save masks as PNG (the first: "
+        "'images/2.jpg')"
+    )

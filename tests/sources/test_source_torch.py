@@ -277,6 +277,10 @@ def test_what_makes_no_sense_is_listed_with_its_reason() -> None:
         ({"bytes": None}, "neither bytes nor a path"),
         ((good, object()), "a object as label"),
         ({"image": good, "boxes": [1, 2, 3]}, "boxes have the shape (3,)"),
+        (
+            {"image": good, "boxes": [[1, 2, 3, 4]], "box_labels": ["red"]},
+            "'box_labels', the labels of boxes, are names; expected 1 integers: positions in",
+        ),
         ({"image": good, "boxes": [[1, 2, 3, 4]], "labels": [1, 2]}, "expected 1 integers"),
         ({"image": good, "mask": b"no image"}, "no image that Pillow can identify"),
         ({"image": good, "mask": np.full((4, 4), -1)}, "a mask with ids -1..-1"),

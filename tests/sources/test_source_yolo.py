@@ -214,7 +214,8 @@ def test_missing_and_empty_label_files_are_images_without_boxes(tmp_path: pathli
     root = one(tmp_path, "0 .5 .5 .1 .1")
     tree(root, {"images/2.jpg": "", "images/3.jpg": "", "labels/3.txt": " \n"})
     found = listing(root)
-    assert "1 images have no label file: taken as images without objects" in found.warnings
+    told = "1 images have no label file: taken as images without objects (images/2.jpg)"
+    assert told in found.warnings
     samples = packed(root)
     assert boxes(samples["images/2.jpg"]) == boxes(samples["images/3.jpg"]) == []
 
@@ -275,7 +276,8 @@ def test_rounding_and_whole_floats_are_taken(tmp_path: pathlib.Path) -> None:
 
 def test_lines_that_repeat_are_left_out_and_counted(tmp_path: pathlib.Path) -> None:
     root = one(tmp_path, "0 .5 .5 .1 .1\n1 .5 .5 .1 .1\n0 .5 .5 .1 .1\n0 0.5 0.50 .1 .1\n")
-    assert "2 lines repeat a line of their file: left out" in listing(root).warnings
+    told = "2 lines repeat a line of their file: left out (images/1.jpg)"
+    assert told in listing(root).warnings
     assert len(boxes(packed(root)["images/1.jpg"])) == 2
 
 

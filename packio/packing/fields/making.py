@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packio.errors import BadImagesError, DecodeError, PackioError
+from packio.images.encodings import check_class_ids
 from packio.packing.fields import parts, values
 from packio.packing.images.placing import placed_mask
 from packio.packs import opening
@@ -148,6 +149,7 @@ class _Making:
         if field is not None and field.kind == "mask" and field.facts is not None:
             image = _opened(task.pack, task.digest).facts(IMAGE, row)
             field = placed_mask(field, image, Frame(is_upright=False))  # unless its size differs
+            check_class_ids(field.data, field.facts)
             check_mask(task.name, field.facts or UNKNOWN, image.height, image.width)
         return field
 

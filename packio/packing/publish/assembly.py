@@ -120,6 +120,7 @@ def deep_pixels(dtypes: Sequence[np.ndarray]) -> list[str]:
 
 
 _TOLD = {  # what is counted while samples are read → the line about it
+    "lossy_masks": "masks are JPEGs, which cannot hold exact class ids: kept; save masks as PNG",
     "damaged_levels": "levels of the source are damaged; their images are kept, and the pack has "
     "these levels only where they were made anew from their images",
     "undecided": "images are turned by Exif, and no size tells whether their boxes and masks are "

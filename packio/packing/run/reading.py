@@ -14,13 +14,13 @@ from typing import NamedTuple
 from packio.errors import DecodeError, Decoding, OptionError
 from packio.images import native
 from packio.images.decoders import MAX_PIXELS, Decoder
-from packio.images.encodings import RAW, check_raw, read_facts
+from packio.images.encodings import RAW, check_class_ids, check_raw, read_facts
 from packio.images.jpeg.restarts import make_seekable
 from packio.packing.images.encode import Encoding
 from packio.packing.images.levels import Levels
 from packio.packing.images.placing import placed
 from packio.sample import levels
-from packio.sample.facts import UNKNOWN, Facts, check_mask
+from packio.sample.facts import UNKNOWN, check_mask
 from packio.sample.fields import PIXELS, decode
 from packio.sample.recipe import Recipe
 from packio.sample.record import IMAGE, Field, Record, image_record
@@ -224,6 +224,8 @@ def read_one(
             raise DecodeError(
                 f"{facts.width}x{facts.height} pixels; the limit is {MAX_PIXELS:,} in all"
             )
+        masks = [field.facts for field in record.fields.values() if field.kind == "mask"]
+        lossy = any(mask is not None and mask.encoding == "jpeg" for mask in masks)
         record, counts = placed(record)
         _check_masks(record)
         for name, field in record.fields.items():
@@ -237,7 +239,9 @@ def read_one(
         return Read(position, _NOTHING, problem, size)
     except DecodeError as error:
         return Read(position, _NOTHING, str(error), size)
-    return Read(position, record, None, size, counts | Counter(damaged_levels=damaged))
+    return Read(
+        position, record, None, size, counts | Counter(damaged_levels=damaged, lossy_masks=lossy)
+    )
 
 
 def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:
@@ -258,11 +262,12 @@ def _damaged_levels(record: Record[Field], *, decodes: bool) -> dict[str, str]:
 
 def _with_facts(record: Record[Field]) -> Record[Field]:
     """The record with the facts of all its images and masks."""
-    missing = {
-        name: field._replace(facts=_facts(field))
-        for name, field in record.fields.items()
-        if field.kind in PIXELS and field.facts is None
-    }
+    missing = {}
+    for name, field in record.fields.items():
+        if field.kind in PIXELS and field.facts is None:
+            with _named(name):
+                is_none = not field.data and field.kind == "mask"
+                missing[name] = field._replace(facts=UNKNOWN if is_none else read_facts(field.data))
     for field in record.fields.values():
         if field.facts is not None and field.encoding in RAW:
             check_raw(field.facts, len(field.data))
@@ -270,16 +275,10 @@ def _with_facts(record: Record[Field]) -> Record[Field]:
 
 
 def _check_masks(record: Record[Field]) -> None:
-    """Refuse a mask whose stored width or height is not that of its stored image."""
+    """Refuse a mask of colours, or whose stored size is not that of its stored image."""
     for name, field in record.fields.items():
-        if field.kind == "mask" and field.facts is not None:
-            check_mask(name, field.facts, record.facts.height, record.facts.width)
-
-
-def _facts(field: Field) -> Facts:
-    try:
-        return read_facts(field.data)
-    except DecodeError:
-        if field.kind == "image":
-            raise
-        return UNKNOWN
+        if field.kind == "mask" and field.data:
+            with _named(name):
+                check_class_ids(field.data, field.facts)
+            if field.facts is not None:
+                check_mask(name, field.facts, record.facts.height, record.facts.width)

@@ -105,7 +105,10 @@ class Run:
         mine = self._mine()
         if not self._skip and self.plan.listing.unlisted:  # told before images are read for hours
             unlisted = [Skip(key, reason) for key, reason in self.plan.listing.unlisted]
-            raise _bad_images(self.out, unlisted, self._list_skipped(shop, unlisted))
+            listed = self._list_skipped(shop, unlisted)
+            raise _bad_images(
+                self.out, unlisted, listed, stage="so far, as no image has been checked yet "
+            )
         missing = self._missing(mine, shop, journal)
         preflight.check_space(self.plan, self.treatment, self.out, missing)
         bad = self._write_shards(journal, missing)
@@ -189,7 +192,7 @@ class Run:
             outcomes = sorted(self._outcomes(engine, tasks))
         limit, bad = self.means.max_errors, sum(len(o.skipped) for o in outcomes)
         if limit is not None and max(bad, tally.total().bad) > limit:
-            raise _bad_images(self.out, [s for o in outcomes for s in o.skipped], None, limit)
+            raise _bad_images(self.out, [s for o in outcomes for s in o.skipped], None, limit=limit)
         return [skip for o in outcomes if not o.finished for skip in o.skipped]
 
     def _task(self, number: int, journal: Journal, workers: int) -> shards.Task:
@@ -333,8 +336,9 @@ class Run:
 
 
 def _bad_images(
-    out: Path, skipped: Sequence[Skip], listed: Path | None, limit: int | None = None
-) -> BadImagesError:
+    out: Path, skipped: Sequence[Skip], listed: Path | None, *, stage: str = "",
+    limit: int | None = None,
+) -> BadImagesError:  # fmt: skip
     shown = [(os.fsdecode(s.key), s.reason) for s in skipped[:_SHOWN]]
     lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
     more = f"\n  and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
@@ -342,7 +346,7 @@ def _bad_images(
         what = f"stopped, as more than {limit} images are bad"
     else:
         what = (
-            f"bad samples: {len(skipped)} (all listed in {listed}); "
+            f"bad samples: {len(skipped)} {stage}(all listed in {listed}); "
             "mend them, or leave them out with --on-error skip"
         )
     error = BadImagesError(f"{out}: not packed, {what}:{lines}{more}")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import packio
 from packio.batches import masks
-from packio.errors import DecodeError, IntegrityError, OptionError
+from packio.errors import BadImagesError, DecodeError, IntegrityError, OptionError
 from packio.images.geometry import Geometry
 from packio.images.pixels import nearest
 
@@ -266,6 +266,17 @@ def test_bad_masks_are_errors_that_name_the_sample(
     assert index.tolist() == [0, 2, 2]
     assert (ids == 9).all()
     assert skipping.replaced == 1
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [(coordinates.png(np.zeros((6, 8, 3), np.uint8)), "of mode RGB"), (b"nothing", "can identify")],
+)
+def test_a_mask_without_class_ids_is_not_packed(tmp_path: Path, mask: bytes, told: str) -> None:
+    image = coordinates.png(np.zeros((6, 8, 3), np.uint8))
+    rows = [packio.Sample(0, "0.png", image, "png", None, 6, 8, mask=mask)]
+    with pytest.raises(BadImagesError, match=rf"0\.png: mask: .*{told}"):
+        packio.pack(rows, tmp_path / "a.lmdb")
 
 
 def test_a_bad_image_takes_its_mask_along(tmp_path: Path) -> None:

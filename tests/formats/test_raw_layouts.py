@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import coordinates
 import google_crc32c
 import h5py
 import numpy as np
@@ -127,7 +128,9 @@ def test_an_index_made_again_is_the_same(
 @pytest.mark.parametrize("suffix", [".h5", ".pth", ".zarr", ".n5"])
 def test_masks_and_the_rest_go_with_pixels(tmp_path: Path, suffix: str) -> None:
     samples = [
-        dataclasses.replace(sample, mask=bytes([i]) * (i + 1), meta={"n": i})
+        dataclasses.replace(
+            sample, mask=coordinates.png(np.full((4, 6), i, np.uint8)), meta={"n": i}
+        )
         for i, sample in enumerate(samples_of(pixels_of(5, (1, 4, 6))))
     ]
     out = tmp_path / f"a{suffix}"

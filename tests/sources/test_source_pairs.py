@@ -382,12 +382,6 @@ def test_each_mask_of_colours_is_a_bad_sample(
     assert (report.packed, len(report.skipped)) == (2, 2)
 
 
-def test_a_mask_that_is_no_image_is_a_bad_sample(tmp_path: pathlib.Path) -> None:
-    good = {"image": MASK, "mask": MASK}
-    with pytest.raises(BadImagesError, match="bad samples: 1"):
-        packio.pack([good, {**good, "mask": b"nothing"}], tmp_path / "x.lmdb")
-
-
 @pytest.mark.parametrize("mode", ["1", "L", "P", "I;16"])
 def test_masks_of_one_channel_are_taken_without_a_word(tmp_path: pathlib.Path, mode: str) -> None:
     root = _stems(tmp_path / "s", "1")

@@ -456,8 +456,8 @@ def names_of(column: Distinct, place: Where, classes: Sequence[str] | None) -> l
     odd = [i for i in there if not _is_whole(names[i]) and type(number(names[i])) is not float]
     # One cell such as ``?`` would else turn the numbers 0, 1, …, 10 into names, sorted as text.
     count = len(there) - len(odd)
-    has = str.isalpha if count else str.isalnum
-    unclear = [i for i in odd if len(odd) < count or not any(map(has, names[i]))]
+    is_named = re.compile(r"[^\W\d_]" if count else r"[^\W_]|^\[").search  # "[": a list
+    unclear = [i for i in odd if len(odd) < count or not is_named(names[i])]
     if unclear and len(unclear) < len(there) and classes is None:
         raise SourceError(
             f"{place(column.first(unclear[0]))}: the label {_short(names[unclear[0]])}; {count} of "

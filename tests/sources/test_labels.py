@@ -412,7 +412,7 @@ def test_labels_in_order_are_taken_where_numbers_have_zeros(tmp_path: pathlib.Pa
     assert pack.labels.tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize("texts", [("1", "2", "?"), ("1", "-", "?"), ("1", "?"), ("1", "--", "-"),
+@pytest.mark.parametrize("texts", [("1", "2", "?"), ("1", "-", "?"), ("1_0", "2"), ("1", "--", "-"),
                                    ("cat", "dog", "?"), ("3", '"0,5"', '"1,5"')])  # fmt: skip
 def test_text_without_letters_beside_other_labels_of_a_table_is_refused(
     texts: tuple[str, ...], tmp_path: pathlib.Path

@@ -79,7 +79,7 @@ def test_names_become_sorted_classes_and_the_order_stays(folder: pathlib.Path) -
         (("3", "-1"), [3, -1]),
         (("0.5", "-1"), [[0.5], [-1.0]]),
         (("007", "010"), [0, 1]),  # codes, no numbers
-        (("1_0", "2"), [0, 1]),
+        (("1_0", "2_0"), [0, 1]),
         (("", ""), None),
     ],
 )

@@ -247,7 +247,7 @@ def test_pixels_that_pillow_cannot_hold_are_a_decode_error_of_that_sample(tmp_pa
     deep = np.arange(12 * 16 * 3, dtype=np.uint16).reshape(12, 16, 3)
     (tmp_path / "in/b.png").write_bytes(cv2.imencode(".png", deep)[1].tobytes())
     packio.pack(tmp_path / "in", tmp_path / "out.tar")
-    options = {
+    options: dict[str, Any] = {
         "decoder": "opencv",
         "mode": "UNCHANGED",
         "output": "pil",
@@ -287,8 +287,9 @@ def test_an_error_in_a_users_transform_is_told_with_the_sample_and_is_never_skip
         (tmp_path / "in" / kind).mkdir(parents=True)
         (tmp_path / "in" / kind / "a.png").write_bytes(_saved(_image(0), "PNG"))
     packio.pack(tmp_path / "in", tmp_path / "out.tar")
-    fail = (lambda image, _: _fail(image)) if name == "transforms" else _fail
-    dataset = packio.PackDataset(tmp_path / "out.tar", on_error=on_error, **{name: fail})
+    fail: Any = (lambda image, _: _fail(image)) if name == "transforms" else _fail
+    options: dict[str, Any] = {name: fail}
+    dataset = packio.PackDataset(tmp_path / "out.tar", on_error=on_error, **options)
     for read in (
         lambda: dataset[1],
         lambda: dataset.__getitems__([1]),

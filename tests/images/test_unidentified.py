@@ -145,7 +145,7 @@ def test_with_the_plugin_such_files_are_packed_and_read(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     packio.pack(tmp_path / "in", tmp_path / "out.tar", endings=suffix, check="decode")
-    ((image, key),) = packio.PackDataset(tmp_path / "out.tar", fields=("image", "key"))
+    image, key = packio.PackDataset(tmp_path / "out.tar", fields=("image", "key"))[0]
     with Image.open(file) as expected:
         assert np.array_equal(image.permute(1, 2, 0).numpy(), np.asarray(expected.convert("RGB")))
     assert key == f"x/a{suffix}"

@@ -428,7 +428,10 @@ def test_a_quarantine_needs_its_folder_and_the_word(
         (
             "tree",
             ["--label-col", "x"],
-            "it is an option of manifest, parquet: say --source as well",
+            (
+                "it is an option of extracted, manifest, pack, parquet, torch_dataset: "
+                "say --source as well"
+            ),
         ),
         ("list.csv", ["--crowd", "keep"], "it is an option of coco: say --source coco"),
     ],

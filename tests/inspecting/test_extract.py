@@ -46,7 +46,7 @@ NAMES = (
     b"x" * 251 + b".png",
     "👩\u200d🔬🎉.png".encode(),
     b"-rf.png",
-    b"...png",
+    b"x...png",
     b" .png",
 )
 

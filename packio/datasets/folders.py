@@ -270,14 +270,14 @@ def _metadata(listing: Listing, state: _State, bad: dict[int, str]) -> dict[str,
 
 def _report(root: Path, bad: list[_Bad], remarks: list[str], *, skip: bool) -> None:
     for remark in remarks:
-        warnings.warn(f"{root}: {remark}", stacklevel=6)
+        warnings.warn(f"{root}: {remark}", stacklevel=7)
     if not bad:
         return
     shown = [(os.fsdecode(key), reason) for key, reason in bad[:_SHOWN]]
     lines = "".join(f"\n  {ascii(key)[1:-1]}: {reason}" for key, reason in shown)
     more = f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     if skip:
-        warnings.warn(f"{root}: {len(bad)} bad images are left out:{lines}{more}", stacklevel=6)
+        warnings.warn(f"{root}: {len(bad)} bad images are left out:{lines}{more}", stacklevel=7)
         return
     error = BadImagesError(
         f"{root}: bad images: {len(bad)}; mend or remove them, or leave them out with "

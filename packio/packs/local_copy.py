@@ -94,7 +94,7 @@ def opened(pack: Pack, folder: str | os.PathLike[str], room: int | None = None) 
         warnings.warn(
             f"{home}: no room for a copy of {pack.path} ({needed:,} bytes, {free:,} are free): it "
             "is read where it is",
-            stacklevel=3,
+            stacklevel=4,
         )
         return pack
     return Pack(
@@ -112,14 +112,14 @@ def _keep(pack: Pack, home: Path, room: int) -> None:
         warnings.warn(
             f"{pack.path}: local_bytes= keeps no samples of {len(unread)} objects, as their index "
             "was made from headers, without checksums; packio reindex --whole reads them whole",
-            stacklevel=4,
+            stacklevel=5,
         )
     pack.ram = disk.opened(home, pack.digest, len(pack), len(pack.fields), room, str(pack.path))
     if pack.ram is None:
         warnings.warn(
             f"{home}: no room to keep samples of {pack.path} ({free_bytes(home):,} bytes are "
             "free): they are read where they are",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 import packio
 from packio.errors import OptionError
 from packio.images.geometry import Geometry
+from packio.index import indexfile
 
 _CUTTING: list[Geometry | None] = [
     None, packio.RandomCrop(16), packio.RandomCrop((50, 20), padding=3), packio.CenterCrop(24),
@@ -138,7 +139,11 @@ def test_what_is_not_seen_is_dropped_with_its_label(tmp_path: Path) -> None:
         [0, 0, 5, 5], [10, 10, 12, 12], [5, 5, 12, 20], [15, 11, 15, 30], [20, 20, 14, 14],
         [nan, 10, 20, 20], [10, 10, inf, 20], [30.5, 10, 40, 30], [12, 12, 41, 33],
     ]  # fmt: skip
-    out = _packed(tmp_path / "a.lmdb", np.array(boxes, np.float32), np.arange(9))
+    out = _packed(tmp_path / "a.lmdb", np.zeros((9, 4), np.float32), np.arange(9))
+    index = indexfile.Index(out / "index.packio")  # packing refuses such boxes
+    table = {name: index.column(name).array() for name in index.column_names}
+    table["boxes"] = np.array(boxes, np.float32)
+    indexfile.write(out / "index.packio", table, index.metadata)
     crop = packio.CenterCrop((13, 21))  # from (10, 10): 41 x 33
     ds = packio.PackDataset(out, fields=("boxes", "box_labels"), crop=crop)
     found, labels = ds[0]

@@ -129,6 +129,7 @@ def run(
         finally:
             os._exit(code)
     os.close(ready)
+    os.setpgid(pid, pid)  # as the child does: whoever is first
     try:
         _ptrace(_SEIZE, pid, 0, _OPTIONS)
         _ptrace(_INTERRUPT, pid)
@@ -158,7 +159,7 @@ class _Trace:
         result = -1
         while True:
             try:
-                pid, status = os.waitpid(-1, _WALL)
+                pid, status = os.waitpid(-self._pid, _WALL)  # not for other children
             except ChildProcessError:
                 return Traced(result, self._calls)
             if not os.WIFSTOPPED(status):

@@ -58,7 +58,7 @@ def test_the_plan_is_on_the_disk_before_it_gets_its_name(
 
     monkeypatch.setattr(os, "fsync", note)
     packio.pack(source, tmp_path / "x.tar", shards=SHARDS)
-    assert re.search(r"/shards/plan\.[0-9a-f]+$", synced[0])
+    assert re.search(r"/shards/\.packio-[0-9a-f]+\.tmp$", synced[0])
 
 
 def test_a_shard_that_is_noted_keeps_its_files_whatever_fails_then(

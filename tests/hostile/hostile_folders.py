@@ -324,7 +324,7 @@ def parquet_of_noise(folder: Path) -> Path:
     return folder / "x.parquet"
 
 
-@hostile("pack", PHOTO)
+@hostile("pack", refused=True)
 def voc_with_a_billion_laughs(folder: Path) -> Path:
     path = folder / "voc"
     (path / "JPEGImages").mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,14 +91,8 @@ def as_view(image: torch.Tensor) -> torch.Tensor:
     return image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
-def test_a_transform_that_returns_a_view_is_mended_and_named_once(
-    image_folder: Path, tmp_path: Path
-) -> None:
+def test_a_transform_that_returns_a_view_is_mended(image_folder: Path, tmp_path: Path) -> None:
     packio.pack(image_folder, tmp_path / "p.lmdb")
     ds = packio.LmdbDataset(tmp_path / "p.lmdb", crop=packio.CenterCrop(16), transform=as_view)
-    with pytest.warns(UserWarning, match="the transform as_view returned a tensor that is not"):
-        image, _ = ds[0]
-    assert image.is_contiguous()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert packio.is_contiguous_batch(ds.__getitems__([1, 2, 3]))
+    assert ds[0][0].is_contiguous()
+    assert packio.is_contiguous_batch(ds.__getitems__([1, 2, 3]))

@@ -84,7 +84,8 @@ def key(i: int) -> str:
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     out = tmp_path_factory.mktemp("gallery") / "gallery.lmdb"
-    return packio.pack(Photographs(), out, split={"train": 0.5, "val": 0.5}).out
+    split = {"train": 0.5, "val": 0.5}
+    return packio.pack(Photographs(), out, split=split, boxes_frame="stored").out
 
 
 @pytest.fixture(scope="module")

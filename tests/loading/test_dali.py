@@ -412,7 +412,7 @@ def test_a_bad_image_is_named_after_the_batches_before_it(
     loader = _loader(tmp_path / "x.tar", batch_size=2, crop=packio.CenterCrop(90))
     for _ in range(2):
         batches = iter(loader)
-        assert [len(next(batches)), len(next(batches))] == [2, 2]
+        assert [len(next(batches)[0]), len(next(batches)[0])] == [2, 2]
         with pytest.raises(DecodeError, match=r"x\.tar, sample 5 "):
             next(batches)
 

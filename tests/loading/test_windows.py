@@ -161,21 +161,6 @@ def test_states_of_other_windows_and_shards_are_refused() -> None:
     other.load_state_dict(samplers[0].state_dict(3))
 
 
-def test_a_state_from_before_there_were_windows_is_one_of_a_whole_shuffle() -> None:
-    old = {"sampler": "ShuffleSampler", "seed": 1, "samples": 60, "shuffle": True, "epoch": 2,
-           "consumed": 30}  # fmt: skip
-    sampler = packio.ShuffleSampler(60, 1)
-    sampler.load_state_dict(old)
-    whole = [int(i) for i in packio.ShuffleSampler(60, 1, epoch=2)]
-    assert [int(i) for i in sampler] == whole[30:]
-    loader = packio.Loader(Sharded(60), 5, shuffle=True, order_seed=1)
-    position = {name: old.pop(name) for name in ("epoch", "consumed")}
-    loader.load_state_dict({"seed": None, "rank": 0, **position, "order": old})
-    assert [i for batch in loader for i in batch.tolist()] == whole[30:]
-    with pytest.raises(OptionError, match="another order"):
-        packio.ShuffleSampler(Sharded(60), 1, window=1).load_state_dict({**old, **position})
-
-
 def test_windows_that_cannot_be_meant_are_refused() -> None:
     for window in (0, -1):
         with pytest.raises(OptionError, match="at least 1 shard"):

@@ -231,11 +231,12 @@ def test_finishing_without_the_parts_on_error_deletes_nothing(
 ) -> None:
     out = tmp_path / "x.tar"
     next(source.rglob("*.png")).write_bytes(b"no image")
+    how: dict[str, Any] = {"shards": 4, "source_kind": "image_folder"}
     for i in (1, 2):
-        packio.pack(source, out, shards=4, part=(i, 2), on_error="skip")
+        packio.pack(source, out, part=(i, 2), on_error="skip", **how)
     with pytest.raises(OutputExistsError, match="what differs: on_error"):
-        packio.pack(source, out, shards=4, finish=True)
-    report = packio.pack(source, out, shards=4, finish=True, on_error="skip")
+        packio.pack(source, out, finish=True, **how)
+    report = packio.pack(source, out, finish=True, on_error="skip", **how)
     assert (report.resumed, report.packed, len(report.skipped)) == (4, 39, 1)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trials import Trial
 
 _LEVELS = ("--levels", "1", "--levels-crop", "4")  # so every image has one level
-_SIMILAR = 0.6  # correlation of a level (of noise, as a JPEG) with what Pillow makes; else about 0
+_SIMILAR = 0.5  # correlation of a level (of noise, as a JPEG) with what Pillow makes; else about 0
 
 
 # Fields that come later

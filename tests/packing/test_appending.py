@@ -11,6 +11,7 @@ import sys
 import tarfile
 from typing import Any
 
+import numpy as np
 import pytest
 
 import packio
@@ -331,3 +332,21 @@ def test_a_pack_that_grows_while_it_is_verified_is_verified_again(
     monkeypatch.setattr(verifying, "check_files", check_files)
     assert packio.verify(out).ok
     assert len(calls) == 2
+
+
+def test_appending_tells_what_the_patterns_of_the_pack_leave_out(tmp_path: pathlib.Path) -> None:
+    class Items:
+        def __init__(self, first: int) -> None:
+            self.first = first
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            pixels = np.full((8, 9, 3), self.first + i, np.uint8)
+            return {"image": pixels, "label": 0, "key": f"k{self.first + i:03d}"}
+
+    packio.pack(Items(0), tmp_path / "x.tar", include=["k00*"], shards=2)
+    report = packio.append(tmp_path / "x.tar", Items(100))
+    assert report.added == 0
+    assert any("3 samples of the source are left out" in line for line in report.warnings)

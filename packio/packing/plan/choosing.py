@@ -115,11 +115,18 @@ class Choice:
         """The samples that appending takes, of a listing that has grown.
 
         What the choice left out before does not come back: samples that no pattern takes, samples
-        with the bytes of an earlier sample, and samples beyond the limit; a warning counts the
-        latter. New samples get their splits by a threshold on a hash of their keys, so that one
-        more sample moves no other.
+        with the bytes of an earlier sample, and samples beyond the limit; warnings count the first
+        and the last. New samples get their splits by a threshold on a hash of their keys, so that
+        one more sample moves no other.
         """
+        found = len(listing.keys)
         listing = self._matching(listing)
+        if left := found - len(listing.keys):
+            warning = (
+                f"{left:,} samples of the source are left out: the pack was made with "
+                f"include={list(self.include)}, exclude={list(self.exclude)}"
+            )
+            listing = dataclasses.replace(listing, warnings=[*listing.warnings, warning])
         old_first = sorted(range(len(listing.keys)), key=lambda i: listing.keys[i] not in known)
         listing = listing.take(old_first)  # of samples with the same bytes the first stays
         if self.dedupe is not None:

@@ -27,11 +27,7 @@ def make(
     """Make the arrays of a batch as one tensor (N, …). None if the arrays are not all alike.
 
     Args:
-        pack: Where the arrays are read from.
-        rows: The arrays of the samples.
-        name: Of the field.
         threads: Threads that read; None: this one.
-        but: Slots to leave out.
     """
     good = [slot for slot in range(len(rows)) if slot not in but]
     if not good or len({rows[slot].length for slot in good}) > 1:

@@ -72,7 +72,6 @@ def _moves(placement: Placement, height: Integer, width: Integer) -> tuple[Real,
     """How boxes move: whether x and y are swapped; then the four numbers of `_axis`, of x and y.
 
     Args:
-        placement: What the view takes.
         height, width: Of the stored images, pixels.
     """
     f, (swapped, across, upside_down) = placement.frame, turns(placement.orientation)
@@ -93,8 +92,6 @@ def _axis(
     Args:
         frame: Start, length, length after resizing, start and length of the output, pixels.
         length: Of the upright image, pixels.
-        turned: Whether the orientation mirrors the image first.
-        mirrored: Whether the output is mirrored.
     """
     where = arithmetic.where
     start, size, to, out_start, out = frame

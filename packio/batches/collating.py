@@ -15,7 +15,6 @@ class Batch(list[Any]):
     """The samples of a batch, with the tensors they are views of.
 
     Args:
-        samples: Of the batch.
         columns: Makes what `collate` returns: a tuple, dict or single value of batched fields.
     """
 

@@ -36,10 +36,7 @@ def make_each(
     """Call ``work`` with each slot, in the order in which the values lie in the files.
 
     Args:
-        rows: The samples' values of a field.
-        work: Makes something of the sample in a slot.
         threads: Threads that work; None: this one.
-        but: Slots to leave out.
 
     Returns:
         Slot → the DecodeError or IntegrityError that ``work`` raised.
@@ -67,10 +64,8 @@ def make(
     """Make a field of a batch, one sample after the other.
 
     Args:
-        rows: The samples' values of the field.
         one: Makes the values of the sample in a slot, one a view.
         threads: Threads that work; None: this one.
-        but: Slots to leave out.
     """
     made: list[Sequence[Any]] = [()] * len(rows)
 

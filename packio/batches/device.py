@@ -93,10 +93,7 @@ def make(pack: Pack, framing: Framing, threads: Threads | None, device: torch.de
     with either fidelity. Bad samples are black.
 
     Args:
-        pack: Where they are read from.
-        framing: Of the samples, with a decoder that decodes batches.
         threads: Threads that read, and decode what the device does not; None: this one.
-        device: As `packio.images.decoders._cuda.side_stream` gives it, within that.
     """
     settings, rows = framing.settings, framing.rows
     samples: dict[int, _Job] = {}

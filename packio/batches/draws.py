@@ -71,8 +71,6 @@ class Drawn(int):
     """An index that knows its place in an epoch. Anybody can use it as an int.
 
     Attributes:
-        epoch: Number of the epoch.
-        position: Place in the epoch's order, counted over all ranks.
         size: (height, width) in pixels that `packio.BucketCrop` makes of its batch; None: the
             sampler says nothing of sizes.
         course: The `packio.datasets.guesses.Course` that tells what comes after it; None: unknown.
@@ -134,9 +132,6 @@ def numbered(batch: Sequence[Any], epoch: int, first: int, step: int) -> list[An
     Args:
         batch: Indices: ints, NumPy's or torch's. A batch that has something else in it, or
             `Drawn`, stays as it is.
-        epoch: Number of the epoch.
-        first: Place of the first index.
-        step: From one place to the next: the number of ranks.
     """
     if any(isinstance(index, Drawn) for index in batch):
         return list(batch)
@@ -148,12 +143,7 @@ def numbered(batch: Sequence[Any], epoch: int, first: int, step: int) -> list[An
 
 
 class Lane:
-    """The numbers that `uniforms` gives a single sample, each drawn when asked for.
-
-    Args:
-        key, lane, view: As in `uniforms`.
-        skip: Numbers before the first.
-    """
+    """The numbers that `uniforms` gives a single sample, each drawn when asked for."""
 
     __slots__ = ("_start",)
 
@@ -173,7 +163,6 @@ def first_bits(keys: np.ndarray, count: int) -> np.ndarray:
 
     Args:
         keys: (K,) uint64.
-        count: Number of lanes.
 
     Returns:
         (K, count) uint64.
@@ -186,10 +175,8 @@ def uniforms(key: int, lanes: np.ndarray, view: int, count: int) -> np.ndarray:
     """Draw numbers for some lanes.
 
     Args:
-        key: Of the batch or the epoch.
         lanes: (N,) integers ≥ 0: slots in the batch, or positions in the epoch.
         view: Number of the crop, 0..VIEWS-1, if a sample is cropped several times.
-        count: Numbers a lane, at most LANE.
 
     Returns:
         (N, count) float64, uniform on [0, 1).

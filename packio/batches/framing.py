@@ -36,13 +36,9 @@ class Settings:
 
     Attributes:
         views: A geometry for each view of a sample; None takes the image as it is.
-        hflip, vflip: Probabilities.
         decoder: Encoded bytes → pixels.
-        exif_orientation: Whether to turn images upright.
-        fast: Whether fidelity is "fast".
         fields: Name → kind of each field that is made. The kind is that of the pack's field, or
             "boxes" for the boxes and for each column of theirs.
-        ignore_index: Class id of a mask's border.
         scratch: Whether images are converted to another type afterwards. A worker then makes them
             in memory of its own, not in memory that it shares.
     """
@@ -91,9 +87,7 @@ class Draw(NamedTuple):
     """Where the random numbers of a batch come from.
 
     Attributes:
-        key: Of the batch, or of the epoch.
         lanes: (N,) of each slot.
-        size: (height, width) that the indices carry, see `packio.batches.draws.Drawn`.
     """
 
     key: int
@@ -113,13 +107,9 @@ class Framing:
     takes NumPy 1 µs on a column of one number, Python 0.1 µs.
 
     Args:
-        settings: What to make of the samples.
         rows: The samples' values of the field; a sample may be there several times.
         columns: For each view, a `Placement` of (N,) columns; empty in a framing of few samples.
         each_placement: For each sample, one `Placement` a view; None: split the columns when asked.
-
-    Attributes:
-        settings, rows, columns: As given.
     """
 
     def __init__(
@@ -254,9 +244,7 @@ def _placements(
     """The placements of one sample, or of N, one a view.
 
     Args:
-        settings: What to make.
         height, width: Of the upright images, pixels.
-        orientation: To turn the stored images by.
         drawn: For each view, the numbers of the flips and those of the geometry.
     """
     placements = []

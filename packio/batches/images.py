@@ -48,12 +48,8 @@ def make(
     """Make the images of some samples.
 
     Args:
-        pack: Where they are read from.
-        framing: Of the field.
         threads: Threads that decode; None: this one.
         out: Where the only view goes: (N, C, H, W) of the images' dtype, contiguous.
-        name: Of the field.
-        but: Slots to leave out.
         levels: For each sample, the levels that its views are made of; None: the images.
 
     Returns:
@@ -209,10 +205,7 @@ def make_raw(
 
     Args:
         pack: Where the pixels are.
-        settings: What to make.
         positions: (N,) samples, 0..len-1.
-        draw: Of the random numbers.
-        out: As of `make`.
     """
     rows = pack.raw_rows
     if rows is None or not _is_as_decoded(rows.facts, settings.decoder):

@@ -23,13 +23,7 @@ from packio.sample.record import IMAGE
 
 
 class Level(NamedTuple):
-    """A level that an output is made of.
-
-    Attributes:
-        name: Of its field.
-        row: Of the sample's value of this field.
-        need: What the output needs of it.
-    """
+    """A level that an output is made of."""
 
     name: str
     row: Row
@@ -91,12 +85,7 @@ def _smallest(pack: Pack, need: Need, there: Mapping[int, Row]) -> Level | None:
 
 
 def rows_read(rows: RowList, each: Sequence[Taken] | None) -> dict[str, RowList]:
-    """Name of a field → rows of the values that are read to make images.
-
-    Args:
-        rows: Of the images.
-        each: As `of_batch` returns it.
-    """
+    """Name of a field → rows of the values that are read to make images."""
     if each is None:
         return {IMAGE: rows}
     found: dict[str, RowList] = {
@@ -114,9 +103,6 @@ def rows_expected(
     """As `rows_read`, of samples that are not framed yet.
 
     Args:
-        pack: Where the samples are.
-        settings: What will be made of them.
-        rows: Of their images.
         draw: Of the random numbers; None: unknown yet, and so is what will be read.
     """
     if not are_used(pack, settings):

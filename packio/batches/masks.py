@@ -73,9 +73,6 @@ def render(ids: np.ndarray, placement: Placement, ignore_index: int, out: np.nda
 
     Args:
         ids: (H, W), as stored.
-        placement: What the view takes.
-        ignore_index: Id of the border beyond the image.
-        out: (out_height, out_width); all of it is written.
     """
     f = placement.frame
     upright = oriented(ids[:, :, None], placement.orientation)[:, :, 0]
@@ -107,12 +104,7 @@ def make(
     """Make the masks of some samples.
 
     Args:
-        pack: Where they are read from.
-        framing: Of the samples' images.
-        rows: The samples' masks.
-        name: Of the field.
         threads: Threads that decode; None: this one.
-        but: Slots to leave out.
 
     Returns:
         For each view (N, H, W), or a list of N (H, W) where they differ in size; uint8, or int32

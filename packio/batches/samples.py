@@ -56,12 +56,8 @@ def make(
     """Make a batch.
 
     Args:
-        pack: Where the samples are read from.
-        settings: What to make of them.
         positions: (N,) samples, 0..len-1; one may be there several times.
-        draw: Of the random numbers.
         threads: Threads that decode; None: this one.
-        out: Where the only view's images go.
         on: Device that decodes the images of the field "image", as of
             `packio.batches.device.make`; None: the processor.
     """
@@ -99,10 +95,7 @@ def rows_of(
     """Look up the rows of all fields of samples that are read.
 
     Args:
-        pack: Where the samples are.
-        kinds: Field → its kind.
         positions: (N,) samples, 0..len-1.
-        images: The rows of the images, where they are known.
     """
     return {
         name: images if name == IMAGE and images is not None else pack.rows(positions, name)
@@ -116,8 +109,6 @@ def rows_expected(
     """Look up the rows of all values that will be read to make samples, as far as is known.
 
     Args:
-        pack: Where the samples are.
-        settings: What will be made of them.
         positions: (N,) samples, 0..len-1.
         draw: Of the random numbers; None: unknown yet.
     """
@@ -134,12 +125,7 @@ def _further(
     """Make a field other than the image.
 
     Args:
-        pack: Where the values are read from.
-        framed: The plan of the samples' images.
-        rows: The samples' values.
-        name: Of the field.
         threads: Threads that work; None: this one.
-        but: Slots to leave out.
     """
     kind = framed.settings.fields[name]
     if kind == "image":

@@ -47,12 +47,8 @@ def make(
     """Make the images of a batch, slice by slice.
 
     Args:
-        files: Of the pack.
-        framing: As of `fits`.
         threads: Threads that work; None: this one.
         batches: Where each view goes, (N, C, H, W) uint8, contiguous.
-        points: Seek points of each sample.
-        but: Slots to leave out.
         make_one: Makes the sample in a slot, if the core has not made it.
 
     Returns:

@@ -52,7 +52,6 @@ class Gathered(NamedTuple):
     """A batch as it was made, before it gets the form that the user wants.
 
     Attributes:
-        columns: Of the fields that are decoded or moved.
         positions: (N,) of the samples in the pack, or in several packs one behind the other.
         owners: (N,) numbers of the samples' datasets; None where there is one.
     """

@@ -26,7 +26,6 @@ class Fields:
     Args:
         spec: A field's name (the bare value), a sequence of names (a tuple), or a mapping of
             output names to fields (a dict). A sequence may have such mappings in it.
-        kinds: Name → kind of the fields that `packio.batches` can make.
         described: Names of what the index says of each sample, as "key".
     """
 
@@ -121,7 +120,6 @@ def of_pack(spec: Spec | None, pack: Pack) -> Fields:
         spec: As `Fields` takes it; None: image, mask and label as far as the pack has them. That is
             a tuple of the image alone where there is nothing else, so that a loop over images and
             labels fails, and does not take a batch of two images for both.
-        pack: The pack.
     """
     kinds = _kinds(pack)
     there = [name for name in NAMES if name in kinds or name in _described(pack)]

@@ -39,12 +39,7 @@ class Course(Protocol):
 
 
 class Guess(NamedTuple):
-    """What a process expects after a batch.
-
-    Attributes:
-        later: Batches that were not guessed before.
-        anew: Whether what was guessed before will not come.
-    """
+    """What a process expects after a batch."""
 
     later: Sequence[list[Drawn]]
     anew: bool

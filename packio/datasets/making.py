@@ -70,9 +70,7 @@ class Maker:
 
         Args:
             positions: (N,) in the pack.
-            draw, threads: As of `packio.batches.samples.make`.
             out: Where the images go, of the dtype asked for.
-            device: That decodes.
         """
         if not self.settings.fields:
             return MadeSamples({}, {})

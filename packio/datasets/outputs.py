@@ -42,7 +42,6 @@ def values(kind: str, column: FieldColumn, output: str) -> list[Any]:
     """The values of one view's column, one a sample, in the form asked for.
 
     Args:
-        kind: Of the field.
         column: (N, …), or N values.
         output: "tensor", "numpy" or "pil"; under "pil", boxes and arrays are NumPy arrays.
     """
@@ -97,9 +96,7 @@ class Outputs:
         """Values of each field, but for some, one a sample.
 
         Args:
-            made: Of the fields of `packio.batches.samples`.
             positions: (N,) of the samples.
-            but: Fields to leave out.
         """
         found: dict[str, Sequence[Any]] = {}
         pack, each = self._pack, positions.tolist()

@@ -100,9 +100,7 @@ def save(
     """Save samples at some positions of a pack as a selection.
 
     Args:
-        pack: The pack.
         positions: (n,) int64; in any order, which is not kept.
-        out, expression, overwrite: As of `select`.
     """
     if isinstance(pack.storage, FolderFiles):
         raise OptionError(

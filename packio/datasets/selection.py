@@ -30,7 +30,6 @@ def selected(
     """Go through the indices of a pack, or of some of its classes, in chunks of at most 4,096.
 
     Args:
-        pack: The pack.
         classes: Names of classes; None takes all samples. In a pack with vectors as labels, a
             sample is of every class whose entry is above 0.
         split: Name of a split; None takes all samples.
@@ -86,9 +85,7 @@ class Searched(NamedTuple):
     """Samples of a pack that are searched.
 
     Attributes:
-        pack: The pack.
         positions: (n,) int64, in any order.
-        label: The classes that are searched for: see `matching`.
     """
 
     pack: opening.Pack
@@ -256,10 +253,7 @@ def _keep(
     """Take the rows out whose text does not pass a test.
 
     Args:
-        pack: Of the samples.
-        column: "key" or "meta".
         rows: (N,) bool, of all samples of the pack; changed in place.
-        test: Some texts → for each, whether it passes.
     """
     offsets = pack.index_file.column(f"{column}_offsets")
     data = pack.index_file.column(f"{column}_data")

@@ -116,7 +116,6 @@ def within_part(found: np.ndarray, chosen: np.ndarray | None, where: object) -> 
     Args:
         found: (n,) int64 positions in the pack.
         chosen: Positions of the samples of the part, in its order; None: all of the pack.
-        where: What a message names.
     """
     if chosen is None:
         return found

@@ -34,7 +34,6 @@ class Assignment(NamedTuple):
         order: (n,) uint32, or int64 for more than 2^32 samples: indices of the samples of the
             first bucket, then those of the second, and so on.
         counts: (K,) int64, samples of each bucket.
-        buckets: What each size gets.
         small: Samples that are left out, because they are smaller than their size.
         digest: Hexadecimal digest of the sizes, and of the bucket of each sample.
     """
@@ -50,8 +49,6 @@ def assigned(data: Any, buckets: Buckets, *, drop_small: bool) -> Assignment:
     """Assign the samples of a dataset to the sizes that fit them best.
 
     Args:
-        data: As of `packio.datasets.image_sizes.chunks`.
-        buckets: The sizes.
         drop_small: Whether to leave out images that would have to be enlarged.
     """
     nowhere, tally = len(buckets), Tally(buckets)
@@ -95,7 +92,6 @@ class Batches(NamedTuple):
     Attributes:
         samples: Indices of the samples of all of them, one batch behind the other.
         edges: (S + 1,) where each batch begins there, and the end.
-        buckets: (S,) of each batch.
         epochs: (S,) epoch that each batch is of, which may be earlier than the running one.
     """
 
@@ -109,8 +105,6 @@ class Blocks:
     """The batches of all epochs.
 
     Args:
-        found: The samples by their buckets.
-        batch_size: Samples in a batch.
         ranks: Batches of a block: those of all ranks at one step, or 1.
         leftovers: What becomes of samples that are too few for a block, see `LEFTOVERS`.
         seed: Of the orders; None: samples and batches stay in their order.
@@ -154,7 +148,6 @@ class Blocks:
         Args:
             positions: (S,) int64, ascending. Negative ones, in which earlier epochs end, are there
                 where leftovers are carried. Those behind the end begin anew.
-            epoch: Number of the epoch.
         """
         epochs, places = self._epochs(positions, epoch)
         bucket, nth = np.empty_like(places), np.empty_like(places)
@@ -186,7 +179,6 @@ class Blocks:
         """Find the samples of batches.
 
         Args:
-            epochs, bucket: (S,) of each batch.
             start: (S,) where its block begins in the order of the bucket.
             rank: (S,) which batch of the block it is.
         """

@@ -54,8 +54,6 @@ class Course:
         Args:
             data: The dataset whose indices they are. The order is not known for another dataset
                 than the sampler's, and of samplers of others.
-            step: The first step.
-            size: Number of steps.
         """
         part, sampler = self._part, self._sampler_of(data)
         if sampler is None or step < 0 or step + size > part.steps:

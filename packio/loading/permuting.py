@@ -31,8 +31,6 @@ def permuted(positions: np.ndarray, count: int, key: int) -> np.ndarray:
 
     Args:
         positions: (n,) int64, each in 0..count-1.
-        count: Size of the permutation.
-        key: 64 bits that select the permutation.
 
     Returns:
         (n,) int64.
@@ -48,7 +46,6 @@ def permuted_each(positions: np.ndarray, count: int, keys: np.ndarray) -> np.nda
 
     Args:
         positions: (n,) int64, each in 0..count-1.
-        count: Size of all permutations.
         keys: (n,) uint64; equal ones are best side by side.
 
     Returns:

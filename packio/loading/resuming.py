@@ -30,10 +30,7 @@ class Pass(NamedTuple):
     """One pass of one rank through an epoch, or through the rest of an epoch.
 
     Attributes:
-        epoch: Number of the epoch.
         begun: First position of the pass: what all ranks together had consumed before.
-        rank, world_size: This process among all.
-        steps: Positions that this rank takes.
     """
 
     epoch: int

@@ -33,7 +33,6 @@ class Reached(NamedTuple):
     """How far a rank has got in an epoch, with steps that are left out.
 
     Attributes:
-        step: Number of the next step.
         samples: Used in this pass, those of steps that are left out included.
         used: Hash of the indices used; None: not needed.
     """
@@ -58,16 +57,10 @@ class Epoch:
     """One iteration of a loader.
 
     Args:
-        number, resumed: As below.
         batches: Those that are left, with the batches of steps that are left out.
-        start: How far the epoch has got before.
-        left_out: Steps to leave out, of any epoch.
 
     Attributes:
-        number: Number of the epoch.
-        batches: Indices of the batches that are left.
         resumed: Whether it is the rest of an epoch that was loaded.
-        reached: How far the batches go that have been delivered.
     """
 
     def __init__(

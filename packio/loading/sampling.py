@@ -128,13 +128,11 @@ class LoaderOrder(ShuffleSampler):
     """The order of a loader: a `ShuffleSampler` whose seed may be left to the loader.
 
     Args:
-        data: The dataset, or its length.
         seed: Seed of the order. None: ``alone`` if there is one process; 0 if there are several, as
             torch's DistributedSampler has it: what one process draws the others do not know.
         alone: Gives the seed of a single process, when an epoch needs it first.
         even: As in `ShuffleSampler`. None: True, with a warning where an epoch in the order of the
             pack, as in evaluation, has samples twice.
-        rank, world_size, drop_last, shuffle, window: As in `ShuffleSampler`.
     """
 
     def __init__(

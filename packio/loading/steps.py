@@ -23,11 +23,9 @@ class Stretch(NamedTuple):
     """Steps of one size: from this step on, up to the next stretch, epochs that follow included.
 
     Attributes:
-        epoch, step: The first step.
         position: First position of that step in the order of the epoch.
         batch_size: Positions that a rank takes in a step: samples, or 1 if the sampler's positions
             are batches.
-        world_size: Ranks.
     """
 
     epoch: int
@@ -51,12 +49,7 @@ class Stretch(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Steps of an epoch that are left out.
-
-    Attributes:
-        epoch: Number of the epoch.
-        first, last: The first step and the last one.
-    """
+    """Steps of an epoch that are left out."""
 
     epoch: int
     first: int
@@ -75,9 +68,7 @@ def of_step(stretches: Sequence[Stretch], epoch: int, step: int, start: Start = 
     """Find the stretch that a step belongs to.
 
     Args:
-        stretches: Of the run, one at least.
         epoch, step: The step; one before the first stretch is taken to have that stretch's size.
-        start: Where epochs begin.
     """
     found = [s for s in stretches if s[:2] <= (epoch, step)]
     return _in_epoch(found[-1] if found else stretches[0], epoch, start)
@@ -104,10 +95,8 @@ def continued(
     """Add what begins at a position; steps that were once taken after it are forgotten.
 
     Args:
-        stretches: Of the run so far.
         epoch, position: Where the next step begins. 0 and less is the first step of an epoch: after
             that step, the position is above 0.
-        batch_size, world_size: Of the next steps.
         start: Where epochs begin, if no epoch of other sizes precedes them.
     """
     first = -_MOST if position <= 0 else position
@@ -135,12 +124,7 @@ def read_stretches(values: Iterable[Sequence[int]]) -> tuple[Stretch, ...]:
 
 
 def read_spans(values: Iterable[Sequence[int]] | None, name: str = "skip") -> tuple[Span, ...]:
-    """Read spans of steps; those that touch or overlap become one.
-
-    Args:
-        values: (epoch, first, last) each.
-        name: What an error calls them.
-    """
+    """Read spans of steps; those that touch or overlap become one."""
     found = [Span(*_counts(v, len(Span._fields), name)) for v in values or ()]
     for span in found:
         if span.first > span.last:
@@ -182,13 +166,7 @@ def before(spans: Iterable[Span], epoch: int, step: int) -> list[Span]:
 def joined(
     asked: Sequence[Span], loaded: Sequence[Span], epoch: int, step: int
 ) -> tuple[Span, ...]:
-    """Put the spans of a loader and of a state that it loads together: both are left out.
-
-    Args:
-        asked: Of the loader.
-        loaded: Of the state.
-        epoch, step: Where the state goes on.
-    """
+    """Put the spans of a loader and of a state that it loads together: both are left out."""
     for span in before(asked, epoch, step):
         if not any(s.epoch == span.epoch and s.first <= span.first and span.last <= s.last
                    for s in loaded):  # fmt: skip
@@ -201,13 +179,7 @@ def joined(
 
 
 def check_size(was: Stretch, spans: Sequence[Span], now: Stretch, step: int) -> None:
-    """Check that steps which a state leaves out, and which are still to come, keep their size.
-
-    Args:
-        was: What the state's steps were.
-        spans: That the state leaves out.
-        now, step: The steps that follow, and the first of them.
-    """
+    """Check that steps which a state leaves out, and which are still to come, keep their size."""
     ahead = [s for s in spans if (s.epoch, s.last) >= (now.epoch, step)]
     if ahead and was.samples != now.samples:
         raise OptionError(

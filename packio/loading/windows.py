@@ -38,10 +38,6 @@ class Windows:
 
     Args:
         lengths: (S,) int64, samples of each shard, above 0.
-        window: Shards of a window.
-
-    Attributes:
-        digest: Hexadecimal digest of the lengths.
     """
 
     def __init__(self, lengths: np.ndarray, window: int) -> None:

@@ -62,7 +62,6 @@ class Dataset:
     """The fields of a dataset, a row of cells for each sample, and where values lie; all checked.
 
     Attributes:
-        fields: In the order of the file.
         rows: (N,) with the fields ``f0``, ``f1``…, as in the file.
     """
 

@@ -72,14 +72,7 @@ class Writer:
 
 
 class Output:
-    """A new file that bytes are appended to, and read back before the file is closed.
-
-    Args:
-        path: The file, which does not exist yet.
-
-    Attributes:
-        size: Bytes appended so far.
-    """
+    """A new file that bytes are appended to, and read back before the file is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -76,10 +76,7 @@ class Blob:
         """Read values back from a file, and compare their checksums with those of what was added.
 
         Args:
-            target: A descriptor of the file.
             offset: Where in it the values ``first``, ``first + 1``… lie; int64 bytes, ascending.
-            first: Number of the first of them.
-            where: The file's name, for the message.
         """
         length = np.frombuffer(self.length, np.int64)[first:] if self.length else np.zeros(0, "i8")
         ends = offset + length[: len(offset)]

@@ -35,8 +35,6 @@ class Reader:
     threads, and in forked and spawned processes. It pickles as its arguments.
 
     Args:
-        path: The container.
-        reading: As ``scan`` was given it.
         find: Opens the container; a function of a module, or a method of a format.
         survives_fork: Whether a forked process may use the container that its parent opened.
     """
@@ -67,11 +65,6 @@ class ReaderApart:
     """Read images through the library of their format, which may crash or hang over damage.
 
     The library works in another process: see `packio.system.apart`. Otherwise as `Reader`.
-
-    Args:
-        path: The container.
-        reading: As ``scan`` was given it.
-        find: "packio.module:name" of what opens the container.
     """
 
     def __init__(self, path: Path, reading: Reading, find: str) -> None:
@@ -103,8 +96,6 @@ class RowCache:
 
         Args:
             load: Decodes samples, from one number up to another, which may be beyond the last.
-            chunk: Samples in a row of chunks.
-            size: Bytes of a sample.
         """
         self._load = load
         self._step = chunk if chunk * size <= _KEPT_BYTES else 1

@@ -190,9 +190,6 @@ def columns_of(
 
     Args:
         arrays: By name; where a ``length`` is not there, values are end to end.
-        sizes: Bytes of the blob of each field that is there.
-        header: What the container says of itself.
-        where: The shard, for messages.
         pixels: Shape and type of ``data``, where it is an array of pixels.
     """
     if pixels is not None:
@@ -290,9 +287,7 @@ def records(
     """Yield the record of every sample.
 
     Args:
-        columns: As `columns_of` checked them.
         files: Names of the files of the shard, as `Place` has them.
-        places: Where the values of each field lie.
     """
     others = columns.others
     keys, metas = _texts(others, "key"), _texts(others, "meta")

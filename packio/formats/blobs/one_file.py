@@ -38,11 +38,8 @@ class Writer(spool.Writer):
         """Write the file.
 
         Args:
-            file: The file, new and empty.
             blobs: By name of the array: ``data``, and ``<name>_data`` of each other field.
-            arrays: The columns, by name.
             pixels: What ``data`` is, if it is an array of pixels.
-            text: The text ``packio``; see `packio.formats.blobs.columns.Header`.
 
         Returns:
             Where each of the blobs begins in the file, in bytes.
@@ -79,9 +76,6 @@ def find(
     """Find the samples of a file that packio wrote.
 
     Args:
-        path: The file.
-        header: What the file says of itself.
-        arrays: The columns, by name.
         blobs: Where the blob of each field lies, if it is there: offset and size in bytes.
         pixels: Shape and dtype of ``data``, if it is an array of pixels.
     """

@@ -121,9 +121,6 @@ def blob_of(
     Args:
         offsets: Positions of the images in the blob, as they were read.
         begin: Where the blob begins in the file; None: the blob is no range of bytes.
-        size: Bytes of the blob.
-        path: The file.
-        what: Name of the offsets, for the message.
     """
     if offsets.dtype.kind not in "iu":
         raise NotAPackError(f"{path}: {what} is {offsets.dtype}, integers are expected")
@@ -165,11 +162,7 @@ def check_claim(count: int, size: int, chunk: int, stored: int, where: str) -> N
     """Compare the size that compressed samples claim with the bytes that are stored.
 
     Args:
-        count: Of samples.
-        size: Bytes of a sample, decoded.
-        chunk: Bytes of a chunk, decoded.
         stored: Bytes of all of them together, as they lie on the disk.
-        where: Name of the array, for the message.
     """
     most = _MOST_RATIO * stored + MOST_BYTES
     if chunk > MOST_BYTES or count * size > most or count > stored + _FEW:
@@ -192,15 +185,7 @@ def holds_many(shape: Sequence[int], dtype: np.dtype) -> bool:
 
 
 def only(many: Mapping[str, str], where: object) -> list[str]:
-    """Choose the array of images: the one that has a usual name, or the only one.
-
-    Args:
-        many: Descriptions of the arrays, by their paths.
-        where: The container, for the message.
-
-    Returns:
-        One name, or none.
-    """
+    """Choose the array of images: the one that has a usual name, or the only one."""
     names = [n for n in many if n.rpartition("/")[2] in IMAGES] or list(many)
     if len(names) > 1:
         what = ", ".join(many[n] for n in names[:20])

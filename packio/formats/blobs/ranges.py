@@ -29,13 +29,7 @@ _COMPRESSIONS = (  # name, first bytes, suffix, command that reads standard inpu
 
 
 class Input:
-    """An open file, read by range. Small reads close to each other share one system call.
-
-    Attributes:
-        path: The file.
-        size: Bytes of the file.
-        descriptor: The open file.
-    """
+    """An open file, read by range. Small reads close to each other share one system call."""
 
     def __init__(self, descriptor: int, path: Path, window: int) -> None:
         self.path = path

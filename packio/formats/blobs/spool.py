@@ -268,12 +268,7 @@ class BlobSpool:
 
 @contextlib.contextmanager
 def output_errors(path: Path, count: int) -> Iterator[None]:
-    """Raise an OutputError that tells the space left for an OSError while ``path`` is written.
-
-    Args:
-        path: The shard.
-        count: Number of records added so far, for the message.
-    """
+    """Raise an OutputError that tells the space left for an OSError while ``path`` is written."""
     try:
         yield
     except OutputError:

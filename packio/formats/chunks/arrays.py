@@ -80,7 +80,6 @@ class Chunked(Format):
         the array is cut, raw or compressed. Labels are an array of a usual name beside it.
 
         Args:
-            path: The directory: a group, or one array.
             reading: ``image`` is the path within it of the array of pixels, ``label`` that of the
                 labels.
         """

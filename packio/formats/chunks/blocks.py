@@ -89,10 +89,6 @@ def read_rows(
     """Read the rows ``first`` to ``stop`` of an array; ``stop`` may be beyond the last row.
 
     Args:
-        folder: Folder of the array.
-        array: The array.
-        first: Number of the first row.
-        stop: Number of the row after the last one.
         decode: Decompresses a block; None if the values lie in it as they are.
     """
     stop = min(stop, array.shape[0])

@@ -91,7 +91,6 @@ class ChunkLayout:
     """What N5 and Zarr, 2 and 3, do differently.
 
     Attributes:
-        container: Name of the format.
         metadata: Name of the file that describes a group or an array.
         largest: Bytes that a block may have.
     """

@@ -66,7 +66,6 @@ class Hdf5(Format):
         """Yield every sample; `packio.formats.hdf5.foreign` says which files of others are read.
 
         Args:
-            path: The file.
             reading: ``image`` is the path within the file of the dataset of images, or of the group
                 that has a dataset for each image; ``label`` that of the labels.
         """

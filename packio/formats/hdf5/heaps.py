@@ -46,9 +46,7 @@ def find(file: Input, references: np.ndarray, sizes: Sizes) -> tuple[np.ndarray,
     Each collection is read once, and no two may overlap, so that the work is bounded by the file.
 
     Args:
-        file: The open file.
         references: (N,) of the type that `sizes` says.
-        sizes: Of the file.
 
     Returns:
         Offset and length of each value, (N,) int64 bytes. An empty value is at 0.

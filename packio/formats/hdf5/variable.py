@@ -24,10 +24,6 @@ _Filter = tuple[int, int]  # its number, and the first of its parameters
 def places(dataset: Any, path: Path) -> tuple[np.ndarray, np.ndarray] | None:
     """Tell where the values of a dataset of bytes of variable length lie.
 
-    Args:
-        dataset: One-dimensional; `packio.formats.hdf5.datasets.place` has checked what it claims.
-        path: The file.
-
     Returns:
         Offset and length of each value, (N,) int64 bytes; None if references are stored in a way
         that is not known here.

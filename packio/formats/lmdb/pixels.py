@@ -41,12 +41,7 @@ class Listed(NamedTuple):
 
 
 def listed(path: Path, *, trust: bool) -> dict[bytes, Listed]:
-    """Read names and shapes of records, by their keys. The key b"" stands for all records.
-
-    Args:
-        path: The database.
-        trust: Also read ``meta_info.pkl``.
-    """
+    """Read names and shapes of records, by their keys. The key b"" stands for all records."""
     found = {}
     for match in map(_LINE.fullmatch, content(path / TEXT_NAME).splitlines()):
         if match:

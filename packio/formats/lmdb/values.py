@@ -39,12 +39,8 @@ def sample(value: Any, data: bytes, label: str | None = None) -> FoundImage:
 
     Args:
         value: Plain values: lists, dicts, numbers, text; bytes are a `ByteSpan` of ``data``.
-        data: The value as it is stored.
         label: Position of the label in the list, or its name in the dict; "": take none; None: what
             has a usual name, or the only int, or the only other value if it is a float or a bool.
-
-    Raises:
-        NotAPackError: it is not clear what the label is; none is left out without a word.
     """
     image, named, others = _image(value, data, 0)
     if label:

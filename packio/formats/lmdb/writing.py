@@ -47,9 +47,7 @@ class LmdbWriter:
         """Create the directory.
 
         Args:
-            path: The directory, which does not exist yet.
             count: Number of samples to come; sets the width of the keys.
-            size: Bytes of all samples together.
             values: "datum": Datums; None: the samples' bytes as they are.
         """
         if values not in (None, "datum"):

@@ -69,7 +69,6 @@ class Mds(Format):
         Args:
             path: A shard, or a folder with ``index.json``. Names of files are relative to the
                 folder.
-            reading: ``label`` is the column of the labels.
         """
         check_reading(path, reading, "label")
         if not path.is_dir():

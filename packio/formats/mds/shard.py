@@ -53,9 +53,6 @@ class Shard:
 
     Args:
         label: Name of the column with the labels; "" takes none; None: the one of a usual name.
-
-    Attributes:
-        count: Number of samples.
     """
 
     def __init__(self, file: Input, label: str | None = None) -> None:
@@ -107,13 +104,7 @@ class Shard:
         raise IntegrityError(f"{path}: the columns of the config make no sense; restore it")
 
     def record(self, number: int, name: bytes, file: str) -> Record[Place]:
-        """Find where the values of a sample lie, and read the small values.
-
-        Args:
-            number: Number of the sample in the shard.
-            name: Key of the sample if the shard has no keys.
-            file: Name of the shard.
-        """
+        """Find where the values of a sample lie, and read the small values."""
         where = f"{self._path}: sample {number} at {self._offsets[number]}"
         ranges = self._ranges(number, where)
 

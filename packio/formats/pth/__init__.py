@@ -65,7 +65,6 @@ class Pth(Format):
         Nothing is unpickled; see `packio.formats.pth.archive`.
 
         Args:
-            path: The file.
             reading: ``image`` is where the images are in the saved value: a key of the dict, a
                 position in the tuple, or a path of both, as "train/images"; ``label`` likewise.
         """

@@ -31,7 +31,6 @@ def frames(header: bytes, data: bytes) -> list[bytes]:
 
     Args:
         header: The bytes before the image; a multiple of 4, so no magic lies across the boundary.
-        data: The image.
     """
     cuts = [*_magics(header), *(len(header) + at for at in _magics(data))]
     length = len(header) + len(data)
@@ -54,11 +53,7 @@ def _magics(data: bytes) -> list[int]:
 
 
 def unsplit(raw: bytes) -> bytes:
-    """Take the image out of a record's frames.
-
-    Args:
-        raw: All frames of one record.
-    """
+    """Take the image out of a record's frames."""
     parts: list[bytes] = []
     position, kind = 0, _FIRST
     while position < len(raw):
@@ -91,7 +86,6 @@ def samples(path: Path, others: Mapping[str, tuple[Path, str]]) -> Iterator[Reco
     """Yield the samples of a file; see `packio.formats.recordio.RecordIO.scan`.
 
     Args:
-        path: The ``.rec`` file.
         others: Name of each other field → the file that holds it, and its kind.
     """
     with contextlib.ExitStack() as stack:

@@ -75,7 +75,6 @@ class Writer(append_only.Writer):
     """Write records into a new archive; the same records give the same bytes.
 
     Args:
-        path: The archive. Neither this file nor ``path.idx`` exists yet.
         count: Number of samples to come; sets the width of the names.
     """
 

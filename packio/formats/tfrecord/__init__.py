@@ -73,12 +73,7 @@ _NAME = re.compile(r".\.tfrec(ords?)?(-\d+-of-\d+)?$")
 
 
 class Writer(append_only.Writer):
-    """Write records into a new file; the same records give the same bytes.
-
-    Args:
-        path: The file. Neither this file nor ``path.idx`` exists yet.
-        classes: Names of the labels.
-    """
+    """Write records into a new file; the same records give the same bytes."""
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
         super().__init__(path, path.with_name(path.name + INDEX_SUFFIX))
@@ -126,7 +121,6 @@ class TFRecord(Format):
         A record takes 18 µs, and 11 µs more for each 100 KB, for reading and the checksum.
 
         Args:
-            path: The file.
             reading: ``image`` and ``label`` name features; None takes the first feature of a usual
                 name; the label "" takes no labels.
         """

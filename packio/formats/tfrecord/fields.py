@@ -50,14 +50,7 @@ def key_of(name: str) -> bytes:
 
 
 def record_of(frame: Framed, file: str, where: str, reading: Reading) -> Record[Place]:
-    """Find out what a record says of its sample.
-
-    Args:
-        frame: The record.
-        file: That it is in.
-        where: It is, for messages.
-        reading: Features that are the image and the label.
-    """
+    """Find out what a record says of its sample."""
     example = Example(frame.data)
     for option, name in (("image", reading.image), ("label", reading.label)):
         if name and os.fsencode(name) not in example.features:

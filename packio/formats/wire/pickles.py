@@ -78,8 +78,6 @@ def read(data: bytes, *, most_steps: int = _MOST_STEPS, names: Names | None = No
     """Read a pickle of plain data; bytes come as a `ByteSpan` of ``data``.
 
     Args:
-        data: The pickle.
-        most_steps: Number of opcodes that the pickle may have.
         names: The classes and functions that the pickle may name; None refuses all names.
     """
     machine = _Machine(data) if names is None else _of(names)(data, names)

@@ -121,15 +121,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Example:
-    """A serialized Example, whose features are decoded when they are asked for.
-
-    Args:
-        data: The message.
-
-    Attributes:
-        features: Key → ranges of the Feature's message, in the data.
-        is_sequence: The message has a field 2, as a SequenceExample has.
-    """
+    """A serialized Example, whose features are decoded when they are asked for."""
 
     __slots__ = ("data", "features", "is_sequence")
 

@@ -37,12 +37,9 @@ class Fed(NamedTuple):
     """A batch on its way through DALI.
 
     Attributes:
-        indices: As the sampler gave them.
         positions: (N,) positions of the samples in the pack; replacements instead of bad samples.
         data: N arrays of uint8, encoded.
         places: (N, 12) int32, see `packio.loading.dali.graphs.fed`.
-        errors: One for each sample that was replaced.
-        settled: Whether packio decoded the whole batch.
     """
 
     indices: list[int]

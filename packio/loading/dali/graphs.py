@@ -34,12 +34,7 @@ class Options:
     """Options of a loader that its graph is made with.
 
     Attributes:
-        batch_size: Most samples in a batch.
-        threads: Number of DALI's threads on the processor.
         gpu: Number of the GPU; None decodes on the processor.
-        crop: Chooses the box of each image.
-        hflip, vflip: Probabilities.
-        upright: Whether Exif's orientation is obeyed.
         channels_last: Whether pixels come as (N, H, W, C) instead of (N, C, H, W).
         hw_decoder_load: Share of the JPEGs for the GPU's JPEG engine; None takes DALI's default.
     """
@@ -104,7 +99,6 @@ def fed(options: Options, source: Callable[[], tuple[Any, Any]]) -> Any:
     """Build a pipeline that gets encoded images and their places from packio.
 
     Args:
-        options: Of the loader.
         source: Returns the next batch, or raises StopIteration. A batch is a list of N uint8 arrays
             and an (N, 12) int32 array. The arrays are the encoded images, which must not change
             until the batch comes out. The 12 numbers are the place of an image: top, left, height

@@ -108,8 +108,6 @@ class Handover:
     waiting for work on streams that DALI does not know.
 
     Args:
-        device: On which DALI makes the batches.
-        prepare: Converts and normalizes them there.
         channels_last: Whether DALI's batches are (N, H, W, C).
     """
 

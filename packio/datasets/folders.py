@@ -49,7 +49,7 @@ _Bad = tuple[bytes, str]  # key, reason
 
 
 def located(path: str | os.PathLike[str], *, skip: bool) -> tuple[Path, Path]:
-    """Index an image folder, or find its index in the cache; nothing is written beside the files."""
+    """Index an image folder, or find its index in the cache; write nothing beside the files."""
     root = absolute(path)
     source = registry.load("sources", "image_folder")
     listing = listed(source, root, Context(allow_empty=skip))

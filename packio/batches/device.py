@@ -178,7 +178,9 @@ def _by_pillow(
     pack: Pack, framing: Framing, threads: Threads | None, but: set[int]
 ) -> tuple[dict[int, list[torch.Tensor]], dict[int, Exception]]:
     """Make the images of all slots but some in memory: slot → one a view; and what is bad."""
-    settings = dataclasses.replace(framing.settings, decoder=framing.settings.decoder.fallback)
+    chosen = framing.settings.decoder
+    pillow = Decoder("pillow", chosen.mode, max_pixels=chosen.max_pixels)
+    settings = dataclasses.replace(framing.settings, decoder=pillow)
     made: dict[int, list[torch.Tensor]] = {}
 
     def work(slot: int) -> None:

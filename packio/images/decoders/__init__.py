@@ -139,38 +139,28 @@ class Described(Protocol):
     """What the index, or a header, says of pixels before they are decoded; see `Stored`."""
 
     @property
-    def encoding(self) -> str:
-        """A key of `packio.images.encodings.CODES`."""
-        ...
+    def encoding(self) -> str: ...
 
     @property
-    def height(self) -> int:
-        """Pixels, as stored."""
-        ...
+    def height(self) -> int: ...
 
     @property
-    def width(self) -> int:
-        """Pixels, as stored."""
-        ...
+    def width(self) -> int: ...
 
     @property
-    def channels(self) -> int:
-        """As stored, a palette expanded."""
-        ...
+    def channels(self) -> int: ...
 
     @property
-    def dtype(self) -> str:
-        """One of `packio.images.encodings.DTYPES`."""
-        ...
+    def dtype(self) -> str: ...
 
 
 class Stored(NamedTuple):
     """A plain description of stored pixels."""
 
-    encoding: str
+    encoding: str  # a key of `packio.images.encodings.CODES`
     height: int  # pixels, as stored
     width: int  # pixels, as stored
-    channels: int
+    channels: int  # as stored, a palette expanded
     dtype: str  # "uint8", "uint16" or "float32"
 
 
@@ -204,7 +194,7 @@ class Decoder:
         self.name: str = name
         self.mode: str = mode
         self.max_pixels: int = max_pixels
-        self.fallbacks: int = 0  # images that Pillow decoded because the chosen decoder could not
+        self.fallbacks: int = 0
         self.declined: list[int] = [0] * len(native.REASONS)
         self.has_core: bool = (
             name in ("auto", NATIVE) and mode in _CHANNELS and not native.why_not()
@@ -227,17 +217,10 @@ class Decoder:
             self._choose("jpeg")  # now, so that forked workers need not import it one by one
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self.name, self.mode, self.max_pixels)
+        return functools.partial(Decoder, max_pixels=self.max_pixels), (self.name, self.mode)
 
     def __call__(self, data: bytes, stored: Described) -> np.ndarray:
-        """Decode one image.
-
-        Args:
-            data: The encoded bytes.
-            stored: What the index, or the header, says.
-
-        Returns:
-            (H, W, C) uint8, C-contiguous; RGB order; uint16 or float32 only under UNCHANGED.
+        """Decode one image: (H, W, C) uint8, C-contiguous, RGB order; see `DecoderPlugin.decode`.
 
         Raises:
             DecodeError: the image is damaged, has too many pixels (LimitError), or has pixels that
@@ -275,24 +258,14 @@ class Decoder:
         )
 
     def count_declined(self, reason: int) -> None:
-        """Count an image that the core declined."""
         with self._lock:
             self.declined[reason] += 1
 
     def fast(self, data: bytes, stored: Described, scale: int) -> tuple[np.ndarray, int]:
-        """Decode one image, less exactly and smaller.
-
-        Args:
-            data: The encoded bytes.
-            stored: What the index, or the header, says.
-            scale: 1, 2, 4 or 8: the sides are divided by this number, if the library can.
+        """Decode one image, less exactly and smaller; see `DecoderPlugin.decode_fast`.
 
         Returns:
-            (H, W, C) pixels, each side divided by the scale and rounded up; and the scale, which is
-            1 if the library cannot decode at a smaller size.
-
-        Raises:
-            DecodeError: see `__call__`.
+            The pixels, and their scale: 1 if the library cannot decode at a smaller size.
         """
         if stored.encoding == "jpeg" and (scale == 1 or header.has_dct(data)):
             plugin = self._fitting(stored)
@@ -304,20 +277,10 @@ class Decoder:
 
     @property
     def decodes_batches(self) -> bool:
-        """Whether the chosen decoder decodes batches."""
         return self._batching is not None
 
-    @property
-    def fallback(self) -> Decoder:
-        """Pillow with the same options, for the images that `decode_batch` cannot decode."""
-        return Decoder("pillow", self.mode, max_pixels=self.max_pixels)
-
     def takes(self, stored: Described) -> bool:
-        """Tell whether `decode_batch` takes an image; an image that it refuses is counted.
-
-        Raises:
-            DecodeError: no decoder may take the image; see `__call__`.
-        """
+        """Tell whether `decode_batch` takes an image; an image that it refuses is counted."""
         self._check(stored)
         takes = self._batching is not None and self._fits(self._batching, stored)
         if not takes and stored.encoding not in RAW:
@@ -336,15 +299,7 @@ class Decoder:
     def decode_batch(
         self, datas: Sequence[bytearray], device: torch.device
     ) -> list[torch.Tensor | None]:
-        """Decode JPEGs on a device.
-
-        Args:
-            datas: The encoded bytes; `size` returned a size for each.
-            device: Holds the pixels.
-
-        Returns:
-            For each JPEG (C, H, W) uint8 on the device, or None if it could not be decoded.
-        """
+        """Decode JPEGs whose `size` is known: (C, H, W) uint8 each, or None if one cannot be."""
         if self._batching is None or self._batching.decode_batch is None:
             return [None] * len(datas)
         with contextlib.suppress(DecodeError), Decoding():
@@ -366,11 +321,7 @@ class Decoder:
             )
 
     def _fitting(self, stored: Described) -> DecoderPlugin | None:
-        """The chosen plugin for an image; None where only Pillow, or none, decodes the image.
-
-        Raises:
-            DecodeError: no decoder may take the image; see `__call__`.
-        """
+        """The chosen plugin for an image; None where only Pillow, or none, decodes the image."""
         if stored.height * stored.width > self.max_pixels or stored.dtype != "uint8":
             self._check(stored)
         encoding = stored.encoding
@@ -396,10 +347,6 @@ class Decoder:
     def _count_fallback(self) -> None:
         with self._lock:
             self.fallbacks += 1
-
-
-def _restore(name: str, mode: str, max_pixels: int) -> Decoder:
-    return Decoder(name, mode, max_pixels=max_pixels)
 
 
 def automatic(encoding: str) -> str:

@@ -34,31 +34,25 @@ class Ranges(NamedTuple):
 
 
 class IndexBuilder:
-    """The columns of an index while its records come in: what the index will take, and no objects.
-
-    Attributes:
-        fields: Name → kind of every field seen so far, ``"image"`` first.
-        keys_differ: Whether no two records have the same key; known once there are `columns`.
-    """
+    """The columns of an index while its records come in, without an object a record."""
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {IMAGE: "image"}
         self._values: dict[str, FactColumns] = {IMAGE: FactColumns("image", 0)}
         self._keys, self._key_lengths = bytearray(), array("q")
-        self._labels = _Labels()
+        self.labels = _Labels()
         self._splits = array("B")
         self._metas, self._meta_lengths = bytearray(), array("q")
         self._points, self._point_lengths = bytearray(), array("q")
         self._boxes, self._box_counts = array("f"), array("q")
         self._box_columns: dict[str, _BoxColumn] | None = None  # None: no record has had boxes
-        self._raw = RawBlocks()
+        self.raw = RawBlocks()
         self.keys_differ = True
 
     def __len__(self) -> int:
         return len(self._key_lengths)
 
     def add(self, record: Record[Field]) -> None:
-        """Add one sample; its image has facts."""
         for name, field in record.fields.items():
             kind = self.fields.setdefault(name, field.kind)
             if kind != field.kind:
@@ -70,21 +64,17 @@ class IndexBuilder:
             self._values[name].add_absent()
         image = record.image
         if image.facts is not None:
-            self._raw.add(image.facts, image.data)
+            self.raw.add(image.facts, image.data)
         self._points += image.points
         self._point_lengths.append(len(image.points))
         self._keys += record.key
         self._key_lengths.append(len(record.key))
-        self._labels.add(record.label)
+        self.labels.add(record.label)
         if record.split is not None:
             self._splits.append(record.split)
         self._metas += record.meta or b""
         self._meta_lengths.append(len(record.meta or b""))
         self._add_boxes(record)
-
-    def end_shard(self) -> None:
-        """Begin a new block of checksums of raw pixels with the next record."""
-        self._raw.end_shard()
 
     def _add_boxes(self, record: Record[Field]) -> None:
         if record.boxes is None:
@@ -107,21 +97,12 @@ class IndexBuilder:
                     f"{record.key!r}: {count} values of {name} for {len(boxes)} boxes"
                 )
 
-    def remark(self) -> str:
-        """What is unusual about the labels, or empty."""
-        return self._labels.remark()
-
-    @property
-    def lacks_labels(self) -> bool:
-        """Whether some samples have a label, and some have none."""
-        return self._labels.are_missing
-
     def columns(self, places: Mapping[str, Ranges]) -> dict[str, np.ndarray]:
         """All columns but the table of files. They are views: no record can be added any more."""
         table: dict[str, np.ndarray] = {}
         for name, values in self._values.items():
             table |= {f"{name}/{n}": c for n, c in values.columns(places[name]).items()}
-        table |= self._labels.columns() | self._raw.columns()
+        table |= self.labels.columns() | self.raw.columns()
         keys, self.keys_differ = columns.of_joined_keys(
             np.frombuffer(self._keys, np.uint8), columns.offsets(self._key_lengths)
         )
@@ -161,7 +142,6 @@ class _BoxColumn:
         return values.size
 
     def column(self) -> np.ndarray:
-        """The column, int64 or float32."""
         return np.frombuffer(self._values, self._values.typecode)
 
 
@@ -203,7 +183,7 @@ class _Labels:
         return -2 in self._widths and len(self._widths) > 1
 
     def remark(self) -> str:
-        """What is unusual: labels that are in no column; or empty."""
+        """Say why labels are in no column; empty if they are."""
         if len(self._widths) < 2:
             return ""
         names = {-2: "none", -1: "an int"}
@@ -224,7 +204,6 @@ class FactColumns:
             self.add_absent()
 
     def add(self, field: Field) -> None:
-        """Add a value."""
         facts = _facts(field) if self._is_pixels else UNKNOWN
         columns = self._columns
         columns["crc32c"].append(crc32c(field.data))
@@ -238,12 +217,10 @@ class FactColumns:
             columns["dtype"].append(encodings.DTYPES.index(facts.dtype))
 
     def add_absent(self) -> None:
-        """Add a sample that has no value."""
         for column in self._columns.values():
             column.append(0)
 
     def columns(self, places: Ranges) -> dict[str, np.ndarray]:
-        """The columns of the field by their names, as ``"crc32c"``."""
         table = {n: np.frombuffer(a, a.typecode) for n, a in self._columns.items()}
         if places.split is not None:
             table["flags"][places.split] |= SPLIT_RECORD

@@ -6,14 +6,14 @@ Source of CRC32C (Castagnoli): RFC 3720, section B.4.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import google_crc32c
 import numpy as np
 import numpy.ma  # np.unique imports it late: a child that is forked meanwhile would hang
 
 from packio.errors import IntegrityError
-from packio.index.far import Place, Span
 from packio.system.lengths import Length
 
 BLOCK = 1 << 20  # bytes that one checksum covers
@@ -31,16 +31,41 @@ def crc32c_of(pieces: Iterable[bytes]) -> int:
     return crc
 
 
-class Column:
-    """One column: an array whose bytes are checked when they are first touched.
+class Span(NamedTuple):
+    """A block of a column: its number among all blocks of the index file, and its bytes there."""
 
-    Args:
-        array: The column.
-        crcs: CRC32C of each MiB of its bytes.
-        where: What messages name.
-        length: The length that a mapped file has to keep.
-        place: Where the blocks come from, if the index is far away.
+    number: int
+    start: int
+    stop: int
+
+
+class Far(Protocol):
+    """The bytes of an index that is far away: a block comes when a column first checks it.
+
+    `content` is as long as the index, with holes; `length` guards the file behind it. Who fetches
+    the blocks, and where the file lies, is the business of `packio.storage.blocks`.
     """
+
+    content: memoryview
+    length: Length
+
+    def bring(self, spans: Sequence[Span], *, anew: bool = False) -> list[Span]:
+        """Fetch blocks that are not there yet, or whose bytes are wrong (``anew``), all at once.
+
+        Returns those whose bytes are wrong at the service, too.
+        """
+
+
+class Place(NamedTuple):
+    """Where the blocks of one column are: the number of its first block, its start in the file."""
+
+    far: Far
+    number: int
+    start: int
+
+
+class Column:
+    """One column: an array whose bytes are checked when they are first touched."""
 
     __slots__ = ("_array", "_checked", "_crcs", "_length", "_place", "_row_bytes", "_where")
 
@@ -126,11 +151,7 @@ class Column:
         return self._array.data
 
     def lacking(self, rows: np.ndarray | None = None) -> list[Span]:
-        """Blocks of a column that is far away which were not looked at yet.
-
-        Args:
-            rows: Rows that they have, within 0..len-1; None: all.
-        """
+        """Blocks of a column that is far away which were not looked at yet."""
         if self._place is None or 0 not in self._checked:
             return []
         blocks = range(len(self._crcs)) if rows is None else self._touched(rows)

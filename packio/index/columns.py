@@ -39,11 +39,7 @@ def of_keys(keys: Sequence[bytes]) -> dict[str, np.ndarray]:
 
 
 def of_joined_keys(data: np.ndarray, starts: np.ndarray) -> tuple[dict[str, np.ndarray], bool]:
-    """The columns of keys that lie end to end already, as `ragged` returns them.
-
-    Returns:
-        The columns, and whether all keys differ.
-    """
+    """The columns of keys that `ragged` has joined, and whether all keys differ."""
     order, all_differ = key_order(data, starts)
     dtype = np.uint32 if len(order) < 1 << 32 else np.int64
     columns = {"key_data": data, "key_offsets": starts, "key_order": order.astype(dtype)}
@@ -70,13 +66,7 @@ def of_files(root: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def of_objects(
     names: Sequence[str], sizes: Sequence[int], digests: Sequence[bytes]
 ) -> dict[str, np.ndarray]:
-    """The columns of the table of files, of which all is known.
-
-    Args:
-        names: Paths relative to the root.
-        sizes: Bytes of each.
-        digests: SHA-256 of each; 32 zeros: nobody has read all of it.
-    """
+    """The columns of the table of files; a SHA-256 of zeros: nobody has read all of the file."""
     data, starts = ragged([os.fsencode(name) for name in names])
     return {
         "file_bytes": np.array(sizes, np.int64),
@@ -101,14 +91,7 @@ OF_FILES = {
 
 
 def absent(name: str, dtype: np.dtype, tail: Sequence[int], count: int) -> np.ndarray:
-    """A column for samples that have no such value: an offset is -1, all else 0 or empty.
-
-    Args:
-        name: Of the column.
-        dtype: Of its items.
-        tail: Its axes but the first.
-        count: How many samples.
-    """
+    """A column for samples that have no such value: an offset is -1, all else 0 or empty."""
     if name in RAGGED:
         return np.zeros(count + 1, dtype)
     if name in RAGGED.values() or name.startswith("boxes/"):
@@ -120,10 +103,6 @@ def joined(tables: Sequence[Mapping[str, np.ndarray]], files: Sequence[int]) -> 
     """Columns of several indexes, one behind the other; the order of the keys is made anew.
 
     Columns with a row a sample come in pieces, made while they are written.
-
-    Args:
-        tables: Their columns, each with the same names.
-        files: As `joined_files` takes.
     """
     result: dict[str, Content] = {}
     for name in sorted(set().union(*tables) - {*OF_FILES, "key_order"}):
@@ -155,13 +134,7 @@ def chosen_files(table: Mapping[str, np.ndarray], rows: Sequence[int]) -> dict[s
 
 
 def joined_files(tables: Sequence[Mapping[str, Any]], files: Sequence[int]) -> dict[str, Content]:
-    """Tables of files as one.
-
-    Args:
-        tables: Columns with those of `of_files` among them.
-        files: How many of each one's files samples are read from; the others, its sidecars, go
-            behind those of all.
-    """
+    """Tables of files as one; ``files`` of each come first, then the sidecars of all."""
     paths = [_split(t["file_path_data"], t["file_path_offsets"]) for t in tables]
     order = [(t, i) for t, n in enumerate(files) for i in range(n)]
     order += [(t, i) for t, n in enumerate(files) for i in range(n, len(paths[t]))]

@@ -26,13 +26,11 @@ import numpy as np
 
 from packio.errors import IntegrityError, KeyNotFoundError, PackioError
 from packio.index import layout, metadata, pieces
-from packio.index.column import BLOCK, Column, crc32c, crc32c_of
+from packio.index.column import BLOCK, Column, Far, crc32c, crc32c_of
 from packio.index.columns import OF_FILES, RAGGED
-from packio.index.far import Far
-from packio.index.layout import canonical_json
+from packio.index.layout import OF_PIXELS, OF_VALUES, canonical_json, check_shapes
 from packio.index.metadata import VERSION
 from packio.index.pieces import Content
-from packio.index.shapes import OF_PIXELS, OF_VALUES, check_shapes
 from packio.sample.facts import Facts
 from packio.system import files
 from packio.system.caching import cached_property
@@ -64,19 +62,9 @@ SEEKABLE, SPLIT_RECORD, PROGRESSIVE, UNCHECKED = 1, 2, 4, 8
 
 
 class Index:
-    """An index file, opened.
+    """An index file, opened; ``copy``, a copy of it on a disk of this machine, is read instead.
 
-    Args:
-        path: Path of the index file.
-        copy: A copy of the file on a disk of this machine, which is read instead; or None.
-        is_one_of_many: Whether this is the index of one of many shards, before they are joined.
-        stays_open: Whether a descriptor of the file stays open if the file is mapped.
-        far: The bytes of the file, if they come from afar when they are needed; else None.
-
-    Attributes:
-        length: The length that the file has to keep, if the file is mapped; else None.
-        metadata: The canonical metadata, parsed.
-        digest: Hexadecimal SHA-256 that identifies the index's contents.
+    Blocks of an index that is ``far`` come when they are needed.
     """
 
     def __init__(
@@ -105,22 +93,12 @@ class Index:
         check_shapes(columns, self.path)
 
     def bring(self, columns: Iterable[Column], rows: np.ndarray | None = None) -> None:
-        """Have what several columns say of some rows come from afar at once, if it is far away.
-
-        Args:
-            columns: Columns of this index.
-            rows: (n,) within 0..len-1 of each of the columns; None: all.
-        """
+        """Have what columns say of some rows, None: all, come from afar at once, if it is far."""
         if self._far is not None and (rows is None or len(rows)):
             self._far.bring([span for column in columns for span in column.lacking(rows)])
 
     def bring_ragged(self, name: str, rows: np.ndarray) -> None:
-        """Do as `bring` for values of different lengths.
-
-        Args:
-            name: Column of their offsets, as "key_offsets"; the values come, too.
-            rows: (n,) samples.
-        """
+        """Do as `bring` for values of different lengths."""
         if self._far is None or not len(rows) or name not in self._columns:
             return
         starts = self._columns[name]
@@ -291,16 +269,7 @@ def is_whole(path: Path) -> bool:
 def write(
     path: str | os.PathLike[str], columns: Mapping[str, Content], metadata: Mapping[str, Any]
 ) -> str:
-    """Write an index file: a temporary file, synced, then renamed over ``path``.
-
-    Args:
-        path: Of the index file.
-        columns: Arrays of uint8, uint16, uint32, int64 or float32, whole or in pieces.
-        metadata: Anything JSON can hold.
-
-    Returns:
-        The digest, as `Index.digest` will say.
-    """
+    """Write an index file in one step, and return its digest."""
     named = {name: pieces.of(column) for name, column in columns.items()}
     order = sorted(named, key=lambda n: (-named[n].dtype.itemsize, n))
     blocks = sum(-(-named[n].nbytes // BLOCK) for n in order)

@@ -1,4 +1,4 @@
-"""How an index file lies on disk: a safetensors file, whose columns are guarded by checksums.
+"""How an index file lies on disk: a safetensors file, and which columns it has to have.
 
 Source: https://github.com/huggingface/safetensors, section "Format".
 """
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.index.column import BLOCK, Column, crc32c
-from packio.index.far import Far, Place
+from packio.index.column import BLOCK, Column, Far, Place, crc32c
+from packio.index.columns import OF_FILES, RAGGED
 from packio.index.pieces import Content
 from packio.system import files
 from packio.system.lengths import Length, Status, at_path
@@ -63,15 +63,6 @@ def content(
 
     A copy does not change while it is read: reading 64 MB takes 20 ms. Processes share the map of a
     large index, which `Length` guards.
-
-    Args:
-        path: Path of the file.
-        is_one_of_many: Whether the file is the index of one shard. Such indexes are mapped, as
-            together they may be large.
-        stays_open: Keep a descriptor of a file that is mapped.
-
-    Returns:
-        The bytes, and the length that the file has to keep if it is mapped.
     """
     try:
         with files.opened(path) as file:
@@ -136,12 +127,7 @@ def entries_of(
 def checksums_of(
     entries: Mapping[str, tuple[np.dtype, tuple[int, ...], int]], path: Path
 ) -> tuple[int, int]:
-    """Where the checksums begin behind the header, and how many bytes they have.
-
-    Args:
-        entries: As `entries_of` returns them.
-        path: For messages.
-    """
+    """Where the checksums begin behind the header, and how many bytes they have."""
     dtype, shape, begin = entries.get("checksums", (np.dtype(np.uint32), (0,), 0))
     sizes = (math.prod(s) * t.itemsize for n, (t, s, _) in entries.items() if n != "checksums")
     if shape != (1 + sum(-(-size // BLOCK) for size in sizes),) or dtype != np.uint32:
@@ -157,15 +143,7 @@ def checked_columns(
     length: Length | None,
     far: tuple[Far, Mapping[str, int]] | None = None,
 ) -> dict[str, Column]:
-    """The columns with their checksums; the header is compared with its own.
-
-    Args:
-        arrays: The columns, in the order of the file.
-        checksums, header: Of the file.
-        path: For messages.
-        length: The length that a mapped file has to keep.
-        far: What has blocks come, and where each column starts in the file; None: all are here.
-    """
+    """The columns with their checksums; the header is compared with its own."""
     counts = {n: -(-a.nbytes // BLOCK) for n, a in arrays.items()}
     if checksums.shape != (1 + sum(counts.values()),) or checksums.dtype != np.uint32:
         raise NotAPackError(f"{path}: {len(checksums)} checksums do not fit the columns")
@@ -178,3 +156,79 @@ def checked_columns(
         columns[name] = Column(array, crcs, f"{path}, column {name}", length, place)
         position += counts[name]
     return columns
+
+
+# Columns of a field of any kind, and what a field of kind image or mask has beside them.
+OF_VALUES = {"file": "<u4", "offset": "<i8", "length": "<i8", "crc32c": "<u4", "flags": "u1"}
+OF_PIXELS = {
+    "height": "<u4", "width": "<u4", "encoding": "u1", "orientation": "u1", "channels": "u1",
+    "dtype": "u1",
+}  # fmt: skip
+PER_SAMPLE = {f"image/{name}": code for name, code in (OF_VALUES | OF_PIXELS).items()}
+_OF_KEYS = {"key_data": ("u1",), "key_offsets": ("<i8",), "key_order": ("<u4", "<i8")}
+REQUIRED = {  # name → dtypes
+    **{n: (code,) for n, code in PER_SAMPLE.items()}, **_OF_KEYS, **OF_FILES
+}  # fmt: skip
+
+
+def check_shapes(
+    columns: dict[str, Column], path: Path, required: Mapping[str, tuple[str, ...]] = REQUIRED
+) -> None:
+    """Check the columns that an index has to have, and the lengths of all others."""
+    missing = [n for n in required if n not in columns]
+    if missing:
+        raise NotAPackError(f"{path}: columns missing: {', '.join(missing)}")
+    shapes = {name: columns[name].shape for name in required}
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    samples, files = sizes.get("image/offset", 0), sizes["file_bytes"]
+    expected = dict.fromkeys((*PER_SAMPLE, "key_order"), (samples,)) | {
+        "key_offsets": (samples + 1,), "key_data": (sizes.get("key_data", 0),),
+        "file_bytes": (files,), "file_digest": (files, 32),
+        "file_path_offsets": (files + 1,), "file_path_data": (sizes["file_path_data"],),
+    }  # fmt: skip
+    for name, codes in required.items():
+        if shapes[name] != expected[name] or columns[name].dtype not in codes:
+            raise NotAPackError(
+                f"{path}: column {name} is {columns[name].dtype} {shapes[name]}, "
+                f"expected {' or '.join(codes)} {expected[name]}"
+            )
+    label = columns.get("label")
+    if label is not None and not (
+        label.shape[:1] == (samples,)
+        and (label.dtype.str, len(label.shape)) in (("<i8", 1), ("<f4", 2), ("<i8", 2))
+    ):
+        raise NotAPackError(f"{path}: column label is {label.dtype} {label.shape}")
+    if "image/offset" in required:
+        _check_optional(columns, samples, path)
+
+
+def _check_optional(columns: dict[str, Column], samples: int, path: Path) -> None:
+    """Check the columns of further fields, of boxes, metadata and splits."""
+    boxes = columns["boxes"].shape[0] if "boxes" in columns else 0
+    expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+        "split": ((samples,), ("u1",)),
+        "meta_offsets": ((samples + 1,), ("<i8",)),
+        "meta_data": (columns["meta_data"].shape[:1] if "meta_data" in columns else (), ("u1",)),
+        "box_offsets": ((samples + 1,), ("<i8",)),
+        "seek_offsets": ((samples + 1,), ("<i8",)),
+        "seek_data": (columns["seek_data"].shape[:1] if "seek_data" in columns else (), ("u1",)),
+        "boxes": ((boxes, 4), ("<f4",)),
+    }
+    codes = OF_VALUES | OF_PIXELS
+    for name, column in columns.items():
+        field, slash, part = name.partition("/")
+        if slash and field == "boxes":
+            expected[name] = (boxes,), ("<i8",) if part == "labels" else ("<i8", "<f4")
+        elif slash and part in codes:
+            expected[name] = (samples,), (codes[part],)
+        elif name not in expected:
+            continue
+        wanted, dtypes = expected[name]
+        if column.shape != wanted or column.dtype not in dtypes:
+            raise NotAPackError(
+                f"{path}: column {name} is {column.dtype} {column.shape}, "
+                f"expected {' or '.join(dtypes)} {wanted}"
+            )
+    for starts, data in RAGGED.items():  # of the keys both are required anyway
+        if (data in columns) != (starts in columns):
+            raise NotAPackError(f"{path}: only one of the columns {data} and {starts} is there")

@@ -51,12 +51,11 @@ def origins_of(metadata: Mapping[str, Any]) -> dict[str, str | None]:
     return dict(metadata.get(ORIGINS) or {})
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _of(*kinds: type) -> _Check:
+    return lambda value: isinstance(value, kinds)
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
+_is_text, _is_flag, _is_object = _of(str), _of(bool), _of(dict)
 
 
 def _is_int(value: Any) -> bool:
@@ -69,14 +68,6 @@ def _is_count(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return _is_int(value) or isinstance(value, float)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_kind(value: Any) -> bool:
-    return isinstance(value, str) and value in KINDS
 
 
 def _is_file_name(value: Any) -> bool:
@@ -105,7 +96,8 @@ def _object(*needed: str, **checks: _Check) -> _Check:
 
 
 def _is_fields(value: Any) -> bool:
-    return _object_of(_is_kind)(value) and all(n and "/" not in n for n in value)
+    kinds = _object_of(lambda kind: isinstance(kind, str) and kind in KINDS)
+    return kinds(value) and all(n and "/" not in n for n in value)
 
 
 def _is_rgb(value: Any) -> bool:

@@ -15,13 +15,7 @@ _ROWS = 1 << 17  # of a piece that is computed
 
 
 class Pieces:
-    """A column in pieces: arrays of one type, one behind the other along the first axis.
-
-    Args:
-        dtype: Of its items.
-        shape: Of the whole column.
-        made: Makes the pieces; called each time that they are gone through.
-    """
+    """A column in pieces along the first axis, made anew each time they are gone through."""
 
     def __init__(
         self, dtype: np.dtype, shape: tuple[int, ...], made: Callable[[], Iterable[np.ndarray]]
@@ -64,12 +58,7 @@ def of(column: Content) -> Pieces:
 
 
 def one_behind_the_other(parts: Sequence[np.ndarray], added: Sequence[int] | None = None) -> Pieces:
-    """Arrays as one column.
-
-    Args:
-        parts: At least one; of one type, or of types that go together.
-        added: What is added to the items of each part.
-    """
+    """Arrays as one column; ``added`` to the items of each."""
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     bases = added or [0] * len(parts)
 

@@ -67,14 +67,6 @@ class Checks:
     """Which rows have been compared with their checksums, in this or in a forked process.
 
     Large rows, and those of an index without the column, are blocks of their own.
-
-    Args:
-        index: Of the pack.
-        counts: Samples of each shard.
-        row_bytes: Of each sample.
-
-    Attributes:
-        marks: For `packio.system.lengths.Length`.
     """
 
     def __init__(self, index: Index, counts: Sequence[int], row_bytes: int) -> None:
@@ -90,15 +82,7 @@ class Checks:
         self._seen = np.frombuffer(shared, np.uint8)
 
     def suspects(self, positions: np.ndarray, crc_of: Callable[[np.ndarray], int]) -> list[int]:
-        """Check the blocks that some samples are in, those that have not been checked before.
-
-        Args:
-            positions: (N,) samples.
-            crc_of: Samples → CRC32C of their bytes, end to end.
-
-        Returns:
-            Slots in ``positions`` of the samples whose blocks differ from their checksums.
-        """
+        """Check the blocks that some samples are in, those that have not been checked before."""
         slots = np.flatnonzero(self._seen[positions] == 0)
         if not len(slots):
             return []

@@ -29,17 +29,11 @@ _GATHERED = 1 << 16  # keys that are gathered at once
 
 
 class Keys(NamedTuple):
-    """Keys, and their order.
+    """Keys, and their order."""
 
-    Attributes:
-        data: (bytes,) uint8, the keys end to end.
-        starts: (N+1,) int64, where each begins, and the end of the last.
-        order: (N,) rows in the order of their keys.
-    """
-
-    data: np.ndarray
-    starts: np.ndarray
-    order: np.ndarray
+    data: np.ndarray  # (bytes,) uint8, the keys end to end
+    starts: np.ndarray  # (N+1,) int64, where each begins, and the end of the last
+    order: np.ndarray  # (N,) rows in the order of their keys
 
     def ranked(self, rank: int) -> bytes:
         """The key of a rank."""
@@ -51,9 +45,6 @@ def merged_order(tables: Sequence[Keys]) -> Iterator[np.ndarray]:
     """Rows of several tables, one behind the other, in the order of their keys.
 
     Keys that are alike stay in the order of their rows.
-
-    Yields:
-        (n,) int64 rows, range by range.
     """
     first = list(itertools.accumulate((len(table.order) for table in tables), initial=0))
     for table in tables:
@@ -130,14 +121,9 @@ def _gathered(tables: Sequence[Keys], parts: Sequence[np.ndarray]) -> tuple[np.n
 
 
 def key_order(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Sort keys bytewise; keys that are alike stay in the order of their rows.
+    """Rows in the bytewise order of their keys, (N,) int64, and whether no two keys are alike.
 
-    Args:
-        data: (bytes,) uint8, the keys end to end.
-        starts: (N+1,) int64, where each begins, and the end of the last.
-
-    Returns:
-        (N,) int64 rows in the order of their keys, and whether no two keys are alike.
+    Keys that are alike stay in the order of their rows. The arguments are as of `Keys`.
     """
     count = len(starts) - 1
     order, words = np.arange(count), _words(data)

@@ -153,7 +153,7 @@ class Collected:
     @property
     def lacks_labels(self) -> bool:
         """Whether some samples have a label and others have none: collect the labelled ones."""
-        return self._builder.lacks_labels
+        return self._builder.labels.are_missing
 
     def add_shard(self, shard: str, records: Iterable[Record[Place]], reader: Reader | None) -> int:
         """Collect one shard; return how many samples it has."""
@@ -167,7 +167,7 @@ class Collected:
             except DecodeError as error:
                 where = shard if len(self._names) > 1 and shard != "." else ""
                 self.left_out.add(1, [(os.fsdecode(record.key), str(error))], where)
-        self._builder.end_shard()
+        self._builder.raw.end_shard()
         return len(self) - before
 
     def _add(self, record: Record[Place], number: int, prefix: str, reader: Reader | None) -> None:
@@ -283,7 +283,7 @@ class Collected:
 
     def remarks(self) -> list[str]:
         """What is unusual about the samples of the index, one sentence each."""
-        return [remark] if (remark := self._builder.remark()) else []
+        return [remark] if (remark := self._builder.labels.remark()) else []
 
     @property
     def fields(self) -> dict[str, str]:

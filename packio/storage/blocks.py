@@ -39,8 +39,7 @@ import numpy as np
 
 from packio.errors import IntegrityError, NotAPackError, PackioError, ReadError
 from packio.index import layout
-from packio.index.column import crc32c
-from packio.index.far import Span
+from packio.index.column import Span, crc32c
 from packio.storage.remote_files import RemoteFiles
 from packio.storage.urls import Url
 from packio.system.files import temporary_name
@@ -58,13 +57,7 @@ _MOST_SUMS = 64 << 20  # bytes of checksums: those of an index of 16 TiB
 
 
 class FarIndex:
-    """The bytes of an index at a URL; see `packio.index.far.Far`. Safe in threads and after fork.
-
-    Args:
-        url: Of the index.
-        found: What the service says of it: "size", and a version.
-        path: Of the file in the cache; it is made if it is not there.
-    """
+    """The bytes of an index at a URL, as a `Far`. Safe in threads and after fork."""
 
     def __init__(self, url: Url, found: Mapping[str, Any], path: Path) -> None:
         tag, size = str(found.get("ETag", "")), int(found["size"])
@@ -87,11 +80,7 @@ class FarIndex:
             close(self._file)
 
     def _opened(self, path: Path) -> tuple[int, np.ndarray] | None:
-        """Open a file of the cache; None if there is none, or none that is whole and the user's.
-
-        Returns:
-            Descriptor, and the checksums.
-        """
+        """Open a file of the cache; None if there is none, or none that is whole and the user's."""
         if (file := _own(path)) is None:
             return None
         try:
@@ -174,7 +163,7 @@ class FarIndex:
         return None
 
     def bring(self, spans: Sequence[Span], *, anew: bool = False) -> list[Span]:
-        """Have blocks come that are not there yet; see `packio.index.far.Far.bring`."""
+        """Have blocks come that are not there yet; see `packio.index.column.Far`."""
         spans = list(spans) if anew else self._lacking(spans)
         if not spans:
             return []
@@ -196,11 +185,7 @@ class FarIndex:
         return sorted(span for span in {*spans} if not marks[span.number - first])
 
     def _fetch(self, piece: list[Span], *, anew: bool) -> list[Span]:
-        """Have neighbours come, unless another process has let them come meanwhile.
-
-        Returns:
-            Those that came with wrong bytes, and were not kept.
-        """
+        """Have neighbours come, unless another process has let them come meanwhile."""
         wrong: list[Span] = []
         with _no_room(self._url):
             _check_writable(self._file)

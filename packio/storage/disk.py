@@ -36,15 +36,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def opened(
     home: Path, digest: str, samples: int, fields: int, room: int, pack: str
 ) -> DiskCache | None:
-    """Open the cache of a pack, or make it; None if the disk has no room for its table.
-
-    Args:
-        home: The user's folder of copies.
-        digest: Of the pack's index.
-        samples, fields: Their numbers in the pack.
-        room: Bytes that may be kept.
-        pack: Path or URL of the pack, for who looks into the folder.
-    """
+    """Open the cache of a pack, or make it; None if the disk has no room for its table."""
     path = home / f"{digest}{SUFFIX}"
     try:
         descriptor = _file(path, table_bytes(samples, fields), {
@@ -62,9 +54,6 @@ class DiskCache(RamCache):
 
     Pickled for another process, the cache is opened there by its path. A process of another
     machine makes a new one, or has none if it cannot.
-
-    Attributes:
-        path: Of the file.
     """
 
     def __init__(

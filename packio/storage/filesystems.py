@@ -38,10 +38,6 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 def kind(path: str | os.PathLike[str], mounts: str | None = None) -> str:
     """Name of the file system that holds a path, as "ext4" or "nfs4"; "" if the name is unknown.
 
-    Args:
-        path: The path need not exist; symbolic links are followed.
-        mounts: Text of mountinfo; None reads the mountinfo of this process.
-
     Source: proc_pid_mountinfo(5): the mount point is the fifth field, the type follows a lone "-".
     """
     real, best, name = os.path.realpath(path), "", ""
@@ -96,12 +92,7 @@ def nearby(index: Path) -> Path | None:
 
 
 def store_index(path: Path, fill: Callable[[Path], object]) -> None:
-    """Put a copy of an index into the user's cache in one step, and check every byte of the copy.
-
-    Args:
-        path: Of the copy.
-        fill: Writes the copy to the path it is given.
-    """
+    """Put a copy of an index into the user's cache in one step, and check every byte of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:

@@ -50,16 +50,7 @@ def pieces(ranges: Iterable[Range]) -> list[Piece]:
 
 
 class Landing:
-    """A piece that was asked for, or is there already.
-
-    Args:
-        piece: The piece.
-        body: Its bytes, now or later.
-
-    Attributes:
-        left: Ranges of the piece that are neither taken nor dropped yet.
-        is_needed: Whether somebody has taken a range of the piece.
-    """
+    """A piece that was asked for, or is there already."""
 
     def __init__(self, piece: Piece, body: Future[bytes]) -> None:
         self._start, self._body, self.left = piece.start, body, len(piece.ranges)
@@ -89,11 +80,7 @@ def landed(piece: Piece, data: bytes) -> Landing:
 
 
 class Flight:
-    """The ranges of one pack that this process has asked for. Safe in threads and after fork.
-
-    Args:
-        fetch: Reads a range: file, start and stop → bytes.
-    """
+    """The ranges of one pack that this process has asked for. Safe in threads and after fork."""
 
     def __init__(self, fetch: Callable[[int, int, int], bytes]) -> None:
         self._fetch, self._lock = fetch, ForkSafeLock()

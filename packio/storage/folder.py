@@ -29,12 +29,7 @@ def path_problem(key: bytes) -> str | None:
 
 
 class FolderFiles:
-    """Files below a folder, named by the keys of an index. Nothing stays open.
-
-    Args:
-        root: Folder that the keys are relative to.
-        key: Position of a sample → its key.
-    """
+    """Files below a folder, named by the keys of an index. Nothing stays open."""
 
     def __init__(self, root: Path, key: Callable[[int], bytes]) -> None:
         self._prefix, self._key = os.fsencode(root) + b"/", key
@@ -43,13 +38,7 @@ class FolderFiles:
         """Check nothing: each read checks the size of its file."""
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        """Read one file.
-
-        Args:
-            file: Position of the sample.
-            offset: 0.
-            length: Size of the file, bytes.
-        """
+        """Read one file."""
         try:
             descriptor = os.open(self._path(file), _FLAGS)
             try:

@@ -51,11 +51,6 @@ class LocalFiles:
     The packs that a process reads share a quarter of its descriptors (`files.spare_descriptors`),
     and each has 64 at least. The file that has been open for longest is closed first. Safe in
     threads and after a fork, as pread moves no position. Pickles without its open files.
-
-    Args:
-        root: Folder that the paths are relative to.
-        paths: Paths of the files.
-        sizes: Sizes of the files, bytes; a read beyond the end is refused.
     """
 
     def __init__(self, root: Path, paths: Sequence[str], sizes: Sequence[int]) -> None:
@@ -71,9 +66,6 @@ class LocalFiles:
 
         A file that packio does not read, as the ``.idx`` that DALI needs, may have another size:
         appending replaces such files before the index. It may be missing: a warning says so.
-
-        Args:
-            is_read: Tells whether samples are read from the file of this number.
         """
         folder = os.fspath(self._root)
         for number, (name, expected) in enumerate(zip(self._paths, self._sizes, strict=True)):
@@ -94,12 +86,7 @@ class LocalFiles:
                 )
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        """Read one range.
-
-        Args:
-            file: Number of the file.
-            offset, length: Range, bytes.
-        """
+        """Read one range."""
         if file >= len(self._sizes) or not 0 <= offset <= offset + length <= self._sizes[file]:
             raise self._outside(file, offset, length)
         if length > MOST_BYTES:

@@ -22,16 +22,6 @@ class MappedFiles:
 
     Python's own mmap would keep a descriptor of every file open, and choose the addresses. Here at
     most 4 stay open.
-
-    Args:
-        paths: Paths of the files; at least one.
-        sizes: Sizes of the files, bytes.
-
-    Attributes:
-        bytes: All files as one array, (bytes,) uint8. Do not read between the files, and do not
-            write: NumPy calls the array writable, because torch wants that.
-        starts: Position in ``bytes`` of the first byte of each file, int64.
-        lengths: The length that each file has to keep; check it before reading from the file.
     """
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:

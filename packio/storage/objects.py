@@ -76,12 +76,6 @@ class StreamedObject:
     """An object that is read from the beginning to the end, all of its bytes.
 
     Not for several threads. Reading back further than 16 MiB asks for the bytes again.
-
-    Args:
-        url: Of the object.
-        size: Bytes of the object.
-        ahead: Pieces that are asked for before they are read.
-        stopped: Ends the next read by an error, if it is set.
     """
 
     reads_all = True
@@ -155,16 +149,7 @@ class EnoughError(ReadError):
 
 
 class SkippedObject:
-    """An object of which small parts are read. Not for several threads.
-
-    Args:
-        url, size, stopped: As for `StreamedObject`.
-        most: Requests that are allowed; None: any number.
-
-    Attributes:
-        requests: That were made.
-        reached: End of the last range that was asked for.
-    """
+    """An object of which small parts are read. Not for several threads."""
 
     reads_all = False
 

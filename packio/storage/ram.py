@@ -45,14 +45,7 @@ _caches: weakref.WeakValueDictionary[object, RamCache] = weakref.WeakValueDictio
 
 
 def shared(digest: str, samples: int, kinds: int, room: int | None) -> RamCache:
-    """Return this process's cache of a pack, of this size; make the cache if there is none.
-
-    Args:
-        digest: Of the pack.
-        samples, kinds: As of `RamCache`.
-        room: Bytes that may be kept; None takes half of the available memory, divided by the
-            number of processes that torchrun started on this machine (LOCAL_WORLD_SIZE).
-    """
+    """Return this process's cache of a pack, of this size; make the cache if there is none."""
     name = digest, room
     found = _caches.get(name)
     if found is None:
@@ -65,15 +58,10 @@ class RamCache:
 
     Pickled for a process that multiprocessing spawns, the cache is the same one there. Pickled for
     any other process, as on another machine, the cache is empty there, and of the same size.
-
-    Args:
-        samples: Number of samples in the pack.
-        kinds: Number of fields. The slots of field k begin at ``k * samples``.
-        room: Bytes that may be kept; processes that write at the same moment can exceed the limit.
-        descriptor: Of the file; this object closes the descriptor.
+    The slot of field k of sample i is ``k * samples + i``.
 
     Attributes:
-        room: As above.
+        room: Bytes that may be kept; processes that write at the same moment can exceed the limit.
     """
 
     def __init__(self, samples: int, kinds: int, room: int, descriptor: int) -> None:
@@ -99,12 +87,7 @@ class RamCache:
         )
 
     def get(self, slot: int, crc: int) -> bytes | None:
-        """Return the bytes in a slot; None if the slot is empty or the bytes are damaged.
-
-        Args:
-            slot: Position of the sample, plus the number of samples times that of the field.
-            crc: CRC32C of the bytes.
-        """
+        """Return the bytes in a slot; None if the slot is empty or the bytes are damaged."""
         numbers, place = self._numbers, 2 * (_ROWS + slot)
         row = 2 * (threading.get_native_id() % _ROWS)
         if position := numbers[place]:

@@ -28,11 +28,7 @@ _BLOCKS = ".blocks"  # suffix in the cache of an index that is read by blocks
 
 
 class IndexUrl(Url):
-    """The URL of an index that is read by blocks.
-
-    Attributes:
-        found: What the service said of the index; None: it was not asked yet.
-    """
+    """The URL of an index that is read by blocks."""
 
     found: Mapping[str, Any] | None = None
 
@@ -87,11 +83,7 @@ def cached_index(url: Url, found: Mapping[str, Any]) -> Path:
 
 
 def opened(index: Path) -> Index:
-    """Open the index of a pack at a URL.
-
-    Args:
-        index: In the user's cache, or an `IndexUrl`; see `located`.
-    """
+    """Open the index of a pack at a URL."""
     if not isinstance(index, IndexUrl):
         return Index(index, filesystems.nearby(index))
     with urls.errors_as(ReadError, index):

@@ -17,16 +17,7 @@ _FEW = 4  # files whose sizes are asked for one by one; of more files, the folde
 
 
 class RemoteFiles:
-    """The files of a pack at URLs. Safe in threads and after fork; pickles.
-
-    Args:
-        root: URL that the paths are relative to.
-        paths: Of the files.
-        sizes: Bytes of each file; a read beyond the end is refused.
-        tags: Path → entity tag of the version that is read; a file without one is not compared.
-        versions: Path → version, as `urls.version` has it, of a file whose samples have no
-            checksums: whatever way it is read, its version is compared.
-    """
+    """The files of a pack at URLs. Safe in threads and after fork; pickles."""
 
     def __init__(
         self, root: Url, paths: Sequence[str], sizes: Sequence[int],
@@ -45,11 +36,7 @@ class RemoteFiles:
         )  # fmt: skip
 
     def check(self, is_read: Callable[[int], bool]) -> None:
-        """Compare the size of every file with the index, if the service tells sizes.
-
-        Args:
-            is_read: As `packio.storage.local.LocalFiles.check` has it.
-        """
+        """Compare the size of every file with the index, if the service tells sizes."""
         with urls.errors_as(ReadError, self._root), contextlib.suppress(PermissionError):
             if len(self._paths) > _FEW:
                 below = urls.below(self._root)
@@ -75,11 +62,7 @@ class RemoteFiles:
             self.know(found)
 
     def know(self, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the versions of the files, and let their URLs be signed before workers are forked.
-
-        Args:
-            found: Path → what the service says of the file.
-        """
+        """Keep the versions of the files; let their URLs be signed before workers are forked."""
         tags = {n: str(found[n].get("ETag", "")) for n in self._paths if n in found}
         self._tags |= {n: tag for n, tag in tags.items() if tag.startswith('"')}  # no weak ones
         if self._client is not None and len(self._paths) <= _SIGNED:
@@ -88,12 +71,7 @@ class RemoteFiles:
                     self._client.know(urls.child(self._root, name))
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        """Read one range, or wait for it if it is on its way.
-
-        Args:
-            file: Number of the file.
-            offset, length: Bytes.
-        """
+        """Read one range, or wait for it if it is on its way."""
         wanted = file, offset, length
         if not length or not self._has(wanted):
             return self._nothing(wanted)

@@ -118,12 +118,7 @@ class _Wanted(NamedTuple):
 
 
 class Client:
-    """Reads byte ranges. Safe in threads; a forked process makes connections of its own.
-
-    Args:
-        address: URL of an object → the URL to ask for.
-        certificates: File of the certificates to trust; None: the system's.
-    """
+    """Reads byte ranges. Safe in threads; a forked process makes connections of its own."""
 
     def __init__(self, address: Callable[[Url], str], certificates: str | None = None) -> None:
         self._address, self._certificates = address, certificates or None
@@ -147,16 +142,7 @@ class Client:
         self, url: Url, start: int, stop: int, tag: str | None, size: int | None = None,
         version: str = "",
     ) -> bytes:  # fmt: skip
-        """Read a range of an object, in several attempts if need be.
-
-        Args:
-            url: Of the object.
-            start, stop: Bytes; at least one.
-            tag: The object's strong entity tag, as ``"5d41"`` with its quotes; None: that of the
-                first answer.
-            size: Bytes of the object; None: unknown.
-            version: That each answer has to tell, as `urls.version` has it; "": any.
-        """
+        """Read a range of an object, in several attempts if need be."""
         return urls.retried(lambda: self._read(url, _Wanted(start, stop, tag, size, version)))
 
     def _read(self, url: Url, wanted: _Wanted) -> bytes:
@@ -224,11 +210,7 @@ def _urllib3() -> Any:
 
 
 def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
-    """Check that an answer is the range that was asked for, of the object that was opened.
-
-    Returns:
-        The object's strong entity tag.
-    """
+    """Check that an answer is the range that was asked for, of the object that was opened."""
     start, stop, tag, size, version = wanted
     status, headers = answer.status, answer.headers
     length = headers.get("Content-Length")

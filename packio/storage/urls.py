@@ -133,12 +133,7 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def child(root: Url, name: str) -> Url:
-    """Return the URL of an object by its name below another URL; see `name_of`.
-
-    Args:
-        root: The URL that the name is relative to.
-        name: As the index of a pack has it. HTTP has other meanings for ``#``, ``?`` and ``%``.
-    """
+    """Return the URL of an object by its name below another URL; see `name_of`."""
     text = quote(os.fsencode(name), safe=_PLAIN) if _is_quoted(root) else name
     return root / text
 
@@ -236,12 +231,7 @@ def retried(work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def errors_as(kind: type[PackioError], where: object) -> Iterator[None]:
-    """Raise any error within the block as an error of packio.
-
-    Args:
-        kind: Of the error.
-        where: URL, which begins the message.
-    """
+    """Raise any error within the block as an error of packio."""
     try:
         yield
     except PackioError:
@@ -275,12 +265,7 @@ def _lacks_credentials(error: BaseException) -> bool:
 
 
 def within(seconds: float | None, fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
-    """Call a method of a file system; a service that says nothing must not be waited for for ever.
-
-    Args:
-        seconds: That it may take, where fsspec can give it up; None: any.
-        fs, method: Of fsspec, as "info".
-    """
+    """Call a method of a file system; a service that says nothing is not waited for for ever."""
     if not fs.async_impl:
         return getattr(fs, method)(*arguments, **options)
     loop = fs.loop  # raises an error in a forked process, before there is a coroutine
@@ -369,11 +354,7 @@ def inside(url: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 def version(found: Mapping[str, Any]) -> str:
-    """Text that changes when an object is written again; "" if the service tells no version.
-
-    Args:
-        found: As `info` returns it.
-    """
+    """Text that changes when an object is written again; "" if the service tells no version."""
     stamp = next((f"{n} {found[n]}" for n in _STAMPS if found.get(n)), "")
     return stamp and f"{stamp} {found.get('size')}"
 
@@ -391,12 +372,9 @@ def is_version(one: str, other: str) -> bool:
 
 
 def read(fs: Any, path: str, offset: int, length: int | None, *, is_end: bool = False) -> bytes:
-    """Read a whole range of an object.
+    """Read a whole range of an object, or to its end.
 
-    Args:
-        fs, path: As `filesystem` returns them.
-        offset, length: Bytes; a length of None reads to the end.
-        is_end: The range ends where the object ends; more bytes mean that the object has grown.
+    ``is_end``: the object ends with the range; more bytes mean that it has grown.
     """
     if length == 0:
         return b""

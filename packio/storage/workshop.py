@@ -52,15 +52,7 @@ _MENDABLE = (KeyboardInterrupt, OSError, MemoryError, BadImagesError)  # a later
 
 
 class Workshop:
-    """A locked workshop.
-
-    Attributes:
-        out: Where the output will be.
-        folder: The workshop.
-        built: Where the output is built.
-        shards: The journal's folder.
-        keep: Whether the journal stays for another run if this one fails.
-    """
+    """A locked workshop."""
 
     def __init__(self, out: Path, folder: Path) -> None:
         self.out: Path = out
@@ -127,13 +119,7 @@ class Workshop:
                 raise
 
     def publish(self, files: Sequence[str] | None = None, old: Sequence[str] = ()) -> None:
-        """Make all files durable and move them into place.
-
-        Args:
-            files: Names of the files of a pack that is no folder, in the order of publication, the
-                index last; None moves the folder as a whole.
-            old: Names of the files of the pack that is replaced.
-        """
+        """Make all files durable and move them into place."""
         sync_tree(self.built)
         if files is None:
             if os.path.lexists(self.out):
@@ -182,11 +168,6 @@ def opened(
 
     At the beginning, what an interrupted run left is cleared, except the journal of its finished
     shards. The journal also stays if this run ends with an error that another run may not meet.
-
-    Args:
-        out: The output.
-        shared: Other processes build parts of the same pack at the same time: clear nothing.
-        suffix: Ending of the workshop's name.
     """
     check_length(out)
     shop = Workshop.of(out, suffix)
@@ -226,13 +207,7 @@ def opened(
 
 
 def tidy(out: Path, *, keep: bool = True, suffix: str = UNFINISHED_SUFFIX) -> None:
-    """Clear away what an interrupted run left: OUT is then what it was before, or complete.
-
-    Args:
-        out: The output.
-        keep: Keep finished shards, so that a run of the same plan takes them over.
-        suffix: Ending of the workshop's name.
-    """
+    """Clear away what an interrupted run left: OUT is then what it was before, or complete."""
     if os.path.lexists(out.with_name(out.name + suffix)):
         with opened(out, suffix=suffix) as shop:
             shop.keep = keep

@@ -21,7 +21,7 @@ from packio.errors import (
     ReadError,
     VersionError,
 )
-from packio.index import indexfile, shapes
+from packio.index import indexfile, layout
 from packio.index.columns import ragged
 from packio.index.indexfile import BLOCK, Index, Keys
 
@@ -35,7 +35,7 @@ KEYS = [b"cat/1.jpg", b"cat/10.jpg", b"", b"\xff\xfe\n", "é".encode()]
 def _columns(keys: list[bytes], seed: int = 0) -> dict[str, np.ndarray]:
     draw, n = np.random.default_rng(seed), len(keys)
     columns = {
-        name: draw.integers(0, 200, n).astype(code) for name, code in shapes.PER_SAMPLE.items()
+        name: draw.integers(0, 200, n).astype(code) for name, code in layout.PER_SAMPLE.items()
     }
     columns["label"] = draw.integers(0, 1000, n)
     columns["key_data"], columns["key_offsets"] = ragged(keys)
@@ -89,7 +89,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("large") / "index.packio"
     columns = _columns([b"x"])
     rows = np.arange(n)
-    columns |= {name: (rows % 199).astype(code) for name, code in shapes.PER_SAMPLE.items()} | {
+    columns |= {name: (rows % 199).astype(code) for name, code in layout.PER_SAMPLE.items()} | {
         "label": rows % 1000,
         "key_order": rows.astype(np.uint32),
     }
@@ -296,7 +296,7 @@ def test_a_version_that_is_none_is_refused(tmp_path: pathlib.Path, version: Any)
         Index(path)
 
 
-@pytest.mark.parametrize("name", sorted(shapes.REQUIRED))
+@pytest.mark.parametrize("name", sorted(layout.REQUIRED))
 def test_a_column_that_is_missing_or_odd_is_refused(tmp_path: pathlib.Path, name: str) -> None:
     path = tmp_path / "index.packio"
     columns = _columns(KEYS)

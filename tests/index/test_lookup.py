@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packio.errors import IntegrityError
-from packio.index import indexfile, lookup, shapes
+from packio.index import indexfile, layout, lookup
 from packio.index.columns import of_keys
 from packio.index.indexfile import Index
 from packio.index.lookup import KeyBytes, NumberColumns
@@ -24,7 +24,7 @@ def _written(path: Path, keys: list[bytes], **changes: np.ndarray) -> Index:
     draw = np.random.default_rng(0)
     columns = {
         name: draw.integers(0, 200, len(keys)).astype(code)
-        for name, code in shapes.PER_SAMPLE.items()
+        for name, code in layout.PER_SAMPLE.items()
     }
     columns |= of_keys(keys)
     columns |= {

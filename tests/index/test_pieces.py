@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from packio.index import column, columns, indexfile, layout, pieces, shapes
+from packio.index import column, columns, indexfile, layout, pieces
 from packio.index.indexfile import Index
 from packio.index.pieces import Pieces
 
@@ -21,7 +21,7 @@ KEYS = [b"b/%05d" % (n * 7919 % 1000) for n in range(1000)]
 def _table(keys: list[bytes], seed: int, names: list[str]) -> dict[str, np.ndarray]:
     draw, count = np.random.default_rng(seed), len(keys)
     found = {
-        name: draw.integers(0, 200, count).astype(code) for name, code in shapes.PER_SAMPLE.items()
+        name: draw.integers(0, 200, count).astype(code) for name, code in layout.PER_SAMPLE.items()
     }
     found["image/file"] = draw.integers(0, len(names), count).astype(np.uint32)
     lengths = draw.integers(0, 3, count)

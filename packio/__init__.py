@@ -51,7 +51,7 @@ _PUBLIC = {
     "ZarrDataset": "datasets.kinds",
     "collate": "batches.collating",
     "add_field": "packing.adding_field",
-    "convert": "packing.converting",
+    "convert": "packing.merging",
     "doctor": "measuring.doctor",
     "append": "packing.appending",
     "drop_field": "packing.adding_field",

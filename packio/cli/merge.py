@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -28,39 +28,28 @@ def run(
             "--out", "-o", metavar="OUT", help="Pack to make. The suffix says the format: x.tar"
         ),
     ] = None,
-    by: Annotated[
-        Literal["copy", "link"],
-        typer.Option(
-            help="'copy' all samples, into any format; or 'link' the shards, which are all of one "
-            "format: no byte is copied, and the old packs may be deleted afterwards."
-        ),
-    ] = "copy",
     prefix: Annotated[
         bool,
         typer.Option(
             "--prefix",
-            help="Put the name of each pack before its keys, as monday/; to copy packs "
-            "that share keys.",
+            help="Put the name of each pack before its keys, as monday/: where keys are shared.",
         ),
     ] = False,
     as_json: option.Json = False,
     quiet: option.Quiet = False,
     more: dict[str, Any],
 ) -> None:
-    """Make one pack of several.
+    """Make one pack of several: all samples are copied.
 
     Classes are numbered anew, by name: the classes of the first pack keep their numbers. A key that
-    two of the packs have is an error, unless --prefix tells them apart. All other options are for
-    copies.
+    two of the packs have is an error, unless --prefix tells them apart.
 
-    Example: packio merge monday.tar tuesday.tar -o all.tar --by link
+    Example: packio merge monday.tar tuesday.tar -o all.tar --shard-size 1GB
     """
     if out is None:
         raise OptionError(f"-o says which pack to make, as: {_with_out(packs)}")
-    with ProgressLine(quiet=quiet or by != "copy") as progress:
-        if by == "copy":
-            more["progress"] = progress
-        report = merge(out, packs, by=by, prefix=prefix, **more)
+    with ProgressLine(quiet=quiet) as progress:
+        report = merge(out, packs, prefix=prefix, progress=progress, **more)
     show(report, out, as_json=as_json, quiet=quiet)
 
 

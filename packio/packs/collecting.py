@@ -15,7 +15,6 @@ from packio.formats import Format, Reader
 from packio.images import encodings, native
 from packio.index import columns as made
 from packio.index.building import IndexBuilder, Ranges
-from packio.packs.shard_classes import ShardClasses
 from packio.sample.facts import Facts
 from packio.sample.labelling import Distinct, Labels, is_missing, labels
 from packio.sample.record import IMAGE, Field, Place, Record
@@ -114,7 +113,6 @@ class Collected:
         names: Names of all files of all shards, sorted.
         form: The container's format.
         label_offset: Added to labels that are ints.
-        named: Class names that the labels in each shard stand for, if the shards differ in them.
         seek_points: Find where the decoding of a JPEG may begin.
         storage: Reads the files, if they are not in the folder.
         only_labelled: Leave out samples without a label, as others have one.
@@ -128,11 +126,10 @@ class Collected:
 
     def __init__(
         self, root: Path, names: Sequence[str], form: Format, label_offset: int,
-        named: ShardClasses | None = None, *, seek_points: bool = False,
-        storage: Storage | None = None, only_labelled: bool = False,
+        *, seek_points: bool = False, storage: Storage | None = None, only_labelled: bool = False,
     ) -> None:  # fmt: skip
         self._root, self._names, self._format = root, names, form
-        self._label_offset, self._named = label_offset, named
+        self._label_offset = label_offset
         self._seek_points, self._only_labelled = seek_points, only_labelled
         self._numbers = {name: i for i, name in enumerate(names)}
         self._storage = storage or _in_folder(root, names)
@@ -142,7 +139,6 @@ class Collected:
         self._folders = _Folders()
         self._ints = array("q")  # labels as found, until one is no int
         self._scalars: Distinct | None = None  # from then on: labels that are no vectors
-        self._are_named = True  # whether the class names of the merged pack name all int labels
         self.left_out = LeftOut()
         self.least_label: int | None = None
         self.by_library = False
@@ -160,10 +156,9 @@ class Collected:
         before = len(self)
         folder = Path(shard) if (self._root / shard).is_dir() else Path(shard).parent
         prefix = "" if folder == Path() else f"{folder}/"  # of the names of the shard's files
-        move = self._named.relabelling(shard) if self._named else None
         for number, record in enumerate(records):
             try:
-                self._add(move.record(record) if move else record, number, prefix, reader)
+                self._add(record, number, prefix, reader)
             except DecodeError as error:
                 where = shard if len(self._names) > 1 and shard != "." else ""
                 self.left_out.add(1, [(os.fsdecode(record.key), str(error))], where)
@@ -196,8 +191,6 @@ class Collected:
             ranges.add(*places.get(name, _ABSENT))
         self._records.append(number)
         self._folders.add(label, record.key)
-        if self._named is not None and isinstance(label, int):
-            self._are_named &= NO_CLASS <= label < len(self._named.classes)
 
     def _value(
         self, name: str, place: Place, file: int, reader: Reader | None, number: int
@@ -254,12 +247,7 @@ class Collected:
         return f"{self._root}" + ("" if number is None else f": record {number}")
 
     def classes(self) -> list[str]:
-        """Names of int labels: those of the merged pack, if the container is one.
-
-        Else they are the folders in the keys, if each label has a folder of its own.
-        """
-        if self._named is not None:
-            return self._named.classes if self._are_named else []
+        """Names of int labels: the folders in the keys, if each label has a folder of its own."""
         return self._folders.names() if self._scalars is None else self.names
 
     @property

@@ -23,13 +23,12 @@ from packio import __version__, registry
 from packio.errors import (
     CannotCreateError,
     NotAPackError,
-    OptionError,
     UnfinishedPackError,
 )
 from packio.formats import Format, Reading, _unread
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_NAME, INDEX_SUFFIX, Index
-from packio.packs import caches, restoring, seeking, shard_classes
+from packio.packs import caches, restoring, seeking
 from packio.packs.collecting import Collected, remarks_of
 from packio.packs.querying import selections
 from packio.packs.recognising import Container, added_later, files_of, find
@@ -149,11 +148,7 @@ def make_here(path: str, index: str, reading: dict[str, Any], seek_points: bool)
 def _fingerprint(container: Container, reading: Reading) -> str:
     digest = hashlib.sha256(f"{__version__} {container.format} {reading}".encode())
     digest.update("\0".join(container.shards).encode("utf-8", "surrogateescape"))
-    files = dict(files_of(container))
-    files[shard_classes.FILE_NAME] = container.root / shard_classes.FILE_NAME
-    for name, path in files.items():
-        if name == shard_classes.FILE_NAME and not path.is_file():
-            continue
+    for name, path in files_of(container):
         s = path.stat()
         state = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
         digest.update(f"{name}\0{state}\0".encode("utf-8", "surrogateescape"))
@@ -172,13 +167,10 @@ def _built(
     """Columns and metadata of an index."""
     form: Format = registry.load("formats", container.format)
     root = container.root
-    named = shard_classes.read(root, container.shards)
-    if named and reading.label_offset:
-        raise OptionError(f"{root}: its labels have class names; label_offset would change them")
     files = [name for name, _ in files_of(container)]
     for only_labelled in (False, True):
         samples = Collected(
-            root, files, form, reading.label_offset, named, seek_points=seek_points,
+            root, files, form, reading.label_offset, seek_points=seek_points,
             only_labelled=only_labelled,
         )  # fmt: skip
         counts = [

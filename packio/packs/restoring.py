@@ -1,8 +1,7 @@
 """What a new index takes from an old one: facts that packing knew, and that no container holds.
 
-Class names, splits, keys, metadata, the recipe and the counts are only in the index, and so are
-the labels of a pack that was merged by link. If the files are still those that the old index
-describes, byte for byte, everything in the old index is still true.
+Class names, splits, keys, metadata, the recipe and the counts are only in the index. If the files
+are still those that the old index describes, byte for byte, everything in the old index is true.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from packio.formats import Reading
 from packio.index import columns as made
 from packio.index import indexfile
 from packio.index.indexfile import Index
-from packio.packs import shard_classes
 from packio.packs.collecting import check_label
 from packio.packs.recognising import Container
 from packio.sample import labelling
 from packio.sample.recipe import Recipe
 
-_OF_PACKING = ("plan", "recipe", "merged")  # metadata that an index made from files alone lacks
+_OF_PACKING = ("plan", "recipe")  # metadata that an index made from files alone lacks
 
 Content = tuple[dict[str, np.ndarray], dict[str, Any]]  # columns and metadata of an index
 
@@ -55,7 +53,6 @@ def restored(path: Path, container: Container, reading: Reading) -> tuple[Conten
             if reading.label is not None:
                 content = _relabelled(content, reading.label, path)
             return _moved(content, reading.label_offset, path), ""
-    _check_labels_are_known(old, container)
     return None, (
         f"{path}: {why}, so the new index has only what the container holds; class names, splits, "
         "keys, metadata and the recipe of the old index may be missing"
@@ -153,13 +150,3 @@ def _moved(content: Content, offset: int, path: Path) -> Content:
         {**table, "label": label + (offset - before)},
         {**metadata, "labels": {"min": least, "offset": offset}},
     )
-
-
-def _check_labels_are_known(old: Index, container: Container) -> None:
-    """Refuse to take labels from shards that were merged by link, if nothing tells their names."""
-    listed = any(name == shard_classes.FILE_NAME for name, _, _ in old.files())
-    if listed and not (container.root / shard_classes.FILE_NAME).is_file():
-        raise IntegrityError(
-            f"{container.root}: {shard_classes.FILE_NAME} is missing, which tells what the labels "
-            "in each shard mean; restore it, or merge the packs again"
-        )

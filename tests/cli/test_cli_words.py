@@ -270,7 +270,7 @@ def test_a_device_that_torch_does_not_know_is_refused() -> None:
     [
         (["replay", "{pack}", "--steps", "1"], "say --batch-size"),
         (["select", "{pack}", "--keys-of", "{pack}", "-o", "{out}"], "--keys-of takes a file"),
-        (["merge", "{pack}", "{pack}", "-o", "{out}"], "keys by --prefix, which copies"),
+        (["merge", "{pack}", "{pack}", "-o", "{out}"], "keys by --prefix"),
         (["convert", "{pack}", "{out}.tar", "--quality", "5"], "say --encode jpeg or --resize as"),
     ],
 )

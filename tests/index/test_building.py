@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from packio.errors import IntegrityError, OptionError
-from packio.index import columns, sorting
+from packio.index import columns, indexfile, sorting
 from packio.index.building import IndexBuilder, Ranges
 from packio.index.sorting import Keys, key_order
 from packio.sample.facts import Facts
@@ -156,3 +157,16 @@ def test_keys_that_are_alike_are_numbered() -> None:
         b"00000000/a", b"00000001/", b"00000002/a",
     ]  # fmt: skip
     assert table["key_order"].tolist() == [0, 1, 2]
+
+
+def test_keys_that_do_not_add_up_are_refused(tmp_path: pathlib.Path) -> None:
+    builder = IndexBuilder()
+    for key in (b"ab", b"cd", b"ef"):
+        builder.add(Record(key, {"image": Field("image", b"x", FACTS)}, None, None, None, {}, b""))
+    where = np.arange(3, dtype=np.int64)
+    table = builder.columns({"image": Ranges(np.zeros(3, np.uint32), where, where + 1)})
+    table["key_offsets"] = np.array([0, 4, 2, 6], np.int64)
+    files = columns.of_objects(["a"], [1], [bytes(32)])
+    indexfile.write(tmp_path / "a.packio", table | files, {"version": indexfile.VERSION})
+    with pytest.raises(IntegrityError, match="keys do not add up"):
+        list(indexfile.Index(tmp_path / "a.packio").every_key())

@@ -86,12 +86,12 @@ def add_field(t: Trial) -> None:
 
 @verb()
 def add_and_merge(t: Trial) -> None:
-    """Two packs, one with a field that came later, copied or linked into one."""
+    """Two packs, one with a field that came later, merged into one."""
     one, a = t.sharded(t.first, "one")
     two, b = t.packed(t.second, "two")
     told, wanted = _later(t, a.samples)
     t.run("add", one, "--field", told)
-    t.run("merge", one, two, "-o", t.out("all"), "--by", t.draw.choice(["copy", "link"]))
+    t.run("merge", one, two, "-o", t.out("all"))
     t.check(t.out("all"), [*wanted, *b.samples], ordered=True)
     t.run("verify", t.out("all"))
 
@@ -216,10 +216,10 @@ def levels(t: Trial) -> None:
 
 @verb()
 def levels_merged(t: Trial) -> None:
-    """Two packs with levels, copied or linked into one."""
+    """Two packs with levels, merged into one."""
     one, a = t.sharded(t.first, "one", *_LEVELS)
     two, b = t.packed(t.second, "two", *_LEVELS)
-    t.run("merge", one, two, "-o", t.out("all"), "--by", t.draw.choice(["copy", "link"]))
+    t.run("merge", one, two, "-o", t.out("all"))
     t.check(t.out("all"), [*a.samples, *b.samples], ordered=True)
     _check_levels(t, t.out("all"))
     t.run("verify", t.out("all"))

@@ -11,7 +11,7 @@ import described
 import looking
 from commands import KILLED, Command
 from source_kinds import KINDS, put
-from verbs import EXISTS, LOCKED, RESIZED, resized, twin, verb
+from verbs import LOCKED, RESIZED, resized, twin, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -171,8 +171,8 @@ def _class(t: Trial, sample: Sample) -> object:
 
 
 @verb()
-def merge_copy(t: Trial) -> None:
-    """Two packs of other class orders and formats, copied into one."""
+def merge(t: Trial) -> None:
+    """Two packs of other class orders and formats, merged into one."""
     one, a = t.packed(t.first, "one")
     source = t.written(t.second, "source_two")
     two = t.out("two", t.cell.other)
@@ -183,12 +183,12 @@ def merge_copy(t: Trial) -> None:
 
 
 @verb()
-def merge_link(t: Trial) -> None:
-    """Two packs of other class orders, linked into one; then converted, and appended to."""
+def merge_on(t: Trial) -> None:
+    """Two packs of other class orders, merged into one; then converted, and appended to."""
     one, a = t.sharded(t.first, "one")
     two, b = t.sharded(t.second[:-2], "two")
     out = t.out("all")
-    t.run("merge", one, two, "-o", out, "--by", "link")
+    t.run("merge", one, two, "-o", out, "--shards", "2")
     t.check(out, [*a.samples, *b.samples], ordered=True)
     t.run("verify", out)
     t.run("convert", out, t.out("other", t.cell.other))
@@ -242,9 +242,7 @@ def _killed(t: Trial, told: list[str], out: str, other: str) -> None:
     """
     changes = t.run(*_into(other, told)).changes
     t.run(*_into(out, told), code=(0, KILLED), kill_at=t.draw.randrange(1, changes + 1))
-    # A pack that is there is no error of pack, which makes it again, but of merge.
-    is_there = "merge" in told and pathlib.Path(out).exists()
-    t.run(*_into(out, told), code=(0, EXISTS) if is_there else 0)
+    t.run(*_into(out, told))
 
 
 def _into(out: str, told: list[str]) -> list[str]:
@@ -281,8 +279,7 @@ def kill_merge(t: Trial) -> None:
     one, a = t.sharded(t.first, "one")
     two, b = t.sharded(t.second, "two")
     if t.draw.random() < 0.5:
-        by = t.draw.choice([["copy", "--shards", "2"], ["link"]])
-        told = ["merge", one, two, "-o", "OUT", "--by", *by]
+        told = ["merge", one, two, "-o", "OUT", "--shards", "2"]
         wanted = [*a.samples, *b.samples]
     else:
         told, wanted = ["convert", one, "OUT", "--shards", "2"], a.samples

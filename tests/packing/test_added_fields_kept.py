@@ -432,13 +432,12 @@ def _converted(out: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     return packio.convert(out, folder / "y", format="lmdb", shards=2).out
 
 
-def _merged(by: str, out: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+def _merged(out: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     one = folder / "other.tar"
     (folder / "o/class").mkdir(parents=True)
     Image.new("RGB", (9, 7)).save(folder / "o/class/zz.png")
     packio.pack(folder / "o", one)
-    more: dict[str, Any] = {} if by == "link" else {"shards": 2}
-    return packio.merge(folder / "m.tar", [out, one], by=by, **more).out
+    return packio.merge(folder / "m.tar", [out, one], shards=2).out
 
 
 def _reindexed(out: pathlib.Path, _: pathlib.Path) -> pathlib.Path:
@@ -461,8 +460,7 @@ def _dropped(out: pathlib.Path, _: pathlib.Path) -> pathlib.Path:
 _STEPS: dict[str, Step] = {
     "nothing": lambda out, _: out,
     "convert": _converted,
-    "merge": functools.partial(_merged, "copy"),
-    "link": functools.partial(_merged, "link"),
+    "merge": _merged,
     "reindex": _reindexed,
     "append": _appended,
     "drop": _dropped,

@@ -140,17 +140,14 @@ def test_what_was_encoded_anew_is_appended_so(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("by", ["copy", "link"])
-def test_packs_are_merged(
-    name: str, by: str, image_folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_packs_are_merged(name: str, image_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     parts = []
     for i, pattern in enumerate(sorted(os.listdir(image_folder))):
         out = tmp_path / f"p{i}{_suffix(name)}"
         packio.pack(_only(image_folder, tmp_path / f"s{i}", pattern), out, shards=1 + i % 2)
         parts.append(out)
     merged = tmp_path / f"all{_suffix(name)}"
-    report = packio.merge(merged, parts, by=by)
+    report = packio.merge(merged, parts)
     assert report.packed == 25
     for part in parts:  # the result stands on its own
         shutil.rmtree(part) if part.is_dir() else part.unlink()
@@ -159,7 +156,7 @@ def test_packs_are_merged(
     assert packio.verify(merged).ok
 
 
-def test_tars_of_others_are_merged_by_copy_alone(
+def test_tars_of_others_are_merged(
     image_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKIO_CACHE_DIR", str(tmp_path / "cache"))  # where their indexes go
@@ -169,9 +166,7 @@ def test_tars_of_others_are_merged_by_copy_alone(
         with tarfile.open(parts[-1], "w") as tar:
             tar.add(image_folder / name, name)
     merged = tmp_path / "all.tar"
-    with pytest.raises(OptionError, match="others wrote are not linked: copy them"):
-        packio.merge(merged, parts, by="link")
-    packio.merge(merged, parts, by="copy")
+    packio.merge(merged, parts)
     expected = sorted(s.data for part in parts for s in packio.open(part))
     assert sorted(s.data for s in packio.open(merged)) == expected
 
@@ -190,8 +185,6 @@ def test_merging_refuses_what_cannot_be_one(
         packio.merge(tmp_path / "c.tar", [one, two])
     with pytest.raises(OptionError, match="at least two"):
         packio.merge(tmp_path / "c.tar", [one])
-    with pytest.raises(OptionError, match="by="):
-        packio.merge(tmp_path / "c.tar", [one, two], by="magic")
     assert not (tmp_path / "c.tar").exists()
 
 

@@ -83,8 +83,8 @@ def _check(path: pathlib.Path, kind: str, numbers: range) -> None:
 def test_a_field_goes_through_every_verb(name: str, kind: str, tmp_path: pathlib.Path) -> None:
     if not _takes_fields(name):
         pytest.skip(f"{name} does not take named fields yet")
-    a, b, whole, linked, other = (
-        tmp_path / f"{stem}{_suffix(name)}" for stem in ("a", "b", "whole", "linked", "other")
+    a, b, whole, other = (
+        tmp_path / f"{stem}{_suffix(name)}" for stem in ("a", "b", "whole", "other")
     )
     packio.pack(_samples(kind, range(4)), a, shards=2)
     packio.pack(_samples(kind, range(4, 7)), b)
@@ -94,8 +94,6 @@ def test_a_field_goes_through_every_verb(name: str, kind: str, tmp_path: pathlib
     _check(other, kind, range(4))
     packio.merge(whole, [a, b])
     _check(whole, kind, range(7))
-    packio.merge(linked, [a, b], by="link")
-    _check(linked, kind, range(7))
     assert packio.append(a, _samples(kind, range(7))).added == 3
     _check(a, kind, range(7))
 
@@ -111,13 +109,12 @@ def test_masks_go_through_every_verb(name: str, tmp_path: pathlib.Path) -> None:
             for i in numbers
         ]  # fmt: skip
 
-    a, b, whole, linked = (tmp_path / f"{stem}{_suffix(name)}" for stem in "abwl")
+    a, b, whole = (tmp_path / f"{stem}{_suffix(name)}" for stem in "abw")
     packio.pack(samples(range(5)), a, shards=5)
     packio.pack(samples(range(5, 7)), b)
     packio.merge(whole, [a, b])
-    packio.merge(linked, [a, b], by="link")
     packio.append(a, samples(range(7)))
-    for path in (a, whole, linked):
+    for path in (a, whole):
         pack = packio.open(path)
         assert [pack[i].mask for i in range(7)] == [s.mask for s in samples(range(7))]
         assert packio.verify(path).ok

@@ -138,10 +138,10 @@ def _appended(folder: pathlib.Path) -> pathlib.Path:
     return folder / "two"
 
 
-def _merged(folder: pathlib.Path, by: str) -> pathlib.Path:
+def _merged(folder: pathlib.Path) -> pathlib.Path:
     for name, half in (("a", range(1, 5)), ("b", range(5, 9))):
         packio.pack(items(half), folder / f"{name}.tar")
-    packio.merge(folder / "both.tar", [folder / "a.tar", folder / "b.tar"], by=by)
+    packio.merge(folder / "both.tar", [folder / "a.tar", folder / "b.tar"])
     return folder / "both.tar"
 
 
@@ -161,8 +161,7 @@ VERBS: dict[str, Callable[[pathlib.Path], pathlib.Path]] = {
     "pack, bake": lambda folder: _packed(folder, orientation="bake"),
     "pack, smaller": lambda folder: _packed(folder, resize="short=24"),
     "append": _appended,
-    "merge by copy": lambda folder: _merged(folder, "copy"),
-    "merge by link": lambda folder: _merged(folder, "link"),
+    "merge": _merged,
     "convert": _converted,
     "convert, bake": lambda folder: _converted(folder, orientation="bake"),
     "extract, pack": _extracted,

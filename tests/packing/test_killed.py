@@ -11,7 +11,6 @@ import made
 import pytest
 
 import packio
-from packio.errors import OutputExistsError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,22 +75,3 @@ def test_appending(suffix: str, is_repeated: bool, small: Path, tmp_path: Path) 
         assert os.listdir(place) == [out.name]
         _remove_all(place)
     assert _LATE + 25 < at < _MANY
-
-
-def test_linking(small: Path, tmp_path: Path) -> None:
-    place, out = tmp_path / "out", tmp_path / "out" / "x.rec"
-    place.mkdir()
-    packio.pack(small, tmp_path / "a.rec", include="a/*", shards=2)
-    packio.pack(small, tmp_path / "b.rec", include="b/*", shards=2)
-    sources = [tmp_path / "a.rec", tmp_path / "b.rec"]
-    for at in range(_LATE, _MANY):
-        was_killed = killing.killed(lambda: packio.merge(out, sources, by="link"), at)
-        report = packio.merge(out, sources, by="link")
-        assert (report.packed, report.digest) == (6, packio.open(out).digest)
-        assert os.listdir(place) == [out.name]
-        if not was_killed:
-            break
-        _remove_all(place)
-    assert report.up_to_date
-    with pytest.raises(OutputExistsError):
-        packio.merge(out, sources[::-1], by="link")

@@ -55,23 +55,22 @@ def test_keys_get_the_prefix_of_their_pack(
 
 
 def test_the_same_key_twice_is_an_error_with_a_remedy(packs: list[Path], tmp_path: Path) -> None:
-    for by in ("copy", "link"):
-        with pytest.raises(OptionError, match=r"is in .*monday.*prefix=True, which copies"):
-            packio.merge(tmp_path / "x.tar", packs, by=by)
+    with pytest.raises(OptionError, match=r"is in .*monday.*and in .*tuesday.*prefix=True"):
+        packio.merge(tmp_path / "x.tar", packs)
 
 
 @pytest.mark.parametrize(
-    ("prefix", "by", "message"),
+    ("prefix", "message"),
     [
-        (["a"], "copy", "1 texts for 2 packs"), ("ab", "copy", "expected True, or a list"),
-        (["a", "a"], "copy", "no key may be there twice"), (True, "link", "by='copy'"),
+        (["a"], "1 texts for 2 packs"), ("ab", "expected True, or a list"),
+        (["a", "a"], "no key may be there twice"),
     ],
 )  # fmt: skip
 def test_prefixes_that_do_not_go_are_refused(
-    prefix: Any, by: str, message: str, packs: list[Path], tmp_path: Path
+    prefix: Any, message: str, packs: list[Path], tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=message):
-        packio.merge(tmp_path / "x.tar", packs, prefix=prefix, by=by)
+        packio.merge(tmp_path / "x.tar", packs, prefix=prefix)
 
 
 def test_a_merge_with_other_prefixes_is_another_pack(packs: list[Path], tmp_path: Path) -> None:

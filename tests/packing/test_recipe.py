@@ -43,7 +43,7 @@ def _jpeg(width: int = 60, height: int = 40, **options: Any) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("verb", ["convert", "copy", "link"])
+@pytest.mark.parametrize("verb", ["convert", "merge"])
 def test_append_makes_samples_as_the_packs_of_before_were_made(
     verb: str, source: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -55,8 +55,7 @@ def test_append_makes_samples_as_the_packs_of_before_were_made(
     if verb == "convert":
         packio.convert(one, out, shards=2)
     else:
-        more: dict[str, Any] = {"shards": 2} if verb == "copy" else {}
-        packio.merge(out, [one, two], by=verb, **more)
+        packio.merge(out, [one, two], shards=2)
     _more(source, 2)
     packio.append(out, source)
     assert {min(s.height, s.width) for s in packio.open(out)} == {8}
@@ -75,7 +74,7 @@ def test_packs_made_in_different_ways_are_not_appended_to(
     other = _prefixed(made.image_tree(tmp_path / "other", 6, 2, most=50, seed=2))
     packio.pack(source, one, shards=2, resize="short=2")
     packio.pack(other, two, shards=2)
-    packio.merge(tmp_path / "all.tar", [one, two], by="link")
+    packio.merge(tmp_path / "all.tar", [one, two], shards=2)
     with pytest.raises(OptionError, match="in different ways"):
         packio.append(tmp_path / "all.tar", source)
 
@@ -189,14 +188,13 @@ def test_orientations_that_bytes_cannot_tell_are_kept(suffix: str, tmp_path: pat
         assert {s.orientation for s in packio.open(out)} == {6}
 
 
-@pytest.mark.parametrize("by", ["copy", "link"])
-def test_merge_keeps_everything(by: str, tmp_path: pathlib.Path) -> None:
+def test_merge_keeps_everything(tmp_path: pathlib.Path) -> None:
     rich = _rich(tmp_path)
     other = [Sample(0, "other.jpg", _jpeg(), "jpeg", 1, 40, 60, meta={"n": 9},
                     boxes=np.array([[1, 1, 2, 2]], np.float32), box_labels=np.array([0]),
                     box_columns={"crowd": np.array([1])})]  # fmt: skip
     packio.pack(other, tmp_path / "o.tar", stats=0, classes_from=["b", "a"], split={"test": 1.0})
-    packio.merge(tmp_path / "all.tar", [rich, tmp_path / "o.tar"], by=by)
+    packio.merge(tmp_path / "all.tar", [rich, tmp_path / "o.tar"])
     pack = packio.open(tmp_path / "all.tar")
     assert _described(tmp_path / "all.tar")[:10] == _described(rich)
     assert (pack[10].split, pack[10].label, pack.classes) == ("test", 0, ["a", "b"])

@@ -62,11 +62,8 @@ def _check_coco(path: pathlib.Path) -> None:
     assert (found, {(n, h) for key, n, h in boxes if "two" in key}) == _EXPECTED
 
 
-@pytest.mark.parametrize("by", ["copy", "link"])
-def test_merging_keeps_the_names_of_boxes(
-    by: str, coco: list[pathlib.Path], tmp_path: pathlib.Path
-) -> None:
-    packio.merge(tmp_path / "all.tar", coco, by=by)
+def test_merging_keeps_the_names_of_boxes(coco: list[pathlib.Path], tmp_path: pathlib.Path) -> None:
+    packio.merge(tmp_path / "all.tar", coco)
     assert packio.open(tmp_path / "all.tar").classes == ["cat", "dog", "bird"]
     _check_coco(tmp_path / "all.tar")
 
@@ -113,9 +110,8 @@ def test_vectors_go_by_name(tmp_path: pathlib.Path) -> None:
     packio.pack(_hot(range(2, 4), [[1, 0, 1], [0, 1, 0]]), two, shard_size=9,
                 classes_from=["red", "zebra", "cat"])  # fmt: skip
     expected = [{"cat"}, {"cat", "dog"}, {"red", "cat"}, {"zebra"}]
-    for by in ("copy", "link"):
-        packio.merge(tmp_path / f"{by}.tar", [one, two], by=by)
-        assert _names(tmp_path / f"{by}.tar") == expected
+    packio.merge(tmp_path / "all.tar", [one, two])
+    assert _names(tmp_path / "all.tar") == expected
     packio.append(one, two)
     assert _names(one) == expected
     packio.convert(two, tmp_path / "x.tar", classes_from=["cat", "zebra", "dog", "red"])

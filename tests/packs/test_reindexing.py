@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMATS = [n for n in registry.names("formats") if registry.load("formats", n).caps.writes]
-FIRST, SECOND = ("cat/0.png", "dog/1.png", "dog/2.png"), ("bird/3.png", "cat/4.png", "emu/5.png")
+FIRST = ("cat/0.png", "dog/1.png", "dog/2.png")
 
 
 @pytest.fixture(autouse=True)
@@ -41,119 +41,10 @@ def packed(folder: Path, names: Sequence[str], out: Path, **options: Any) -> Pat
     return out
 
 
-def linked(tmp_path: Path, name: str) -> Path:
-    """Two packs with different classes, merged by link."""
-    one = packed(tmp_path / "a", FIRST, tmp_path / f"one{suffix(name)}")
-    two = packed(tmp_path / "b", SECOND, tmp_path / f"two{suffix(name)}")
-    packio.merge(tmp_path / f"all{suffix(name)}", [one, two], by="link")
-    return tmp_path / f"all{suffix(name)}"
-
-
 def meanings(path: Path) -> dict[int, str]:
     """Width of each image → name of its class."""
     with packio.open(path) as pack:
         return {s.width: pack.classes[int(str(s.label))] for s in pack}
-
-
-EXPECTED = {4 + int(Path(n).stem): n.partition("/")[0] for n in FIRST + SECOND}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_linked_pack_keeps_its_labels_without_its_index(name: str, tmp_path: Path) -> None:
-    out = linked(tmp_path, name)
-    assert meanings(out) == EXPECTED
-    (out / "index.packio").unlink()
-    assert meanings(out) == EXPECTED  # opened bare
-    packio.reindex(out)
-    assert meanings(out) == EXPECTED
-
-
-def test_a_linked_pack_keeps_its_labels_when_it_is_linked_and_appended_to(tmp_path: Path) -> None:
-    out = linked(tmp_path, "tar")
-    third = packed(tmp_path / "c", ["ant/6.png", "dog/7.png"], tmp_path / "three.tar")
-    packio.merge(tmp_path / "more.tar", [third, out], by="link")
-    packed(tmp_path / "d", ["bird/8.png", "fox/9.png"], tmp_path / "unused.tar")
-    packio.append(tmp_path / "more.tar", tmp_path / "d")
-    every = EXPECTED | {10: "ant", 11: "dog", 12: "bird", 13: "fox"}
-    assert meanings(tmp_path / "more.tar") == every
-    assert packio.verify(tmp_path / "more.tar", structure="always").ok
-    packio.reindex(tmp_path / "more.tar")
-    assert meanings(tmp_path / "more.tar") == every
-    (tmp_path / "more.tar/index.packio").unlink()
-    assert meanings(tmp_path / "more.tar") == every  # opened bare
-    packio.reindex(tmp_path / "more.tar")
-    assert meanings(tmp_path / "more.tar") == every
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_class_that_was_appended_to_a_linked_pack_keeps_its_name(
-    name: str, tmp_path: Path
-) -> None:
-    out = linked(tmp_path, name)
-    packed(tmp_path / "d", ["bird/8.png", "fox/9.png"], tmp_path / "unused.tar")
-    packio.append(out, tmp_path / "d")
-    every = EXPECTED | {12: "bird", 13: "fox"}
-    assert meanings(out) == every
-    assert packio.verify(out, structure="always").ok
-    (out / "index.packio").unlink()
-    packio.reindex(out)
-    assert meanings(out) == every
-    (tmp_path / "d/gnu").mkdir()
-    (tmp_path / "d/gnu/10.png").write_bytes(png(width=14))
-    packio.append(out, tmp_path / "d")
-    (out / "index.packio").unlink()
-    packio.reindex(out)
-    assert meanings(out) == every | {14: "gnu"}
-
-
-def test_nothing_is_appended_where_shard_classes_are_missing(tmp_path: Path) -> None:
-    out = linked(tmp_path, "tar")
-    (out / "shard-classes.json").unlink()
-    more = packed(tmp_path / "d", ["gnu/9.png"], tmp_path / "more.tar")
-    with (
-        pytest.warns(UserWarning, match=r"shard-classes\.json: missing"),
-        pytest.raises(IntegrityError, match=r"shard-classes\.json: missing"),
-    ):
-        packio.append(out, more)
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"classes": [1], "shards": {}}', "\xff", "[" * 9999])
-def test_damaged_shard_classes_are_refused(text: str, tmp_path: Path) -> None:
-    out = linked(tmp_path, "tar")
-    (out / "index.packio").unlink()
-    (out / "shard-classes.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(IntegrityError, match=r"shard-classes\.json.*restore it"):
-        packio.open(out)
-
-
-def test_missing_shard_classes_are_refused_if_the_old_index_lists_them(tmp_path: Path) -> None:
-    out = linked(tmp_path, "tar")
-    (out / "shard-classes.json").unlink()
-    packio.reindex(out)  # the old index knows the labels
-    assert meanings(out) == EXPECTED
-
-
-def test_a_linked_pack_whose_shards_changed_is_not_mislabelled(tmp_path: Path) -> None:
-    out = linked(tmp_path, "tar")
-    shard = out / "all-00001.tar"
-    content = shard.read_bytes()
-    shard.unlink()
-    shard.write_bytes(content + bytes(10240))
-    with pytest.warns(UserWarning, match="not those that the old index describes"):
-        packio.reindex(out)
-    assert meanings(out) == EXPECTED
-    shard.write_bytes(content)
-
-
-def test_without_shard_classes_a_changed_linked_pack_is_refused(tmp_path: Path) -> None:
-    out = linked(tmp_path, "tar")
-    shard = out / "all-00001.tar"
-    content = shard.read_bytes()
-    shard.unlink()
-    shard.write_bytes(content + bytes(10240))
-    (out / "shard-classes.json").unlink()
-    with pytest.raises(IntegrityError, match="merge the packs again"):
-        packio.reindex(out)
 
 
 @pytest.mark.parametrize("shards", [1, 2])

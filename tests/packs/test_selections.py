@@ -181,11 +181,6 @@ def test_commands_that_change_a_pack_refuse_a_selection(
         packio.reindex(out)
     with pytest.raises(OptionError, match="no index to rebuild"):
         packio.verify(out, rebuild_index=True)
-    cats = packio.select(pack, "class = 'cat'", out=tmp_path / "cats.selection").out
-    with pytest.raises(
-        OptionError, match="a selection, which has no files to link: copy its samples"
-    ):
-        packio.merge(tmp_path / "y.tar", [out, cats], by="link")
     source = packio.convert(pack, tmp_path / "x.lmdb").out
     packio.select(source, "n > 3", out=tmp_path / "l.selection")
     with pytest.raises(OptionError, match="'range' only"):

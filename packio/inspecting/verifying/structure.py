@@ -9,7 +9,6 @@ import numpy as np
 
 from packio.errors import MissingPackageError, PackioError
 from packio.inspecting.verifying.findings import Findings, without
-from packio.packs import shard_classes
 from packio.sample.record import IMAGE, Place, Record
 
 
@@ -30,8 +29,6 @@ def _walk(found: Findings, shard: str, positions: range) -> None:
         records: Iterable[Record[Place]] = (
             r for r in every if r.fields
         )  # else a label without image
-        if classes := shard_classes.read(found.root, [shard]):
-            records = map(classes.relabelling(shard).record, records)
         _compare(found, shard, positions, records, prefix)
     except MissingPackageError as error:
         found.warnings.append(f"{shard}: its structure is not checked: {error}")

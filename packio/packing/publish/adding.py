@@ -19,7 +19,7 @@ from packio.index.pieces import Content
 from packio.packing.plan import seen
 from packio.packing.plan.growth import Growth
 from packio.packing.publish import assembly
-from packio.packs import opening, shard_classes
+from packio.packs import opening
 from packio.sample.recipe import Recipe
 from packio.sample.relabelling import Relabelling
 from packio.system import files, locks
@@ -99,8 +99,7 @@ def _restore_sidecars(pack: opening.Pack, built: Path) -> None:
     for name in whole:  # some were not moved into the pack
         files.remove(built / name)
     with _linked_beside(pack, built, whole):
-        named = shard_classes.extended(pack, pack.classes, built)
-        for name in [*container.finish(built, _shards(pack)), *named]:
+        for name in container.finish(built, _shards(pack)):
             files.sync(built / name)
             (built / name).replace(out / name)
     files.sync(out)
@@ -142,9 +141,7 @@ def _columns(
     container = registry.load("formats", pack.metadata["format"])
     with _linked_beside(pack, built, whole):  # the format looks at all shards in one folder
         names = [*_shards(pack), *(name for name, _ in full)]
-        columns = assembly.with_sidecars(columns, container, built, names)
-        named = shard_classes.extended(pack, classes, built)
-        return assembly.with_files(columns, built, named), known
+        return assembly.with_sidecars(columns, container, built, names), known
 
 
 @contextlib.contextmanager

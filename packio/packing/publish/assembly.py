@@ -172,14 +172,7 @@ def with_sidecars(
     columns: dict[str, Content], container: Format, folder: Path, shards: list[str]
 ) -> dict[str, Content]:
     """Have the format write its files for a folder of shards; add them to the table of files."""
-    return with_files(columns, folder, container.finish(folder, shards))
-
-
-def with_files(
-    columns: dict[str, Content], folder: Path, more: Sequence[str]
-) -> dict[str, Content]:
-    """Add files of a folder to the table of files."""
-    if not more:
+    if not (more := container.finish(folder, shards)):
         return columns
     tables: list[Mapping[str, Content]] = [columns, made.of_files(folder, more)]
     return columns | made.joined_files(tables, [len(columns["file_bytes"]), len(more)])

@@ -1,8 +1,8 @@
-"""Indexing tars at URLs: skipped through by requests of headers, or streamed; by size of sample.
+"""Indexing tars at URLs, which are streamed; by size of sample.
 
 A web server in another process answers each request after a round trip of 10 or 50 ms, over a line
-of 125 MB/s that all connections share. Eight tars are indexed by eight workers, three times each
-way in turn; the table has the medians. `packio.packs.remote_indexing` takes its limit from here.
+of 125 MB/s that all connections share. Eight tars are indexed by eight workers, three times; the
+table has the medians.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,7 @@ def serve(content: bytes, trip: float, port: Any, counts: Any) -> None:
 
 
 def measured(content: bytes, trip: float, rounds: int) -> dict[str, Any]:
-    """Seconds, requests and bytes a sample, each way."""
+    """Seconds, requests and bytes a sample."""
     context = multiprocessing.get_context("fork")
     port, counts = context.Value("i", 0), context.Array("q", 2)
     server = context.Process(target=serve, args=(content, trip, port, counts), daemon=True)
@@ -98,29 +97,23 @@ def measured(content: bytes, trip: float, rounds: int) -> dict[str, Any]:
     while not port.value:
         time.sleep(0.01)
     url = f"http://127.0.0.1:{port.value}/{{1..{TARS}}}.tar"
-    seconds: dict[str, list[float]] = {"skipped": [], "streamed": []}
-    asked: dict[str, Counter[str]] = {}
+    times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PACKIO_CACHE_DIR"] = folder
         index = Path(folder, "x.packio")
         for _ in range(rounds):
-            for name, times in seconds.items():
-                counts[:] = (0, 0)
-                began = time.perf_counter()
-                packio.reindex(url, index=index, headers_only=name == "skipped", num_workers=TARS)
-                times.append(time.perf_counter() - began)
-                asked[name] = Counter(requests=counts[0], bytes=counts[1])
+            counts[:] = (0, 0)
+            began = time.perf_counter()
+            packio.reindex(url, index=index, num_workers=TARS)
+            times.append(time.perf_counter() - began)
         samples = len(packio.open(url, index=index))
     server.terminate()
     server.join()
     return {
-        name: {
-            "ms_a_sample": 1000 * statistics.median(times) / samples,
-            "spread": [1000 * min(times) / samples, 1000 * max(times) / samples],
-            "requests_a_sample": asked[name]["requests"] / samples,
-            "bytes_a_sample": asked[name]["bytes"] / samples,
-        }
-        for name, times in seconds.items()
+        "ms_a_sample": 1000 * statistics.median(times) / samples,
+        "spread": [1000 * min(times) / samples, 1000 * max(times) / samples],
+        "requests_a_sample": counts[0] / samples,
+        "bytes_a_sample": counts[1] / samples,
     }
 
 
@@ -132,13 +125,12 @@ def main() -> None:
         content = tar(size)
         for trip in TRIPS:
             result = measured(content, trip, arguments.rounds)
-            found.append({"bytes": size, "round_trip": trip, **result})
-            shown = "  ".join(
-                f"{name} {r['ms_a_sample']:6.1f} ms {r['requests_a_sample']:5.2f} requests "
-                f"{r['bytes_a_sample']:10,.0f} B"
-                for name, r in result.items()
+            found.append({"bytes": size, "round_trip": trip, "streamed": result})
+            print(
+                f"{size:9,} B  {1000 * trip:3.0f} ms  {result['ms_a_sample']:6.1f} ms "
+                f"{result['requests_a_sample']:5.2f} requests {result['bytes_a_sample']:10,.0f} B",
+                flush=True,
             )
-            print(f"{size:9,} B  {1000 * trip:3.0f} ms  {shown}", flush=True)
     if arguments.save:
         _results.save("reindex_urls", {"machine": _results.machine("fsspec"), "results": found})
 

@@ -16,7 +16,7 @@ from packio.batches.framing import Framing
 from packio.errors import DecodeError, IntegrityError, ReadError
 from packio.images import native, regions, several
 from packio.images.regions import Need
-from packio.index.indexfile import PROGRESSIVE, SEEKABLE, SPLIT_RECORD, UNCHECKED
+from packio.index.indexfile import PROGRESSIVE, SEEKABLE, SPLIT_RECORD
 from packio.packs.opening import Pack
 from packio.storage.folder import FolderFiles
 from packio.storage.local import LocalFiles
@@ -100,7 +100,7 @@ def _samples(framing: Framing, points: Sequence[bytes]) -> tuple[np.ndarray, np.
     flags = rows.column("flags")
     for name in ("file", "offset", "length", "crc32c"):
         samples[name] = rows.column(name)
-    samples["is_checked"] = flags & UNCHECKED == 0
+    samples["is_checked"] = 1
     sizes = np.fromiter(map(len, points), np.int64, len(points))
     samples["points"] = sizes.cumsum() - sizes
     samples["points_size"] = np.where(flags & SEEKABLE, 0, sizes)

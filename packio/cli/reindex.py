@@ -73,14 +73,6 @@ def run(
             help="File or URL where the index goes, if not beside the container.",
         ),
     ] = None,
-    headers_only: Annotated[
-        bool | None,
-        typer.Option(
-            "--headers-only/--whole",
-            help="At a URL: read headers and the heads of images, or all bytes. Headers only, if "
-            "samples have a mebibyte or more.",
-        ),
-    ] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -122,7 +114,7 @@ def run(
         place = packio.reindex(
             path, label_offset=label_offset, trust_plain_pickle=trust_plain_pickle, image=image,
             label=label, layout=layout, database=database, seek_points=seek_points, index=index,
-            headers_only=headers_only, num_workers=threads, engine=engine, progress=progress,
+            num_workers=threads, engine=engine, progress=progress,
         )  # fmt: skip
     if quiet and not as_json:
         return

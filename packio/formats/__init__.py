@@ -46,7 +46,6 @@ class Caps:
             room for them twice.
         at_urls: Whether `Format.scan` opens its path by `packio.formats.blobs.ranges.opened` alone,
             and so takes the URL of an object that is open.
-        skips: Whether `Format.scan` reads no more than headers, labels and descriptions.
         fields_apart: Whether the values of a named field are a container of their own, which holds
             them as another holds images. `Format.scan` then finds those that were added later, too.
         leaves: Names of files that other programs leave in a directory of this format when they
@@ -65,7 +64,6 @@ class Caps:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     spooled: bool = False
     at_urls: bool = False
-    skips: bool = False
     fields_apart: bool = False
     leaves: tuple[str, ...] = ()
 

@@ -57,8 +57,7 @@ UNFINISHED_SUFFIX = ".packio-tmp"  # of what is beside a pack while it is built 
 
 _KEYS = 1 << 16  # that are read at a time where all are read
 
-# Bits of the column "flags"; UNCHECKED: nobody has read the value, so crc32c says nothing.
-SEEKABLE, SPLIT_RECORD, PROGRESSIVE, UNCHECKED = 1, 2, 4, 8
+SEEKABLE, SPLIT_RECORD, PROGRESSIVE = 1, 2, 4  # bits of the column "flags"
 
 
 class Index:

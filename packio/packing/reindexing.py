@@ -31,7 +31,6 @@ def reindex(
     database: str | None = None,
     seek_points: bool | None = None,
     index: str | os.PathLike[str] | None = None,
-    headers_only: bool | None = None,
     num_workers: int = 8,
     engine: str | Executor = "local",
     progress: Callable[[int, int], object] | None = None,
@@ -62,12 +61,9 @@ def reindex(
             with a comma between; RGB, and by the shape, if nothing is said.
         database: Name of a database within an LMDB that holds several; "": the one without a name.
         seek_points: Keep in the index where the decoding of a JPEG may begin; see `packio.pack`.
-            None: for files. Seek points of objects at URLs need all of their bytes.
+            None: for files.
         index: Where the index goes, a path or a URL; None: beside the container. Open the container
             with the same ``index=``.
-        headers_only: Of objects at URLs read headers, labels and the heads of images. It saves
-            bytes, and takes a request a sample. The index then has no checksums of images. None:
-            of samples of a mebibyte and more, if the format allows it.
         num_workers: Objects at URLs that are read at a time; another engine than "local" decides
             this by itself.
         engine: Where objects at URLs are read: "local", in threads; "ray", "ray:ADDRESS", or any
@@ -97,14 +93,12 @@ def reindex(
     place = None if index is None else urls.absolute(index)
     if isinstance(url := urls.place(path), Url):
         return remote_indexing.reindex(
-            url, place, reading, seek_points=bool(seek_points), headers_only=headers_only,
+            url, place, reading, seek_points=bool(seek_points),
             num_workers=num_workers, told=progress,
             started=None if engine == "local" else functools.partial(_started, engine),
         )  # fmt: skip
-    if headers_only is not None or isinstance(place, Url) or engine != "local":
-        raise OptionError(
-            f"{path}: headers_only=, engine=, and an index at a URL, are for containers there"
-        )
+    if isinstance(place, Url) or engine != "local":
+        raise OptionError(f"{path}: engine=, and an index at a URL, are for containers there")
     return indexing.reindex(absolute(path), place, reading, seek_points=seek_points is not False)
 
 

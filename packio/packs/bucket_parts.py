@@ -27,10 +27,9 @@ from packio.index.indexfile import INDEX_SUFFIX
 from packio.packs import parts
 from packio.packs.buckets import Bucket
 from packio.packs.collecting import Collected
-from packio.packs.heads import CollectedHeads
 from packio.packs.parts import Part
 from packio.storage import objects, urls
-from packio.storage.objects import AnyObject, Facts, OpenUrl, SkippedObject, StreamedObject
+from packio.storage.objects import Facts, OpenUrl, StreamedObject
 from packio.storage.urls import Url
 from packio.system import interrupts
 from packio.system.pools import ThreadPool
@@ -49,7 +48,6 @@ class Work:
     bucket: Bucket
     reading: Reading
     seek_points: bool
-    headers_only: bool
     ahead: int  # requests of one object
 
     def alone(self, name: str) -> Work:
@@ -59,7 +57,7 @@ class Work:
 
     def name(self) -> str:
         """Name of the folder of the parts."""
-        asked = (__version__, self.bucket.format, self.reading, self.seek_points, self.headers_only)
+        asked = (__version__, self.bucket.format, self.reading, self.seek_points)
         names = "\0".join([os.fspath(self.bucket.root), *self.bucket.facts])
         text = f"{asked}\0{names}".encode("utf-8", "surrogateescape")
         return hashlib.sha256(text).hexdigest()
@@ -199,11 +197,7 @@ def _make(work: Work, path: Path, name: str, facts: Facts, stopped: threading.Ev
     """Make the part of one object."""
     url = urls.child(work.bucket.root, name)
     for only_labelled in (False, True):
-        found: AnyObject
-        if work.headers_only:
-            found = SkippedObject(url, facts.size, stopped)
-        else:
-            found = StreamedObject(url, facts.size, work.ahead, stopped)
+        found = StreamedObject(url, facts.size, work.ahead, stopped)
         with objects.opened_once(found) as opened:
             samples, count = _collected(work, opened, only_labelled=only_labelled)
             digest = opened.opened.digest()
@@ -221,11 +215,10 @@ def _make(work: Work, path: Path, name: str, facts: Facts, stopped: threading.Ev
 def _collected(work: Work, url: OpenUrl, *, only_labelled: bool) -> tuple[Collected, int]:
     """Scan an object, and collect its samples; return how many they are."""
     form: Format = registry.load("formats", work.bucket.format)
-    kind = CollectedHeads if work.headers_only else Collected
     text = os.fspath(url).removeprefix(
         f"{os.fspath(work.bucket.root)}/"
     )  # as the format calls the file
-    samples = kind(
+    samples = Collected(
         work.bucket.root, [text], form, work.reading.label_offset, seek_points=work.seek_points,
         storage=_OneObject(url.opened), only_labelled=only_labelled,
     )  # fmt: skip
@@ -235,7 +228,7 @@ def _collected(work: Work, url: OpenUrl, *, only_labelled: bool) -> tuple[Collec
 class _OneObject:
     """The storage of one object that is open."""
 
-    def __init__(self, opened: AnyObject) -> None:
+    def __init__(self, opened: StreamedObject) -> None:
         self._opened = opened
 
     def read(self, file: int, offset: int, length: int) -> bytes:

@@ -118,19 +118,6 @@ def tags(index: Index) -> dict[str, str]:
     return {name: match[1] for name, match in found.items() if match is not None}
 
 
-def unread(index: Index) -> dict[str, str]:
-    """Versions of the objects of others that nobody has read whole, by their names.
-
-    Their samples have no checksums, so only the version tells that an object was replaced.
-    """
-    versions = index.metadata.get(OBJECTS)
-    known = versions if isinstance(versions, dict) else {}
-    found = {name: known.get(name) for name, _, digest in index.files() if not any(digest)}
-    return {
-        name: version for name, version in found.items() if version and isinstance(version, str)
-    }
-
-
 def _versions(root: Url, names: Sequence[str]) -> dict[str, str]:
     """Versions of those objects that are there."""
     with urls.errors_as(ReadError, root):

@@ -43,7 +43,7 @@ def of_pack(
     files = index.files()
     names, sizes = [name for name, _, _ in files], [size for _, size, _ in files]
     if isinstance(root, Url):
-        return RemoteFiles(root, names, sizes, buckets.tags(index), buckets.unread(index))
+        return RemoteFiles(root, names, sizes, buckets.tags(index))
     if pack.is_file() and pack.name not in names and "selection" not in index.metadata:
         raise IntegrityError(
             f"{index.path}: lists {', '.join(names[:1]) or 'no file'}, not {pack.name}: the index "

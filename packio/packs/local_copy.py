@@ -46,7 +46,6 @@ _THREADS = 4  # that read
 _PIECE = 8 << 20  # bytes that are read at a time
 _POLL = 0.1  # seconds between two looks at the lock
 _PATIENCE = 300.0  # seconds without progress after which nobody waits any longer
-_UNKNOWN = bytes(32)  # the digest of an object that nobody had read whole when it was indexed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -107,13 +106,6 @@ def _keep(pack: Pack, home: Path, room: int) -> None:
     """Let a pack keep the samples that it reads; a whole copy, or mapped pixels, need no cache."""
     if pack.raw_rows is not None:
         return
-    unread = [name for name, _, check in pack.index_file.files() if check == _UNKNOWN]
-    if unread:
-        warnings.warn(
-            f"{pack.path}: local_bytes= keeps no samples of {len(unread)} objects, as their index "
-            "was made from headers, without checksums; packio reindex --whole reads them whole",
-            stacklevel=5,
-        )
     pack.ram = disk.opened(home, pack.digest, len(pack), len(pack.fields), room, str(pack.path))
     if pack.ram is None:
         warnings.warn(
@@ -219,7 +211,7 @@ def _fill(pack: Pack, files: list[_PackFile], part: Path, lock: Path) -> None:
             path = part / "files" / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as out:
-                if file.check not in (_written(file, bodies, out, lock), _UNKNOWN):
+                if file.check != _written(file, bodies, out, lock):
                     raise IntegrityError(f"{pack.path}: {file.name} is damaged; see packio verify")
     pack.index_file.copy_to(part / INDEX_NAME)
     if Index(part / INDEX_NAME).digest != pack.digest:

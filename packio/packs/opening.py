@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from packio.errors import IntegrityError, OptionError, ReadError
 from packio.formats import Reading
-from packio.index.indexfile import SPLIT_RECORD, UNCHECKED, crc32c
+from packio.index.indexfile import SPLIT_RECORD, crc32c
 from packio.packs import arriving, locating
 from packio.packs.collecting import remarks_of
 from packio.packs.files import check_identity, index_of_pack, of_pack, refuse_changed
@@ -251,7 +251,6 @@ class Pack(PackTable, Sequence[Sample]):
         self, position: int, file: int, offset: int, length: int, crc: int | None, flags: int,
         name: str = IMAGE,
     ) -> bytes:  # fmt: skip
-        crc = None if flags & UNCHECKED else crc
         if self.ram is not None and crc is not None:
             kept = self.ram.get(self._slots[name] + position, crc)
             if kept is not None:

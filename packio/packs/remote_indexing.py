@@ -1,14 +1,5 @@
 """Indexing containers of others at URLs, in one pass over their objects, several at a time.
 
-An object is either streamed, all of it, or skipped through: of each sample the headers, the label
-and the head of the image are read, by a request for each sample. Requests of one object follow each
-other, as each header tells where the next one is. Eight objects at a time over a line of 125 MB/s,
-with round trips of 10 or 50 ms, took equally long both ways at 0.5 MB a sample; at 1.4 MB skipping
-was 1.5 times as fast (``benchmarks/reindex_urls.py``). A faster line, or fewer objects,
-speak for streaming, and streaming gives checksums. So packio streams samples of less than 1 MiB.
-The mean size of the first samples decides, for all objects. If the service tells no version of an
-object, all are streamed: only a checksum shows then that an image was replaced.
-
 What is found of each object is written into the user's cache at once. A run that is cut short goes
 on with the objects that are missing. An object that changes meanwhile is read anew.
 """
@@ -16,9 +7,7 @@ on with the objects that are missing. An object that changes meanwhile is read a
 from __future__ import annotations
 
 import functools
-import itertools
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -26,9 +15,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packio import __version__, registry
-from packio.errors import CannotCreateError, OptionError, ReadError
-from packio.formats import Format, Reading
+from packio import __version__
+from packio.errors import CannotCreateError, ReadError
+from packio.formats import Reading
 from packio.index import indexfile
 from packio.index.indexfile import INDEX_SUFFIX
 from packio.packs import bucket_parts, buckets, parts
@@ -36,14 +25,10 @@ from packio.packs.bucket_parts import Sight, Told, Work
 from packio.packs.buckets import EMPTY, OBJECTS, Bucket
 from packio.packs.collecting import LeftOut, remarks_of
 from packio.packs.parts import Part
-from packio.storage import objects, urls
-from packio.storage.objects import EnoughError, SkippedObject
+from packio.storage import urls
 from packio.storage.urls import Url
 from packio.system import cache, files, locks
 
-SKIPPED_BYTES = 1 << 20  # mean bytes of a sample from which on objects are skipped through
-_LOOKED_AT = 16  # samples that tell the mean
-_LOOKS = 64  # requests that they may take: there may be thousands of other members before them
 _REQUESTS = 16  # of all workers, ahead of what is read
 
 if TYPE_CHECKING:
@@ -53,28 +38,14 @@ Started = Callable[[Sight], AbstractContextManager[Executor]]  # an engine that 
 
 
 def reindex(
-    url: Url, index: Path | None, reading: Reading, *, seek_points: bool, headers_only: bool | None,
+    url: Url, index: Path | None, reading: Reading, *, seek_points: bool,
     num_workers: int, told: Told | None = None, started: Started | None = None,
 ) -> Path:  # fmt: skip
     """Index a container at a URL; see `packio.reindex`."""
     bucket = buckets.find(url)
-    form: Format = registry.load("formats", bucket.format)
-    if headers_only and not form.caps.skips:
-        raise OptionError(f"{url}: {bucket.format} must be read whole; leave headers_only out")
     place = index if index is not None else buckets.index_place(url, bucket)
     _try_out(place, url)
-    unknown = [name for name, facts in bucket.facts.items() if not facts.version]
-    if headers_only is None:
-        is_possible = not seek_points and not unknown and form.caps.skips
-        headers_only = is_possible and _is_skipped(bucket, form, reading)
-    elif headers_only and unknown:
-        warnings.warn(
-            f"{urls.child(bucket.root, unknown[0])}: the server tells no version; if it is "
-            "replaced, wrong images will be read without an error. To have checksums, read it "
-            "whole: packio reindex --whole (headers_only=False)",
-            stacklevel=3,
-        )
-    work = Work(bucket, reading, seek_points, headers_only, _ahead(num_workers, bucket))
+    work = Work(bucket, reading, seek_points, _ahead(num_workers, bucket))
     folder = cache.folder("reindex", work.name())
     folder.mkdir(parents=True, exist_ok=True)
     with locks.file_lock(folder.with_suffix(".lock")):
@@ -111,24 +82,6 @@ def _try_out(place: Path, url: Url) -> None:
     except Exception as error:  # each service has errors of its own
         reason = str(error) or type(error).__name__
         raise CannotCreateError(f"{place}: cannot be written: {reason}{advice}") from error
-
-
-def _is_skipped(bucket: Bucket, form: Format, reading: Reading) -> bool:
-    """Whether the first samples are so large that it pays to skip through the objects."""
-    name, facts = next(iter(bucket.facts.items()))
-    if facts.size < SKIPPED_BYTES:
-        return False
-    found = SkippedObject(urls.child(bucket.root, name), facts.size, threading.Event(), _LOOKS)
-    with objects.opened_once(found) as url:
-        try:
-            ends = [
-                max(place.offset + place.length for place in record.fields.values())
-                for record in itertools.islice(form.scan(url, reading), _LOOKED_AT)
-                if record.fields
-            ]
-        except EnoughError:  # what a request has skipped on average decides then
-            return found.reached / found.requests >= SKIPPED_BYTES
-    return bool(ends) and max(ends) / len(ends) >= SKIPPED_BYTES
 
 
 def _publish(folder: Path, paths: list[Path], work: Work, place: Path, url: Url) -> None:

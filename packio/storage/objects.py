@@ -1,9 +1,7 @@
-"""One object at a URL, read from its beginning to its end: by pieces ahead, or by small windows.
+"""One object at a URL, read from its beginning to its end.
 
-`StreamedObject` fetches the whole object in pieces of 4 MiB, several at a time and ahead of the
-reader, and digests them on their way. `SkippedObject` fetches 16 KiB where the reader looks, and
-leaves out what the reader skips. Which of them is faster depends on how much is skipped: see
-`packio.packs.remote_indexing`.
+The object comes in pieces of 4 MiB, several at a time and ahead of the reader, and is digested on
+its way.
 """
 
 from __future__ import annotations
@@ -22,11 +20,8 @@ from packio.storage.urls import Url
 from packio.system import interrupts
 from packio.system.pools import ThreadPool
 
-WINDOW = 16 << 10  # bytes that a small read takes at once: a tar header and the head of an image
-_WIDEST = 1 << 20  # bytes of a window where nothing is skipped: each that follows is twice as long
 _PIECE = 4 << 20  # bytes of a request that reads ahead
 _KEPT = 16 << 20  # bytes of pieces that stay, for a reader that looks back
-_WINDOWS = 16  # windows that stay
 
 
 class Facts(NamedTuple):
@@ -77,8 +72,6 @@ class StreamedObject:
 
     Not for several threads. Reading back further than 16 MiB asks for the bytes again.
     """
-
-    reads_all = True
 
     def __init__(self, url: Url, size: int, ahead: int, stopped: threading.Event) -> None:
         self.url: Url = url
@@ -144,55 +137,7 @@ class StreamedObject:
         self._kept.clear()
 
 
-class EnoughError(ReadError):
-    """A look at an object has taken as many requests as it may take."""
-
-
-class SkippedObject:
-    """An object of which small parts are read. Not for several threads."""
-
-    reads_all = False
-
-    def __init__(
-        self, url: Url, size: int, stopped: threading.Event, most: int | None = None
-    ) -> None:
-        self.url: Url = url
-        self.size: int = size
-        self._stopped, self._most = stopped, most
-        self.requests = self.reached = 0
-        self._width = WINDOW
-        self._windows: OrderedDict[int, bytes] = OrderedDict()  # by their beginnings
-
-    def read(self, length: int, offset: int) -> bytes:
-        """Read a range within the object; see `StreamedObject.read`."""
-        for start, window in reversed(self._windows.items()):
-            if start <= offset and offset + length <= start + len(window):
-                return window[offset - start : offset - start + length]
-        if self.requests == self._most:
-            raise EnoughError(f"{self.url}: {self.requests} requests reach to byte {self.reached}")
-        is_near = self.requests and self.reached <= offset + length < self.reached + self._width
-        self._width = min(2 * self._width, _WIDEST) if is_near else WINDOW
-        wanted = min(max(length, self._width), self.size - offset)
-        window = _fetched(self, offset, wanted, self._stopped)
-        self.requests, self.reached = self.requests + 1, offset + wanted
-        self._windows[offset] = window
-        while len(self._windows) > _WINDOWS:
-            self._windows.popitem(last=False)
-        return window[:length]
-
-    def digest(self) -> bytes:
-        """Zeros: nobody has read all of the object."""
-        return bytes(32)
-
-    def close(self) -> None:
-        """Forget the windows."""
-        self._windows.clear()
-
-
-AnyObject = StreamedObject | SkippedObject
-
-
-def _fetched(of: AnyObject, start: int, length: int, stopped: threading.Event) -> bytes:
+def _fetched(of: StreamedObject, start: int, length: int, stopped: threading.Event) -> bytes:
     if stopped.is_set():
         raise ReadError(f"{of.url}: stopped, as another object could not be read")
     with urls.errors_as(ReadError, f"{of.url}, byte {start}"):
@@ -202,7 +147,7 @@ def _fetched(of: AnyObject, start: int, length: int, stopped: threading.Event) -
 class OpenUrl(Url):
     """The URL of an object that is open: whoever opens the URL reads through the same object."""
 
-    opened: AnyObject
+    opened: StreamedObject
 
     @property
     def _kind(self) -> type[Url]:
@@ -210,7 +155,7 @@ class OpenUrl(Url):
 
 
 @contextlib.contextmanager
-def opened_once(found: AnyObject) -> Iterator[OpenUrl]:
+def opened_once(found: StreamedObject) -> Iterator[OpenUrl]:
     """The URL of an object, for all that read the object while the block runs."""
     url = OpenUrl(found.url)
     url.opened = found

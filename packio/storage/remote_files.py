@@ -21,19 +21,17 @@ class RemoteFiles:
 
     def __init__(
         self, root: Url, paths: Sequence[str], sizes: Sequence[int],
-        tags: Mapping[str, str] | None = None, versions: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._root, self._paths, self._sizes = root, list(paths), list(sizes)
-        self._tags, self._versions = dict(tags or {}), dict(versions or {})
+        self._tags = dict(tags or {})
         self._client = requests.client(root)
         self._to_warn = [True]  # of a refusal, once; copies of this object share the list
         self._flight = Flight(self._range)
         self._landings: Mapping[Range, Landing] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RemoteFiles, (
-            self._root, self._paths, self._sizes, self._tags, self._versions,
-        )  # fmt: skip
+        return RemoteFiles, (self._root, self._paths, self._sizes, self._tags)
 
     def check(self, is_read: Callable[[int], bool]) -> None:
         """Compare the size of every file with the index, if the service tells sizes."""
@@ -101,8 +99,7 @@ class RemoteFiles:
         if self._client is not None:
             try:
                 name = self._paths[file]
-                tag, version = self._tags.get(name), self._versions.get(name, "")
-                return self._client.read(url, start, stop, tag, self._sizes[file], version)
+                return self._client.read(url, start, stop, self._tags.get(name), self._sizes[file])
             except requests.RefusedError as error:
                 self._client = None
                 with contextlib.suppress(IndexError):  # many requests may be refused at a time
@@ -110,17 +107,7 @@ class RemoteFiles:
                     warnings.warn(
                         f"{error}: all objects there are read more slowly, by fsspec", stacklevel=2
                     )
-        data = urls.read(*urls.filesystem(url), start, stop - start)
-        self._compare([file])
-        return data
-
-    def _compare(self, files: Iterable[int]) -> None:
-        """Check that files whose samples have no checksums are what they were, after a read."""
-        for file in {f for f in files if self._paths[f] in self._versions}:
-            found = urls.info(self.path(file))
-            version = self._versions[self._paths[file]]
-            if found is None or not urls.is_version(urls.version(found), version):
-                raise IntegrityError(requests.replaced(self.path(file)))
+        return urls.read(*urls.filesystem(url), start, stop - start)
 
     @property
     def looks_ahead(self) -> bool:
@@ -161,7 +148,6 @@ class RemoteFiles:
                     [at[piece.file][1] for piece in pieces], [piece.start for piece in pieces],
                     [piece.stop for piece in pieces], on_error="return",
                 )  # fmt: skip
-                self._compare(piece.file for piece in pieces)
                 bodies = found
         return {
             wanted: flight.landed(piece, body)

@@ -114,7 +114,6 @@ class _Wanted(NamedTuple):
     stop: int
     tag: str | None
     size: int | None
-    version: str = ""
 
 
 class Client:
@@ -140,10 +139,9 @@ class Client:
 
     def read(
         self, url: Url, start: int, stop: int, tag: str | None, size: int | None = None,
-        version: str = "",
     ) -> bytes:  # fmt: skip
         """Read a range of an object, in several attempts if need be."""
-        return urls.retried(lambda: self._read(url, _Wanted(start, stop, tag, size, version)))
+        return urls.retried(lambda: self._read(url, _Wanted(start, stop, tag, size)))
 
     def _read(self, url: Url, wanted: _Wanted) -> bytes:
         try:
@@ -211,7 +209,7 @@ def _urllib3() -> Any:
 
 def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
     """Check that an answer is the range that was asked for, of the object that was opened."""
-    start, stop, tag, size, version = wanted
+    start, stop, tag, size = wanted
     status, headers = answer.status, answer.headers
     length = headers.get("Content-Length")
     if status == 206:
@@ -230,18 +228,7 @@ def _check(url: Url, answer: Any, wanted: _Wanted) -> str | None:
     found = str(headers.get("ETag", ""))
     if tag is not None and found and found.removeprefix("W/") != tag:
         raise IntegrityError(replaced(url))
-    if version and (tag is None or not found):
-        _compare(url, headers, size, version)
     return found if found.startswith('"') else None
-
-
-def _compare(url: Url, headers: Mapping[str, str], size: int | None, version: str) -> None:
-    """Check that an answer tells the version that was there."""
-    name = version.partition(" ")[0]
-    if (told := headers.get(name)) is None:
-        raise RefusedError(f"{url}: the server does not tell the {name} of a range")
-    if not urls.is_version(f"{name} {told} {size}", version):
-        raise IntegrityError(replaced(url))
 
 
 def _error(url: Url, status: int, reason: str | None) -> Exception:

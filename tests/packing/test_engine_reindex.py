@@ -80,7 +80,7 @@ class _Mortal(Executor):
         return done
 
 
-@pytest.mark.parametrize("options", [{}, {"headers_only": True}, {"seek_points": True}])
+@pytest.mark.parametrize("options", [{}, {"seek_points": True}])
 def test_the_index_of_processes_is_that_of_threads(
     options: dict[str, Any], s3: Proxy, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packio.errors import IntegrityError, NotAPackError, ReadError
-from packio.storage.objects import AnyObject, OpenUrl
+from packio.storage.objects import OpenUrl, StreamedObject
 from packio.system.files import read_at
 
 _ZLIB = (
@@ -71,7 +71,7 @@ class Input:
 class _RemoteInput(Input):
     """An object at a URL, read by range. Whoever opened the object shares its small reads."""
 
-    def __init__(self, found: AnyObject) -> None:
+    def __init__(self, found: StreamedObject) -> None:
         self.path, self.size, self._found = found.url, found.size, found
 
     def read(self, length: int, offset: int) -> bytes:

@@ -47,7 +47,7 @@ class Mds(Format):
     """Shards of MosaicML's streaming, and folders of shards with ``index.json``."""
 
     caps: Caps = Caps(
-        (".mds",), writes=False, keeps=frozenset(("key", "label", "meta")), at_urls=True, skips=True
+        (".mds",), writes=False, keeps=frozenset(("key", "label", "meta")), at_urls=True
     )
 
     def shards(self, names: Sequence[str], content: Callable[[str], bytes | None]) -> Sequence[str]:

@@ -14,22 +14,22 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
-import dataclasses
 import functools
 import inspect
 import io
+import itertools
 import json
 import os
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from packio.errors import CannotCreateError, OptionError
-from packio.measuring.clocks import Clock, Durations, HostClock, device_clock
 from packio.system.locks import ForkSafeLock
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ T = TypeVar("T")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PENDING = 4096  # measurements that may wait for the GPU
+_BITS = 8  # leading bits of a duration that choose its bucket
 
 
 class Timer:
@@ -84,12 +85,12 @@ class Timer:
             raise OptionError(f"cuda={cuda!r}: expected None, 'events' or 'synchronize'")
         self._again = functools.partial(Timer, warmup=warmup, cuda=cuda, device=device, clock=clock)
         self._warmup = warmup
-        self._host = HostClock(clock)
-        self._clock: Clock = device_clock(cuda, device, clock) if cuda else self._host
+        self._host = Clock("the host's clock", clock)
+        self._clock = _make_device_clock(cuda, device, clock) if cuda else self._host
         self._durations: dict[str, Durations] = defaultdict(lambda: Durations(warmup))
         self._pending: deque[tuple[str, Clock, object, object]] = deque()  # name, clock, begin, end
         self._lock = ForkSafeLock()
-        self._here = _Thread()
+        self._here = threading.local()
 
     def __reduce__(self) -> tuple[object, ...]:  # another process gets an empty timer
         return self._again, ()
@@ -138,8 +139,8 @@ class Timer:
         Args:
             within: Name of the part that the loop ran within, if any.
         """
-        named = self.as_dict()
-        wait, compute = (named.get(f"{within}/{n}".lstrip("/")) for n in ("wait", "compute"))
+        rows = self.as_dict()
+        wait, compute = (rows.get(f"{within}/{n}".lstrip("/")) for n in ("wait", "compute"))
         if wait is None or compute is None:
             return None
         return wait["total_s"] / ((wait["total_s"] + compute["total_s"]) or 1.0)
@@ -153,8 +154,8 @@ class Timer:
         """
         with self._lock:
             self._settle(0)
-            found = sorted(self._durations.items(), key=lambda named: named[0].split("/"))
-            return {name: durations.as_dict() for name, durations in found if durations.count}
+            ordered = sorted(self._durations.items(), key=lambda named: named[0].split("/"))
+            return {name: durations.as_dict() for name, durations in ordered if durations.count}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON: "clock", "warmup", and "names", which is `as_dict`.
@@ -162,9 +163,9 @@ class Timer:
         Raises:
             CannotCreateError: the file cannot be written.
         """
-        named = {"clock": str(self._clock), "warmup": self._warmup, "names": self.as_dict()}
+        values = {"clock": str(self._clock), "warmup": self._warmup, "names": self.as_dict()}
         try:
-            Path(path).write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
+            Path(path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise CannotCreateError(f"{path}: {error.strerror}") from error
 
@@ -180,31 +181,32 @@ class Timer:
         from rich.console import Group
         from rich.table import Table
 
-        named = self.as_dict()
+        rows = self.as_dict()
         table = Table(box=None, pad_edge=False)
         table.add_column("name", overflow="fold")
         for title in ("count", "total s", "mean ms", "p50", "p90", "p99", "min", "max"):
             table.add_column(title, justify="right")
-        for name, row in named.items():
+        lines = []
+        for name, row in rows.items():
             count, total, *seconds = row.values()
             cells = (f"{1e3 * s:,.3f}" for s in seconds)
             table.add_row(name, f"{count:,}", f"{total:,.3f}", *cells)
-        return Group(table, *self._remarks(named))
-
-    def _remarks(self, named: Iterable[str]) -> list[str]:
-        loops = [name.rpartition("/")[0] for name in named if name.split("/")[-1] == "wait"]
-        shares = ((within, self.wait_share(within)) for within in loops)
-        found = [
-            f"{within + ': ' if within else ''}{share:.1%} of the loop's time was waiting for data"
-            for within, share in shares
-            if share is not None
-        ]
+            within, _, last = name.rpartition("/")
+            if last == "wait" and (share := self.wait_share(within)) is not None:
+                loop = f"{within}: " if within else ""
+                lines.append(f"{loop}{share:.1%} of the loop's time was waiting for data")
         left_out = f"; the first {self._warmup} of each name left out" if self._warmup else ""
-        return [*found, f"measured by {self._clock}{left_out}"]
+        return Group(table, *lines, f"measured by {self._clock}{left_out}")
+
+    def _open_spans(self) -> list[tuple[Span, str, object]]:
+        """List the parts that this thread is within: span, name, begin."""
+        spans: list[tuple[Span, str, object]] = vars(self._here).setdefault("open", [])
+        return spans
 
     def _within(self) -> str:
         """Give the prefix of names here, in this thread."""
-        return f"{self._here.open[-1].name}/" if self._here.open else ""
+        spans = self._open_spans()
+        return f"{spans[-1][1]}/" if spans else ""
 
     def _add(self, name: str, clock: Clock, begin: object, end: object) -> None:
         with self._lock:
@@ -234,20 +236,18 @@ class Span(contextlib.ContextDecorator):
         self._timer, self._name, self._clock = timer, name, clock
 
     def __enter__(self) -> Span:
-        timer = self._timer
-        opened = _Open(self, timer._within() + self._name)  # noqa: SLF001 (a part of it)
-        timer._here.open.append(opened)  # noqa: SLF001 (a part of it)
-        opened.begin = self._clock.mark()
+        name = self._timer._within() + self._name  # noqa: SLF001 (a part of it)
+        self._timer._open_spans().append((self, name, self._clock.mark()))  # noqa: SLF001 (a part of it)
         return self
 
     def __exit__(self, *_: object) -> None:
         end = self._clock.mark()
-        still_open = self._timer._here.open  # noqa: SLF001 (a part of it)
+        spans = self._timer._open_spans()  # noqa: SLF001 (a part of it)
         place = -1
-        while still_open[place].span is not self:  # generators took turns
+        while spans[place][0] is not self:  # generators took turns
             place -= 1
-        opened = still_open.pop(place)
-        self._timer._add(opened.name, self._clock, opened.begin, end)  # noqa: SLF001 (a part of it)
+        name, begin = spans.pop(place)[1:]
+        self._timer._add(name, self._clock, begin, end)  # noqa: SLF001 (a part of it)
 
     def __call__(self, function: _Function) -> _Function:
         """Return the function, measured whenever it is called."""
@@ -262,17 +262,86 @@ class Span(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-@dataclasses.dataclass(slots=True)
-class _Open:
-    """A part that has begun."""
+class Clock(NamedTuple):
+    """Marks moments, and measures nanoseconds between two of them. Its text is its name."""
 
-    span: Span
     name: str
-    begin: object = None
+    mark: Callable[[], Any]
+    is_over: Callable[[Any], bool] = lambda _: True  # the device, too, has come to the moment
+    between: Callable[[Any, Any], int] = lambda begin, end: int(end - begin)
+
+    def __str__(self) -> str:
+        return self.name
 
 
-class _Thread(threading.local):
-    """The parts that a thread is within."""
+def _make_device_clock(
+    kind: str, device: torch.device | str | int | None, read: Callable[[], int]
+) -> Clock:
+    """Make a clock for work on a GPU; without a GPU the host's clock, whose name says so."""
+    import torch
 
-    def __init__(self) -> None:
-        self.open: list[_Open] = []
+    gpu = (
+        torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
+    )
+    if gpu.type != "cuda":
+        return Clock(f"the host's clock (cuda={kind!r} means nothing on device {gpu})", read)
+    if not torch.cuda.is_available():
+        return Clock(f"the host's clock (cuda={kind!r}, but there is no GPU)", read)
+    if str(gpu) == "cuda":
+        gpu = torch.device("cuda", torch.cuda.current_device())
+
+    def synchronize() -> int:
+        torch.cuda.synchronize(gpu)
+        return read()
+
+    def record() -> Any:  # never waits: an event behind all work of the stream so far
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+        event.record(torch.cuda.current_stream(gpu))
+        return event
+
+    def between(begin: Any, end: Any) -> int:
+        begin.synchronize()  # perhaps of another stream
+        end.synchronize()
+        return int(begin.elapsed_time(end) * 1e6)
+
+    if kind == "events":
+        return Clock(f"CUDA events on {gpu}", record, torch.cuda.Event.query, between)
+    return Clock(f"the host's clock, {gpu} idle at both ends", synchronize)
+
+
+class Durations:
+    """Many durations in bounded memory: exact sums, and a histogram for percentiles.
+
+    A bucket holds the durations that agree in their leading 8 bits. So the middle of a bucket is
+    within 1/256 of each duration in it. Source: HdrHistogram.
+    """
+
+    def __init__(self, warmup: int) -> None:
+        self._left_out, self.count, self._total = warmup, 0, 0
+        self._least = self._most = 0
+        self._buckets: Counter[int] = Counter()
+
+    def add(self, nanoseconds: int) -> None:
+        if self._left_out:
+            self._left_out -= 1
+            return
+        self._least = min(self._least, nanoseconds) if self.count else nanoseconds
+        self._most = max(self._most, nanoseconds)
+        self.count, self._total = self.count + 1, self._total + nanoseconds
+        shift = max(nanoseconds.bit_length() - _BITS, 0)
+        self._buckets[(shift << _BITS) + (nanoseconds >> shift)] += 1  # keys sort as durations
+
+    def as_dict(self) -> dict[str, float]:
+        values = {"total": self._total, "mean": self._total / self.count}
+        values |= {f"p{percent}": self._percentile(percent) for percent in (50, 90, 99)}
+        values |= {"min": self._least, "max": self._most}
+        return {"count": self.count} | {f"{name}_s": value / 1e9 for name, value in values.items()}
+
+    def _percentile(self, percent: int) -> float:
+        """Find the middle of the bucket in which the percentile lies (nearest rank)."""
+        keys = sorted(self._buckets)
+        reached = list(itertools.accumulate(self._buckets[key] for key in keys))
+        key = keys[bisect.bisect_left(reached, -(-self.count * percent // 100))]
+        shift, leading = key >> _BITS, key & ((1 << _BITS) - 1)
+        middle = (leading << shift) + ((1 << shift) - 1) / 2
+        return min(max(middle, self._least), self._most)

@@ -76,11 +76,11 @@ def watch(model: nn.Module, *, deep: bool = False) -> Watch:
     watched = [("", model)]
     if deep:
         watched += [(n, m) for n, m in model.named_modules() if n and isinstance(m, _LEAVES)]
-    found = Watch()
+    hooks = Watch()
     for name, module in watched:
         hook = module.register_forward_pre_hook(_Hook(name, module), with_kwargs=True)
-        found.callback(hook.remove)
-    return found
+        hooks.callback(hook.remove)
+    return hooks
 
 
 class _Hook:
@@ -96,7 +96,7 @@ class _Hook:
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._is_part and torch.compiler.is_compiling():
             return
-        for tensor in _tensors([args, kwargs], []):
+        for tensor in _find_tensors([args, kwargs]):
             found = self._look(tensor)
             if found:
                 self._tell(tensor, *found)
@@ -133,14 +133,14 @@ class _Hook:
         warnings.warn_explicit(message, MemoryFormatWarning, file, line)
 
 
-def _tensors(values: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Append the tensors in nested arguments to a list, and return the list."""
+def _find_tensors(values: Any) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
     for value in values.values() if isinstance(values, Mapping) else values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (tuple, list, Mapping)):
-            _tensors(value, found)
-    return found
+            tensors += _find_tensors(value)
+    return tensors
 
 
 def _formats(tensor: torch.Tensor) -> list[torch.memory_format]:

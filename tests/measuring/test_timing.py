@@ -18,6 +18,7 @@ import torch
 
 import packio
 from packio.errors import CannotCreateError, OptionError
+from packio.measuring.timing import Clock
 
 if TYPE_CHECKING:
     import pathlib
@@ -305,7 +306,7 @@ class _Device:
 
 def test_what_the_device_has_not_done_waits_and_is_counted_at_last() -> None:
     timer, device = packio.Timer(), _Device()
-    timer._clock = device
+    timer._clock = Clock("a GPU", device.mark, device.is_over, device.between)
     for _ in range(3):
         with timer("step"):
             pass
@@ -325,7 +326,7 @@ def test_what_the_device_has_not_done_waits_and_is_counted_at_last() -> None:
 
 def test_no_more_wait_for_the_device_than_fit_the_bound() -> None:
     timer, device = packio.Timer(), _Device()
-    timer._clock = device
+    timer._clock = Clock("a GPU", device.mark, device.is_over, device.between)
     for _ in range(5000):
         with timer("step"):
             pass

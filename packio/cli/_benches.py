@@ -18,7 +18,7 @@ def run_bench(
     *,
     as_json: bool,
     quiet: bool,
-) -> Found:
+) -> None:
     """Run a benchmark, and print what it found, for people by `show`, or as JSON."""
     with ProgressLine(quiet=quiet) as progress:
         result = measure(progress)
@@ -26,4 +26,3 @@ def run_bench(
         print_json(result.as_dict())
     else:
         show(result)
-    return result

@@ -10,8 +10,7 @@ import typer
 from packio import registry
 from packio.cli import _options as option
 from packio.cli._benches import run_bench
-from packio.cli._output import counted, print_table, say, tell
-from packio.errors import OptionError
+from packio.cli._output import counted, print_table, say
 from packio.system import processors
 
 if TYPE_CHECKING:
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
     from packio.measuring.bench.decode import DecodeResult, DecodeRow
 
 _PARITY_COLUMNS = (
-    "decoder", "fidelity", "JPEGs", "max", "mean", "PSNR mean", "min", "off by > 1",
-    "max to Pillow", "as not cut",
+    "decoder", "fidelity", "max", "mean", "PSNR mean", "min", "off by > 1", "max to Pillow",
 )  # fmt: skip
-_LEFT = ("encoding", "decoder", "on", "pixels", "fidelity", "JPEGs")
+_LEFT = ("encoding", "decoder", "on", "pixels", "fidelity")
 _COLUMNS = ("decoder", "on", "img/s", "spread", "Mpx/s", "ms p50", "ms p99", "refused", "pixels")
 
 
@@ -56,10 +54,6 @@ def run(
         int, typer.Option(min=1, help="Passes of each decoder over the images, in turns.")
     ] = 5,
     as_json: option.Json = False,
-    save: Annotated[
-        bool,
-        typer.Option("--save", help="Keep the result: decoder='auto' takes the fastest exact one."),
-    ] = False,
     parity: Annotated[
         bool,
         typer.Option("--parity", help="Compare crops with torchvision's and Pillow's; no speed."),
@@ -76,16 +70,12 @@ def run(
 
     Example: packio bench-decode ~/imagenet/train --limit 1000 --threads 1 --threads 8 --workers 8
 
-    With --parity, crops (RandomResizedCrop to 224) are compared with torchvision v2's on tensors
-    and with Pillow's: at each fidelity, of the JPEGs as they are and made seekable.
+    With --parity, crops (RandomResizedCrop to 224) of JPEGs are compared, at each fidelity, with
+    torchvision v2's on tensors and with Pillow's.
 
     Example: packio bench-decode photos.lmdb --parity --limit 200
-
-    Example: packio bench-decode photos.lmdb --save
     """
     if parity:
-        if save:
-            raise OptionError("--parity measures no speed to --save")
         from packio.measuring.bench import fidelity
 
         run_bench(
@@ -97,7 +87,7 @@ def run(
         return
     from packio.measuring.bench import decode
 
-    result = run_bench(
+    run_bench(
         lambda progress: decode.measure(
             path, decoders=decoder or None, threads=threads or None,
             workers=[n for n in workers or [processors.usable()] if n],
@@ -105,8 +95,6 @@ def run(
         ),
         _print, as_json=as_json, quiet=quiet,
     )  # fmt: skip
-    if save:
-        tell(f"saved for decoder='auto': {result.save()}")
 
 
 def _print(result: DecodeResult) -> None:
@@ -172,12 +160,10 @@ def _parity_cells(row: fidelity.FidelityRow, result: fidelity.FidelityResult) ->
     return (
         f"{row.decoder} {result.versions[row.decoder]}",
         row.fidelity,
-        "seekable" if row.seekable else "as they are",
         str(found.maximum),
         f"{found.mean:.3f}",
         f"{found.psnr:.1f}",
         f"{found.lowest_psnr:.1f}",
         f"{found.off:.2%}",
         str(row.pillow.maximum),
-        f"{row.same:,} of {row.crops:,}",
     )

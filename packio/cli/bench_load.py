@@ -65,9 +65,8 @@ def run(
 
 def _print(result: LoadResult) -> None:
     say(
-        f"{result.path}: {counted(result.samples, 'sample')} ({result.format}), "
-        f"{result.seekable:.0%} seekable; {result.crop}, {result.fidelity}, "
-        f"batches of {result.batch_size}, {counted(result.cpus, 'CPU')}"
+        f"{result.path}: {counted(result.samples, 'sample')} ({result.format}); {result.crop}, "
+        f"{result.fidelity}, batches of {result.batch_size}, {counted(result.cpus, 'CPU')}"
     )
     for setting in sorted(result.settings, key=lambda s: -s.images_per_second):
         spread = (setting.fastest - setting.slowest) / setting.images_per_second

@@ -40,9 +40,8 @@ def run(
     """Measure what a transposed batch, or a mix of memory formats, costs a model here.
 
     Two small convolutional networks run forward ("forward"), and forward and backward ("step"), on
-    the same images in different layouts. "data" is the work on a
-    batch before a network. Times are medians;
-    the spread is that of the rounds. An (N, H, W, C) batch that was permuted is channels_last.
+    the same images in different layouts. "data" is the work on a batch before a network. Times are
+    medians; the spread is that of the rounds. A permuted (N, H, W, C) batch is channels_last.
 
     Example: packio bench-memory-format
 
@@ -60,10 +59,12 @@ def run(
 
 
 def _print(result: MemoryFormatResult) -> None:
+    machine = result.machine
+    device = machine["cpu" if machine["device"] == "cpu" else "device"]
     say(
         f"batches of {counted(result.batch_size, 'image')} of {result.size}x{result.size}; "
-        f"{result.on}, {counted(result.machine['threads'], 'thread')}, "
-        f"torch {result.machine['torch']}; {counted(result.rounds, 'round')}"
+        f"{device}, {counted(machine['threads'], 'thread')}, "
+        f"torch {machine['torch']}; {counted(result.rounds, 'round')}"
     )
     print_table(_COLUMNS, [_cells(row) for row in result.rows], left=_COLUMNS[:5])
     say(*result.conclusions())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,25 @@ def usable() -> int:
     allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     limits = [allowed, *map(math.ceil, quotas()), *_number("SLURM_CPUS_PER_TASK")]
     return max(1, min(limits))
+
+
+def model() -> str:
+    """Name the processor as it names itself, as "AMD EPYC"."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def flags() -> list[str]:
+    """List what the processor says that it can do, as "avx2"; nothing where it is not told."""
+    return (_cpuinfo("flags") or _cpuinfo("Features")).split()  # of x86, of ARM
+
+
+def _cpuinfo(name: str) -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith(name)]
+    except OSError:  # not Linux
+        return ""
+    return lines[0].partition(":")[2].strip() if lines else ""
 
 
 def share(parts: int = 1) -> int:

@@ -360,3 +360,14 @@ def test_the_pixel_limit_holds() -> None:
     data = _PLAIN["jpeg"]
     with pytest.raises(LimitError, match="2,000"):
         Decoder(max_pixels=2000)(data, _stored(data))
+
+
+def test_auto_takes_one_decoder_an_encoding_of_those_that_are_installed() -> None:
+    pngs = "isal"
+    try:
+        registry.load("decoders", "isal").version()
+    except MissingPackageError:
+        pngs = "pillow"
+    named = [decoders.automatic(encoding) for encoding in ("jpeg", "png", "webp")]
+    assert named == ["simplejpeg", pngs, "pillow"]
+    assert all(registry.load("decoders", name).EXACT for name in named)

@@ -230,7 +230,7 @@ def test_where_isa_l_is_not_installed_zlib_is_taken_and_auto_is_pillow(
 
     monkeypatch.setattr(registry, "require", absent)
     assert png._inflater.__wrapped__() is zlib
-    assert decoders._unmeasured.__wrapped__("png") == "pillow"
+    assert decoders.automatic.__wrapped__("png") == "pillow"
 
 
 def test_without_the_core_pillow_decodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ import torch
 import packio
 from packio.batches import collating
 from packio.errors import OptionError
-from packio.measuring.bench import load, stages
-from packio.measuring.bench.rounds import in_turns
+from packio.measuring import gains
+from packio.measuring.bench import load
+from packio.measuring.bench.rounds import run_in_turns
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +40,13 @@ def test_every_setting_and_stage_is_measured(pack: pathlib.Path) -> None:
     assert all(micros >= 0 for micros in result.stages.values())
     assert result.ceiling == pytest.approx(1e6 * result.cpus / sum(result.stages.values()))
     assert result.best in result.settings
-    assert (result.samples, result.format, result.seekable) == (25, "lmdb", 0)
+    assert (result.samples, result.format) == (25, "lmdb")
     (gain,) = result.gains
     assert gain.what == "images of 18 pixels on the short side"
     assert gain.command == f"packio pack {pack} OUT.lmdb --encode jpeg --resize short=18"
     assert 0 < gain.low <= gain.factor <= gain.high
     assert any("round 2 of 2" in text for text in said)
     assert json.loads(json.dumps(result.as_dict()))["best"]["images_per_second"] > 0
-
-
-def test_a_seekable_pack_needs_no_advice_to_be_one(
-    pack: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    packio.convert(pack, tmp_path / "y.tar", seekable=True)
-    result = load.measure(tmp_path / "y.tar", workers=[1], threads=[1], rounds=1, images=16,
-                          batch_size=8, fidelity="fast")  # fmt: skip
-    assert 0 < result.seekable < 1
-    assert result.fidelity == "fast"
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3, 64, 128])
@@ -99,7 +90,7 @@ def test_no_worker_is_out_of_work_while_batches_are_timed(
     timed.run(lambda _: None, rounds=1)
     began, ended = asked
     assert (began, ended) == (4, 24)  # a batch before, then five
-    assert timed._flow.is_open is False
+    assert timed._feed.is_open is False
 
 
 def test_a_round_ends_after_its_time_with_a_batch_of_each_worker(
@@ -137,7 +128,7 @@ def test_an_image_costs_what_whole_batches_of_the_loop_cost(
     pack: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One definition: the parts of the time in which one thread makes batches add up to it."""
-    monkeypatch.setattr(stages, "_LONG", 0.0)
+    monkeypatch.setattr(load, "_LONG", 0.0)
     dataset = packio.PackDataset(pack, crop=packio.RandomResizedCrop(8), fields="image", threads=2)
     asked: list[int] = []
     make = packio.LmdbDataset.__getitems__
@@ -150,7 +141,7 @@ def test_an_image_costs_what_whole_batches_of_the_loop_cost(
     monkeypatch.setattr(packio.PackDataset, "__getitems__", noted)
     clock = iter(range(0, 10**6, 2))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
-    found = stages.time_stages(dataset, 40)
+    found = load.time_stages(dataset, 40)
     assert set(asked) == {40}  # of 25 samples
     assert sum(found.values()) * 40 == pytest.approx(4e6)  # making 2 s, collating 2 s
 
@@ -160,10 +151,10 @@ def test_the_stages_of_photographs_are_timed_on_fewer_of_them() -> None:
         height: int
         width: int
 
-    few_enough: Any = stages._few_enough
-    assert few_enough([Sized(375, 500)] * 64) == 64
-    assert few_enough([Sized(2000, 3000)] * 64) == 10
-    assert few_enough([Sized(9000, 9000)] * 64) == 8
+    count_few: Any = gains._count_few
+    assert count_few([Sized(375, 500)] * 64) == 64
+    assert count_few([Sized(2000, 3000)] * 64) == 10
+    assert count_few([Sized(9000, 9000)] * 64) == 8
 
 
 def setting(workers: int, threads: int, rate: float, spread: float) -> load.Setting:
@@ -184,7 +175,7 @@ def test_of_settings_that_are_alike_within_the_noise_the_one_with_the_fewest_wor
 ) -> None:
     settings = [setting(w, 1, rate, spread) for w, rate in zip((1, 2, 4, 8), rates, strict=True)]
     result = load.LoadResult(
-        path="x", format="lmdb", samples=1, seekable=0.0, batch_size=1, crop="", fidelity="exact",
+        path="x", format="lmdb", samples=1, batch_size=1, crop="", fidelity="exact",
         decoder="auto", cpus=8, settings=settings[::-1], stages={}, gains=[],
     )  # fmt: skip
     assert result.noise == pytest.approx(spread)
@@ -193,7 +184,7 @@ def test_of_settings_that_are_alike_within_the_noise_the_one_with_the_fewest_wor
 
 def test_another_candidate_begins_each_round() -> None:
     ran: list[str] = []
-    in_turns("abcd", 4, ran.append)
+    run_in_turns("abcd", 4, ran.append)
     assert ["".join(ran[i : i + 4]) for i in range(0, 16, 4)] == ["abcd", "bcda", "cdab", "dabc"]
 
 

@@ -13,7 +13,7 @@ import readme_tables
 import torch
 
 from packio.errors import OptionError
-from packio.measuring.bench import layouts, memory_format
+from packio.measuring.bench import memory_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def _batch() -> torch.Tensor:
 
 def test_views_show_the_same_images_in_the_layouts_they_are_named_after() -> None:
     batch = _batch()
-    views = layouts.views(batch)
+    views = memory_format.make_views(batch)
     assert all(torch.equal(view, batch) for view in views.values())
     contiguous = {name for name, v in views.items() if v.is_contiguous()}
     last = {n for n, v in views.items() if v.is_contiguous(memory_format=torch.channels_last)}
@@ -68,27 +68,28 @@ def test_views_show_the_same_images_in_the_layouts_they_are_named_after() -> Non
 
 
 def test_every_layout_does_the_same_work() -> None:
-    cases = list(layouts.network_cases(_batch(), CPU, torch.float32))
-    assert len({case[:5] for case in cases}) == len(cases) == 2 * 2 * 6
+    cases = memory_format.network_cases(_batch(), CPU, torch.float32)
+    assert len(cases) == 2 * 2 * 6
     for part in ("plain", "depthwise"):
-        forward = [c.work() for c in cases if (c.part, c.stage) == (part, "forward")]
+        forward = [work() for key, work in cases.items() if key[:2] == (part, "forward")]
         assert len(forward) == 6
         for other in forward[1:]:
             torch.testing.assert_close(other, forward[0], rtol=1e-3, atol=1e-4)
+    works = memory_format.data_cases(_batch().fill_(7), CPU)
     for stage in ("collate", "copy", "to float"):
-        done = [c.work() for c in layouts.data_cases(_batch().fill_(7), CPU) if c.stage == stage]
+        done = [work() for key, work in works.items() if key[1] == stage]
         assert len(done) == 4
         assert all(torch.equal(other, done[0]) for other in done[1:])
 
 
 def test_a_step_leaves_gradients_and_only_the_depthwise_net_has_groups() -> None:
-    plain, depthwise = (layouts.network(part) for part in ("plain", "depthwise"))
+    plain, depthwise = (memory_format.make_network(part) for part in ("plain", "depthwise"))
     groups = [
         {m.groups for m in net.modules() if isinstance(m, torch.nn.Conv2d)}
         for net in (plain, depthwise)
     ]
     assert groups == [{1}, {1, 32, 64, 128}]
-    layouts._step(plain, torch.rand(2, 3, 16, 16), torch.tensor([0, 1]))()
+    memory_format.run_step(plain, torch.rand(2, 3, 16, 16), torch.tensor([0, 1]))
     assert all(p.grad is not None for p in plain.parameters())
 
 
@@ -106,8 +107,9 @@ def test_rows_are_medians_with_the_spread_of_the_rounds(
 
 def test_the_ratio_is_to_contiguous_images_of_the_same_round() -> None:
     names = [("contiguous", "contiguous"), ("channels_last", "contiguous")]
-    cases = [layouts.Case("plain", "step", "float32", *n, work=list) for n in names]
-    _, row = memory_format._rows(cases, [[1.0, 2.0, 10.0], [3.0, 4.0, 10.0]])
+    times = [[1.0, 2.0, 10.0], [3.0, 4.0, 10.0]]
+    keys = [("plain", "step", "float32", *name) for name in names]
+    _, row = memory_format.sum_up(dict(zip(keys, times, strict=True)))
     assert (row.milliseconds, row.fastest, row.slowest) == (4000, 3000, 10000)
     assert (row.ratio, row.lowest, row.highest) == (2, 1, 3)
 
@@ -133,9 +135,9 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
 
 
 def test_networks_run_in_bfloat16() -> None:
-    for case in layouts.network_cases(_batch(), CPU, torch.bfloat16):
-        case.work()
-        assert case.dtype == "bfloat16"
+    for key, work in memory_format.network_cases(_batch(), CPU, torch.bfloat16).items():
+        work()
+        assert key[2] == "bfloat16"
 
 
 def test_the_command_prints_a_table_or_json_that_the_readmes_is_made_of() -> None:

@@ -35,7 +35,7 @@ from packio.measuring.doctor import (
 from packio.measuring.doctor.loops import LoopRun, together
 from packio.measuring.doctor.measured import Spread, Stages
 from packio.measuring.doctor.setups import Setup, size_of
-from packio.measuring.flow import Flow, Order
+from packio.measuring.feed import IndexFeed, IndexOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -572,13 +572,13 @@ def test_slow_first_reads_are_named(shuffle: bool, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_flow_goes_on_over_the_epochs_and_regroups() -> None:
-    flow = Flow(Order(lambda: [[1, 2], [3]]), size=2)
+    flow = IndexFeed(IndexOrder(lambda: [[1, 2], [3]]), size=2)
     taken = []
     for batch in flow:
         taken.append(batch)
         flow.is_open = len(taken) < 3
     assert taken == [[1, 2], [3, 1], [2, 3]]
-    assert list(Flow(Order(list))) == []
+    assert list(IndexFeed(IndexOrder(list))) == []
 
 
 def test_a_loop_over_buckets_is_diagnosed(tmp_path: pathlib.Path) -> None:
@@ -588,9 +588,9 @@ def test_a_loop_over_buckets_is_diagnosed(tmp_path: pathlib.Path) -> None:
     packio.pack(noise, tmp_path / "a.tar")
     ds = packio.TarDataset(tmp_path / "a.tar", crop=packio.BucketCrop(), seed=3)
     sampler = packio.BucketSampler(ds, [(8, 12), (12, 8)], batch_size=4)
-    order = Order(lambda: sampler)
+    order = IndexOrder(lambda: sampler)
     for _ in range(8):  # across batches: the indices get one size
-        assert ds.gather(order.regrouped(7))[0].shape[0] == 7
+        assert ds.gather(order.take(7))[0].shape[0] == 7
     shapes = []
     said = packio.doctor(
         packio.Loader(ds, batch_sampler=sampler), lambda batch: shapes.append(batch[0].shape[2:]),
@@ -601,8 +601,8 @@ def test_a_loop_over_buckets_is_diagnosed(tmp_path: pathlib.Path) -> None:
 
 
 def test_no_loop_takes_what_another_loop_has_read() -> None:
-    order = Order(lambda: [[i, i + 1] for i in range(0, 100, 2)])
-    flows = [Flow(order), Flow(order, size=3), Flow(order)]
+    order = IndexOrder(lambda: [[i, i + 1] for i in range(0, 100, 2)])
+    flows = [IndexFeed(order), IndexFeed(order, size=3), IndexFeed(order)]
     taken = [index for _ in range(4) for flow in flows for index in next(iter(flow))]
     assert taken == list(range(len(taken)))
 

@@ -21,6 +21,7 @@ from packio.measuring.doctor.measured import Spread, Stages
 from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.setups import Setup
 from packio.measuring.doctor.trials import Trials
+from packio.measuring.gains import Gain
 
 
 class FakeLoop:
@@ -199,7 +200,7 @@ class ImageFolder(Dataset[Any]):
 def test_packing_is_proposed_for_a_slow_image_folder(tmp_path: pathlib.Path, size: int) -> None:
     setup = Setup(DataLoader(Subset(ImageFolder(tmp_path, size), [3, 1, 0]), 2))
     slow = measured(storage=0.005, decode=0.005, transform=0.0)
-    found = estimates.of_packing(setup, slow, [0, 2], 1.0, lambda _: None)
+    found = estimates.estimate_packing(setup, slow, [0, 2], 1.0, lambda _: None)
     codes = [trial.code for trial in found]
     assert codes[:2] == [f"packio pack {tmp_path} OUT.lmdb"] * 2
     resized = f"packio pack {tmp_path} OUT.lmdb --encode jpeg --resize short=256"
@@ -214,23 +215,25 @@ def test_no_packing_is_proposed_where_reading_and_decoding_take_little(
 ) -> None:
     setup = Setup(DataLoader(ImageFolder(tmp_path, 64), 2))
     quick = measured(storage=0.0001, decode=0.0001, transform=0.01)
-    assert estimates.of_packing(setup, quick, [0, 1], 1.0, lambda _: None) == []
+    assert estimates.estimate_packing(setup, quick, [0, 1], 1.0, lambda _: None) == []
 
 
 def test_the_folder_of_a_folder_dataset_is_packed(image_folder: pathlib.Path) -> None:
     dataset = packio.FolderDataset(image_folder, crop=packio.RandomResizedCrop(16))
     slow = measured(storage=0.0, decode=0.005, transform=0.0)
-    found = estimates.of_packing(Setup(DataLoader(dataset)), slow, [0, 1], 1.0, lambda _: None)
+    found = estimates.estimate_packing(
+        Setup(DataLoader(dataset)), slow, [0, 1], 1.0, lambda _: None
+    )
     assert found == []  # the files are small, and the same decoder makes the same images
-    root, files = estimates.image_files(dataset, [0, 1])
+    root, files = estimates.find_files(dataset, [0, 1])
     assert root == str(image_folder)
     assert all(pathlib.Path(file).is_file() for file in files)
-    assert estimates.image_files([1, 2], [0]) == ("", [])
+    assert estimates.find_files([1, 2], [0]) == ("", [])
 
 
 def test_estimates_are_marked_and_say_what_they_assume() -> None:
     short = measured(storage=0.0, decode=0.0, transform=0.01)
-    (living,) = estimates.of_starting(short, [1.0, 0.9, 1.2])
+    (living,) = estimates.estimate_persistence(short, [1.0, 0.9, 1.2])
     assert living.factor.median == pytest.approx(2)  # an epoch takes a second
     tried = Trial(Cause.COLLATE, "tried", "code", Spread(1.5, 1.4, 1.6), 6, chance=1 / 64)
     diagnosis = Diagnosis(Measurements(**{**vars(short), "trials": (living, tried)}))
@@ -243,7 +246,7 @@ def test_estimates_are_marked_and_say_what_they_assume() -> None:
 
 
 def test_a_gain_of_decoding_is_that_of_the_whole_loop() -> None:
-    trial = estimates._decoding(0.5, "what", "code", Spread(4.0, 2.0, 1e9))
+    trial = estimates._weigh(0.5, Gain("what", "code", 4.0, 2.0, 1e9))
     assert trial.factor == pytest.approx((1.6, 4 / 3, 2.0))
     assert "4.0 times as fast" in trial.assumption
 

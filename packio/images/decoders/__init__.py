@@ -20,7 +20,7 @@ from packio.errors import (
     OptionError,
 )
 from packio.images import native
-from packio.images.decoders import _calibration, _raw, pillow
+from packio.images.decoders import _raw, pillow
 from packio.images.encodings import DTYPES, RAW
 from packio.images.jpeg import header
 from packio.system.locks import ForkSafeLock, unforked
@@ -349,14 +349,9 @@ class Decoder:
             self.fallbacks += 1
 
 
-def automatic(encoding: str) -> str:
-    """Name the decoder that "auto" takes for an encoding; its pixels are equal to Pillow's."""
-    return _calibration.fastest(encoding) or _unmeasured(encoding)
-
-
 @functools.cache  # what is installed: the same in every process
-def _unmeasured(encoding: str) -> str:
-    """Name the decoder that is fastest on most machines."""
+def automatic(encoding: str) -> str:
+    """Name the decoder that "auto" takes for an encoding: the fastest with Pillow's pixels."""
     if encoding == "jpeg":
         return "simplejpeg"
     if encoding == "png":

@@ -9,20 +9,27 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from PIL import Image
+
 from packio import registry
-from packio.errors import MissingPackageError, OptionError
-from packio.images.decoders import _calibration
-from packio.measuring.bench.images import Encoded, collect
-from packio.measuring.bench.parity import Difference, Differences, compare
-from packio.measuring.bench.passes import Candidate, Pass, candidates_of
-from packio.measuring.bench.rounds import in_turns
+from packio.errors import DecodeError, OptionError
+from packio.images.decoders import Decoder
+from packio.measuring.bench.fidelity import Differences, Distance
+from packio.measuring.bench.images import EncodedImage, collect, find_decoders
+from packio.measuring.bench.rounds import run_in_turns
 from packio.system import processors
+from packio.system.pools import ThreadPool
 from packio.system.progress import Progress
+
+_LEAST = 64  # images decoded in a pass: fewer images are decoded several times
+_BATCH = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +61,7 @@ class DecodeRow:
     ms_p99: float
     images: int
     refused: int
-    difference: Difference | None
+    difference: Distance | None
 
     @property
     def on(self) -> str:
@@ -75,7 +82,6 @@ class DecodeResult:
         cpu, cpus: Model of the processor, and how many CPUs this process may use.
         versions: Version of each decoder measured.
         missing: Decoders that are not installed → how to install them.
-        rows: The measurements.
     """
 
     origin: str
@@ -91,22 +97,7 @@ class DecodeResult:
     rows: list[DecodeRow]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as JSON takes it."""
         return dataclasses.asdict(self)
-
-    def save(self) -> str:
-        """Keep the figures of the fewest threads for ``decoder="auto"``; return the file's path."""
-        fewest = min(row.threads for row in self.rows if not row.workers)
-        measured = [
-            _calibration.Measured(
-                row.encoding, row.decoder, row.images_per_second,
-                registry.load("decoders", row.decoder).EXACT
-                and row.difference is not None and row.difference.maximum == 0,
-            )
-            for row in self.rows
-            if row.stage == "decode" and row.workers == 0 and row.threads == fewest
-        ]  # fmt: skip
-        return str(_calibration.save(measured))
 
 
 def measure(
@@ -122,16 +113,8 @@ def measure(
     """Measure decoders on the same images, in turns.
 
     Every image is decoded in full, to RGB, from memory. Pillow decodes the images that a decoder
-    refuses, as in training; that time counts as the decoder's.
-
-    Args:
-        path: A folder of images, or a pack; None: sample photographs.
-        decoders: Names; None: all that are installed.
-        threads: Numbers of threads; None: 1 and the number of usable CPUs.
-        workers: Numbers of DataLoader worker processes to measure as well.
-        rounds: Passes of each candidate over the images; they take turns, as machines are noisy.
-        limit: Images at most, spread evenly over those there are.
-        progress: Called after each pass.
+    refuses, as in training; that time counts as the decoder's. `threads`, None: 1 and the number of
+    usable CPUs. `workers`: numbers of DataLoader worker processes to measure as well.
     """
     thread_counts = sorted(set(threads if threads is not None else (1, processors.usable())))
     worker_counts = sorted(set(workers))
@@ -139,9 +122,9 @@ def measure(
         raise OptionError(
             f"rounds={rounds}, threads={thread_counts}, workers={worker_counts}: expected 1 or more"
         )
-    versions, missing = available(decoders)
+    versions, missing = find_decoders(decoders)
     found = collect(path, limit)
-    groups, differences, unreadable = compare(found.images, list(versions))
+    groups, differences = _compare_pixels(found.images, list(versions))
     images = [image for group in groups.values() for image in group]
     if not images:
         raise OptionError(f"{found.origin}: none of the images can be decoded to RGB")
@@ -149,55 +132,141 @@ def measure(
     candidates = [
         candidate
         for encoding, group in groups.items()
-        for candidate in candidates_of(encoding, group, list(versions), ways)
+        for candidate in _list_candidates(encoding, group, list(versions), ways)
     ]
-    try:
-        passes = in_turns(
-            candidates, rounds, Candidate.run, progress=progress, stage="decoding",
-            size=lambda candidate: (len(candidate.images), candidate.bytes),
-        )  # fmt: skip
-    finally:
-        for candidate in candidates:
-            candidate.close()
+    sizes = [(len(c.images), sum(len(image.data) for image in c.images)) for c in candidates]
+    passes = run_in_turns(
+        candidates, rounds, _Candidate.run, sizes=sizes, progress=progress, stage="decoding"
+    )
     return DecodeResult(
         origin=found.origin,
         images=len(images),
-        pixels=sum(_pixels(image) for image in images),
+        pixels=sum(image.pixels for image in images),
         bytes=sum(len(image.data) for image in images),
-        unreadable=found.unreadable + unreadable,
+        unreadable=found.unreadable + len(found.images) - len(images),
         rounds=rounds,
-        cpu=_calibration._cpu(),  # noqa: SLF001 (the same words as in the calibration)
+        cpu=processors.model(),
         cpus=processors.usable(),
         versions=versions,
         missing=missing,
-        rows=[_row(c, passes_, differences, len(groups[c.encoding]))
+        rows=[_sum_up(c, passes_, differences, len(groups[c.encoding]))
               for c, passes_ in zip(candidates, passes, strict=True)],
     )  # fmt: skip
 
 
-def available(decoders: Iterable[str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Find decoders: the versions of those installed, and why the others are not."""
-    versions: dict[str, str] = {}
-    missing: dict[str, str] = {}
-    for name in registry.names("decoders") if decoders is None else dict.fromkeys(decoders):
+def _compare_pixels(
+    images: Sequence[EncodedImage], names: Sequence[str]
+) -> tuple[dict[str, list[EncodedImage]], dict[tuple[str, str], Differences]]:
+    """Group images by encoding, and compare the pixels of every decoder with Pillow's.
+
+    Images that Pillow cannot decode to RGB are left out.
+    """
+    groups: dict[str, list[EncodedImage]] = {}
+    differences: dict[tuple[str, str], Differences] = {}
+    for image in images:
         try:
-            versions[name] = registry.load("decoders", name).version()
-        except MissingPackageError as error:
-            if decoders is not None:
-                raise
-            missing[name] = str(error)
-    return versions, missing
+            expected = registry.load("decoders", "pillow").decode(image.data, "RGB")
+        except DecodeError:
+            continue
+        encoding = image.stored.encoding
+        groups.setdefault(encoding, []).append(image)
+        for name in names:
+            total = differences.setdefault((encoding, name), Differences())
+            try:
+                total.add(registry.load("decoders", name).decode(image.data, "RGB"), expected)
+            except DecodeError:
+                total.refused += 1
+    return groups, differences
 
 
-def _row(
-    candidate: Candidate,
-    passes: Sequence[Pass],
+def _list_candidates(
+    encoding: str, images: Sequence[EncodedImage], names: Sequence[str],
+    ways: Sequence[tuple[int, int]],
+) -> list[_Candidate]:  # fmt: skip
+    """List what to measure on the images of one encoding, in ways of so many threads or workers."""
+    repeated = list(images) * max(1, _LEAST // len(images))
+    plugins = {name: registry.load("decoders", name) for name in names}
+    fitting = [name for name in names if encoding in plugins[name].ENCODINGS]
+    candidates = [
+        _Candidate(encoding, name, repeated, threads=threads, workers=workers)
+        for threads, workers in ways
+        for name in fitting
+        if not (workers and plugins[name].decode_batch)
+    ]
+    if "pillow" in fitting:
+        candidates.append(_Candidate(encoding, "pillow", repeated, stage="open"))
+    return candidates
+
+
+@dataclasses.dataclass(eq=False)
+class _Candidate:
+    """A decoder and a way to run it. Worker processes stay between passes."""
+
+    encoding: str
+    decoder: str
+    images: Sequence[EncodedImage]
+    stage: str = "decode"
+    threads: int = 1
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        self._timed = _TimedImages(self.images, self.decoder, self.stage)
+        self._loader: Any = None
+
+    def run(self) -> tuple[float, list[float]]:
+        """Decode every image. Returns seconds of all, and milliseconds of each."""
+        if self.workers and self._loader is None:
+            self._loader = self._make_loader()
+            list(self._loader)  # starting the workers is not decoding
+        indices = range(len(self.images))
+        begin = time.perf_counter()
+        if self.workers:
+            milliseconds = [ms for batch in self._loader for ms in batch]
+        elif self.threads == 1:
+            milliseconds = [self._timed[i] for i in indices]
+        else:
+            with ThreadPool(self.threads) as pool:
+                milliseconds = list(pool.map(self._timed.__getitem__, indices))
+        return time.perf_counter() - begin, milliseconds
+
+    def _make_loader(self) -> Any:
+        from torch.utils.data import DataLoader
+
+        return DataLoader(
+            self._timed,  # type: ignore[arg-type]  # it has what a map-style dataset needs
+            batch_size=_BATCH, num_workers=self.workers, persistent_workers=True, collate_fn=list,
+        )  # fmt: skip
+
+
+class _TimedImages:
+    """A map-style dataset: each item is the milliseconds that decoding an image took."""
+
+    def __init__(self, images: Sequence[EncodedImage], decoder: str, stage: str) -> None:
+        self._images, self._opens = images, stage == "open"
+        self._decode = Decoder(decoder, "RGB")
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> float:
+        image = self._images[index]
+        begin = time.perf_counter()
+        if self._opens:
+            Image.open(io.BytesIO(image.data)).close()
+        else:
+            self._decode(image.data, image.stored)
+        return (time.perf_counter() - begin) * 1e3
+
+
+def _sum_up(
+    candidate: _Candidate,
+    passes: Sequence[tuple[float, list[float]]],
     differences: dict[tuple[str, str], Differences],
     images: int,
 ) -> DecodeRow:
-    rates = [len(candidate.images) / p.seconds for p in passes]
-    latencies = sorted(ms for p in passes for ms in p.milliseconds)
-    pixels = sum(_pixels(image) for image in candidate.images)
+    rates = [len(candidate.images) / seconds for seconds, _ in passes]
+    latencies = sorted(ms for _, milliseconds in passes for ms in milliseconds)
+    pixels = sum(image.pixels for image in candidate.images) / len(candidate.images)
     decodes = candidate.stage == "decode"
     found = differences[candidate.encoding, candidate.decoder] if decodes else None
     return DecodeRow(
@@ -207,16 +276,12 @@ def _row(
         threads=candidate.threads,
         workers=candidate.workers,
         images_per_second=statistics.median(rates),
-        megapixels_per_second=statistics.median(rates) * pixels / len(candidate.images) / 1e6,
+        megapixels_per_second=statistics.median(rates) * pixels / 1e6,
         slowest=min(rates),
         fastest=max(rates),
         ms_p50=latencies[len(latencies) // 2],
         ms_p99=latencies[len(latencies) * 99 // 100],
         images=images,
         refused=found.refused if found else 0,
-        difference=found.difference() if found else None,
+        difference=found.distance() if found else None,
     )
-
-
-def _pixels(image: Encoded) -> int:
-    return image.stored.height * image.stored.width

@@ -1,4 +1,4 @@
-"""How far each decoder's crops are from Pillow's and from torchvision's, at each fidelity.
+"""How far decoders are from Pillow's pixels, and their crops from Pillow's and torchvision's.
 
 >>> from packio.measuring.bench import fidelity
 >>> result = fidelity.measure(crops=1, decoders=["simplejpeg"])
@@ -13,51 +13,82 @@ import functools
 import itertools
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from packio import registry
 from packio.batches import draws
-from packio.errors import DecodeError, MissingPackageError, OptionError
+from packio.errors import DecodeError, OptionError
 from packio.images.decoders import Decoder
 from packio.images.frames import Frame, Placement
 from packio.images.geometry import RandomResizedCrop
-from packio.images.jpeg.restarts import is_seekable, make_seekable
 from packio.images.regions import FIDELITIES, decode, needed, render
-from packio.measuring.bench.decode import available
-from packio.measuring.bench.images import Encoded, collect
-from packio.measuring.bench.parity import Differences, Distance
+from packio.measuring.bench.images import collect, find_decoders
 from packio.system.progress import Progress
 
-if TYPE_CHECKING:
-    from PIL import Image
+_IDENTICAL = 99.0  # decibels, of images without any difference
 
-_SEED = 0
+
+@dataclasses.dataclass(frozen=True)
+class Distance:
+    """How far images are from their references.
+
+    Attributes:
+        maximum, mean: Largest and mean absolute difference of a value, in grey levels.
+        share: Share of the pixels that differ, 0 to 1.
+        psnr, lowest_psnr: Mean and lowest peak signal-to-noise ratio of the images, in decibels. An
+            image that is identical counts as 99.
+        off: Share of the values that differ by more than 1 grey level, 0 to 1.
+    """
+
+    maximum: int
+    mean: float
+    share: float
+    psnr: float
+    lowest_psnr: float
+    off: float
+
+
+class Differences:
+    """Sums up differences of images, (H, W, 3) uint8 RGB, to their references."""
+
+    def __init__(self) -> None:
+        self.refused = 0  # images that the decoder refused
+        self.psnrs: list[float] = []
+        self._maximum = self._total = self._values = self._off = self._differing = 0
+
+    def add(self, pixels: np.ndarray, reference: np.ndarray) -> None:
+        difference = np.abs(pixels.astype(np.int32) - reference)
+        self._maximum = max(self._maximum, int(difference.max()))
+        self._total += int(difference.sum())
+        self._values += difference.size
+        self._off += int((difference > 1).sum())
+        self._differing += int(difference.any(axis=2).sum())
+        error = float((difference**2).mean())
+        self.psnrs.append(float(10 * np.log10(255**2 / error)) if error else _IDENTICAL)
+
+    def distance(self) -> Distance | None:
+        """Sum up; None if no image was added."""
+        if not self._values:
+            return None
+        mean, off = self._total / self._values, self._off / self._values
+        psnr, share = sum(self.psnrs) / len(self.psnrs), 3 * self._differing / self._values
+        return Distance(self._maximum, mean, share, psnr, min(self.psnrs), off)
 
 
 @dataclasses.dataclass(frozen=True)
 class FidelityRow:
-    """One decoder at one fidelity.
-
-    Attributes:
-        decoder, fidelity: The decoder, and "exact" or "fast".
-        seekable: Whether the JPEGs have restart markers, so that only the crop is decoded.
-        crops: Number of crops compared.
-        pillow, torchvision: Distance to the crops of Pillow and of torchvision.
-        same: Crops that equal, value by value, those of the JPEGs that are not seekable.
-    """
+    """Distances of one decoder's crops, at one fidelity, to those of Pillow and of torchvision."""
 
     decoder: str
     fidelity: str
-    seekable: bool
     crops: int
     pillow: Distance
     torchvision: Distance
-    same: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +103,6 @@ class FidelityResult:
         reference: The library that made the crops called torchvision's, with its version.
         versions: Version of each decoder measured.
         missing: Decoders that are not installed → how to install them.
-        rows: The measurements.
     """
 
     origin: str
@@ -86,16 +116,7 @@ class FidelityResult:
     rows: list[FidelityRow]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as JSON takes it."""
         return dataclasses.asdict(self)
-
-
-class _Crop(NamedTuple):
-    """One crop of one image, and its references: (size, size, 3) uint8 RGB."""
-
-    frame: Frame
-    pillow: np.ndarray
-    torchvision: np.ndarray
 
 
 def measure(
@@ -108,156 +129,78 @@ def measure(
     interpolation: str = "bilinear",
     progress: Callable[[Progress], None] | None = None,
 ) -> FidelityResult:
-    """Compare crops of JPEGs, as they are and made seekable, with Pillow's and torchvision's.
+    """Compare crops of JPEGs, each decoded whole, with Pillow's and torchvision's.
 
     RandomResizedCrop draws the boxes, the same for all. Pillow decodes the whole image and resizes
     the box. Torchvision v2 takes what Pillow decodes as a uint8 tensor, crops and resizes it.
-
-    Args:
-        path: A folder of images, or a pack; None: sample photographs.
-        decoders: Names; None: all that are installed.
-        limit: Images at most, spread evenly over those there are.
-        crops: Crops of each image; None: 2, or as many as make a hundred in all.
-        size: Side of the crops, pixels.
-        interpolation: "bilinear" or "bicubic".
-        progress: Called after each image.
+    `crops` are those of each image; None: 2, or as many as make a hundred in all.
     """
     if crops is not None and crops < 1:
         raise OptionError(f"crops={crops}: expected 1 or more")
-    versions, missing = available(decoders)
+    versions, missing = find_decoders(decoders)
     names = [n for n in versions if "jpeg" in registry.load("decoders", n).ENCODINGS]
+    ways = list(itertools.product(map(Decoder, names), FIDELITIES))
     found = collect(path, limit)
     images = [image for image in found.images if image.stored.encoding == "jpeg"]
     each = crops or max(2, -(-100 // max(len(images), 1)))
     crop = RandomResizedCrop(size, interpolation=interpolation)
-    resize, reference = _torchvisions(interpolation)
-    comparison = _Comparison({name: Decoder(name) for name in names}, interpolation)
-    begin, measured = time.perf_counter(), 0
-    for i, image in enumerate(images):
-        numbers = draws.uniforms(_SEED, np.arange(i * each, (i + 1) * each), 0, crop.draws).tolist()
-        frames = [crop.frame(image.stored.height, image.stored.width, u) for u in numbers]
-        made = _references(image, frames, resize, interpolation)
-        if made:
-            measured += 1
-            comparison.add(image, made)
+    resize, reference = _find_resize(interpolation)
+    totals = [(Differences(), Differences()) for _ in ways]
+    began, measured = time.perf_counter(), 0
+    for i, (data, stored) in enumerate(images):
+        try:
+            pixels = registry.load("decoders", "pillow").decode(data, "RGB")
+        except DecodeError:
+            continue
+        measured += 1
+        numbers = draws.uniforms(0, np.arange(i * each, (i + 1) * each), 0, crop.draws).tolist()
+        for frame in (crop.frame(stored.height, stored.width, u) for u in numbers):
+            pillows = _crop_as_pillow(pixels, frame, interpolation)
+            theirs = _crop_as_torchvision(pixels, frame, resize)
+            for (decoder, fidelity), (to_pillow, to_torchvision) in zip(ways, totals, strict=True):
+                need = needed(Placement(frame), stored.height, stored.width, interpolation,
+                              cuttable=False, fast=fidelity == "fast")  # fmt: skip
+                ours = render(decode(decoder, data, stored, need), need, None).transpose(1, 2, 0)
+                to_pillow.add(ours, pillows)
+                to_torchvision.add(ours, theirs)
         if progress:
-            seconds = time.perf_counter() - begin
+            seconds = time.perf_counter() - began
             progress(Progress(i + 1, len(images), 0, 0, 0, seconds, "comparing"))
     if not measured:
         raise OptionError(f"{found.origin}: no JPEG that Pillow decodes; expected at least one")
+    rows = [
+        FidelityRow(decoder.name, fidelity, measured * each, pillow, torchvision)
+        for (decoder, fidelity), total in zip(ways, totals, strict=True)
+        for pillow, torchvision in [(total[0].distance(), total[1].distance())]
+        if pillow and torchvision
+    ]
     left_out = found.unreadable + len(found.images) - measured
-    return FidelityResult(
-        found.origin, measured, left_out, size, interpolation, reference, versions, missing,
-        comparison.rows(),
-    )  # fmt: skip
+    return FidelityResult(found.origin, measured, left_out, size, interpolation, reference,
+                          versions, missing, rows)  # fmt: skip
 
 
-class _Comparison:
-    """Differences of all decoders, fidelities and kinds of JPEG to the references."""
-
-    def __init__(self, decoders: dict[str, Decoder], interpolation: str) -> None:
-        self._decoders, self._how = decoders, interpolation
-        self._found: dict[tuple[str, str, bool], tuple[Differences, Differences]] = {}
-        self._same: Counter[tuple[str, str, bool]] = Counter()
-
-    def add(self, image: Encoded, crops: list[_Crop]) -> None:
-        """Make the crops of one image in every way, and compare them."""
-        seekable = _seekable(image.data)
-        for (name, decoder), fidelity, crop in itertools.product(
-            self._decoders.items(), FIDELITIES, crops
-        ):
-            whole = self._made(decoder, image, crop.frame, fidelity, cuttable=False)
-            self._count((name, fidelity, False), whole, whole, crop)
-            if seekable is not None:
-                cut = image._replace(data=seekable)
-                made = self._made(decoder, cut, crop.frame, fidelity, cuttable=True)
-                self._count((name, fidelity, True), made, whole, crop)
-
-    def _made(
-        self, decoder: Decoder, image: Encoded, frame: Frame, fidelity: str, *, cuttable: bool
-    ) -> np.ndarray:
-        """Make a crop, (H, W, 3) uint8 RGB."""
-        size = image.stored.height, image.stored.width
-        wanted = needed(
-            Placement(frame), *size, self._how, cuttable=cuttable, fast=fidelity == "fast"
-        )
-        part = decode(decoder, image.data, image.stored, wanted)
-        planes = render(part, wanted, None)
-        pixels: np.ndarray = planes.transpose(1, 2, 0)
-        return pixels
-
-    def _count(
-        self, way: tuple[str, str, bool], made: np.ndarray, whole: np.ndarray, crop: _Crop
-    ) -> None:
-        pillow, torchvision = self._found.setdefault(way, (Differences(), Differences()))
-        pillow.add(made, crop.pillow)
-        torchvision.add(made, crop.torchvision)
-        self._same[way] += np.array_equal(made, whole)
-
-    def rows(self) -> list[FidelityRow]:
-        """Sum up each way."""
-        return [
-            FidelityRow(
-                *way, len(pillow.psnrs), pillow.distance(), theirs.distance(), self._same[way]
-            )
-            for way, (pillow, theirs) in self._found.items()
-        ]
+def _crop_as_pillow(pixels: np.ndarray, f: Frame, how: str) -> np.ndarray:
+    box = Image.fromarray(pixels).crop((f.left, f.top, f.left + f.width, f.top + f.height))
+    return np.asarray(box.resize((f.to_width, f.to_height), Image.Resampling[how.upper()]))
 
 
-def _seekable(data: bytes) -> bytes | None:
-    """Make a seekable JPEG of the same pixels; None if this JPEG cannot be made seekable."""
-    try:
-        made = make_seekable(data)
-    except MissingPackageError:
-        return None
-    return made if is_seekable(made) else None
+def _crop_as_torchvision(
+    pixels: np.ndarray, f: Frame, resize: Callable[..., torch.Tensor]
+) -> np.ndarray:
+    box = torch.from_numpy(pixels[f.top : f.top + f.height, f.left : f.left + f.width])
+    size = [f.to_height, f.to_width]
+    resized: np.ndarray = resize(box.permute(2, 0, 1)[None], size)[0].permute(1, 2, 0).numpy()
+    return resized
 
 
-def _references(
-    image: Encoded, frames: list[Frame], resize: Callable[..., torch.Tensor], how: str
-) -> list[_Crop]:
-    """Make the crops of an image with Pillow and torchvision; [] if Pillow cannot decode it."""
-    from PIL import Image
-
-    try:
-        pixels = registry.load("decoders", "pillow").decode(image.data, "RGB")
-    except DecodeError:
-        return []
-    whole, tensor = Image.fromarray(pixels), torch.from_numpy(pixels).permute(2, 0, 1)
-    made = []
-    for f in frames:
-        theirs = resize(tensor, f.top, f.left, f.height, f.width, [f.to_height, f.to_width])
-        made.append(_Crop(f, _pillows(whole, f, how), theirs.permute(1, 2, 0).numpy()))
-    return made
-
-
-def _pillows(image: Image.Image, f: Frame, how: str) -> np.ndarray:
-    from PIL import Image
-
-    box = (f.left, f.top, f.left + f.width, f.top + f.height)
-    method = Image.Resampling[how.upper()]
-    return np.asarray(image.crop(box).resize((f.to_width, f.to_height), method))
-
-
-def _torchvisions(how: str) -> tuple[Callable[..., torch.Tensor], str]:
-    """Return ``resized_crop`` of torchvision, or else the same by PyTorch; and its name."""
+def _find_resize(how: str) -> tuple[Callable[..., torch.Tensor], str]:
+    """Return ``resize`` of torchvision, or else the same by PyTorch; and its name."""
     try:
         import torchvision
         from torchvision.transforms.v2 import functional
     except (ImportError, OSError, RuntimeError):  # it does not fit the torch that is installed
-        made = functools.partial(_interpolated, how=how)
+        made = functools.partial(torch.nn.functional.interpolate, mode=how, antialias=True)
         return made, f"interpolate of torch {torch.__version__}"
     mode = torchvision.transforms.InterpolationMode(how)
-    resize = functools.partial(functional.resized_crop, interpolation=mode, antialias=True)
-    return resize, f"torchvision {torchvision.__version__}"
-
-
-def _interpolated(
-    image: torch.Tensor, top: int, left: int, height: int, width: int, size: list[int], *, how: str
-) -> torch.Tensor:
-    """Crop and resize as torchvision 0.28 does uint8 on a CPU.
-
-    Source: torchvision, ``transforms.v2.functional.resize_image``.
-    """
-    box = image[None, :, top : top + height, left : left + width]
-    return torch.nn.functional.interpolate(box, size, mode=how, antialias=True)[0]
+    made = functools.partial(functional.resize, interpolation=mode, antialias=True)
+    return made, f"torchvision {torchvision.__version__}"

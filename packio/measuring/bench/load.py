@@ -18,15 +18,15 @@ from packio.batches import collating
 from packio.datasets.pack_dataset import PackDataset
 from packio.errors import OptionError
 from packio.images.geometry import Geometry, RandomResizedCrop
-from packio.index.indexfile import SEEKABLE
-from packio.measuring.bench import stages
-from packio.measuring.bench.rounds import in_turns
-from packio.measuring.bench.stages import Gain
-from packio.measuring.flow import Flow, Order
+from packio.measuring import gains
+from packio.measuring.bench.rounds import run_in_turns
+from packio.measuring.feed import IndexFeed, IndexOrder
 from packio.system import processors
 
 _NEVER_LESS = 0.02  # noise, as a share: few rounds may agree by chance
 _LEAST_LAPS = 4  # batches of each worker that are timed
+_LOOKED_AT = 64  # images whose stages are timed
+_LEAST_ROUNDS, _LONG = 3, 0.5  # rounds of the stages; seconds of rounds, if so many are shorter
 
 
 class Setting(NamedTuple):
@@ -55,11 +55,7 @@ class LoadResult:
     """What `measure` found.
 
     Attributes:
-        path, format, samples: The pack, its format, and its number of samples.
-        seekable: Share of the samples that are seekable JPEGs, 0 to 1.
-        batch_size, crop, fidelity, decoder: As asked for.
         cpus: CPUs that this process may use.
-        settings: All settings that were tried.
         stages: Name → microseconds an image, on one core, with files in the page cache. They add
             up to what an image costs.
         gains: What changes of the pack would bring.
@@ -68,7 +64,6 @@ class LoadResult:
     path: str
     format: str
     samples: int
-    seekable: float
     batch_size: int
     crop: str
     fidelity: str
@@ -76,7 +71,7 @@ class LoadResult:
     cpus: int
     settings: list[Setting]
     stages: dict[str, float]
-    gains: list[Gain]
+    gains: list[gains.Gain]
 
     @property
     def noise(self) -> float:
@@ -95,7 +90,6 @@ class LoadResult:
                                          -s.images_per_second))  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as JSON takes it."""
         values = dataclasses.asdict(self)
         values["settings"] = [setting._asdict() for setting in self.settings]
         values["gains"] = [gain._asdict() for gain in self.gains]
@@ -124,21 +118,11 @@ def measure(
 ) -> LoadResult:
     """Load a pack in every setting, in turn, and time the stages of one image.
 
-    Args:
-        path: A pack.
-        crop: The crop of each image; half of the crops are flipped. None: random resized crops of
-            224 x 224 pixels.
-        batch_size, fidelity, decoder: See `PackDataset` and DataLoader.
-        workers: Numbers of DataLoader workers to try; None: 1, 2, 4, … up to the number of CPUs.
-            0 is skipped: `threads` are tried without workers.
-        threads: Numbers of threads to try without workers; None: the same numbers.
-        rounds: Rounds; each setting is measured once a round.
-        images: Images that a setting loads in a round; more with many workers, so that each of
-            them makes several batches.
-        seconds: Time to spend on the settings, roughly. Each gets an equal share, and loads fewer
-            images where these would take longer, a batch of each worker at least; once the time is
-            over, no setting is measured a second time.
-        say: Called with a line that says what is measured next.
+    Half of the crops are flipped. A setting loads so many `images` in a round; more with many
+    workers, so that each of them makes several batches. Each gets an equal share of the `seconds`,
+    and loads fewer images where these would take longer, a batch of each worker at least; once the
+    time is over, no setting is measured a second time. `workers` of 0 are skipped: `threads` are
+    tried without workers; None: 1, 2, 4, … up to the number of CPUs.
     """
     crop = crop if crop is not None else RandomResizedCrop(224)
     if rounds < 1 or batch_size < 1 or images < 1:
@@ -156,7 +140,7 @@ def measure(
         path, crop=crop, hflip=0.5, fidelity=fidelity, decoder=decoder, fields="image",
         on_error="skip",
     )  # fmt: skip
-    counts = _counts(cpus)
+    counts = sorted({cpus, *(1 << i for i in range(cpus.bit_length()) if 1 << i <= cpus)})
     tried = [(0, t) for t in (threads or counts)] + [(w, 1) for w in (workers or counts) if w]
     candidates = [_TimedLoader(dataset, w, t, batch_size, images) for w, t in tried]
     ends, share = time.monotonic() + seconds, seconds / (rounds * len(candidates))
@@ -166,27 +150,19 @@ def measure(
             candidate.run(say, rounds, share)
 
     try:
-        in_turns(candidates, rounds, run)
+        run_in_turns(candidates, rounds, run)
+        settings = [candidate.setting() for candidate in candidates]
     finally:
-        for candidate in candidates:
-            candidate.close()
+        candidates.clear()  # ends the workers
     say("stages of one image")
-    costs = stages.time_stages(dataset, batch_size)
+    stages = time_stages(dataset, batch_size)
     say("what a change of the pack would bring")
     pack = dataset.pack
-    flags = pack.index_file.column("image/flags").array()
     return LoadResult(
         path=str(pack.path), format=str(pack.metadata["format"]), samples=len(pack),
-        seekable=float(np.mean((flags & SEEKABLE) > 0)) if len(flags) else 0.0,
         batch_size=batch_size, crop=repr(crop), fidelity=fidelity, decoder=decoder, cpus=cpus,
-        settings=[candidate.setting() for candidate in candidates], stages=costs,
-        gains=stages.gains(dataset),
+        settings=settings, stages=stages, gains=gains.measure_smaller(dataset, _LOOKED_AT),
     )  # fmt: skip
-
-
-def _counts(cpus: int) -> list[int]:
-    """Give 1, 2, 4, … and the number of CPUs."""
-    return sorted({cpus, *(1 << i for i in range(cpus.bit_length()) if 1 << i <= cpus)})
 
 
 def _named(workers: int, threads: int) -> str:
@@ -201,6 +177,37 @@ def batches_timed(images: int, batch_size: int, workers: int) -> int:
     return lap * max(_LEAST_LAPS, -(-images // (batch_size * lap)))
 
 
+def time_stages(dataset: PackDataset, batch_size: int) -> dict[str, float]:
+    """Time "read", "decode and crop" and "collate", in microseconds an image.
+
+    They are the parts of the time in which one thread makes whole batches of images that are in the
+    page cache, and hands them over.
+    """
+    pack, alone = dataset.pack, dataset.with_options(threads=1)
+    chosen = gains.choose_images(dataset, _LOOKED_AT)
+    count = -(-len(chosen) // batch_size)
+    parts = np.resize(chosen, count * batch_size).reshape(count, batch_size)
+    rows = [row for part in parts for row in pack.rows(part)]
+    times, until = list[list[float]](), time.perf_counter() + _LONG
+    while len(times) <= _LEAST_ROUNDS or time.perf_counter() < until:
+        began = time.perf_counter()
+        for row in rows:
+            pack.read(row)
+        read = time.perf_counter()
+        batches = [alone.__getitems__(part.tolist()) for part in parts]
+        made = time.perf_counter()
+        for batch in filter(len, batches):
+            collating.collate(batch)
+        times.append([read - began, made - read, time.perf_counter() - made])
+    if not any(map(len, batches)):
+        raise OptionError(f"{pack.path}: none of {len(chosen)} images can be decoded")
+    reading, making, collate = (
+        1e6 * statistics.median(column) / parts.size for column in zip(*times[1:], strict=True)
+    )
+    reading = min(reading, making)
+    return {"read": reading, "decode and crop": making - reading, "collate": collate}
+
+
 class _TimedLoader:
     """A DataLoader in one setting; its workers stay between rounds."""
 
@@ -211,7 +218,7 @@ class _TimedLoader:
         self._dataset = dataset.with_options(threads=threads)
         self._batches = batches_timed(images, batch_size, workers)
         generator = torch.Generator().manual_seed(0)
-        self._flow = Flow(Order(lambda: torch.utils.data.BatchSampler(
+        self._feed = IndexFeed(IndexOrder(lambda: torch.utils.data.BatchSampler(
             torch.utils.data.RandomSampler(dataset, replacement=True, generator=generator,
                                            num_samples=batch_size << 10),
             batch_size, drop_last=False,
@@ -225,25 +232,21 @@ class _TimedLoader:
 
     @property
     def was_measured(self) -> bool:
-        """Whether a round was measured."""
         return bool(self._rates)
 
     def run(self, say: Callable[[str], None], rounds: int, seconds: float = math.inf) -> None:
         """Time batches while all workers are at work: neither their first ones nor the last.
 
-        Args:
-            say: Called with a line that says what is measured.
-            rounds: Number of rounds, for this line.
-            seconds: After so many, the round ends with the next lap, a batch of each worker.
+        After so many seconds, the round ends with the next lap, a batch of each worker.
         """
         until = time.monotonic() + seconds
         say(f"round {len(self._rates) + 1} of {rounds}: {self}")
         if self._loader is None:
             self._loader = torch.utils.data.DataLoader(
-                self._dataset, batch_sampler=cast("Any", self._flow), num_workers=self.workers,
+                self._dataset, batch_sampler=cast("Any", self._feed), num_workers=self.workers,
                 collate_fn=collating.collate, persistent_workers=self.workers > 0,
             )  # fmt: skip
-        self._flow.is_open = True
+        self._feed.is_open = True
         source = iter(self._loader)
         for _ in range(max(1, 2 * self.workers)):
             next(source)
@@ -254,18 +257,13 @@ class _TimedLoader:
             if number % lap == 0 and time.monotonic() >= until:
                 break
         self._rates.append(done / (time.perf_counter() - began))
-        self._flow.is_open = False
+        self._feed.is_open = False
         for _ in source:
             pass
 
     def setting(self) -> Setting:
-        """Sum up all rounds."""
         middle = statistics.median(self._rates)
         return Setting(
             self.workers, self.threads, middle, middle * self._bytes / 1e6, min(self._rates),
             max(self._rates),
         )  # fmt: skip
-
-    def close(self) -> None:
-        """Stop the worker processes."""
-        self._loader = None

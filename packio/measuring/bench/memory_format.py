@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 import packio
 from packio.errors import OptionError
-from packio.images.decoders import _calibration
-from packio.measuring.bench.layouts import Case, data_cases, network_cases
-from packio.measuring.bench.rounds import in_turns
+from packio.measuring.bench.rounds import run_in_turns
 from packio.system import processors
 from packio.system.progress import Progress
 
 DTYPES = ("float32", "bfloat16", "float16")
 _LEAST_SECONDS = 0.02  # of one measurement: a quicker call is repeated
 _DEFAULTS = {"cpu": (8, 112), "cuda": (128, 224)}  # images of a batch, pixels of a side
+_CHANNELS, _CLASSES = (32, 64, 128, 256), 10
+_MARGIN = 8  # pixels around a cropped view
+_LAST = torch.channels_last
+Cases = dict[tuple[str, str, str, str, str], Callable[[], Any]]  # as a row begins → what to time
 
 
 class MemoryFormatRow(NamedTuple):
@@ -30,12 +35,9 @@ class MemoryFormatRow(NamedTuple):
     Attributes:
         part: The network, "plain" or "depthwise"; or "data": work on a batch before a network.
         stage: "forward" (inference), "step" (forward and backward), or what is done to the data.
-        dtype: Data type of network and images, or of the data.
         images: Layout of the images: "contiguous", "channels_last" (also an (N, H, W, C) batch
             that was permuted), "transposed view" or "cropped view".
         model: Memory format of the weights; "" if there is no network.
-        milliseconds: Time of one call: the median over the rounds.
-        fastest, slowest: Milliseconds of the fastest and of the slowest round.
         ratio: This time as a multiple of the time with contiguous images and weights: the median
             over the rounds. Both times of a ratio are of the same round.
         lowest, highest: Lowest and highest ratio of the rounds.
@@ -56,26 +58,13 @@ class MemoryFormatRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryFormatResult:
-    """What `measure` found.
-
-    Attributes:
-        machine: Processor, cores, torch's threads, device, versions.
-        batch_size, size: Images of a batch, and pixels of their sides.
-        rounds: Rounds; everything was measured once a round.
-        rows: The measurements.
-    """
+    """What `measure` found; `machine` has the processor, the device and versions."""
 
     machine: dict[str, Any]
     batch_size: int
     size: int
     rounds: int
     rows: list[MemoryFormatRow]
-
-    @property
-    def on(self) -> str:
-        """The device that was measured: the GPU, or else the processor."""
-        device, cpu = str(self.machine["device"]), str(self.machine["cpu"])
-        return cpu if device == "cpu" else device
 
     def conclusions(self) -> list[str]:
         """Say what to do, in one line for each data type of a network and one for views."""
@@ -84,9 +73,8 @@ class MemoryFormatResult:
             gains = [
                 f"{1 / row.ratio:.2f} times as fast ({row.part})"
                 for row in self.rows
-                if (row.stage, row.dtype, row.images) == ("step", dtype, "channels_last")
-                and row.model == "channels_last" and row.highest < 1
-            ]  # fmt: skip
+                if row[1:5] == ("step", dtype, "channels_last", "channels_last") and row.highest < 1
+            ]
             said = f"makes training {' and '.join(gains)}" if gains else "makes no clear difference"
             lines.append(f"{dtype}: channels_last, for images and model, {said}")
         costs = [
@@ -98,7 +86,6 @@ class MemoryFormatResult:
         return [*lines, f"views that are not contiguous: {said}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as JSON takes it."""
         return dataclasses.asdict(self) | {"rows": [row._asdict() for row in self.rows]}
 
 
@@ -113,18 +100,10 @@ def measure(
 ) -> MemoryFormatResult:
     """Measure two small convolutional networks, and collating and copying, in every layout.
 
-    torch's settings stay as they are, its number of threads for example.
-
-    Args:
-        device: "cpu", "cuda" or "cuda:1"; None: the GPU if there is one.
-        dtypes: Data types of the networks: "float32", "bfloat16", "float16". None: float32, and
-            also bfloat16 if the device computes in it.
-        batch_size, size: Images of a batch, and pixels of their sides; None: 8 of 112 on a CPU,
-            128 of 224 on a GPU.
-        rounds: Rounds; each measures everything once, in turns, as machines are noisy.
-        progress: Called after each measurement.
+    The device is the GPU if there is one; data types are float32, and also bfloat16 if the device
+    computes in it. torch's settings stay as they are, its number of threads for example.
     """
-    where = _device(device)
+    where = _find_device(device)
     names = list(dict.fromkeys(dtypes)) if dtypes is not None else _fast_dtypes(where)
     batch_size, size = batch_size or _DEFAULTS[where.type][0], size or _DEFAULTS[where.type][1]
     if wrong := [name for name in names if name not in DTYPES]:
@@ -134,19 +113,33 @@ def measure(
             f"rounds={rounds}, batch_size={batch_size}, size={size}: expected at least one round, "
             "two images (for batch norm) and 16 pixels"
         )
-    shape = (batch_size, 3, size, size)
-    batch = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator())
-    cases = [c for name in names for c in network_cases(batch, where, getattr(torch, name))]
-    cases += data_cases(batch, where)
-    counted = [(case, _repeats(case, where)) for case in cases]
-    seconds = in_turns(
-        counted, rounds, lambda pair: _timed(pair[0], where, pair[1]), progress=progress,
-        size=lambda pair: (pair[1] * batch_size, 0),
+    batch = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8)
+    cases: Cases = {}
+    for name in names:
+        cases |= network_cases(batch, where, getattr(torch, name))
+    cases |= data_cases(batch, where)
+    repeats = {}
+    for key, work in cases.items():
+        _time(work, where, 1)  # the first call sets things up
+        repeats[key] = max(1, round(_LEAST_SECONDS / max(_time(work, where, 1), 1e-6)))
+    seconds = run_in_turns(
+        list(cases), rounds, lambda key: _time(cases[key], where, repeats[key]), progress=progress,
+        sizes=[(batch_size * calls, 0) for calls in repeats.values()],
     )  # fmt: skip
-    return MemoryFormatResult(_machine(where), batch_size, size, rounds, _rows(cases, seconds))
+    machine = {
+        "cpu": processors.model(),
+        "cores": processors.usable(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
+        "python": platform.python_version(),
+        "packio": packio.__version__,
+        "torch": torch.__version__,
+    }
+    rows = sum_up(dict(zip(cases, seconds, strict=True)))
+    return MemoryFormatResult(machine, batch_size, size, rounds, rows)
 
 
-def _device(name: str | None) -> torch.device:
+def _find_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:  # torch knows no such device
@@ -160,67 +153,111 @@ def _device(name: str | None) -> torch.device:
 
 def _fast_dtypes(device: torch.device) -> list[str]:
     if device.type == "cuda":
-        fast = torch.cuda.get_device_capability(device) >= (8, 0)
+        is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
     else:
-        flags = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86, x86, ARM
-        fast = not flags.isdisjoint(_processor_flags())
-    return ["float32", "bfloat16"] if fast else ["float32"]
+        is_fast = not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processors.flags())
+    return ["float32", "bfloat16"] if is_fast else ["float32"]
 
 
-def _processor_flags() -> list[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = [line for line in file if line.startswith(("flags", "Features"))]
-    except OSError:  # not Linux
-        return []
-    return lines[0].split() if lines else []
+def make_views(batch: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Lay the same images, (N, C, H, W), out in four ways. Their shapes and values are equal."""
+    n, c, h, w = batch.shape
+    larger = batch.new_zeros(n, c, h + 2 * _MARGIN, w + 2 * _MARGIN)
+    return {
+        "contiguous": batch.contiguous(),
+        "channels_last": batch.contiguous(memory_format=_LAST),
+        "transposed view": batch.transpose(2, 3).contiguous().transpose(2, 3),
+        "cropped view": larger[:, :, _MARGIN : _MARGIN + h, _MARGIN : _MARGIN + w].copy_(batch),
+    }
 
 
-def _repeats(case: Case, device: torch.device) -> int:
-    """Choose the calls of one measurement. The first call sets things up; it does not count."""
-    _timed(case, device, 1)
-    return max(1, round(_LEAST_SECONDS / max(_timed(case, device, 1), 1e-6)))
+def make_network(part: str) -> nn.Module:
+    """Make four convolutions of stride 2, "depthwise": from the second on as two separable ones."""
+    layers: list[nn.Module] = []
+    before = 3
+    for after in _CHANNELS:
+        if part == "plain" or before == 3:
+            layers.append(nn.Conv2d(before, after, 3, 2, 1, bias=False))
+        else:
+            depthwise = nn.Conv2d(before, before, 3, 2, 1, groups=before, bias=False)
+            layers += [depthwise, nn.BatchNorm2d(before), nn.ReLU(inplace=True)]
+            layers.append(nn.Conv2d(before, after, 1, bias=False))
+        layers += [nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+        before = after
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, _CLASSES)
+    )
 
 
-def _timed(case: Case, device: torch.device, calls: int) -> float:
-    case.work()  # the case before has filled the caches
-    _wait(device)
+def network_cases(batch: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Cases:
+    """A forward pass and a training step of each network, in each layout."""
+    images = make_views(batch.to(device, dtype).div_(255))
+    labels = torch.arange(len(batch), device=device) % _CLASSES
+    layouts = [(name, "contiguous") for name in images]
+    layouts += [("contiguous", "channels_last"), ("channels_last", "channels_last")]
+    name, cases = str(dtype).removeprefix("torch."), Cases()
+    for part in ("plain", "depthwise"):
+        torch.manual_seed(0)
+        model: Any = make_network(part).to(device, dtype)
+        last = copy.deepcopy(model).to(memory_format=_LAST)
+        for given, kept in layouts:
+            work = (last if kept == "channels_last" else model, images[given])
+            cases[part, "forward", name, given, kept] = functools.partial(run_forward, *work)
+            cases[part, "step", name, given, kept] = functools.partial(run_step, *work, labels)
+    return cases
+
+
+@torch.inference_mode()
+def run_forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = model.eval()(images)
+    return result
+
+
+def run_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+    model.zero_grad(set_to_none=True)
+    loss = nn.functional.cross_entropy(model.train()(images).float(), labels)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+
+
+def data_cases(batch: torch.Tensor, device: torch.device) -> Cases:
+    """Collating, copying and converting a batch in each layout; for a GPU also pinning it."""
+    copied = torch.empty_like(batch, memory_format=torch.contiguous_format)
+    cases: Cases = {}
+    for name, view in make_views(batch).items():
+        works: dict[str, Callable[[], Any]] = {
+            "collate": functools.partial(torch.stack, list(view.unbind())),
+            "copy": functools.partial(copied.copy_, view),
+            "to float": functools.partial(_convert, view),
+        }
+        if device.type == "cuda":
+            works["pin"] = view.pin_memory
+            works["to the GPU"] = functools.partial(view.pin_memory().to, device, non_blocking=True)
+        cases |= {("data", stage, "uint8", name, ""): work for stage, work in works.items()}
+    return cases
+
+
+def _convert(batch: torch.Tensor) -> torch.Tensor:
+    return batch.float().div_(255)
+
+
+def _time(work: Callable[[], Any], device: torch.device, calls: int) -> float:
+    work()  # the case before has filled the caches
+    wait = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else float
+    wait()
     began = time.perf_counter()
     for _ in range(calls):
-        case.work()
-    _wait(device)
+        work()
+    wait()
     return (time.perf_counter() - began) / calls
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _rows(cases: Sequence[Case], seconds: Sequence[list[float]]) -> list[MemoryFormatRow]:
-    plain = {
-        (c.part, c.stage, c.dtype): times
-        for c, times in zip(cases, seconds, strict=True)
-        if c.images == "contiguous" and c.model in ("contiguous", "")
-    }
+def sum_up(seconds: dict[tuple[str, str, str, str, str], list[float]]) -> list[MemoryFormatRow]:
+    """Compare the times of each case with those of its contiguous one, round by round."""
     rows = []
-    for case, times in zip(cases, seconds, strict=True):
-        own = plain[case.part, case.stage, case.dtype]
-        ratios = [a / b for a, b in zip(times, own, strict=True)]
+    for key, times in seconds.items():
+        plain = (*key[:3], "contiguous", "contiguous" if key[4] else "")
+        ratios = [a / b for a, b in zip(times, seconds[plain], strict=True)]
         figures = [1e3 * f(times) for f in (statistics.median, min, max)]
         figures += [f(ratios) for f in (statistics.median, min, max)]
-        rows.append(MemoryFormatRow(*case[:5], *figures))
+        rows.append(MemoryFormatRow(*key, *figures))
     return rows
-
-
-def _machine(device: torch.device) -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    return {
-        "cpu": _calibration._cpu(),  # noqa: SLF001 (the same words as in the calibration)
-        "cores": processors.usable(),
-        "threads": torch.get_num_threads(),
-        "device": gpu or "cpu",
-        "python": platform.python_version(),
-        "packio": packio.__version__,
-        "torch": torch.__version__,
-    }

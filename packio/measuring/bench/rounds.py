@@ -12,30 +12,29 @@ Candidate = TypeVar("Candidate")
 Figure = TypeVar("Figure")
 
 
-def in_turns(
+def run_in_turns(
     candidates: Sequence[Candidate],
     rounds: int,
     run: Callable[[Candidate], Figure],
     *,
-    size: Callable[[Candidate], tuple[int, int]] = lambda _: (0, 0),
+    sizes: Sequence[tuple[int, int]] | None = None,
     progress: ProgressCallback | None = None,
     stage: str = "measuring",
 ) -> list[list[Figure]]:
-    """Measure each candidate once a round. No candidate is always the first of a round.
+    """Measure each candidate once a round, and give each one's figures.
 
-    Returns:
-        For each candidate, a figure of each round.
+    No candidate is always the first of a round. `sizes`: images and bytes of each, for `progress`.
     """
-    found: list[list[Figure]] = [[] for _ in candidates]
-    sizes = [size(candidate) for candidate in candidates]
+    figures: list[list[Figure]] = [[] for _ in candidates]
+    sizes = sizes or [(0, 0)] * len(candidates)
     total, total_bytes = (rounds * sum(numbers) for numbers in zip(*sizes, strict=True))
     done, done_bytes, began = 0, 0, time.perf_counter()
     for turn in range(rounds):
         start = turn * len(candidates) // rounds
         for i in (*range(start, len(candidates)), *range(start)):
-            found[i].append(run(candidates[i]))
+            figures[i].append(run(candidates[i]))
             done, done_bytes = done + sizes[i][0], done_bytes + sizes[i][1]
             if progress is not None:
                 seconds = time.perf_counter() - began
                 progress(Progress(done, total, done_bytes, total_bytes, 0, seconds, stage))
-    return found
+    return figures

@@ -16,7 +16,6 @@ import torch
 
 from packio.batches.collating import collate
 from packio.errors import DiagnosisError, OutputError
-from packio.images.decoders import _calibration
 from packio.images.tensors import ensure_contiguous, is_contiguous_batch
 from packio.measuring.doctor import estimates, remedies, stages
 from packio.measuring.doctor.loops import Loop, LoopRun, Step, call, explained, together
@@ -25,7 +24,7 @@ from packio.measuring.doctor.remedies import Change
 from packio.measuring.doctor.samples import SampleTime, time_samples
 from packio.measuring.doctor.setups import Setup, bytes_of, size_of
 from packio.measuring.doctor.trials import Trials
-from packio.measuring.flow import Flow, Order
+from packio.measuring.feed import IndexFeed, IndexOrder
 from packio.system import processors
 
 _LONG = 0.3  # seconds of a worker for a batch, from which on the loop runs with pieces of batches
@@ -47,7 +46,7 @@ class Examination:
     ) -> None:
         self._setup, self._step, self._seconds, self._say = Setup(loader), step, seconds, say
         self._until = time.monotonic() + seconds
-        self._order = Order(self._setup.indices)
+        self._order = IndexOrder(self._setup.indices)
         self._loops: list[Loop] = []
         self._stages, self._samples, self._indices = Stages(), list[Any](), list[Any]()
         self._batch: Any = None
@@ -94,8 +93,8 @@ class Examination:
         whole = setup.has_batches
         self._size = len(first) if whole else 1
         count = min(_LOOKED_AT, self._size * (setup.epoch_batches() or _LOOKED_AT))
-        indices = self._order.regrouped(count) if whole else [
-            self._order.batch() for _ in range(count)]  # fmt: skip
+        indices = self._order.take(count) if whole else [
+            self._order.take() for _ in range(count)]  # fmt: skip
         share, again, samples, self._indices, steps = time_samples(setup, indices, budget)
         if not whole:  # the dataset gives batches
             self._batch, self._size, collating = samples[0], size_of(samples[0]), 0.0
@@ -119,7 +118,7 @@ class Examination:
     def _whole_batch(self, samples: list[Any], each: float, seconds: float) -> list[Any]:
         """Fetch the samples of a batch; if that takes too long, repeat those fetched so far."""
         if each * self._size <= seconds:
-            return self._setup.fetch(self._order.regrouped(self._size))
+            return self._setup.fetch(self._order.take(self._size))
         return (list(samples) * -(-self._size // len(samples)))[: self._size]
 
     def _time_step(self, step: Step) -> None:
@@ -206,7 +205,7 @@ class Examination:
         change = change or _NO_CHANGE
         setup, options = self._setup, dict(change.options)
         size = self._piece or change.size
-        flow = Flow(self._order, size) if setup.is_map else None
+        flow = IndexFeed(self._order, size) if setup.is_map else None
         step = None if self._piece else self._step
         if step is not None and change.step is not None:
             step = change.step(step)
@@ -235,8 +234,8 @@ class Examination:
         candidates = remedies.changes(self._setup, measured, self._samples, self._indices)
         if self._piece:
             candidates = [c for c in candidates if c.size is None]
-        found = estimates.of_starting(measured, self._starting)
-        found += estimates.of_packing(
+        found = estimates.estimate_persistence(measured, self._starting)
+        found += estimates.estimate_packing(
             self._setup, measured, self._indices, 0.1 * self._seconds, self._say
         )
         trials = Trials(
@@ -277,6 +276,6 @@ class Examination:
             trials=tuple(self._trials),
             is_loader_alone=bool(self._piece),
             receiving=statistics.median([run.receiving for run in self._runs]),
-            machine=f"{_calibration._cpu()}, Python {platform.python_version()}, "  # noqa: SLF001 (the same words as in the calibration)
+            machine=f"{processors.model()}, Python {platform.python_version()}, "
             f"torch {torch.__version__}, {dt.date.today()}",  # noqa: DTZ011 (the user's day)
         )

@@ -12,7 +12,7 @@ import torch
 
 from packio.errors import DiagnosisError, PackioError
 from packio.measuring.doctor.setups import size_of
-from packio.measuring.flow import Flow
+from packio.measuring.feed import IndexFeed
 
 Step = Callable[[Any], Any]
 _AHEAD = 2  # batches that each worker makes ahead
@@ -72,7 +72,7 @@ class Loop:
     """
 
     def __init__(
-        self, loader: Iterable[Any], flow: Flow | None, step: Step | None, workers: int
+        self, loader: Iterable[Any], flow: IndexFeed | None, step: Step | None, workers: int
     ) -> None:
         self._loader: Any = loader
         self._flow, self._step, self._lap = flow, step, max(1, workers)

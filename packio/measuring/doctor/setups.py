@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from packio.batches.collating import collate as packio_collate
 from packio.loading.devices import DevicePrefetcher
 from packio.loading.loader import Loader
-from packio.measuring.flow import Flow
+from packio.measuring.feed import IndexFeed
 
 _LOOKED_AT = 100  # leaves of a batch in which a tensor is looked for
 _TIMEOUT = 120.0  # seconds that a worker may take for a batch
@@ -114,7 +114,7 @@ class Setup:
             )))  # fmt: skip
         return batch
 
-    def make(self, flow: Flow | None, **changes: Any) -> Iterable[Any]:
+    def make(self, flow: IndexFeed | None, **changes: Any) -> Iterable[Any]:
         """Make the loader anew.
 
         Args:
@@ -129,7 +129,7 @@ class Setup:
             made = self._made_data_loader(flow, changes)
         return made if self._wrap is None else self._wrap(made)
 
-    def _made_loader(self, flow: Flow | None, changes: dict[str, Any]) -> Iterable[Any]:
+    def _made_loader(self, flow: IndexFeed | None, changes: dict[str, Any]) -> Iterable[Any]:
         own = dict(self._inner.options) if isinstance(self._inner, Loader) else {
             "collate_fn": self.collate}  # fmt: skip
         for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
@@ -143,7 +143,7 @@ class Setup:
                 options.pop(name, None)
         return Loader(batch_sampler=cast("Any", flow), **options)
 
-    def _made_data_loader(self, flow: Flow | None, changes: dict[str, Any]) -> DataLoader[Any]:
+    def _made_data_loader(self, flow: IndexFeed | None, changes: dict[str, Any]) -> DataLoader[Any]:
         old = cast("DataLoader[Any]", self._inner)
         options: dict[str, Any] = {
             "dataset": self.dataset, "num_workers": old.num_workers,

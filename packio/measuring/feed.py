@@ -10,7 +10,7 @@ from packio.batches.draws import Drawn
 _ENDLESS = 1 << 30
 
 
-class Order:
+class IndexOrder:
     """Indices in the order of the loader's sampler, epoch after epoch, for several loops.
 
     What one loop took, no other loop takes in the same epoch: nobody finds samples in the page
@@ -18,19 +18,17 @@ class Order:
     """
 
     def __init__(self, epochs: Callable[[], Iterable[Any]]) -> None:
-        self._source = _without_end(epochs)
+        self._source = _repeat(epochs)
         self._left: list[Any] = []
 
-    def batch(self) -> Any:
-        """Take the next batch."""
-        left, self._left = self._left, []
-        return left or next(self._source)
-
-    def regrouped(self, size: int) -> list[Any]:
-        """Take so many indices. What is left of a batch, the next batch begins with.
+    def take(self, size: int | None = None) -> Any:
+        """Take so many indices, or the next batch, which begins with what is left of a batch.
 
         Indices that carry sizes, those of a `packio.BucketSampler`, get the size of the first.
         """
+        if size is None:
+            left, self._left = self._left, []
+            return left or next(self._source)
         while len(self._left) < size:
             self._left = self._left + next(self._source)
         taken, self._left = self._left[:size], self._left[size:]
@@ -40,10 +38,10 @@ class Order:
         return [Drawn(int(i), i.epoch, i.position, first.size) for i in taken]
 
 
-class Flow:
+class IndexFeed:
     """A loop's batches of indices, until it is closed."""
 
-    def __init__(self, order: Order, size: int | None = None) -> None:
+    def __init__(self, order: IndexOrder, size: int | None = None) -> None:
         self.is_open = True
         self._order, self._size = order, size
 
@@ -53,16 +51,15 @@ class Flow:
     def __iter__(self) -> Iterator[Any]:
         while self.is_open:
             try:
-                yield self._order.regrouped(self._size) if self._size else self._order.batch()
+                yield self._order.take(self._size)
             except StopIteration:
                 return
 
 
-def _without_end(epochs: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    while True:
-        empty = True
+def _repeat(epochs: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    is_empty = False
+    while not is_empty:
+        is_empty = True
         for batch in epochs():
-            empty = False
-            yield list(batch) if isinstance(batch, (list, tuple)) else batch
-        if empty:
-            return
+            is_empty = False
+            yield list(batch) if isinstance(batch, tuple) else batch
